@@ -291,7 +291,9 @@ impl MemoryTool {
 
 #[cfg(test)]
 mod tests {
-    use super::{COMPATIBLE, HEAP_REGISTER, HEAP_UNREGISTER, MODULE, REGIONS_NAME, REGIONS_REGISTER, REGIONS_UNREGISTER};
+    use super::{
+        COMPATIBLE, HEAP_REGISTER, HEAP_UNREGISTER, MODULE, REGIONS_NAME, REGIONS_REGISTER, REGIONS_UNREGISTER,
+    };
     use std::io::Write;
     use std::path::Path;
 
@@ -301,7 +303,8 @@ mod tests {
             let _ = writeln!(std::io::stderr(), "skipped: NVTX against its header (CACHALOT_CUDA_H_DIR is not set)");
             return;
         };
-        let header = std::fs::read_to_string(Path::new(&folder).join("nvtx3/nvToolsExtMem.h")).expect("the header of NVTX");
+        let header =
+            std::fs::read_to_string(Path::new(&folder).join("nvtx3/nvToolsExtMem.h")).expect("the header of NVTX");
         let defined = |name: &str| {
             let line = header.lines().find_map(|line| line.strip_prefix("#define ")?.trim_start().strip_prefix(name));
             let value = line.unwrap_or_else(|| panic!("{name} is not defined")).trim();

@@ -15,7 +15,7 @@ use crate::serve::program_memory::ProgramMemory;
 use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
 use crate::serve::sleeping::Sleeping;
-use crate::sleep::Entered;
+use crate::sleep::{Entered, MemorySleep};
 use crate::tell::tell;
 use cachalot_core::config::ConfigError;
 use cachalot_core::{Allocation, Config, DevicePtr, Error, PointerFault};
@@ -321,8 +321,16 @@ pub fn process() -> Option<&'static Process> {
     // Before the cell's lock: the loader runs constructors under a lock of its own, and the constructor
     // of a library may make the program's first call.
     real::real()?;
-    PROCESS.get_or_init(start).as_ref()
+    let process = PROCESS.get_or_init(start).as_ref();
+    if let Some(sleeping) = process.and_then(|process| process.sleeping.as_ref()) {
+        // Another thread has set the same.
+        let _same = SLEEPER.set(&sleeping.sleeper);
+    }
+    process
 }
+
+/// The sleeper of the process of [`process`], for the shortest way of a launch. Set behind [`SLEEPS`].
+static SLEEPER: OnceLock<&MemorySleep<CuResult>> = OnceLock::new();
 
 /// Whether the process of [`process`] has memory to park.
 static SLEEPS: AtomicBool = AtomicBool::new(false);
@@ -341,6 +349,15 @@ pub fn may_sleep() -> bool {
 /// The code for the caller, where the memory cannot wake.
 #[inline]
 pub fn enter() -> Result<Entered, CuResult> {
+    if let Some(entered) = SLEEPER.get().and_then(|sleeper| sleeper.enter_awake()) {
+        return Ok(entered);
+    }
+    enter_closed()
+}
+
+/// Begins a call as [`enter`] does, where memory may sleep at the moment.
+#[cold]
+fn enter_closed() -> Result<Entered, CuResult> {
     match process() {
         Some(process) => process.enter_outside(),
         None => Ok(Entered::freely()),

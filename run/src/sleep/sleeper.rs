@@ -119,6 +119,15 @@ impl<E: Clone> MemorySleep<E> {
         }
     }
 
+    /// Begins a call as [`enter_outside`](Self::enter_outside) does, or returns `None` if memory may be asleep.
+    #[inline]
+    pub fn enter_awake(&self) -> Option<Entered> {
+        match own_outside() {
+            Some(mark) => self.gate.enter(mark).ok().map(|inside| Entered { _inside: Some(inside) }),
+            None => Some(Entered::freely()),
+        }
+    }
+
     /// Begins a call with the calling thread's mark.
     #[inline]
     fn enter_with(&self, mark: &'static Mark, body: &impl Body<Error = E>) -> Result<Entered, E> {
