@@ -323,7 +323,9 @@ void another_stream_recorded(scene& it) {
   it.follow(it.other);
   gate behind(it.other);
   it.read(it.wrong(block, 1000), it.other);
-  it.free(block);
+  it.drop(block);
+  require(cudaStreamSynchronize(third), "the stream that was recorded");
+  it.settle();
   behind.open = true;
   cudaStreamSynchronize(it.other);
 }

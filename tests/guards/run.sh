@@ -26,6 +26,8 @@ one() {
   if [ "$tool" = none ]; then
     # A free of a guarded block may wait for what the gates hold back.
     line=$(DEFECTS_GATE_MS=2000 timeout -k 2 30 "$here/defects" "$name" "$settings" 2>"$log")
+    # The emulated driver delivers a fault as a signal, which ends the program.
+    [ $? != 139 ] || [ -z "${CACHALOT_HOST_KERNELS:-}" ] || line="$name	found	-	-	-		-"
     # A canary stops nothing: a line of the log names the first byte that was overwritten.
     errors=$(grep -ac "memory was overwritten" "$log")
     address=$(sed -n 's/.*memory was overwritten: \(0x[0-9a-f]*\) .*/\1/p' "$log" | head -n 1)
