@@ -12,7 +12,6 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libloading::Library;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 /// The variable that names the library of a tool.
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
@@ -136,9 +135,6 @@ type RegisterRegions = unsafe extern "C" fn(*const c_void, *const Registered);
 type UnregisterRegions = unsafe extern "C" fn(*const c_void, *const Unregistered);
 type NameRegions = unsafe extern "C" fn(*const c_void, *const NamedRegions);
 
-/// How often a tool is asked to register a segment, a millisecond apart.
-const ASKED_AT_MOST: u32 = 100;
-
 /// The default domain of NVTX.
 const DOMAIN: *const c_void = core::ptr::null();
 
@@ -188,7 +184,7 @@ impl MemoryTool {
     }
 
     /// Registers a segment, of which only the regions may be used. `None` if the tool refuses, and the segment is plain memory for
-    /// the tool: compute-sanitizer answers *not ready* while other threads launch work, so it is asked again for a while.
+    /// the tool. compute-sanitizer refuses a thread without a current context.
     pub fn register_heap(&self, at: u64, bytes: u64, name: &CStr) -> Option<ToolHeap> {
         let span = Span { bytes: bytes as usize, at: at as usize };
         let description = HeapDescription {
@@ -205,14 +201,9 @@ impl MemoryTool {
         };
         // SAFETY: the tool has filled the place with a function of this signature.
         let register: RegisterHeap = unsafe { core::mem::transmute(self.functions[HEAP_REGISTER]) };
-        (0..ASKED_AT_MOST).find_map(|asked| {
-            if asked > 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            // SAFETY: the structures are complete, and outlive the call.
-            let heap = unsafe { register(DOMAIN, &raw const description) };
-            (heap != 0 && heap != usize::MAX).then_some(ToolHeap(heap))
-        })
+        // SAFETY: the structures are complete, and outlive the call.
+        let heap = unsafe { register(DOMAIN, &raw const description) };
+        (heap != 0 && heap != usize::MAX).then_some(ToolHeap(heap))
     }
 
     /// Unregisters a segment, with its regions.

@@ -57,6 +57,20 @@ impl Device {
         }
     }
 
+    /// Makes a call with the device's context current. Makes none once the context is lost.
+    fn in_context(&self, call: impl FnOnce()) {
+        let device = match &self.backing {
+            Backing::Cuda(device) => Some(device),
+            Backing::Lazy(later) => later.opened(),
+            Backing::Host(_) | Backing::Simulated(_) => None,
+        };
+        let Some(device) = device else { return call() };
+        let _lost = device.with_context(|_| {
+            call();
+            CuResult::SUCCESS
+        });
+    }
+
     /// Returns whether the device is open.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
@@ -281,7 +295,8 @@ impl Host for Device {
 
     fn on_event(&self, entry: &TraceEntry, pool: PoolId) {
         if let Some(announced) = &self.announced {
-            announced.event(entry, &self.stacks);
+            // compute-sanitizer is not ready for a thread without a context, as each thread is before its first call of the driver.
+            self.in_context(|| announced.event(entry, &self.stacks));
         }
         self.callbacks.event(self.number, entry, pool);
     }

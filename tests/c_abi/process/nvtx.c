@@ -50,6 +50,8 @@ int main(int argc, char **argv) {
   for (at = 0; at < 2; ++at) {
     CHECK(cuda.stream_create(&streams[at], 1) == 0);
   }
+  /* The thread has no context, as a thread before its first call of the driver. */
+  CHECK(cuda.set_current(NULL) == 0);
   for (step = 0; step < operations && failures == 0; ++step) {
     const size_t what = below(20);
     if (what < 9 && count < blocks) {
@@ -76,6 +78,7 @@ int main(int argc, char **argv) {
     }
     CHECK(tool_mistakes() == 0 && tool_regions() >= count);
   }
+  enter_driver(0);
   /* Frees that share an event record it at the first of two questions. */
   for (at = 0; at < 4; ++at) {
     CHECK(cuda.stream_synchronize(streams[at % 2]) == 0);

@@ -2,9 +2,12 @@
  * A memory checker for the tests, in the place of compute-sanitizer: a library that NVTX_INJECTION64_PATH names. It keeps
  * the heaps and the regions that it is told of, refuses what a checker would refuse, and hands its list out.
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST 4096
@@ -71,9 +74,23 @@ static int overlaps(const span *one, const span *other) {
   return one->at < other->at + other->bytes && other->at < one->at + one->bytes;
 }
 
+/* Whether the calling thread has a context. */
+static int has_context(void) {
+  void *driver = dlopen(getenv("CACHALOT_LIBCUDA"), RTLD_LAZY | RTLD_NOLOAD);
+  int (*get)(void **) = NULL;
+  void *context = NULL;
+  if (driver != NULL) {
+    *(void **)&get = dlsym(driver, "cuCtxGetCurrent");
+  }
+  return get && get(&context) == 0 && context;
+}
+
 static uintptr_t heap_register(void *domain, const heap_description *of) {
   size_t at;
   (void)domain;
+  if (!has_context()) {
+    mistake("the thread has no context");
+  }
   if (of->compatible != 0x0102 || of->size != sizeof *of || of->usage != 1 || of->kind != 1 || of->span_size != sizeof(span)) {
     mistake("a heap is described wrongly");
   }
