@@ -39,7 +39,7 @@ one() {
     errors=$(sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' "$log" | tail -n 1)
     # A process that ends without its destructors may leave no summary.
     errors=${errors:-$(grep -ac "Address 0x" "$log")}
-    address=$(sed -n 's/.*[Aa]ddress \(0x[0-9a-f]*\).*/\1/p' "$log" | head -n 1)
+    address=$(sed -n 's/.*\([Aa]ddress\|[Aa]ccess to\) \(0x[0-9a-f]*\).*/\2/p' "$log" | head -n 1)
     # The reports, to read.
     { echo "== $mode $name"; head -n 40 "$log"; } >>"$results/reports/$mode.$name.txt"
     rm -f "$log.out" "$log.err"
