@@ -46,6 +46,8 @@ pub(crate) const GATHERED: FlagWord = 0xFFFF << 32;
 pub(crate) const ORDERED: FlagWord = 1 << 14;
 /// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`).
 pub(crate) const REUSES: FlagWord = 1 << 9;
+/// Frees are gathered, or were once: blocks may wait for an event not recorded yet.
+pub(crate) const HAS_GATHERED: FlagWord = 1 << 13;
 /// Some blocks are guarded: each request is counted, and some get addresses of their own.
 pub(crate) const GUARDED: FlagWord = 1 << 15;
 /// The own stream of each block counts as a use: a free is complete once the work of the stream is.
@@ -53,7 +55,8 @@ pub(crate) const WATCHED: FlagWord = 1 << 0;
 /// Some requests get more than a block of the cache.
 pub(crate) const APART: FlagWord = GUARDED | WATCHED;
 /// The flags under which the fast path serves requests.
-pub(crate) const FAST_PATH_FLAGS: FlagWord = AGES | ROUNDING | REUSES | GATHERS | ORDERED | !(u32::MAX as FlagWord);
+pub(crate) const FAST_PATH_FLAGS: FlagWord =
+    AGES | ROUNDING | REUSES | GATHERS | HAS_GATHERED | ORDERED | !(u32::MAX as FlagWord);
 
 /// The flags of a device, in a word read once by the fast path.
 #[derive(Debug)]

@@ -156,6 +156,7 @@ impl<P: Platform> Arena<P> {
         self.flags.set(flags::GUARDED, is_guarded);
         let gathers = (!self.settings.policy().traits().follows_pytorch || !config.parity()) && !is_guarded;
         self.flags.set(flags::GATHERS, gathers);
+        self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
         self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
         // What waits now is asked after as the configuration says.
         self.waits.set_flags(&self.flags);

@@ -190,7 +190,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         self.health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred().and_then(|_all| self.record_queues(self.flags.waiting(), None));
+        let recorded = self.record_deferred().and_then(|_all| self.record_open());
         recorded
             .map(|_finished| ())
             .and(self.poll_queues(self.flags.waiting(), None, false).map(|_finished| ()))
