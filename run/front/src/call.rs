@@ -53,14 +53,15 @@ pub(crate) fn measured(
     real()
 }
 
-/// Makes a launch by the function `NAMES[index]`, as [`touching`] does. `handle` names the function or the graph. At the first launch
-/// the driver loads code, or takes memory for the graph, which is measured under `kind` where the options ask for full books.
-#[inline]
+/// Makes a launch by the function `NAMES[index]`, as [`touching`] does, where the options ask for full books. `handle` names the
+/// function or the graph. At the first launch the driver loads code, or takes memory for the graph, which is measured under
+/// `kind`.
+#[cold]
 pub(crate) fn launched(
     index: usize,
     kind: Kind,
     handle: usize,
-    pass: impl FnOnce(NonNull<c_void>) -> CuResult + Copy,
+    pass: impl FnOnce(NonNull<c_void>) -> CuResult,
 ) -> CuResult {
     let awake = match serve::enter() {
         Ok(awake) => awake,

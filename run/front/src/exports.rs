@@ -21,6 +21,7 @@ use cachalot_cuda::driver::types::{
     CuMemAllocationProp, CuMemHandle, CuMemLocation, CuMemoryPool, CuModule, CuStream,
 };
 use cachalot_run::ledger::Kind;
+use cachalot_run::serve::tells_first_launches;
 use cachalot_run::types::{CuGreenContext, CuIpcMemHandle};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::NonNull;
@@ -31,7 +32,8 @@ pub(crate) struct Address(pub(crate) *mut c_void);
 // SAFETY: the address of code is a number, and code is never written.
 unsafe impl Sync for Address {}
 
-/// Sends a call the way of the row's group. `$at` is the place of the row's name, and `$real` calls the driver's function.
+/// Sends a call the way of the row's group. `$at` is the place of the row's name, and `$real` returns
+/// the call of the driver's function, made where it is needed: a value made before would write the arguments to memory.
 macro_rules! answer {
     (served, $at:ident, $real:ident, $method:ident($($given:expr),*)) => {
         call(
@@ -40,18 +42,24 @@ macro_rules! answer {
                 // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
                 unsafe { process.$method($($given),*) }
             },
-            $real,
+            $real(),
         )
     };
-    (measured, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, $real, |_| false) };
+    (measured, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, $real(), |_| false) };
     (created, $at:ident, $real:ident, $destroy:ident($array:expr)) => {
-        measured($at, Kind::Array, $real, |process| {
+        measured($at, Kind::Array, $real(), |process| {
             // SAFETY: the call has succeeded, so the driver has written the array, which the caller does not know yet.
             unsafe { process.real().$destroy($array.read()) }.is_success()
         })
     };
-    (launched, $at:ident, $real:ident, $kind:ident($launched:expr)) => { launched($at, Kind::$kind, $launched.0, $real) };
-    (touching, $at:ident, $real:ident) => { touching($at, $real) };
+    (launched, $at:ident, $real:ident, $kind:ident($launched:expr)) => {
+        if tells_first_launches() {
+            launched($at, Kind::$kind, $launched.0, $real())
+        } else {
+            touching($at, $real())
+        }
+    };
+    (touching, $at:ident, $real:ident) => { touching($at, $real()) };
 }
 
 /// The driver's function, where a call of the row's group needs nothing else.
@@ -92,7 +100,7 @@ macro_rules! exports {
                 type Function = unsafe extern "C" fn($($type),*) -> CuResult;
                 unsafe extern "C" fn answer($($argument: $type),*) -> CuResult {
                     let at = const { index(stringify!($name)) };
-                    let real = move |address: NonNull<c_void>| {
+                    let real = || move |address: NonNull<c_void>| {
                         // SAFETY: the address is the driver's function of this name, with this signature.
                         let real = unsafe { core::mem::transmute::<NonNull<c_void>, Function>(address) };
                         // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
