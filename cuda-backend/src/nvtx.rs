@@ -23,8 +23,8 @@ const MODULE: u16 = 1;
 
 /// Number of functions in the table. The tool fills in the functions that the tool has, and leaves the others null.
 const FUNCTIONS: usize = 63;
-/// The places of the functions in the table: the numbers of the calls in NVIDIA's header. compute-sanitizer 2025.3 takes a call
-/// one place further for the next function.
+/// The places of the functions in the table: the numbers of the calls in NVIDIA's header, which begin at 0. An earlier header
+/// began at 1, and compute-sanitizer 2025.3 does not.
 const HEAP_REGISTER: usize = 0;
 const HEAP_UNREGISTER: usize = 1;
 const REGIONS_REGISTER: usize = 3;

@@ -26,7 +26,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Nobody is left to hear of a failure, but for the context, which the program may ask.
+        // A drop returns no error. After a failure the device stays open, with the memory that the driver has not taken back.
         let emptied = self.allocator.empty_cache(DEVICE).and_then(|()| self.allocator.destroy_idle_events(DEVICE));
         if let (Ok(()), Some(device)) = (emptied, self.allocator.device(DEVICE)) {
             let _ = device.close();

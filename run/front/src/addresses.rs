@@ -29,8 +29,8 @@ pub(crate) fn of_driver(index: usize) -> Option<NonNull<c_void>> {
     NonNull::new(ADDRESSES[index].load(Ordering::Relaxed))
 }
 
-/// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the function or nobody has asked
-/// for a function yet.
+/// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the function or the table of
+/// addresses is still empty.
 #[inline]
 pub(crate) fn known(index: usize) -> Option<NonNull<c_void>> {
     // Relaxed: what is behind the address was there before the program.

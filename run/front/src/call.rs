@@ -63,17 +63,11 @@ pub(crate) fn launched(
     handle: usize,
     pass: impl FnOnce(NonNull<c_void>) -> CuResult,
 ) -> CuResult {
-    let awake = match serve::enter() {
-        Ok(awake) => awake,
-        Err(code) => return code,
-    };
-    let answer = if is_first_launch(handle) {
-        measured(index, kind, pass, |_| false)
-    } else {
-        of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
-    };
-    drop(awake);
-    answer
+    match serve::enter() {
+        Ok(_awake) if is_first_launch(handle) => measured(index, kind, pass, |_| false),
+        Ok(_awake) => of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass),
+        Err(code) => code,
+    }
 }
 
 /// Makes a call of the function `NAMES[index]`, by which the driver or a device reads or writes memory. Memory that sleeps is
@@ -85,6 +79,7 @@ pub(crate) fn touching(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuRes
         Err(code) => return code,
     };
     let answer = of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass);
+    // By name: an arm of the match would keep the value in memory across the call, some nanoseconds of a launch.
     drop(awake);
     answer
 }

@@ -24,7 +24,7 @@ pub(super) fn tell_first_launches() {
     WANTED.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether first launches are told apart: once anybody wants full books.
+/// Returns whether first launches are told apart: once the options ask for full books.
 #[inline]
 pub fn tells_first_launches() -> bool {
     WANTED.load(Ordering::Relaxed)

@@ -5,7 +5,7 @@
 
 use crate::control::{ControlRefusal, RefusalKind, SleepState};
 use crate::sleep::marks::{other_threads, own, own_outside};
-use cachalot_gate::{Gate, Inside, Look, Mark};
+use cachalot_gate::{Gate, Inside, Look};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,10 @@ impl<E: Clone> MemorySleep<E> {
     /// The error of [`Body::wake`].
     #[inline]
     pub fn enter(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        self.enter_with(own(), body)
+        match self.gate.enter(own()) {
+            Ok(inside) => Ok(Entered { _inside: Some(inside) }),
+            Err(_) => self.enter_closed(body),
+        }
     }
 
     /// [Begins](Self::enter) a call with a use of memory, unless the thread is inside a served call, whose own way keeps the
@@ -113,9 +116,9 @@ impl<E: Clone> MemorySleep<E> {
     /// The error of [`Body::wake`].
     #[inline]
     pub fn enter_outside(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        match own_outside() {
-            Some(mark) => self.enter_with(mark, body),
-            None => Ok(Entered::freely()),
+        match self.enter_awake() {
+            Some(entered) => Ok(entered),
+            None => self.enter_closed(body),
         }
     }
 
@@ -125,15 +128,6 @@ impl<E: Clone> MemorySleep<E> {
         match own_outside() {
             Some(mark) => self.gate.enter(mark).ok().map(|inside| Entered { _inside: Some(inside) }),
             None => Some(Entered::freely()),
-        }
-    }
-
-    /// Begins a call with the calling thread's mark.
-    #[inline]
-    fn enter_with(&self, mark: &'static Mark, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        match self.gate.enter(mark) {
-            Ok(inside) => Ok(Entered { _inside: Some(inside) }),
-            Err(_) => self.enter_closed(body),
         }
     }
 

@@ -60,13 +60,8 @@ impl<P: Platform> OnDevice<'_, P> {
     fn retire_segments(self, _used: &PairUse<'_, P>, slot: u32) {
         // Kept until the event is recorded: no capture begins in between.
         let Some(_permission) = self.driver.may_record(&self.flags) else { return };
-        let stream = {
-            let heap = self.heaps.lock(slot);
-            if self.driver.usable_stream(&heap, NO_STREAM).is_none() {
-                return;
-            }
-            heap.stream
-        };
+        let stream = self.driver.usable_stream(&self.heaps.lock(slot), NO_STREAM);
+        let Some(stream) = stream else { return };
         for unit in self.heaps.segments_of(slot) {
             // A segment that cannot be taken stays in the heap. The fence is recorded afterwards: another thread may have
             // used the segment until it was taken.

@@ -59,6 +59,16 @@ fn wake(allocator: &Simulated) -> Result<(), Error> {
     woken
 }
 
+/// Returns an allocator, and a parked block of 300 MiB in which the number 9 is kept.
+fn asleep(config: &str) -> (Simulated, DevicePtr) {
+    let allocator = allocator(config);
+    let pool = tagged(&allocator);
+    let block = malloc_in(&allocator, pool, 300, ONE).unwrap();
+    device(&allocator).write(block, 9);
+    park(&allocator, ParkMode::Keep).unwrap();
+    (allocator, block)
+}
+
 /// Checks the invariants, and that the program knows of all mappings but those that are never used again.
 fn check(allocator: &Simulated) {
     allocator.check_invariants().unwrap();
@@ -513,11 +523,7 @@ fn tags_wake_in_the_order_of_the_calls_and_in_parts() {
 #[test]
 fn waking_takes_cached_memory_and_fails_whole_where_that_is_not_enough() {
     for policy in POLICIES {
-        let allocator = allocator(policy);
-        let pool = tagged(&allocator);
-        let block = malloc_in(&allocator, pool, 300, ONE).unwrap();
-        device(&allocator).write(block, 9);
-        park(&allocator, ParkMode::Keep).unwrap();
+        let (allocator, block) = asleep(policy);
         let [cached, live] = [100, 200].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
         allocator.free(cached).unwrap();
         wake(&allocator).unwrap();
@@ -542,11 +548,7 @@ fn waking_takes_cached_memory_and_fails_whole_where_that_is_not_enough() {
 #[test]
 fn waking_waits_for_frees_behind_work_of_other_streams() {
     for policy in POLICIES {
-        let allocator = allocator(policy);
-        let pool = tagged(&allocator);
-        let block = malloc_in(&allocator, pool, 300, ONE).unwrap();
-        device(&allocator).write(block, 9);
-        park(&allocator, ParkMode::Keep).unwrap();
+        let (allocator, block) = asleep(policy);
         let pending = allocator.malloc(DEVICE, 300 * MIB, ONE).unwrap();
         allocator.record_stream(pending, TWO).unwrap();
         device(&allocator).launch(TWO, pending, MIB).unwrap();
