@@ -194,7 +194,7 @@ fn records(args: &Args) -> String {
 fn large(args: &Args) -> String {
     let mut rows = table(COLUMNS);
     for model in MODELS {
-        for buffers in [1000, 20_000, 60_000] {
+        for buffers in [1000, 20_000, 60_000, 1_000_000] {
             let problem = training_step(model, buffers, 1);
             add(&mut rows, &format!("{model:?}"), &problem, args.threads, DEADLINE);
         }

@@ -152,7 +152,7 @@ impl Group {
 /// What a member of a group tells the others of its sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SleepNews {
-    /// For how long the memory has been awake. `None`: the memory is parked.
+    /// For how long the memory has been awake, 0 on its way to the device. `None`: the memory is parked.
     pub awake: Option<Duration>,
     /// For how long the process has made no call.
     pub idle: Duration,

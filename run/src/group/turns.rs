@@ -23,7 +23,7 @@ pub(super) struct Contender {
     pub(super) needs: u64,
     /// When the member began to wait. 0: it does not wait.
     pub(super) waits_since: u64,
-    /// When the member became awake. 0: it is parked, or cannot be parked.
+    /// When the member became awake; the present on the way to the device. 0: it is parked, or cannot be parked.
     pub(super) awake_since: u64,
     /// When the member made its last call.
     pub(super) idle_since: u64,
@@ -132,6 +132,15 @@ mod tests {
         // A member that waits for more gives what it has to an older one.
         let holding = Contender { held: 60, needs: 90, waits_since: 9, ..awake(0, 1, 8_900) };
         assert_eq!(due(LIMIT, &[waits(50, 5), holding], 9_000), Some(1));
+    }
+
+    #[test]
+    fn a_wait_goes_on_while_another_wakes() {
+        let waking =
+            |awake_since| Contender { held: 80, needs: 90, waits_since: 5, awake_since, ..Contender::default() };
+        assert_eq!(turn(LIMIT, &[waking(9_000), waits(60, 8)], 1), Turn::Waits);
+        assert_eq!(due(LIMIT, &[waking(9_000), waits(60, 8)], 9_000), None, "the first is served first");
+        assert_eq!(turn(LIMIT, &[waking(0), waits(60, 8)], 1), Turn::Hopeless, "parked: what it holds stays");
     }
 
     fn anyone() -> impl Strategy<Value = Contender> {

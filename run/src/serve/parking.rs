@@ -93,7 +93,7 @@ impl Process {
         let Some(sleeping) = self.sleeping.as_ref().filter(|sleeping| sleeping.options.yields) else { return };
         let (phase, time) = sleeping.sleeper.phase();
         let news = SleepNews {
-            awake: (phase == SleepState::Awake).then_some(time),
+            awake: awake_for(phase, time),
             idle: sleeping.idle_time(),
             awake_at_least: Duration::from_millis(sleeping.options.awake_ms),
         };
@@ -344,6 +344,18 @@ impl Memory<'_> {
     }
 }
 
+/// Returns for how long memory has been on the device, as the group counts it, in a phase with a time since the last change. `None`:
+/// the memory is on the host.
+fn awake_for(phase: SleepState, time: Duration) -> Option<Duration> {
+    match phase {
+        SleepState::Awake | SleepState::Parking => Some(time),
+        // The memory can leave again as soon as it is awake. A member that waits for it would give up if the memory counted as stuck:
+        // a wake that took longer than the hope of a wait failed requests of others.
+        SleepState::Waking => Some(Duration::ZERO),
+        SleepState::Parked => None,
+    }
+}
+
 /// Adds `bytes` to what is needed on the device of `charge`.
 fn add_need(needs: &mut Vec<(Arc<DeviceCharge>, u64)>, charge: &Arc<DeviceCharge>, bytes: u64) {
     match needs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, charge)) {
@@ -443,5 +455,20 @@ fn reason_of(error: &Error) -> RefusalKind {
         Error::ParkingRefused(_) => RefusalKind::Unsupported,
         Error::Device(error) if error.kind == ErrorKind::NotPermittedInCapture => RefusalKind::Capturing,
         _ => RefusalKind::Driver,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::awake_for;
+    use crate::control::SleepState;
+    use std::time::Duration;
+
+    #[test]
+    fn memory_on_its_way_counts_as_memory_that_can_leave() {
+        let time = Duration::from_secs(7);
+        let told = [SleepState::Awake, SleepState::Parking, SleepState::Waking, SleepState::Parked];
+        let told = told.map(|phase| awake_for(phase, time));
+        assert_eq!(told, [Some(time), Some(time), Some(Duration::ZERO), None]);
     }
 }
