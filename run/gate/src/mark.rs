@@ -6,9 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::atomic::{AtomicU64, Ordering};
 
 /// The mark of a thread: odd while the thread is inside, and different after every visit. A single thread at a time changes a
-/// mark. On separate cache lines, because the thread writes at each visit.
+/// mark, at each visit: the mark belongs on a cache line of the thread's own.
 #[derive(Debug, Default)]
-#[repr(align(128))]
 pub struct Mark {
     /// Twice the number of visits, and 1 more inside.
     visits: AtomicU64,

@@ -1,64 +1,98 @@
 //! What each thread of the process has: a mark, and whether it is inside a served call.
 //!
-//! A thread takes a mark at its first call, and another thread takes the mark over when the thread has ended. Marks live as long
-//! as the process: the closer of a gate may read any of them at any time.
+//! ```text
+//! thread's pointer ─▶ place of the table: the thread's seat                      a launch, every time
+//!                  └▶ somebody else's: the thread's own data ─▶ a further seat   the first call of a thread, and few threads' others
+//! ```
+//!
+//! A launch of a parkable program finds its seat without the loader's function for the data of a thread, which reads three cache lines that
+//! the driver has pushed out of the nearest cache by the next launch.
+//!
+//! A thread takes a seat at its first call, and another thread takes the seat over when the thread has ended. Seats live as long
+//! as the process: the closer of a gate may read any mark at any time.
 
 use cachalot_gate::{Look, Mark, look};
 use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Every mark of the process.
-struct Marks {
-    all: Vec<&'static Mark>,
-    /// The marks of ended threads.
-    spare: Vec<&'static Mark>,
-}
+/// Places of the table: a power of two. Programs call the driver with some ten threads.
+const PLACES: usize = 256;
 
-static MARKS: Mutex<Marks> = Mutex::new(Marks { all: Vec::new(), spare: Vec::new() });
+/// The owner of a seat whose thread has ended inside a call: no thread's pointer.
+const LOST: usize = usize::MAX;
 
-/// What a thread has. In one place: a library finds the data of a thread by a call of the loader's, which a launch makes once.
-struct Own {
-    mark: Cell<Option<&'static Mark>>,
+/// What a thread has, on cache lines of its own, because the thread writes at each visit. But for `owner`, the thread alone changes it.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Seat {
+    /// The pointer of the thread. 0: nobody's, or a seat beside the table.
+    owner: AtomicUsize,
+    mark: Mark,
     /// Whether the thread is inside a served call.
-    serving: Cell<bool>,
+    serving: AtomicBool,
 }
+
+impl Seat {
+    const fn new() -> Self {
+        Self { owner: AtomicUsize::new(0), mark: Mark::new(), serving: AtomicBool::new(false) }
+    }
+}
+
+static TABLE: [Seat; PLACES] = [const { Seat::new() }; PLACES];
+
+/// Every seat that a thread has had.
+struct Seats {
+    all: Vec<&'static Seat>,
+    /// The seats beside the table of ended threads.
+    spare: Vec<&'static Seat>,
+}
+
+static SEATS: Mutex<Seats> = Mutex::new(Seats { all: Vec::new(), spare: Vec::new() });
 
 thread_local! {
     /// Constant and without a destructor, so an ending thread may still call.
-    static OWN: Own = const { Own { mark: Cell::new(None), serving: Cell::new(false) } };
+    static OWN: Cell<Option<&'static Seat>> = const { Cell::new(None) };
     static RETURNED: Returned = const { Returned };
 }
 
 /// The time of a thread in a served call.
 #[derive(Debug)]
-pub struct Serving(());
+pub struct Serving(&'static Seat);
 
 impl Serving {
     /// Begins a call. `None` inside a served call: the driver may call functions by name, and finds the library's.
     #[inline]
     pub fn enter() -> Option<Self> {
-        // Only then is there a value, whose end is the end of the call.
-        (!OWN.with(|own| own.serving.replace(true))).then(|| Self(()))
+        let seat = seat();
+        if seat.serving.load(Ordering::Relaxed) {
+            return None;
+        }
+        seat.serving.store(true, Ordering::Relaxed);
+        Some(Self(seat))
     }
 }
 
 impl Drop for Serving {
     #[inline]
     fn drop(&mut self) {
-        OWN.with(|own| own.serving.set(false));
+        self.0.serving.store(false, Ordering::Relaxed);
     }
 }
 
-/// Returns the thread's mark when the thread ends.
+/// Gives the thread's seat back when the thread ends.
 struct Returned;
 
 impl Drop for Returned {
     fn drop(&mut self) {
-        // A call of a later destructor takes a further mark, which nobody returns.
-        if let Some(mark) = OWN.with(|own| own.mark.take())
-            && !mark.is_inside()
-        {
-            lock().spare.push(mark);
+        // A call of a later destructor takes a seat again, which nobody gives back.
+        let Some(seat) = OWN.take() else { return };
+        let mut seats = lock();
+        if seat.mark.is_inside() || seat.serving.load(Ordering::Relaxed) {
+            // The thread has ended in the middle of a call, and a later thread with its pointer has a seat of its own.
+            seat.owner.store(LOST, Ordering::Relaxed);
+        } else if seat.owner.swap(0, Ordering::Relaxed) == 0 {
+            seats.spare.push(seat);
         }
     }
 }
@@ -66,43 +100,86 @@ impl Drop for Returned {
 /// Returns the calling thread's mark.
 #[inline]
 pub(super) fn own() -> &'static Mark {
-    OWN.with(|own| own.mark.get()).unwrap_or_else(|| take())
+    &seat().mark
 }
 
 /// Returns the calling thread's mark, or `None` inside a served call.
 #[inline]
 pub(super) fn own_outside() -> Option<&'static Mark> {
-    OWN.with(|own| (!own.serving.get()).then(|| own.mark.get().unwrap_or_else(|| take())))
+    let seat = seat();
+    (!seat.serving.load(Ordering::Relaxed)).then_some(&seat.mark)
 }
 
-/// Takes a mark for the calling thread.
+/// Returns the calling thread's seat.
+#[inline]
+fn seat() -> &'static Seat {
+    let thread = thread();
+    let seat = place(thread);
+    // Only the thread itself writes its pointer, or a thread before it with the same pointer, whose seat it takes over.
+    if seat.owner.load(Ordering::Relaxed) == thread { seat } else { find(thread) }
+}
+
+/// Returns the place of a thread in the table.
+#[inline]
+fn place(thread: usize) -> &'static Seat {
+    // The product's upper bits depend on all bits of the pointer.
+    let at = (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2());
+    &TABLE[at as usize % PLACES]
+}
+
+/// Returns a number of the calling thread, which no other living thread has, and which is not 0: the pointer to the thread's data.
+#[inline]
+fn thread() -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let pointer: usize;
+        // SAFETY: the ABI of Linux on x86-64 has the pointer to a thread's data at its begin, and `fs` leads there. Reads memory alone.
+        unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly)) };
+        pointer
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    OWN.with(|own| core::ptr::from_ref(own).addr())
+}
+
+/// Returns the seat of a thread that does not have its place of the table, or takes a seat.
 #[cold]
-fn take() -> &'static Mark {
-    let mut marks = lock();
-    let mark = marks.spare.pop().unwrap_or_else(|| {
-        let mark: &'static Mark = Box::leak(Box::default());
-        marks.all.push(mark);
-        mark
-    });
-    drop(marks);
-    OWN.with(|own| own.mark.set(Some(mark)));
+fn find(thread: usize) -> &'static Seat {
+    OWN.get().unwrap_or_else(|| take(thread))
+}
+
+/// Takes a seat for the calling thread: its place of the table, unless another thread has the place.
+#[cold]
+fn take(thread: usize) -> &'static Seat {
+    let mut seats = lock();
+    let own = place(thread);
+    let seat = if own.owner.load(Ordering::Relaxed) == 0 {
+        own.owner.store(thread, Ordering::Relaxed);
+        own
+    } else {
+        seats.spare.pop().unwrap_or_else(|| Box::leak(Box::new(Seat::new())))
+    };
+    if seats.all.iter().all(|known| !core::ptr::eq(*known, seat)) {
+        seats.all.push(seat);
+    }
+    drop(seats);
+    OWN.set(Some(seat));
     let _ = RETURNED.try_with(|_| ());
-    mark
+    seat
 }
 
 /// Looks at the marks of all threads but the calling one.
 pub fn other_threads() -> Look {
     let own = own();
-    look(lock().all.iter().copied().filter(|mark| !core::ptr::eq(*mark, own)))
+    look(lock().all.iter().map(|seat| &seat.mark).filter(|mark| !core::ptr::eq(*mark, own)))
 }
 
-fn lock() -> MutexGuard<'static, Marks> {
-    MARKS.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Seats> {
+    SEATS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Serving, own, own_outside};
+    use super::{PLACES, Serving, own, own_outside};
 
     #[test]
     fn a_call_inside_a_call_is_the_drivers_until_the_outer_one_ends() {
@@ -117,11 +194,32 @@ mod tests {
     }
 
     #[test]
+    fn more_threads_than_places_have_marks_of_their_own() {
+        let threads = PLACES + 40;
+        let ready = std::sync::Barrier::new(threads);
+        let marks: Vec<usize> = std::thread::scope(|scope| {
+            let ask = || {
+                let mark = core::ptr::from_ref(own()).addr();
+                // All live at once.
+                ready.wait();
+                assert_eq!(core::ptr::from_ref(own()).addr(), mark, "the same at every call");
+                let outer = Serving::enter().expect("outside");
+                assert!(own_outside().is_none());
+                drop(outer);
+                mark
+            };
+            let asked: Vec<_> = (0..threads).map(|_| scope.spawn(ask)).collect();
+            asked.into_iter().map(|thread| thread.join().expect("a thread")).collect()
+        });
+        let different: std::collections::BTreeSet<usize> = marks.into_iter().collect();
+        assert_eq!(different.len(), threads);
+    }
+
+    #[test]
     fn a_threads_mark_serves_a_later_thread() {
-        let first = std::thread::spawn(|| core::ptr::from_ref(own()) as usize).join().unwrap();
+        let first = std::thread::spawn(|| core::ptr::from_ref(own()).addr()).join().unwrap();
         // Other tests take marks, too.
-        let found =
-            (0..64).any(|_| std::thread::spawn(|| core::ptr::from_ref(own()) as usize).join().unwrap() == first);
+        let found = (0..64).any(|_| std::thread::spawn(|| core::ptr::from_ref(own()).addr()).join().unwrap() == first);
         assert!(found);
     }
 }
