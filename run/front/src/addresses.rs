@@ -23,10 +23,16 @@ static FILLED: AtomicBool = AtomicBool::new(false);
 /// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the function.
 #[inline]
 pub(crate) fn of_driver(index: usize) -> Option<NonNull<c_void>> {
+    known(index).or_else(|| found(index))
+}
+
+/// Returns the driver's function with the name `NAMES[index]` after a look at the table without the function.
+#[cold]
+fn found(index: usize) -> Option<NonNull<c_void>> {
     if !FILLED.load(Ordering::Acquire) {
         fill();
     }
-    NonNull::new(ADDRESSES[index].load(Ordering::Relaxed))
+    known(index)
 }
 
 /// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the function or the table of

@@ -4,7 +4,8 @@
 //! context. What a graph needs on the device is taken at its first launch, too. With full books, the first launch of each
 //! function and graph is measured as the load of a module is. Without full books, a launch costs a load of a flag.
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::serve::signs::tells_first_launches;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Places of the table. A process of `PyTorch` launches some hundred functions and graphs.
 const PLACES: usize = 1 << 14;
@@ -15,20 +16,6 @@ const PROBES: usize = 32;
 /// Handles of launched functions and graphs. A place changes once, from 0. A function is counted once for all
 /// contexts, and a handle reused by the driver for a further function or graph counts as launched.
 static LAUNCHED: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
-
-/// Whether first launches are told apart.
-static WANTED: AtomicBool = AtomicBool::new(false);
-
-/// Has first launches told apart from now on.
-pub(super) fn tell_first_launches() {
-    WANTED.store(true, Ordering::Relaxed);
-}
-
-/// Returns whether first launches are told apart: once the options ask for full books.
-#[inline]
-pub fn tells_first_launches() -> bool {
-    WANTED.load(Ordering::Relaxed)
-}
 
 /// Returns whether a function or a graph is launched for the first time since the books began. Always false before
 /// first launches are told apart.

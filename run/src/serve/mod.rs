@@ -18,6 +18,7 @@
 //! sleeping           the figures of a process's sleep
 //! turns              a wait for memory of a group whose members are parked for each other
 //! launches           first launches, at which the driver loads code
+//! signs              what a launch reads before it goes to the driver
 //! process            the state of a process, and which way a call goes
 //! contexts           the allocator of a thread, and the owner of an address
 //! served             the allocator of a context
@@ -58,9 +59,11 @@ mod program_memory;
 mod program_sleep;
 mod published;
 mod served;
+mod signs;
 mod sleeping;
 mod turns;
 
-pub use launches::{is_first_launch, tells_first_launches};
-pub use process::{Counts, Process, enter, may_sleep, process};
+pub use launches::is_first_launch;
+pub use process::{Counts, Process, enter, process};
+pub use signs::{may_sleep, tells_first_launches};
 pub use sleeping::SleepFigures;

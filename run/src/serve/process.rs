@@ -6,7 +6,6 @@ use crate::real::{self, Real};
 use crate::record::Record;
 use crate::serve::contexts::Contexts;
 use crate::serve::frees::{Frees, in_context};
-use crate::serve::launches::tell_first_launches;
 use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
 use crate::serve::peers::Peers;
@@ -14,6 +13,7 @@ use crate::serve::pools::Pools;
 use crate::serve::program_memory::ProgramMemory;
 use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
+use crate::serve::signs;
 use crate::serve::sleeping::Sleeping;
 use crate::sleep::{Entered, MemorySleep};
 use crate::tell::tell;
@@ -22,7 +22,7 @@ use cachalot_core::{Allocation, Config, DevicePtr, Error, PointerFault};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuStream};
 use cachalot_cuda::{CuResult, Streams, fork};
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The state of a process whose calls of the driver come here first.
@@ -101,10 +101,10 @@ impl Process {
     /// Returns the state of a process over a driver. `publish`: every process of the user can read the books.
     fn with_books(real: &'static Real, options: Options, publish: bool) -> Result<Self, ConfigError> {
         if options.wants_full_books() {
-            tell_first_launches();
+            signs::tell_first_launches();
         }
         if publish && options.sleep.is_some() {
-            SLEEPS.store(true, Ordering::Relaxed);
+            signs::sleeps();
         }
         Ok(Self {
             real,
@@ -323,23 +323,9 @@ pub fn process() -> Option<&'static Process> {
     real::real()?;
     let process = PROCESS.get_or_init(start).as_ref();
     if let Some(sleeping) = process.and_then(|process| process.sleeping.as_ref()) {
-        // Another thread has set the same.
-        let _same = SLEEPER.set(&sleeping.sleeper);
+        signs::set_sleeper(&sleeping.sleeper);
     }
     process
-}
-
-/// The sleeper of the process of [`process`], for the shortest way of a launch. Set behind [`SLEEPS`].
-static SLEEPER: OnceLock<&MemorySleep<CuResult>> = OnceLock::new();
-
-/// Whether the process of [`process`] has memory to park.
-static SLEEPS: AtomicBool = AtomicBool::new(false);
-
-/// Returns whether the calling process may have memory parked. Costs a load.
-#[inline]
-pub fn may_sleep() -> bool {
-    // Written before the process's first memory is served, and the program orders its uses of memory behind the request.
-    SLEEPS.load(Ordering::Relaxed)
 }
 
 /// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Inside a served
@@ -349,7 +335,7 @@ pub fn may_sleep() -> bool {
 /// The code for the caller, where the memory cannot wake.
 #[inline]
 pub fn enter() -> Result<Entered, CuResult> {
-    if let Some(entered) = SLEEPER.get().and_then(|sleeper| sleeper.enter_awake()) {
+    if let Some(entered) = signs::sleeper().and_then(MemorySleep::enter_awake) {
         return Ok(entered);
     }
     enter_closed()
