@@ -189,9 +189,10 @@ def finish(command: list[str], environment: dict[str, str], directory: Path, lon
             ended = True
         except subprocess.TimeoutExpired:
             ended = False
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
         output.seek(0)
         return ended, output.read().decode(errors="replace")
 
@@ -241,6 +242,8 @@ def short(address: str, paths: list[Path]) -> str:
 
 def main() -> int:
     """Runs the suites, and writes the table."""
+    # The tests are in a session of their own, and end with this process only if it can end them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     out, folder = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
     names = sys.argv[3:] or ["cupy", "rmm", "numba", "cuda_core"]
     rows, status = [], 0
