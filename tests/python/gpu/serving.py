@@ -1,7 +1,8 @@
 """A serving program's cache of keys and values, kept in five ways: the memory it holds, and what its growth takes.
 
     pip install --target SITE ./python
-    PYTHONPATH=SITE python tests/python/gpu/serving.py OUT.md [--requests FILE] [--ways WAY,...] [--layers COUNT]
+    PYTHONPATH=SITE python tests/python/gpu/serving.py OUT.md [--requests FILE] [--ways WAY,...]
+        [--layers COUNT] [--commit TEXT]
 
 Requests arrive, their prompts take memory at once, and each answer grows by a token in every step, until the request
 ends. A step writes the newest token of each request, and the end of a request compares what was written. The requests
@@ -69,6 +70,11 @@ COLUMNS = (
     "mean",
     "tokens, millions a second",
 )
+EXPLANATION = """*live*: the tokens of running requests. *held*: what the cache keeps from others, which are whole
+pages, the rest of a tensor, and pages in reserve. *held in vain*: the share of that without a live token, the
+mean over the steps. *peak of the card*: what the driver has given, beyond the program without a cache. A *growth*
+is a call that takes memory from the pool or the driver, and a *page* is 2 MiB. *tokens*: all tokens over the time
+of all calls of the cache."""
 DIGITS = (0, 0, 1, 0, 3, 0, 0, 1, 1, 1, 2)
 """The digits behind the point, of each figure in a row."""
 PAGE = 2 << 20
@@ -374,17 +380,32 @@ def settings(way: str) -> dict[str, str]:
     return {"KVCACHED_PAGE_PREALLOC_ENABLED": "false"} if way == "kvcached_direct" else {}
 
 
-def table(rows: dict[str, dict[str, float]], requests: str, tokens: int, layers: int) -> str:
-    """Returns the page of the results."""
+def machine() -> str:
+    """Returns the card, the driver and the host, in words."""
     import torch
 
-    what, token = torch.cuda.get_device_name(0), layers * 2 * HEADS * SIZE * 2
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+    except FileNotFoundError:
+        driver = []
+    host = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return (
+        f"{torch.cuda.get_device_name(0)}, driver {driver[0] if driver else 'unknown'}; "
+        f"host: {host[0] if host else 'unknown'}, {os.cpu_count()} processors"
+    )
+
+
+def table(rows: dict[str, dict[str, float]], what: list[str]) -> str:
+    """Returns the page of the results. `what` is what was measured where."""
     lines = [
         "# A serving program's cache",
         "",
-        f"* GPU: {what}; PyTorch {torch.__version__}; date: {datetime.now(timezone.utc):%Y-%m-%d}",
-        "* how: `PYTHONPATH=SITE python tests/python/gpu/serving.py OUT.md`",
-        f"* requests: {requests}, {tokens:,} tokens; {layers} layers, a token has {token >> 10} KiB",
+        *(f"* {line}" for line in what),
+        "",
+        EXPLANATION,
         "",
         f"| {' | '.join(COLUMNS)} |",
         "| --- " * len(COLUMNS) + "|",
@@ -402,6 +423,7 @@ def main() -> int:
     parser.add_argument("--requests", type=Path, default=REQUESTS)
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--commit", default="unknown", help="for the page")
     parser.add_argument("--draw", action="store_true", help="write the requests of the repository")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -433,10 +455,24 @@ def main() -> int:
         found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('[{"live"')))
         rows |= {way: found[0], f"{way}, again": found[1]}
         print(f"{way}: {time.monotonic() - began:.1f} s, {found}", flush=True)
-    tokens = sum(request.prompt + request.answer for request in requests)
-    page = table(rows, f"{len(requests)} of `{asked.requests.name}`", tokens, asked.layers)
-    asked.out.write_text(page, encoding="utf-8")
+    if rows:
+        asked.out.write_text(table(rows, conditions(asked, requests)), encoding="utf-8")
     return status
+
+
+def conditions(asked: argparse.Namespace, requests: list[Request]) -> list[str]:
+    """Returns what a page says of its figures."""
+    import torch
+
+    tokens = sum(request.prompt + request.answer for request in requests)
+    token = asked.layers * 2 * HEADS * SIZE * 2
+    return [
+        f"GPU: {machine()}",
+        f"date: {datetime.now(timezone.utc):%Y-%m-%d}; commit: {asked.commit}; PyTorch {torch.__version__}",
+        "how: `PYTHONPATH=SITE python tests/python/gpu/serving.py OUT.md`",
+        f"requests: {len(requests)} of `{asked.requests.name}`, {tokens:,} tokens; {asked.layers} layers, "
+        f"{token >> 10} KiB a token",
+    ]
 
 
 if __name__ == "__main__":
