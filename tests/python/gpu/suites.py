@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-LONGEST = {"cupy": 200}
-"""The most seconds of one run, by suite. CuPy compiles a kernel for each operation and type."""
+LONGEST = {"cupy": 200, "cuda_core": 150}
+"""The most seconds of one run, by suite. Both compile kernels: CuPy one for each operation and type."""
 LONGEST_OTHER = 90
 LONGEST_AGAIN = 60
 """The most seconds for the tests that have differed."""
