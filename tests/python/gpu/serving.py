@@ -54,6 +54,8 @@ HEADS, SIZE, BLOCK = 8, 128, 16
 """Heads of a layer, their size, and the tokens of a block or of a rounded length."""
 LONGEST = 16384
 """The most tokens of a request."""
+LONGEST_WAY = 150
+"""The most seconds of a way."""
 STEP_SECONDS = 0.025
 """The time of a step, which says at which step a request arrives."""
 COLUMNS = (
@@ -446,16 +448,23 @@ def main() -> int:
         command = [sys.executable, __file__, "--way", way, "--requests", str(asked.requests)]
         command += ["--layers", str(asked.layers)]
         began = time.monotonic()
-        done = subprocess.run(command, env=os.environ | settings(way), stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            print(f"{way}: failed, status {done.returncode}")
+        try:
+            done = subprocess.run(
+                command,
+                env=os.environ | settings(way),
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+                timeout=LONGEST_WAY,
+            )
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            print(f"{way}: failed: {error}", flush=True)
             status = 1
             continue
         # Libraries may write to the standard output as well.
         found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('[{"live"')))
         rows |= {way: found[0], f"{way}, again": found[1]}
         print(f"{way}: {time.monotonic() - began:.1f} s, {found}", flush=True)
-    if rows:
         asked.out.write_text(table(rows, conditions(asked, requests)), encoding="utf-8")
     return status
 
