@@ -64,6 +64,6 @@ fn write_text(target: Out<c_char>, bytes: c_int, text: &str) {
     let room = bytes as usize - 1;
     let kept = &text.as_bytes()[..text.len().min(room)];
     for (index, byte) in kept.iter().chain(&[0]).enumerate() {
-        target.nth(index).write(byte.cast_signed());
+        target.nth(index).write(c_char::from_ne_bytes([*byte]));
     }
 }

@@ -283,7 +283,7 @@ fn read_arguments(sizes: &[usize], params: &[*const u64]) -> Arguments {
 fn path_of(image: In<c_char>) -> Answer<String> {
     for (index, &expected) in PREFIX.iter().enumerate() {
         // Every earlier byte was part of the image and not the end.
-        if image.nth(index).read()?.cast_unsigned() != expected {
+        if image.nth(index).read()?.to_ne_bytes() != [expected] {
             return Err(Code::INVALID_IMAGE);
         }
     }
