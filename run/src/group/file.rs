@@ -251,7 +251,8 @@ impl Membership {
         let before = |time: Duration| now.saturating_sub(milliseconds(time)).max(1);
         let mine = &self.state().entries[self.me];
         mine.awake_at_least.store(milliseconds(news.awake_at_least), Ordering::Relaxed);
-        mine.idle_since.store(before(news.idle), Ordering::Relaxed);
+        let is_busy = milliseconds(news.idle) < turns::IDLE;
+        mine.idle_since.store(if is_busy { 0 } else { before(news.idle) }, Ordering::Relaxed);
         mine.awake_since.store(news.awake.map_or(0, before), Ordering::Relaxed);
         let Some(limit) = self.state().limit().filter(|_| !self.is_forked()) else { return false };
         // The usual case is that nobody waits.

@@ -1,9 +1,10 @@
 //! A process alone, and several members of a group within a process.
 
-use super::{Budget, Group, GroupError, Uuid, watch};
+use super::{Budget, Group, GroupError, SleepNews, Turn, Uuid, watch};
 use crate::options::GroupOptions;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const GIB: u64 = 1 << 30;
@@ -204,6 +205,25 @@ fn a_file_of_another_kind_is_refused_and_left_alone() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let error = join(&place, &options("a"), Some(10)).unwrap_err().to_string();
     assert!(error.contains("0600"), "{error}");
+}
+
+#[test]
+fn one_of_members_that_are_always_busy_yields_to_a_third() {
+    let place = TempDir::new().unwrap();
+    let members =
+        [10, 20].map(|seconds| (join(&place, &options("busy"), Some(10)).unwrap(), Duration::from_secs(seconds)));
+    members.iter().for_each(|(member, _)| member.reserve(5).unwrap());
+    let third = join(&place, &options("busy"), None).unwrap();
+    let yields = |(member, awake): &(Group, Duration)| {
+        // Each look is the member's own latest news, and later than those of the other.
+        std::thread::sleep(Duration::from_millis(2));
+        let news = SleepNews { awake: Some(*awake), idle: Duration::ZERO, awake_at_least: Duration::from_millis(300) };
+        member.yields(news)
+    };
+    assert_eq!([0, 1].map(|at| yields(&members[at])), [false; 2], "nobody waits");
+    assert_eq!(third.turn(4), Turn::Waits);
+    let answers: Vec<bool> = (0..6).map(|look| yields(&members[look % 2])).collect();
+    assert_eq!(answers, [false, true, false, true, false, true], "the one that has been awake for longer");
 }
 
 #[test]

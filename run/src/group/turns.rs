@@ -5,14 +5,14 @@
 //! So no member has to reach another, and a member that dies is no longer part of the answer.
 //!
 //! * Due is the member that has been idle for longest, of those awake for their shortest time or longer.
-//! * A busy member is due only after [`SLICE`] times its shortest time awake.
+//! * Without an idle member, the busy member that has been awake for longest is due, after [`SLICE`] times its shortest time awake.
 //! * A waiting member is served in the order of waiting. So each waits at most for the slices, parks and wakes of the members before.
 
 /// A busy member may be awake for so many times its shortest time.
 pub(super) const SLICE: u64 = 4;
 
 /// Milliseconds after which a member without calls counts as idle.
-const IDLE: u64 = 50;
+pub(super) const IDLE: u64 = 50;
 
 /// What a member tells the others, in bytes and in milliseconds of the machine's monotonic clock.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -25,7 +25,8 @@ pub(super) struct Contender {
     pub(super) waits_since: u64,
     /// When the member became awake; the present on the way to the device. 0: it is parked, or cannot be parked.
     pub(super) awake_since: u64,
-    /// When the member made its last call.
+    /// When the member made its last call. 0: it is busy. Busy members have no times to compare, since each knows its own better than
+    /// those of others: none would ever be the one to go.
     pub(super) idle_since: u64,
     /// The shortest time awake.
     pub(super) awake_at_least: u64,
@@ -44,6 +45,11 @@ pub(super) fn short(limit: u64, members: &[Contender], at: usize) -> u64 {
     missing.saturating_sub(limit.saturating_sub(held))
 }
 
+/// Returns whether a member works. A waiting member does nothing but wait.
+fn is_busy(member: &Contender) -> bool {
+    member.waits_since == 0 && member.idle_since == 0
+}
+
 /// Returns the member to be parked now.
 pub(super) fn due(limit: u64, members: &[Contender], now: u64) -> Option<usize> {
     let first = first_waiting(members)?;
@@ -52,13 +58,15 @@ pub(super) fn due(limit: u64, members: &[Contender], now: u64) -> Option<usize> 
     }
     let may = |&(at, member): &(usize, &Contender)| {
         let awake = now.saturating_sub(member.awake_since);
-        let is_idle = now.saturating_sub(member.idle_since) >= IDLE || member.waits_since != 0;
-        let least = member.awake_at_least.saturating_mul(if is_idle { 1 } else { SLICE });
+        let least = member.awake_at_least.saturating_mul(if is_busy(member) { SLICE } else { 1 });
         at != first && member.awake_since != 0 && member.held != 0 && awake >= least
     };
-    // A waiting member does nothing but wait.
-    let age = |member: &Contender| if member.waits_since != 0 { member.waits_since } else { member.idle_since };
-    members.iter().enumerate().filter(may).min_by_key(|(_, member)| age(member)).map(|(at, _)| at)
+    let age = |member: &Contender| match (member.waits_since, member.idle_since) {
+        (0, 0) => member.awake_since,
+        (0, idle_since) => idle_since,
+        (waits_since, _) => waits_since,
+    };
+    members.iter().enumerate().filter(may).min_by_key(|(_, member)| (is_busy(member), age(member))).map(|(at, _)| at)
 }
 
 /// The place of a waiting member.
@@ -120,8 +128,11 @@ mod tests {
         let members = |idle_since| [awake(100, 10_000, idle_since), waits(30, 5)];
         assert_eq!(due(LIMIT, &members(10_100), 10_900), None);
         assert_eq!(due(LIMIT, &members(10_100), 11_000), Some(0));
-        assert_eq!(due(LIMIT, &members(13_990), 13_990), None, "busy");
-        assert_eq!(due(LIMIT, &members(14_000), 14_000), Some(0));
+        assert_eq!(due(LIMIT, &members(0), 13_990), None, "busy");
+        assert_eq!(due(LIMIT, &members(0), 14_000), Some(0));
+        // An idle member goes before a busy one, which has been awake for longer.
+        assert_eq!(due(LIMIT, &[awake(50, 1, 0), awake(50, 5_000, 8_000), waits(30, 5)], 9_000), Some(1));
+        assert_eq!(due(LIMIT, &[awake(50, 2, 0), awake(50, 1, 0), waits(30, 5)], 9_000), Some(1));
     }
 
     #[test]

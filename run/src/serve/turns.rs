@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 /// How long a wait pauses between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// For how long a wait goes on that nothing would help: a new member has not told of its sleep yet. Of ten processes that started at once
-/// on a GPU, one failed with a hope of half a second.
-const HOPE: Duration = Duration::from_secs(3);
+/// For how long a wait goes on that nothing would help: a new member has not told of its sleep yet.
+const HOPE: Duration = Duration::from_millis(500);
 
 /// A process that waits for memory of its group. The wait ends when dropped: the process has the memory then, or gives up.
 pub(super) struct InTurn {
