@@ -14,8 +14,8 @@ use crate::shared::map::Words;
 use crate::shared::process::Identity;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The first word of the file: `CACHGRP3`.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP3");
+/// The first word of the file: `CACHGRP2`.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP2");
 
 /// The form of the file. Processes whose C library has another mutex cannot share the file.
 pub(super) const FORM: u64 =
