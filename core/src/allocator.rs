@@ -224,6 +224,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::TableFull`], [`Error::Device`].
     #[inline]
     pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        self.malloc_inlined(device, bytes, stream)
+    }
+
+    /// Allocates a block as [`malloc`](Self::malloc) does. Inlined where it is called, for the function of another
+    /// language's interface through which all requests come.
+    ///
+    /// # Errors
+    /// Those of [`malloc`](Self::malloc).
+    #[inline(always)]
+    pub fn malloc_inlined(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let _checked = self.checked("malloc", device);
         self.on(device)?.malloc(bytes, stream)
     }
@@ -245,7 +255,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// After an error the program still holds the block.
     #[inline]
     pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
-        self.free_checked(ptr, None)
+        self.free_inlined(ptr, None)
     }
 
     /// Frees the block at `ptr` once the safe frontier has reached `count`.
@@ -294,12 +304,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * Those of [`free`](Self::free).
     #[inline]
     pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
-        self.free_checked(ptr, Some(bytes))
+        self.free_inlined(ptr, Some(bytes))
     }
 
-    /// Frees the block at `ptr`, after a check of the requested size if `bytes` is given.
-    #[inline]
-    fn free_checked(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
+    /// Frees the block at `ptr` as [`free`](Self::free) does, or as [`free_sized`](Self::free_sized) does if `bytes` is given.
+    /// Inlined where it is called, as [`malloc_inlined`](Self::malloc_inlined) is.
+    ///
+    /// # Errors
+    /// Those of [`free_sized`](Self::free_sized).
+    #[inline(always)]
+    pub fn free_inlined(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         let _checked = self.checked_at("free", ptr);
         if ptr == DevicePtr::NULL {
             return Ok(());

@@ -31,11 +31,8 @@ use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
 impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request for `bytes` on `stream`. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        if bytes == 0 {
-            return Ok(DevicePtr::NULL);
-        }
         // One load for all conditions. A flag that another thread sets right after the load counts as set after this request.
         let word = self.flags.load();
         self.malloc_fast(word, bytes, stream, || self.malloc_cold(bytes, stream))
@@ -47,6 +44,9 @@ impl<P: Platform> OnDevice<'_, P> {
     /// the fast path spill registers: 20 instructions of a malloc/free pair.
     #[cold]
     fn malloc_cold(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        if bytes == 0 {
+            return Ok(DevicePtr::NULL);
+        }
         self.malloc_next(bytes, stream)
     }
 
@@ -217,7 +217,7 @@ impl<P: Platform> Arena<P> {
         decline: impl FnOnce() -> Result<DevicePtr, Error>,
     ) -> Result<DevicePtr, Error> {
         // The bound keeps every rounding below from overflowing: sizes stay at most `MAX_REQUEST`.
-        if bytes <= MAX_REQUEST - UNIT
+        if (1..=MAX_REQUEST - UNIT).contains(&bytes)
             && word & !flags::FAST_PATH_FLAGS == 0
             && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
         {

@@ -160,8 +160,19 @@ impl Instance {
 
     /// Allocates a block of at least `bytes` bytes on the device with a number from C, usable at once on `stream`. Opens
     /// the device first if necessary. `host` determines the words of a failure.
-    #[inline(always)]
     pub(crate) fn malloc(
+        &self,
+        device: c_int,
+        bytes: usize,
+        stream: cachalot_stream,
+        host: Host,
+    ) -> Outcome<DevicePtr> {
+        self.malloc_inlined(device, bytes, stream, host)
+    }
+
+    /// Allocates a block as [`malloc`](Self::malloc) does, inlined into the caller.
+    #[inline(always)]
+    pub(crate) fn malloc_inlined(
         &self,
         device: c_int,
         bytes: usize,
@@ -170,10 +181,18 @@ impl Instance {
     ) -> Outcome<DevicePtr> {
         let (index, device) = self.device(device)?;
         let stream = device.stream_of_request(CuStream(stream.addr()))?;
-        self.allocator.malloc(index, bytes as u64, stream).map_err(|error| match host {
-            Host::Program => error.into(),
-            Host::PyTorch => Status::in_words_of_pytorch(error),
-        })
+        self.allocator.malloc_inlined(index, bytes as u64, stream).map_err(|error| host.refuse(error))
+    }
+
+    /// Frees a block, after a check of the requested size if `bytes` is given.
+    pub(crate) fn free(&self, block: DevicePtr, bytes: Option<u64>) -> Outcome {
+        self.free_inlined(block, bytes)
+    }
+
+    /// Frees a block as [`free`](Self::free) does, inlined into the caller.
+    #[inline(always)]
+    pub(crate) fn free_inlined(&self, block: DevicePtr, bytes: Option<u64>) -> Outcome {
+        self.allocator.free_inlined(block, bytes).map_err(|error| Host::Program.refuse(error))
     }
 
     /// Returns the number of a stream that uses a block of another stream, on any device.

@@ -102,6 +102,18 @@ pub(crate) enum Host {
     PyTorch,
 }
 
+impl Host {
+    /// Records a failure of a request in the words for the program.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refuse(self, error: Error) -> Status {
+        match self {
+            Self::Program => error.into(),
+            Self::PyTorch => Status::in_words_of_pytorch(error),
+        }
+    }
+}
+
 /// A failure. The calling thread's last error has the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Status(NonZeroI32);
@@ -167,7 +179,7 @@ impl From<Error> for Status {
 impl Status {
     /// Records a failed request of `PyTorch`, in the words of `PyTorch`.
     #[cold]
-    pub(crate) fn in_words_of_pytorch(error: Error) -> Self {
+    fn in_words_of_pytorch(error: Error) -> Self {
         Self::of(&error, error.in_words_of_pytorch())
     }
 
