@@ -10,7 +10,7 @@ use crate::c::device::{of_stream, refuse};
 use crate::c::explanation;
 use crate::c::instance::Instance;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
-use crate::c::status::{Host, Status};
+use crate::c::status::Status;
 use cachalot_core::{Bound, DevicePtr, Forecast, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_char, c_int, c_void};
@@ -56,10 +56,10 @@ pub unsafe extern "C" fn cachalot_malloc(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    boundary::hot!(allocator, boundary::rare, |instance, malloc = Instance::malloc_inlined, or Instance::malloc| {
+    boundary::hot!(allocator, boundary::rare, |instance, malloc = Instance::malloc_inlined::<Status>, or Instance::malloc::<Status>| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
-        out.write(pointer(malloc(instance, device, bytes, stream, Host::Program)?));
+        out.write(pointer(malloc(instance, device, bytes, stream)?));
         Ok(())
     })
 }

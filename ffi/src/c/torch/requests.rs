@@ -4,7 +4,7 @@ use super::{diagnostics, plugin};
 use crate::c::abi::{cachalot_status, cachalot_stream};
 use crate::c::instance::Instance;
 use crate::c::marshal::Out;
-use crate::c::status::{CACHALOT_ERROR_INVALID_POINTER, Host, Outcome, Status};
+use crate::c::status::{CACHALOT_ERROR_INVALID_POINTER, InWordsOfPyTorch, Outcome, Status};
 use crate::c::{boundary, handle};
 use cachalot_core::DevicePtr;
 use core::ffi::{c_int, c_void};
@@ -22,7 +22,7 @@ fn serve_inlined(instance: &Instance, bytes: usize, device: c_int, stream: cacha
         instance.device(device)?;
         return Ok(null_mut());
     }
-    let block = instance.malloc_inlined(device, bytes, stream, Host::PyTorch)?;
+    let block = instance.malloc_inlined::<InWordsOfPyTorch>(device, bytes, stream)?;
     Ok(without_provenance_mut(block.0 as usize))
 }
 
