@@ -228,6 +228,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.on(device)?.malloc(bytes, stream)
     }
 
+    /// Allocates a block as [`malloc`](Self::malloc) does. Inlined where it is called, for the function of another
+    /// language's interface through which all requests come. An error becomes that of the interface off the path, so that
+    /// the result of the path fits into registers.
+    ///
+    /// # Errors
+    /// Those of [`malloc`](Self::malloc).
+    #[inline(always)]
+    pub fn malloc_inlined<E: From<Error>>(
+        &self,
+        device: DeviceIndex,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<DevicePtr, E> {
+        let _checked = self.checked("malloc", device);
+        self.on(device)?.malloc_inlined(bytes, stream)
+    }
+
     /// Frees the block at `ptr`, in the order of the own stream. Does nothing for the null address.
     ///
     /// The last use on the own stream must be queued, but need not be done. If streams were
@@ -245,7 +262,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// After an error the program still holds the block.
     #[inline]
     pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
-        self.free_checked(ptr, None)
+        self.free_by::<false, _>(ptr, None)
     }
 
     /// Frees the block at `ptr` once the safe frontier has reached `count`.
@@ -294,12 +311,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * Those of [`free`](Self::free).
     #[inline]
     pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
-        self.free_checked(ptr, Some(bytes))
+        self.free_by::<false, _>(ptr, Some(bytes))
     }
 
-    /// Frees the block at `ptr`, after a check of the requested size if `bytes` is given.
-    #[inline]
-    fn free_checked(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
+    /// Frees the block at `ptr` as [`free`](Self::free) does, or as [`free_sized`](Self::free_sized) does if `bytes` is given.
+    /// Inlined where it is called, as [`malloc_inlined`](Self::malloc_inlined) is.
+    ///
+    /// # Errors
+    /// Those of [`free_sized`](Self::free_sized).
+    #[inline(always)]
+    pub fn free_inlined<E: From<Error>>(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), E> {
+        self.free_by::<true, E>(ptr, bytes)
+    }
+
+    /// Frees the block at `ptr`, after a check of the requested size if `bytes` is given. `INLINED`: the caller is
+    /// [`free_inlined`](Self::free_inlined).
+    #[inline(always)]
+    fn free_by<const INLINED: bool, E: From<Error>>(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), E> {
         let _checked = self.checked_at("free", ptr);
         if ptr == DevicePtr::NULL {
             return Ok(());
@@ -311,9 +339,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if let Some(heap) = word.heap()
             && let Some(arena) = self.arenas.get(heap.device as usize)
         {
-            return OnDevice { arena, pages: &self.pages }.free(heap, ptr, bytes);
+            let device = OnDevice { arena, pages: &self.pages };
+            return if INLINED { device.free_inlined(heap, ptr, bytes) } else { device.free(heap, ptr, bytes) };
         }
-        self.free_elsewhere(word, ptr, bytes)
+        Ok(self.free_elsewhere(word, ptr, bytes)?)
     }
 
     /// Calls `act` with the heap that owns `ptr`. A block of a lane is first delegated to the heap

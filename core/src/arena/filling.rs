@@ -48,7 +48,7 @@ impl<P: Platform> OnDevice<'_, P> {
             if canary && slack > 0 { self.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
         });
         if let Err(error) = marked {
-            self.free(owner, ptr, None)?;
+            self.free_outlined(owner, ptr, None)?;
             return Err(error.into());
         }
         Ok(())

@@ -44,8 +44,12 @@ pub(crate) const GATHERED: FlagWord = 0xFFFF << 32;
 /// Blocks wait for events recorded at their uses, and only a request that no free block can
 /// serve asks after the events.
 pub(crate) const ORDERED: FlagWord = 1 << 14;
-/// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`).
-pub(crate) const REUSES: FlagWord = 1 << 9;
+/// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`). In the upper half, as
+/// [`GATHERED`].
+pub(crate) const REUSES: FlagWord = 1 << 48;
+/// Heaps of the default pool are not [plain](crate::heap::Heap::plain), but for those that still are. Tells the straight path not to
+/// lock a heap in vain; the mark of the heap decides.
+pub(crate) const RULES: FlagWord = 1 << 9;
 /// Frees are gathered, or were once: blocks may wait for an event not recorded yet.
 pub(crate) const HAS_GATHERED: FlagWord = 1 << 13;
 /// Some blocks are guarded: each request is counted, and some get addresses of their own.
@@ -56,7 +60,11 @@ pub(crate) const WATCHED: FlagWord = 1 << 0;
 pub(crate) const APART: FlagWord = GUARDED | WATCHED;
 /// The flags under which the fast path serves requests.
 pub(crate) const FAST_PATH_FLAGS: FlagWord =
-    AGES | ROUNDING | REUSES | GATHERS | HAS_GATHERED | ORDERED | !(u32::MAX as FlagWord);
+    AGES | ROUNDING | RULES | GATHERS | HAS_GATHERED | ORDERED | !(u32::MAX as FlagWord);
+/// The flags under which the straight path serves requests.
+pub(crate) const STRAIGHT_PATH_FLAGS: FlagWord = FAST_PATH_FLAGS & !(AGES | ROUNDING | RULES);
+/// The flags under which a free is more than the return of the block to its heap.
+pub(crate) const SLOW_FREE_FLAGS: FlagWord = TRACE | DIRECT | OBSERVED | AGES | GUARDED;
 
 /// The flags of a device, in a word read once by the fast path.
 #[derive(Debug)]

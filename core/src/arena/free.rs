@@ -30,20 +30,57 @@ struct FreeArgs {
 impl<P: Platform> OnDevice<'_, P> {
     /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size of the request.
     #[inline(always)]
-    pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+    pub(crate) fn free<E: From<Error>>(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), E> {
         let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
         // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that collect garbage.
-        if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED | flags::AGES | flags::GUARDED) {
-            let mut heap = slot.heap.lock();
-            // The heap may have lost its last segment since the page map was read. It then holds no block at `ptr`.
-            let outcome = heap.detach(ptr, requested, &slot.counters);
-            if let FreeOutcome::Unused(block) = outcome {
-                self.finish(slot, heap, block);
-                return Ok(());
-            }
-            return self.free_with_uses(owner.heap, heap, outcome, FreeArgs { ptr, requested, site: 0 });
+        if !self.flags.has(flags::SLOW_FREE_FLAGS) {
+            return self.free_in::<false, _>(slot, slot.heap.lock(), owner, ptr, requested);
         }
-        self.free_slow(owner.heap, ptr, requested)
+        Ok(self.free_slow(owner.heap, ptr, requested)?)
+    }
+
+    /// Frees the block at `ptr` as [`free`](Self::free) does. The straight path, for plain heaps, is inlined, and all else is a call.
+    #[inline(always)]
+    pub(crate) fn free_inlined<E: From<Error>>(
+        self,
+        owner: HeapRef,
+        ptr: DevicePtr,
+        requested: Option<u64>,
+    ) -> Result<(), E> {
+        if let Some(slot) = self.heaps.slots.get(owner.heap)
+            && !self.flags.has(flags::SLOW_FREE_FLAGS | flags::RULES)
+        {
+            let heap = slot.heap.lock();
+            if heap.plain {
+                return self.free_in::<true, _>(slot, heap, owner, ptr, requested);
+            }
+        }
+        Ok(self.free_outlined(owner, ptr, requested)?)
+    }
+
+    /// Frees the block at `ptr` as [`free`](Self::free) does.
+    #[inline(never)]
+    pub(crate) fn free_outlined(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        self.free(owner, ptr, requested)
+    }
+
+    /// Frees the block at `ptr` of the heap in `slot`, and unlocks the heap. `PLAIN`: the heap is plain.
+    #[inline(always)]
+    fn free_in<const PLAIN: bool, E: From<Error>>(
+        self,
+        slot: &Slot<P>,
+        mut heap: HeapGuard<'_, P>,
+        owner: HeapRef,
+        ptr: DevicePtr,
+        requested: Option<u64>,
+    ) -> Result<(), E> {
+        // The heap may have lost its last segment since the page map was read. It then holds no block at `ptr`.
+        let outcome = heap.detach_from::<PLAIN>(ptr, requested, &slot.counters);
+        if let FreeOutcome::Unused(block) = outcome {
+            self.finish::<PLAIN>(slot, heap, block);
+            return Ok(());
+        }
+        Ok(self.free_with_uses(owner.heap, heap, outcome, FreeArgs { ptr, requested, site: 0 })?)
     }
 
     /// Frees a block under any flags.
@@ -60,7 +97,7 @@ impl<P: Platform> OnDevice<'_, P> {
             && !self.flags.has(flags::DIRECT)
         {
             self.trace(|recorder| recorder.free(&mut heap, block, ptr, site));
-            self.finish(slot, heap, block);
+            self.finish::<false>(slot, heap, block);
             return Ok(());
         }
         if let FreeOutcome::Used(block) = outcome
@@ -112,8 +149,8 @@ impl<P: Platform> OnDevice<'_, P> {
 impl<P: Platform> Arena<P> {
     /// Joins a detached block with its free neighbours and unlocks the heap.
     #[inline(always)]
-    fn finish(&self, slot: &Slot<P>, mut heap: HeapGuard<'_, P>, block: u32) {
-        let peaks_stale = heap.finish_free(block, &slot.counters);
+    fn finish<const PLAIN: bool>(&self, slot: &Slot<P>, mut heap: HeapGuard<'_, P>, block: u32) {
+        let peaks_stale = heap.finish_free_to::<PLAIN>(block, &slot.counters);
         // Reconciling the peaks takes another lock, so this one goes first.
         drop(heap);
         self.settle_peaks(slot, peaks_stale);

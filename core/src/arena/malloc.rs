@@ -12,7 +12,8 @@
 //!                                                                           └─▶ serve ─▶ ladder.rs
 //! ```
 //!
-//! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
+//! `malloc_inlined`, for other languages, serves requests from plain heaps by a straight path, and calls `malloc` where a heap is not
+//! plain. Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
 //! holds one lock, that of a heap, and never calls the device.
 
 use crate::arena::flags::FlagWord;
@@ -31,14 +32,46 @@ use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
 impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request for `bytes` on `stream`. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        if bytes == 0 {
-            return Ok(DevicePtr::NULL);
-        }
         // One load for all conditions. A flag that another thread sets right after the load counts as set after this request.
         let word = self.flags.load();
         self.malloc_fast(word, bytes, stream, || self.malloc_cold(bytes, stream))
+    }
+
+    /// Serves a request as [`malloc`](Self::malloc) does. The straight path is inlined, and all else is a call.
+    ///
+    /// Each way off the path is a cold tail call, and the path calls nothing but the walks of sorted lists: its values stay in
+    /// registers. In one function with the general path it loses them, and the general path is slower, too.
+    #[inline(always)]
+    pub(crate) fn malloc_inlined<E: From<Error>>(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, E> {
+        // As in `malloc` and `malloc_fast`.
+        if self.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0 {
+            return Ok(self.malloc_outlined(bytes, stream)?);
+        }
+        if (1..=MAX_REQUEST - UNIT).contains(&bytes)
+            && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
+        {
+            let size = self.settings.round_to_unit(bytes);
+            let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size))).expect("a pair has slots");
+            let mut heap = slot.heap.lock();
+            if heap.serves != stream || !heap.plain {
+                drop(heap);
+                return Ok(self.malloc_outlined(bytes, stream)?);
+            }
+            if let Some(Outcome { value, peaks_stale }) = heap.malloc_plainly(size, bytes, &slot.counters) {
+                drop(heap);
+                self.settle_peaks(slot, peaks_stale);
+                return Ok(value);
+            }
+        }
+        Ok(self.malloc_cold(bytes, stream)?)
+    }
+
+    /// Serves a request as [`malloc`](Self::malloc) does.
+    #[inline(never)]
+    fn malloc_outlined(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        self.malloc(bytes, stream)
     }
 
     /// Serves a request declined by the fast path. Tries the plan of the stream first.
@@ -47,6 +80,9 @@ impl<P: Platform> OnDevice<'_, P> {
     /// the fast path spill registers: 20 instructions of a malloc/free pair.
     #[cold]
     fn malloc_cold(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        if bytes == 0 {
+            return Ok(DevicePtr::NULL);
+        }
         self.malloc_next(bytes, stream)
     }
 
@@ -217,7 +253,7 @@ impl<P: Platform> Arena<P> {
         decline: impl FnOnce() -> Result<DevicePtr, Error>,
     ) -> Result<DevicePtr, Error> {
         // The bound keeps every rounding below from overflowing: sizes stay at most `MAX_REQUEST`.
-        if bytes <= MAX_REQUEST - UNIT
+        if (1..=MAX_REQUEST - UNIT).contains(&bytes)
             && word & !flags::FAST_PATH_FLAGS == 0
             && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
         {

@@ -119,7 +119,7 @@ impl<R: Lock> Settings<R> {
 
     /// Rounds up to a multiple of the policy's unit, a power of two.
     #[inline(always)]
-    fn round_to_unit(&self, bytes: u64) -> u64 {
+    pub(super) fn round_to_unit(&self, bytes: u64) -> u64 {
         let below = self.below_unit.load(Ordering::Relaxed);
         (bytes + below) & !below
     }
@@ -172,11 +172,16 @@ impl<P: Platform> Arena<P> {
                 Rules::new(&config, kind, ages, source)
             })
         });
+        let is_suballocated = self.settings.policy().traits().suballocated.is_some();
+        let are_plain = registry.rules[PoolMemory::Plain as usize].iter().all(Rules::are_plain);
+        self.flags.set(flags::RULES, is_suballocated || !are_plain);
         for slot in self.heaps.slot_numbers() {
             // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
             // clock until its next lock.
             let mut heap = self.heaps.lock(slot);
-            heap.rules = registry.rules_of(heap.pool, heap.rules.kind, heap.rules.source == Source::Host);
+            let is_supplied = heap.rules.source == Source::Host;
+            let rules = registry.rules_of(heap.pool, heap.rules.kind, is_supplied);
+            heap.set_rules(rules);
         }
     }
 

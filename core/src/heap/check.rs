@@ -34,6 +34,9 @@ struct Sums {
 impl<S: Storage> Heap<S> {
     /// Checks every invariant between two operations, and returns the bytes of device memory in the heap.
     pub(crate) fn check_invariants(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
+        if self.plain && !self.is_plain() {
+            return Err("a heap is marked as plain, and is not");
+        }
         if !self.sets.is_made() {
             check_counters(counters, &Sums::default())?;
             return if self.is_empty() { Ok(0) } else { Err("a heap has segments and no sets") };

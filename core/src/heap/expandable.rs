@@ -232,7 +232,7 @@ impl<S: Storage> Heap<S> {
         while self.blocks[run.first].end() < end {
             self.blocks.absorb_next(run.first);
         }
-        let block = self.join_free(run.first).block;
+        let block = self.join_free(run.first);
         Outcome { value: (block, parts), peaks_stale }
     }
 

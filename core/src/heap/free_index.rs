@@ -96,7 +96,7 @@ impl<S: Storage> FreeIndex<S> {
     /// Adds a free block to `bin`. The empty bin is the common case, and needs no search.
     #[inline(always)]
     fn insert_into(&mut self, bin: usize, block: u32, blocks: &mut [BlockEntry]) {
-        if self.bins[bin] == List::EMPTY {
+        if self.bins[bin].first().is_none() {
             blocks[block as usize].set_after(NONE);
             self.occupy(bin, block);
         } else {
@@ -115,10 +115,10 @@ impl<S: Storage> FreeIndex<S> {
     #[inline(always)]
     pub(crate) fn remove(&mut self, block: u32, blocks: &mut [BlockEntry]) {
         let bin = bin_in(blocks, block);
-        if self.bins[bin] == List::of(block) {
-            self.vacate(bin);
-        } else {
+        if self.bins[bin].has_several() {
             self.remove_from_among(bin, block, blocks);
+        } else {
+            self.vacate(bin, block);
         }
     }
 
@@ -142,7 +142,7 @@ impl<S: Storage> FreeIndex<S> {
         let (old, new) = (bin_in(blocks, block), bin_of(size));
         // A list sorted by (size, address) must not see its keys change: a block with neighbours
         // leaves the list first.
-        let alone = self.bins[old] == List::of(block);
+        let alone = !self.bins[old].has_several();
         if !alone {
             self.remove_from_among(old, block, blocks);
         }
@@ -153,7 +153,7 @@ impl<S: Storage> FreeIndex<S> {
             if new == old {
                 return;
             }
-            self.vacate(old);
+            self.vacate(old, block);
         }
         self.insert_into(new, block, blocks);
     }
@@ -167,9 +167,10 @@ impl<S: Storage> FreeIndex<S> {
         self.summary |= 1 << (bin / 64);
     }
 
-    /// Empties a bin that held one block, and clears the bits of the bin.
+    /// Empties a bin that held `block` alone, and clears the bits of the bin.
     #[inline(always)]
-    fn vacate(&mut self, bin: usize) {
+    fn vacate(&mut self, bin: usize, block: u32) {
+        debug_assert!(self.bins[bin] == List::of(block), "the bin held the block alone");
         self.bins[bin] = List::EMPTY;
         self.words[bin / 64] &= !(1 << (bin % 64));
         // Without a branch: whether the word became 0 is hard to predict.
@@ -180,19 +181,27 @@ impl<S: Storage> FreeIndex<S> {
     /// address.
     #[inline(always)]
     pub(crate) fn best_fit(&mut self, size: u64, blocks: &[BlockEntry]) -> Option<u32> {
+        let found = self.best_or_none(size, blocks);
+        // The bounds check stands for a comparison with `NONE`, and spares the caller one.
+        blocks.get(found as usize).map(|_| found)
+    }
+
+    /// Finds the block of [`best_fit`](Self::best_fit), or [`NONE`].
+    #[inline(always)]
+    fn best_or_none(&mut self, size: u64, blocks: &[BlockEntry]) -> u32 {
         let bin = bin_of(size);
         // Try the head of the request's own bin before the bitmaps: the head fits most of the time,
         // and this load does not depend on `summary` and `words`, which every free has just
         // written.
         if let Some(first) = self.bins[bin].first() {
             if blocks[first as usize].size >= size {
-                return Some(first);
+                return first;
             }
             if let Some(found) = self.find_in(bin, size, 0, blocks) {
-                return Some(found);
+                return found;
             }
         }
-        self.first_from(bin + 1)
+        self.first_from(bin + 1).unwrap_or(NONE)
     }
 
     /// Returns the next block after `block` in the order of (size, address).

@@ -16,7 +16,7 @@ use crate::config::rounding::PoolKind;
 use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, Segment, State};
 use crate::heap::epochs::Epochs;
 use crate::heap::sets::Sets;
-use crate::heap::split_merge::{Coalesced, Parts};
+use crate::heap::split_merge::Parts;
 use crate::heap::split_rules::{Compacting, Rules, Source};
 use crate::heap::suballoc::AnySubAllocator;
 use crate::stats::{HeapCounters, Stat};
@@ -79,9 +79,12 @@ pub(crate) struct Heap<S: Storage> {
     /// The stream served by the fast path from the heap. Equal to `stream` in the default pool unless the stream has
     /// ended or the heap is asleep, else `NO_STREAM`, which no request names.
     pub serves: StreamId,
+    /// Whether the straight path may serve from the heap. Set ⟹ the heap has no sub-allocator, [plain rules](Rules::are_plain), and
+    /// ordinary segments only.
+    pub plain: bool,
     /// Number of the pool among the device's pools.
     pub pool: u32,
-    /// The placement rules, copied from the configuration when the heap begins.
+    /// The placement rules, copied from the configuration when the heap begins. Set by [`set_rules`](Self::set_rules).
     pub rules: Rules,
     /// Whether free memory stays in the heap: true for a private pool in use, since a captured
     /// graph may write to the pool.
@@ -134,6 +137,7 @@ impl_empty! {
     [S: Storage] Heap<S> {
         stream: NO_STREAM,
         serves: NO_STREAM,
+        plain,
         pool,
         rules: Rules::unset(PoolKind::Small),
         retained,
@@ -171,6 +175,7 @@ impl<S: Storage> Heap<S> {
             (self.sets.quiet, self.sets.mark) = (0, 0);
         }
         self.parkable = false;
+        self.mark_plain();
         self.mark(false, false);
     }
 
@@ -181,6 +186,23 @@ impl<S: Storage> Heap<S> {
         (self.ended, self.asleep) = (ended, asleep);
         self.tells = ended || self.tight;
         self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
+    }
+
+    /// Sets the placement rules.
+    pub(crate) fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+        self.mark_plain();
+    }
+
+    /// Sets [`plain`](Self::plain), after a change of anything that it depends on.
+    fn mark_plain(&mut self) {
+        self.plain = self.is_plain();
+    }
+
+    /// Whether the straight path may serve from the heap as it is now.
+    fn is_plain(&self) -> bool {
+        let is_ordinary = |(_, segment): (u32, &Segment)| segment.backing == Backing::Ordinary;
+        self.suballocator.is_none() && self.rules.are_plain() && self.segments().all(is_ordinary)
     }
 
     /// Sets whether every lease of the heap is the present value.
@@ -230,8 +252,8 @@ impl<S: Storage> Heap<S> {
             return self.malloc_suballocated(size, requested, counters);
         }
         let mut parts = self.parts();
-        let Some(block) = parts.sets.free.best_fit(size, parts.blocks.entries()) else { return Ok(None) };
-        let BlockEntry { backing, size: whole, .. } = parts.blocks[block];
+        let Some(block) = parts.sets.free.best_fit(size, parts.blocks) else { return Ok(None) };
+        let BlockEntry { backing, size: whole, .. } = parts.blocks[block as usize];
         // Expandable segments are the rare case. The search among their blocks is one call, so
         // that its registers do not burden the fast path.
         if backing == Backing::Expandable {
@@ -241,7 +263,25 @@ impl<S: Storage> Heap<S> {
         if whole >= parts.rules.refuse_from {
             return Ok(self.malloc_found(size, requested, counters));
         }
-        Ok(Some(parts.allocate_from(block, size, requested, counters)))
+        Ok(Some(parts.allocate_from::<false>(block, size, requested, counters)))
+    }
+
+    /// Allocates a cached block of a plain heap, as [`malloc`](Self::malloc) does. Returns `None` without a free block
+    /// for the request, and where a table has to grow first.
+    #[inline(always)]
+    pub(crate) fn malloc_plainly(
+        &mut self,
+        size: u64,
+        requested: u64,
+        counters: &HeapCounters,
+    ) -> Option<Outcome<DevicePtr>> {
+        debug_assert!(self.is_plain(), "the straight path serves from plain heaps");
+        if !self.blocks.has_room(2) {
+            return None;
+        }
+        let mut parts = self.parts();
+        let block = parts.sets.free.best_fit(size, parts.blocks)?;
+        Some(parts.allocate_from::<true>(block, size, requested, counters))
     }
 
     /// Allocates the cached block found by [`find`](Self::find) for a request, like [`malloc`](Self::malloc): a block
@@ -254,8 +294,10 @@ impl<S: Storage> Heap<S> {
     /// Borrows the tables of a heap with room for a block. Each table is looked up once.
     #[inline(always)]
     fn parts(&mut self) -> Parts<'_, S> {
+        let (blocks, vacancies) = self.blocks.parts();
         Parts {
-            blocks: &mut self.blocks,
+            blocks,
+            vacancies,
             live: &mut self.live,
             segments: &mut self.segments,
             sets: &mut self.sets,
@@ -343,7 +385,7 @@ impl<S: Storage> Heap<S> {
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
         let BlockEntry { addr, size: whole, backing, .. } = self.blocks[block];
-        let served = self.parts().allocate_from(block, size, requested, counters);
+        let served = self.parts().allocate_from::<false>(block, size, requested, counters);
         if backing == Backing::Expandable {
             // The entry of a block that is split is that of the rest, which stays free.
             let split = self.blocks[block].is_free();
@@ -366,6 +408,17 @@ impl<S: Storage> Heap<S> {
     /// [`pend`](Self::pend) before the lock is released.
     #[inline(always)]
     pub(crate) fn detach(&mut self, ptr: DevicePtr, requested: Option<u64>, counters: &HeapCounters) -> FreeOutcome {
+        self.detach_from::<false>(ptr, requested, counters)
+    }
+
+    /// Does what [`detach`](Self::detach) does. `PLAIN`: the heap is [plain](Self::plain).
+    #[inline(always)]
+    pub(crate) fn detach_from<const PLAIN: bool>(
+        &mut self,
+        ptr: DevicePtr,
+        requested: Option<u64>,
+        counters: &HeapCounters,
+    ) -> FreeOutcome {
         let Some(block) = self.live.take(ptr.0, self.blocks.entries_mut()) else { return FreeOutcome::NotLive };
         let BlockEntry { size, requested: actual, uses, .. } = self.blocks[block];
         debug_assert!(self.blocks[block].state == State::Allocated, "`live` has allocated blocks only");
@@ -377,7 +430,7 @@ impl<S: Storage> Heap<S> {
         }
         counters.down(Stat::Allocation, 1);
         counters.down(Stat::AllocatedBytes, size);
-        if self.rules.is_oversize(size) {
+        if !PLAIN && self.rules.is_oversize(size) {
             counters.down(Stat::OversizeAllocations, 1);
         }
         if uses == NONE { FreeOutcome::Unused(block) } else { FreeOutcome::Used(block) }
@@ -419,20 +472,28 @@ impl<S: Storage> Heap<S> {
     /// became wholly free, and if the heap was tight.
     #[inline(always)]
     pub(crate) fn finish_free(&mut self, block: u32, counters: &HeapCounters) -> bool {
-        if self.suballocator.is_some() {
+        self.finish_free_to::<false>(block, counters)
+    }
+
+    /// Does what [`finish_free`](Self::finish_free) does. `PLAIN`: the heap is [plain](Self::plain).
+    #[inline(always)]
+    pub(crate) fn finish_free_to<const PLAIN: bool>(&mut self, block: u32, counters: &HeapCounters) -> bool {
+        debug_assert!(!PLAIN || self.is_plain(), "the straight path frees to plain heaps");
+        if !PLAIN && self.suballocator.is_some() {
             return self.finish_free_suballocated(block, counters);
         }
         let BlockEntry { requested, backing, .. } = self.blocks[block];
         counters.down(Stat::RequestedBytes, requested);
-        let joined = self.parts().join_free(block);
+        let tells = self.tells;
         // Only blocks of ordinary segments count as inactive split blocks.
-        if backing == Backing::Ordinary { joined.count(self.tells, counters) } else { self.tells }
+        let counted = (PLAIN || backing == Backing::Ordinary).then_some(counters);
+        self.parts().join_free(block, tells, counted).1
     }
 
-    /// Adds a detached block to the free index, merged with its free neighbours. Not inlined: for
-    /// callers off the fast path.
-    fn join_free(&mut self, block: u32) -> Coalesced {
-        self.parts().join_free(block)
+    /// Adds a detached block to the free index, merged with its free neighbours, and returns the merged block. Not
+    /// inlined: for callers off the fast path.
+    fn join_free(&mut self, block: u32) -> u32 {
+        self.parts().join_free(block, false, None).0
     }
 
     /// Adds an ordinary segment, allocated from the device for a request of `size` bytes, and
@@ -531,6 +592,9 @@ impl<S: Storage> Heap<S> {
         let segment = self.segments.link(segment, &mut self.newest);
         let block = self.blocks.insert(BlockEntry::whole(base.0, bytes, segment, backing));
         self.segments[segment].first = block;
+        if backing != Backing::Ordinary {
+            self.mark_plain();
+        }
         block
     }
 }

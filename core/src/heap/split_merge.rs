@@ -13,18 +13,16 @@
 
 use super::Outcome;
 use super::sets::Sets;
-use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, State};
+use crate::heap::block::{Backing, BlockEntry, HeapSegments, State};
 use crate::heap::split_rules::Rules;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::Storage;
 use crate::tables::hash_index::HashIndex;
-use crate::tables::slot_table::NONE;
+use crate::tables::slot_table::{NONE, Vacancies};
 use crate::units::DevicePtr;
 
-/// The result of [`Parts::join_free`]: a freed block, merged with its free neighbours.
-pub(super) struct Coalesced {
-    /// The entry of the merged block.
-    pub(super) block: u32,
+/// A freed block, merged with its free neighbours.
+struct Coalesced {
     /// Whether the segment holds other blocks beside the merged one.
     is_split: bool,
     /// Bytes of the freed block alone.
@@ -36,11 +34,12 @@ pub(super) struct Coalesced {
 }
 
 impl Coalesced {
-    /// Updates the counters of inactive split blocks: free blocks whose segment holds other blocks.
+    /// Updates the counters, if any, of inactive split blocks: free blocks whose segment holds other blocks.
     /// Returns true if the peaks must be reconciled, as always in a tight heap. Returns `tells` if the segment is wholly free
     /// now: an ended stream's segment is released.
     #[inline(always)]
-    pub(super) fn count(&self, tells: bool, counters: &HeapCounters) -> bool {
+    fn count(self, tells: bool, counters: Option<&HeapCounters>) -> bool {
+        let Some(counters) = counters else { return tells };
         if !self.is_split {
             // The block is the whole segment and does not count. Its former neighbours counted
             // until now.
@@ -65,7 +64,10 @@ impl Coalesced {
 /// Borrows the tables of a heap that has memory, each under its own reference. Looking the tables
 /// up through the heap for each access costs 13 instructions more per malloc/free pair.
 pub(super) struct Parts<'a, S: Storage> {
-    pub(super) blocks: &'a mut Blocks<S>,
+    /// The entries of all blocks. A slice, whose length stays in a register: an index is checked once.
+    pub(super) blocks: &'a mut [BlockEntry],
+    /// The vacant ones among the entries.
+    pub(super) vacancies: &'a mut Vacancies,
     pub(super) live: &'a mut HashIndex<S>,
     pub(super) segments: &'a mut HeapSegments<S>,
     pub(super) sets: &'a mut Sets<S>,
@@ -77,37 +79,42 @@ pub(super) struct Parts<'a, S: Storage> {
 impl<S: Storage> Parts<'_, S> {
     /// Allocates the first `size` bytes of the free block `block`, which has at least `size` bytes.
     /// The rest stays free if the rules split the block; otherwise the whole block is allocated.
-    /// Room for one block was made.
+    /// Room for one block was made. `PLAIN`: the heap is [plain](crate::heap::Heap::plain).
     #[inline(always)]
-    pub(super) fn allocate_from(
+    pub(super) fn allocate_from<const PLAIN: bool>(
         &mut self,
         block: u32,
         size: u64,
         requested: u64,
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
-        let (blocks, vacancies) = self.blocks.parts();
-        let BlockEntry { size: whole, addr, prev, next, segment, backing, .. } = blocks[block as usize];
+        let blocks = &mut *self.blocks;
+        let BlockEntry { size: whole, addr, backing, .. } = blocks[block as usize];
         debug_assert!(blocks[block as usize].is_free(), "only a free block is allocated");
         debug_assert!(0 < size && size <= whole, "the block is large enough");
-        let was_split = prev != NONE || next != NONE;
+        let was_split = blocks[block as usize].is_split();
+        // Only blocks of ordinary segments count as inactive.
+        let counts = PLAIN || backing == Backing::Ordinary;
         let remaining = whole - size;
+        let splits =
+            if PLAIN { self.rules.should_split_plainly(remaining) } else { self.rules.should_split(remaining, size) };
         let mut peaks_stale = false;
-        let (given, given_bytes) = if self.rules.should_split(remaining, size) {
+        let (given, given_bytes) = if splits {
             // A free block counts as inactive only beside other blocks, so a whole segment starts
-            // to count with its first split. Only blocks of ordinary segments count.
-            if was_split && backing == Backing::Ordinary {
+            // to count with its first split.
+            if was_split && counts {
                 counters.down(Stat::InactiveSplitBytes, size);
-            } else if backing == Backing::Ordinary {
+            } else if counts {
                 peaks_stale |= counters.up(Stat::InactiveSplit, 1);
                 peaks_stale |= counters.up(Stat::InactiveSplitBytes, remaining);
             }
-            let front = vacancies.occupy(blocks);
+            let BlockEntry { prev, segment, .. } = blocks[block as usize];
+            let front = self.vacancies.occupy(blocks);
             blocks[front as usize] = blocks[block as usize].front(block, size, requested, State::Allocated);
-            if prev == NONE {
-                self.segments[segment].first = front;
-            } else {
-                blocks[prev as usize].next = front;
+            // The bounds check stands for a comparison with `NONE`, here and below.
+            match blocks.get_mut(prev as usize) {
+                None => self.segments[segment].first = front,
+                Some(prev) => prev.next = front,
             }
             let clock = *self.clock;
             // The rest keeps its entry: `resize` leaves the index alone while the size stays in the
@@ -119,7 +126,7 @@ impl<S: Storage> Parts<'_, S> {
             });
             (front, size)
         } else {
-            if was_split && backing == Backing::Ordinary {
+            if was_split && counts {
                 counters.down(Stat::InactiveSplit, 1);
                 counters.down(Stat::InactiveSplitBytes, whole);
             }
@@ -133,36 +140,43 @@ impl<S: Storage> Parts<'_, S> {
         peaks_stale |= counters.up(Stat::Allocation, 1);
         peaks_stale |= counters.up(Stat::AllocatedBytes, given_bytes);
         peaks_stale |= counters.up(Stat::RequestedBytes, requested);
-        if self.rules.is_oversize(given_bytes) {
+        if !PLAIN && self.rules.is_oversize(given_bytes) {
             peaks_stale |= counters.up(Stat::OversizeAllocations, 1);
         }
         Outcome { value: DevicePtr(addr), peaks_stale }
     }
 
     /// Adds the detached block `block` to the free index, merged with its free neighbours. The
-    /// merged block takes over the requested size of `block`, and becomes free at the present time.
+    /// merged block takes over the requested size of `block`, and becomes free at the present time. Returns the merged
+    /// block, and true if the peaks must be reconciled, or if `tells` is set and the block is the whole segment. Counts in `counters`,
+    /// if any, what is inactive.
     #[inline(always)]
-    pub(super) fn join_free(&mut self, block: u32) -> Coalesced {
+    pub(super) fn join_free(&mut self, block: u32, tells: bool, counters: Option<&HeapCounters>) -> (u32, bool) {
         let clock = *self.clock;
-        let (blocks, vacancies) = self.blocks.parts();
+        let (blocks, vacancies) = (&mut *self.blocks, &mut *self.vacancies);
         let BlockEntry { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
         debug_assert!(!blocks[block as usize].is_free(), "a block becomes free once");
-        let prev_free = prev != NONE && blocks[prev as usize].is_free();
-        let next_free = next != NONE && blocks[next as usize].is_free();
-        // `left` keeps its entry; `before` and `after` are the neighbours of the merged block.
-        let (left, before, absorbed_bytes, after) = match (prev_free, next_free) {
+        let prev_free = blocks.get(prev as usize).is_some_and(BlockEntry::is_free);
+        let next_free = blocks.get(next as usize).is_some_and(BlockEntry::is_free);
+        // Each case counts for itself: the number of neighbours is known there. `before` and `after` are those of the merged block.
+        let coalesced = |before, after, absorbed, absorbed_bytes| Coalesced {
+            is_split: before != NONE || after != NONE,
+            size,
+            absorbed,
+            absorbed_bytes,
+        };
+        match (prev_free, next_free) {
             // No neighbour is free: `block` enters the index as it is.
             (false, false) => {
                 self.sets.insert_free(block, clock, blocks);
-                (block, prev, 0, next)
+                (block, coalesced(prev, next, 0, 0).count(tells, counters))
             }
             // `next` keeps its entry and grows downward.
             (false, true) => {
                 let BlockEntry { size: next_bytes, next: after, .. } = blocks[next as usize];
-                if prev == NONE {
-                    self.segments[segment].first = next;
-                } else {
-                    blocks[prev as usize].next = next;
+                match blocks.get_mut(prev as usize) {
+                    None => self.segments[segment].first = next,
+                    Some(prev) => prev.next = next,
                 }
                 self.sets.free.resize(next, size + next_bytes, blocks, |entry| {
                     entry.addr = addr;
@@ -171,7 +185,7 @@ impl<S: Storage> Parts<'_, S> {
                     entry.freed_at = clock;
                 });
                 vacancies.vacate(block, blocks);
-                (next, prev, next_bytes, after)
+                (next, coalesced(prev, after, 1, next_bytes).count(tells, counters))
             }
             // `prev` keeps its entry and grows upward, over `block` and over `next` if `next` is
             // free, too. One arm for both cases: `resize` is inlined once.
@@ -182,8 +196,8 @@ impl<S: Storage> Parts<'_, S> {
                     (absorbed_bytes, after) = (next_bytes, behind);
                     self.sets.free.remove(next, blocks);
                 }
-                if after != NONE {
-                    blocks[after as usize].prev = prev;
+                if let Some(after) = blocks.get_mut(after as usize) {
+                    after.prev = prev;
                 }
                 let BlockEntry { size: prev_bytes, prev: before, .. } = blocks[prev as usize];
                 absorbed_bytes += prev_bytes;
@@ -196,10 +210,8 @@ impl<S: Storage> Parts<'_, S> {
                 if next_free {
                     vacancies.vacate(next, blocks);
                 }
-                (prev, before, absorbed_bytes, after)
+                (prev, coalesced(before, after, 1 + u64::from(next_free), absorbed_bytes).count(tells, counters))
             }
-        };
-        let absorbed = u64::from(prev_free) + u64::from(next_free);
-        Coalesced { block: left, is_split: before != NONE || after != NONE, size, absorbed, absorbed_bytes }
+        }
     }
 }

@@ -177,6 +177,14 @@ impl Rules {
         Self { whole_from: 0, ..self }
     }
 
+    /// Whether the rules are *plain*: every free block may serve every request that fits, no block is oversize, and a rest is split off
+    /// whatever the size of the request. Blocks lie in whole segments, and do not age.
+    pub(crate) fn are_plain(&self) -> bool {
+        let refuses = self.refuse_from != u64::MAX || self.max_split != u64::MAX;
+        let splits = self.ample_rest == 0 && self.whole_from == u64::MAX;
+        splits && !refuses && !self.ages && !self.source.maps_pages()
+    }
+
     /// Whether the pool never splits blocks.
     #[inline]
     pub(crate) fn no_split(&self) -> bool {
@@ -215,6 +223,12 @@ impl Rules {
     #[inline]
     pub(crate) fn should_split(&self, remaining: u64, size: u64) -> bool {
         remaining >= u64::from(self.min_rest).max(size.min(self.ample_rest)) && size < self.whole_from
+    }
+
+    /// Does what [`should_split`](Self::should_split) does, for [plain](Self::are_plain) rules.
+    #[inline]
+    pub(crate) fn should_split_plainly(&self, remaining: u64) -> bool {
+        remaining >= u64::from(self.min_rest)
     }
 
     /// Whether a block of `size` bytes counts as oversize.

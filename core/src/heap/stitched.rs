@@ -365,7 +365,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         let BlockEntry { prev, next, freed_at, .. } = self.0.blocks[block];
         let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());
         let since = free.map(|beside| self.0.blocks[beside].freed_at).fold(freed_at, u64::max);
-        let joined = self.0.join_free(block).block;
+        let joined = self.0.join_free(block);
         self.0.blocks[joined].freed_at = since;
     }
 

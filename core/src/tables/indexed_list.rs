@@ -51,6 +51,12 @@ impl List {
         (self.first != NONE).then_some(self.first)
     }
 
+    /// Returns whether the set has several items.
+    #[inline(always)]
+    pub(crate) fn has_several(self) -> bool {
+        !self.skips.is_empty()
+    }
+
     /// Returns the root of the tree of skip pointers.
     fn skips(self) -> Link {
         if self.skips == NO_SKIPS { Link::EMPTY } else { self.skips }

@@ -19,14 +19,20 @@ pub(crate) fn with_instance(
 }
 
 /// Runs the body of a hot function on an allocator, like [`with_instance`]. Where the fast check of the handle fails,
-/// `$rare` runs a copy of the body.
+/// `$rare` runs the body with a `$call` that is not inlined.
 // Two copies: after a way back from the complete check, which makes calls, every argument would lie in a saved register.
 // And a macro: the compiler inlines one closure in neither of two places, which costs a pair 29 instructions.
 macro_rules! hot {
-    ($allocator:expr, $rare:path, |$instance:ident| $body:expr) => {
+    ($allocator:expr, $rare:path, |$instance:ident, $call:ident = $inlined:path, or $outlined:path| $body:expr) => {
         match $crate::c::handle::undoubted($allocator) {
-            Some($instance) => $crate::c::boundary::guarded($allocator, || $body),
-            None => $rare($allocator, move |$instance| $body),
+            Some($instance) => $crate::c::boundary::guarded($allocator, || {
+                let $call = $inlined;
+                $body
+            }),
+            None => $rare($allocator, move |$instance| {
+                let $call = $outlined;
+                $body
+            }),
         }
     };
 }

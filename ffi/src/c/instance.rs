@@ -20,7 +20,7 @@ use crate::c::{log, notes};
 use crate::open::host_config;
 use crate::planner::Planner;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, DeviceResult, Growable, StreamId};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, DeviceResult, Error, Growable, StreamId};
 use cachalot_cuda::HeapLock;
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams};
@@ -159,21 +159,38 @@ impl Instance {
     }
 
     /// Allocates a block of at least `bytes` bytes on the device with a number from C, usable at once on `stream`. Opens
-    /// the device first if necessary. `host` determines the words of a failure.
-    #[inline(always)]
-    pub(crate) fn malloc(
+    /// the device first if necessary. `E` is the failure in the words for the program.
+    pub(crate) fn malloc<E: From<Error> + From<Status>>(
         &self,
         device: c_int,
         bytes: usize,
         stream: cachalot_stream,
-        host: Host,
-    ) -> Outcome<DevicePtr> {
+    ) -> Result<DevicePtr, E> {
+        self.malloc_inlined(device, bytes, stream)
+    }
+
+    /// Allocates a block as [`malloc`](Self::malloc) does, inlined into the caller.
+    #[inline(always)]
+    pub(crate) fn malloc_inlined<E: From<Error> + From<Status>>(
+        &self,
+        device: c_int,
+        bytes: usize,
+        stream: cachalot_stream,
+    ) -> Result<DevicePtr, E> {
         let (index, device) = self.device(device)?;
         let stream = device.stream_of_request(CuStream(stream.addr()))?;
-        self.allocator.malloc(index, bytes as u64, stream).map_err(|error| match host {
-            Host::Program => error.into(),
-            Host::PyTorch => Status::in_words_of_pytorch(error),
-        })
+        self.allocator.malloc_inlined(index, bytes as u64, stream)
+    }
+
+    /// Frees a block, after a check of the requested size if `bytes` is given.
+    pub(crate) fn free(&self, block: DevicePtr, bytes: Option<u64>) -> Outcome {
+        self.free_inlined(block, bytes)
+    }
+
+    /// Frees a block as [`free`](Self::free) does, inlined into the caller.
+    #[inline(always)]
+    pub(crate) fn free_inlined(&self, block: DevicePtr, bytes: Option<u64>) -> Outcome {
+        self.allocator.free_inlined(block, bytes)
     }
 
     /// Returns the number of a stream that uses a block of another stream, on any device.

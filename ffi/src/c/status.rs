@@ -164,13 +164,29 @@ impl From<Error> for Status {
     }
 }
 
-impl Status {
-    /// Records a failed request of `PyTorch`, in the words of `PyTorch`.
-    #[cold]
-    pub(crate) fn in_words_of_pytorch(error: Error) -> Self {
-        Self::of(&error, error.in_words_of_pytorch())
-    }
+/// A failed request of `PyTorch`, whose text has the words of `PyTorch`.
+pub(crate) struct InWordsOfPyTorch(Status);
 
+impl From<Error> for InWordsOfPyTorch {
+    #[cold]
+    fn from(error: Error) -> Self {
+        Self(Status::of(&error, error.in_words_of_pytorch()))
+    }
+}
+
+impl From<Status> for InWordsOfPyTorch {
+    fn from(status: Status) -> Self {
+        Self(status)
+    }
+}
+
+impl From<InWordsOfPyTorch> for Status {
+    fn from(InWordsOfPyTorch(status): InWordsOfPyTorch) -> Self {
+        status
+    }
+}
+
+impl Status {
     /// Records a failure of the core as `text`.
     fn of(error: &Error, text: impl Display) -> Self {
         let status = match *error {

@@ -171,7 +171,7 @@ impl<P: Platform> Heaps<P> {
         let pair = registry.room_for_pair().ok_or(Error::TableFull(STREAMS))?;
         for kind in [PoolKind::Small, PoolKind::Large] {
             let number = slot_of(pair, kind);
-            let set = |slot: &Slot<P>| slot.start(number, |heap| heap.rules = Rules::unset(kind));
+            let set = |slot: &Slot<P>| slot.start(number, |heap| heap.set_rules(Rules::unset(kind)));
             self.slots.get_or_set(number, set).ok_or(Error::TableFull(HEAPS))?;
         }
         Ok(pair)

@@ -138,7 +138,7 @@ impl<P: Platform> Heaps<P> {
         for pair in registry.pairs_of(pool) {
             for kind in [PoolKind::Small, PoolKind::Large] {
                 let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
-                heap.rules = registry.rules_of(pool, kind, supplied);
+                heap.set_rules(registry.rules_of(pool, kind, supplied));
                 heap.parkable = registry.pools[pool as usize].tag.is_some();
             }
         }

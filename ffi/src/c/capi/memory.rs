@@ -8,8 +8,9 @@ use crate::c::abi::{
 use crate::c::boundary;
 use crate::c::device::{of_stream, refuse};
 use crate::c::explanation;
+use crate::c::instance::Instance;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
-use crate::c::status::{Host, Status};
+use crate::c::status::Status;
 use cachalot_core::{Bound, DevicePtr, Forecast, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_char, c_int, c_void};
@@ -55,10 +56,10 @@ pub unsafe extern "C" fn cachalot_malloc(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    boundary::hot!(allocator, boundary::rare, |instance| {
+    boundary::hot!(allocator, boundary::rare, |instance, malloc = Instance::malloc_inlined::<Status>, or Instance::malloc::<Status>| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
-        out.write(pointer(instance.malloc(device, bytes, stream, Host::Program)?));
+        out.write(pointer(malloc(instance, device, bytes, stream)?));
         Ok(())
     })
 }
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn cachalot_malloc(
 /// Frees a block, in the order of its own stream and of all recorded streams.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_free(allocator: *const cachalot_allocator, block: *mut c_void) -> cachalot_status {
-    boundary::hot!(allocator, boundary::rare, |instance| Ok(instance.allocator.free(address(block))?))
+    free(allocator, block, None)
 }
 
 /// Frees a block after checking that it was requested with exactly `bytes`.
@@ -76,8 +77,14 @@ pub extern "C" fn cachalot_free_sized(
     block: *mut c_void,
     bytes: usize,
 ) -> cachalot_status {
-    boundary::hot!(allocator, boundary::rare, |instance| {
-        Ok(instance.allocator.free_sized(address(block), bytes as u64)?)
+    free(allocator, block, Some(bytes))
+}
+
+/// Frees a block, after a check of the requested size if `bytes` is given. One copy for both functions, which jump to it.
+#[inline(never)]
+fn free(allocator: *const cachalot_allocator, block: *mut c_void, bytes: Option<usize>) -> cachalot_status {
+    boundary::hot!(allocator, boundary::rare, |instance, free = Instance::free_inlined, or Instance::free| {
+        free(instance, address(block), bytes.map(|bytes| bytes as u64))
     })
 }
 

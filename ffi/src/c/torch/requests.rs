@@ -4,20 +4,25 @@ use super::{diagnostics, plugin};
 use crate::c::abi::{cachalot_status, cachalot_stream};
 use crate::c::instance::Instance;
 use crate::c::marshal::Out;
-use crate::c::status::{CACHALOT_ERROR_INVALID_POINTER, Host, Outcome, Status};
+use crate::c::status::{CACHALOT_ERROR_INVALID_POINTER, InWordsOfPyTorch, Outcome, Status};
 use crate::c::{boundary, handle};
 use cachalot_core::DevicePtr;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, without_provenance_mut};
 
 /// Allocates a block on a device. For 0 bytes returns NULL without opening the device.
-#[inline(always)]
 fn serve(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stream) -> Outcome<*mut c_void> {
+    serve_inlined(instance, bytes, device, stream)
+}
+
+/// Allocates a block as [`serve`] does, inlined into the caller.
+#[inline(always)]
+fn serve_inlined(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stream) -> Outcome<*mut c_void> {
     if bytes == 0 {
         instance.device(device)?;
         return Ok(null_mut());
     }
-    let block = instance.malloc(device, bytes, stream, Host::PyTorch)?;
+    let block = instance.malloc_inlined::<InWordsOfPyTorch>(device, bytes, stream)?;
     Ok(without_provenance_mut(block.0 as usize))
 }
 
@@ -29,7 +34,7 @@ pub extern "C" fn cachalot_torch_malloc(bytes: usize, device: c_int, stream: cac
         let out = &mut block;
         let allocator = plugin::present();
         // A failure is recorded as the thread's last error.
-        let _ = boundary::hot!(allocator, plugin::rare, |instance| {
+        let _ = boundary::hot!(allocator, plugin::rare, |instance, serve = serve_inlined, or serve| {
             *out = serve(instance, bytes, device, stream)?;
             Ok(())
         });
@@ -49,7 +54,7 @@ pub unsafe extern "C" fn cachalot_torch_allocate(
     out: *mut *mut c_void,
 ) -> cachalot_status {
     let allocator = plugin::present();
-    boundary::hot!(allocator, plugin::rare, |instance| {
+    boundary::hot!(allocator, plugin::rare, |instance, serve = serve_inlined, or serve| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         out.write(serve(instance, bytes, device, stream)?);
@@ -68,7 +73,7 @@ pub extern "C" fn cachalot_torch_free(block: *mut c_void, bytes: usize, device: 
         }
         let allocator = plugin::present();
         let freed = match handle::undoubted(allocator) {
-            Some(instance) => boundary::guarded(allocator, || Ok(instance.allocator.free(address(block))?)),
+            Some(instance) => boundary::guarded(allocator, || instance.free_inlined(address(block), None)),
             None => free_in_doubt(block),
         };
         diagnostics::report_once("a block cannot be freed", freed);
@@ -84,7 +89,7 @@ fn free_in_doubt(block: *mut c_void) -> cachalot_status {
         let text = format!("{:#x} is no block of the allocator, which does not exist yet", block.addr());
         return Status::new(CACHALOT_ERROR_INVALID_POINTER, text).number();
     }
-    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free(address(block))?))
+    boundary::with_instance(allocator, |instance| instance.free(address(block), None))
 }
 
 /// Converts a device address from C.

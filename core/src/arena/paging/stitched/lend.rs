@@ -51,7 +51,7 @@ impl<P: Platform> Stitcher<'_, P> {
             Err(error) => {
                 // No work uses the block for the request.
                 device.heaps.lock(slot).take_back(ptr);
-                device.free(device.heaps.heap_ref(slot), ptr, None)?;
+                device.free_outlined(device.heaps.heap_ref(slot), ptr, None)?;
                 // A capture that nothing announced: the lender keeps the block.
                 if error.is_of_capture() { Ok(None) } else { Err(error) }
             }

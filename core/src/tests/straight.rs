@@ -1,0 +1,87 @@
+//! The straight path, which interfaces of other languages inline, beside the general path.
+
+use crate::allocator::Allocator;
+use crate::config::Config;
+use crate::device::simulated::SimulatedDevice;
+use crate::error::Error;
+use crate::tables::Growable;
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use std::vec::Vec;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+/// Capacity of the device: small, so that some requests release memory first.
+const CAPACITY: u64 = 1 << 30;
+/// Number of steps of a program.
+const STEPS: u64 = 6_000;
+
+type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+fn allocator(config: &str) -> Simulated {
+    Simulated::new([SimulatedDevice::new(CAPACITY)], &Config::parse(config).unwrap()).unwrap()
+}
+
+/// Runs one random program through both paths, with a change of the settings now and then, and compares every address, every
+/// error, and the statistics.
+fn agree(config: &str, changes: &[&str]) {
+    let (general, straight) = (allocator(config), allocator(config));
+    let (mut held, mut number) = (Vec::<(DevicePtr, u64)>::new(), 1_u64);
+    for step in 0..STEPS {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = number >> 33;
+        match random % 16 {
+            0..8 => {
+                let bytes = match random >> 4 & 15 {
+                    0 => 0,
+                    1..10 => 512 + random % 5_000,
+                    10 => 600 << 10,
+                    11 => u64::MAX - 5,
+                    _ => random % (40 * MIB),
+                };
+                let stream = StreamId(random >> 8 & 1);
+                let served = general.malloc(DEVICE, bytes, stream);
+                let inlined = straight.malloc_inlined::<Error>(DEVICE, bytes, stream);
+                assert_eq!(served, inlined, "`{config}`, step {step}: {bytes} bytes");
+                held.extend(served.ok().filter(|&ptr| ptr != DevicePtr::NULL).map(|ptr| (ptr, bytes)));
+            }
+            8..15 if !held.is_empty() => {
+                let (ptr, bytes) = held.swap_remove(random as usize % held.len());
+                if random % 5 == 0 {
+                    general.record_stream(ptr, StreamId(2)).unwrap();
+                    straight.record_stream(ptr, StreamId(2)).unwrap();
+                }
+                let right = (random >> 4 & 1 == 0).then_some(bytes);
+                // A wrong size first, which changes nothing, and a second free last.
+                for size in [Some(bytes + 1), right, None] {
+                    let freed = size.map_or_else(|| general.free(ptr), |size| general.free_sized(ptr, size));
+                    assert_eq!(freed, straight.free_inlined::<Error>(ptr, size), "`{config}`, step {step}");
+                }
+            }
+            _ => [&general, &straight].iter().for_each(|one| one.device(DEVICE).unwrap().complete(StreamId(2))),
+        }
+        if step % 501 == 500 && !changes.is_empty() {
+            let mut next = general.config(DEVICE).unwrap();
+            next.update(changes[(step / 501) as usize % changes.len()]).unwrap();
+            general.configure(&next);
+            straight.configure(&next);
+        }
+        if step % 64 == 0 {
+            assert_eq!(general.stats(DEVICE), straight.stats(DEVICE), "`{config}`, step {step}");
+            assert_eq!((general.check_invariants(), straight.check_invariants()), (Ok(()), Ok(())), "`{config}`");
+        }
+    }
+}
+
+#[test]
+fn the_straight_path_decides_as_the_general_path_under_every_policy() {
+    for policy in ["caching", "stitched", "bfc", "buddy", "size_class", "slab"] {
+        agree(&std::format!("policy:{policy}"), &[]);
+    }
+}
+
+#[test]
+fn the_straight_path_decides_as_the_general_path_while_settings_change() {
+    let pages = ["expandable_segments:True", "expandable_segments:False"];
+    agree("policy:caching", &pages);
+    agree("expandable_segments:True", &["expandable_segments:False", "garbage_collection_threshold:0.5"]);
+    agree("policy:caching", &["roundup_power2_divisions:4", "compact:0.1", "max_split_size_mb:32", pages[0]]);
+}
