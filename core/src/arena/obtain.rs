@@ -23,8 +23,12 @@ use crate::units::{DevicePtr, GRAIN};
 
 impl<P: Platform> OnDevice<'_, P> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
-    /// new memory. Returns `None` if the device or the limit does not allow more memory.
+    /// new memory. Returns `None` if the device, the limit, or the `max` of the pool's tag does not allow more memory.
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        // Before the device is called, for pages or for addresses.
+        if request.pool != 0 && self.is_refused_by_max(request)? {
+            return Ok(None);
+        }
         if !request.capturing {
             self.collect_few_departed();
         }
@@ -59,7 +63,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 return Ok(ptr);
             }
         }
-        Err(self.run_out_of_memory(request))
+        Err(self.run_out_of_memory(request, false))
     }
 
     /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns
@@ -68,6 +72,7 @@ impl<P: Platform> OnDevice<'_, P> {
         // Full tables are found before the device is called. The request uses the pair, so the heap
         // keeps its stream while the lock is dropped.
         self.heaps.lock(request.slot).make_room_for_segment(bytes, request.size)?;
+        let Ok(_charged) = self.charge_tag(request, bytes) else { return Ok(None) };
         // Charge first: two threads that both saw room below the limit cannot both exceed it.
         if !self.ledger.charge(bytes) {
             return Ok(None);

@@ -44,3 +44,5 @@ mod restore;
 mod sizes;
 #[cfg(not(loom))]
 mod start;
+#[cfg(not(loom))]
+mod tenants;
