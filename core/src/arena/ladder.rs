@@ -238,7 +238,7 @@ impl<P: Platform> Ladder<'_, P> {
             return Ok(device.first_by_shares().map(Forecast::Release));
         }
         // Enough bytes may lie in pieces that the device cannot put together: more then, as long as there are any.
-        while device.give_by_shares(self.request)? > 0 {
+        while device.give_by_shares(device.growth_bytes(self.request))? > 0 {
             let served = self.grow(true)?;
             if served.is_some() {
                 return Ok(served);

@@ -146,7 +146,7 @@ impl<P: Platform> Heaps<P> {
 
 impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the bytes that the request's heap would grow by.
-    fn growth_bytes(self, request: &Request) -> u64 {
+    pub(in crate::arena) fn growth_bytes(self, request: &Request) -> u64 {
         match self.heaps.source(request) {
             // A smaller segment may do.
             Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
@@ -259,13 +259,16 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         self.heaps.sum_of(&registry, tag, Stat::ActiveBytes).saturating_add(request.size) > max
     }
 
-    /// Gives free memory back for a request, if memory is short and tags have limits: from who is the most above `low` by
-    /// weight, down to `low`. Returns the number of bytes.
+    /// Gives free memory back for `growth` bytes that the device or the limit refuses, if tags have limits: the most above
+    /// `low` by weight gives first, and none below `low`. Returns the number of bytes.
     ///
     /// # Errors
     /// Those of the device.
-    pub(in crate::arena) fn give_by_shares(self, request: &Request) -> Result<u64, Error> {
-        let wanted = self.wanted(request);
+    pub(in crate::arena) fn give_by_shares(self, growth: u64) -> Result<u64, Error> {
+        if !self.flags.has(flags::TENANTS) {
+            return Ok(0);
+        }
+        let wanted = self.wanted(growth);
         // The last of those that have nothing to give. Only lower shares come after.
         let (mut given, mut spent) = (0, None);
         while given < wanted
@@ -299,10 +302,9 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         None
     }
 
-    /// Returns how many bytes a request short of memory needs back: those that the limit or the device lacks for its growth.
-    /// If neither lacks any, the growth: the device had not enough in one piece, or does not tell.
-    fn wanted(self, request: &Request) -> u64 {
-        let growth = self.growth_bytes(request);
+    /// Returns how many bytes must go back for `growth`: those that the limit or the device lacks. If neither lacks any, the
+    /// whole growth: the device has not enough in one piece, or does not tell.
+    fn wanted(self, growth: u64) -> u64 {
         let room = self.ledger.limit().saturating_sub(self.ledger.reserved());
         let free = self.memory_info().map_or(0, |memory| memory.free);
         match growth.saturating_sub(room.min(free).saturating_add(self.paging.bytes().spare)) {

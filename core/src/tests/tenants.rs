@@ -2,6 +2,7 @@
 
 use crate::allocator::{Allocator, Bound};
 use crate::arena::forecast::Forecast;
+use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkTarget};
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
@@ -187,6 +188,27 @@ fn a_tag_below_its_low_is_left_alone_under_a_limit_of_the_process() {
         assert_eq!((charges(&allocator), forecast), ([60, 140], Forecast::OutOfMemory), "`{policy}`");
         malloc_in(&allocator, a, 60 * MIB, ONE).unwrap();
     }
+}
+
+#[test]
+fn a_wake_and_a_commit_get_free_memory_of_tags_down_to_low() {
+    let allocator = allocator("");
+    allocator.set_limit(DEVICE, Some(200 * MIB)).unwrap();
+    let a = limited(&allocator, A, TagLimits { low: 40 * MIB, ..TagLimits::NONE });
+    let b = pool_of(&allocator, B);
+    let block = malloc_in(&allocator, b, 60 * MIB, ONE).unwrap();
+    let parking = allocator.parking(DEVICE).unwrap();
+    parking.park(ParkTarget::Tag(B), ParkMode::Keep, ParkOrder::Device).unwrap();
+    cache(&allocator, a, 9);
+    parking.wake(ParkTarget::Tag(B)).unwrap();
+    assert_eq!(charges(&allocator), [140, 60]);
+    allocator.free(block).unwrap();
+    let range = allocator.reserve_range(DEVICE, 200 * MIB).unwrap().range;
+    allocator.commit_range(DEVICE, range, 0, 80 * MIB, ONE).unwrap();
+    assert_eq!(charges(&allocator), [60, 60], "a pool without limits keeps its free memory");
+    allocator.commit_range(DEVICE, range, 80 * MIB, 80 * MIB, ONE).unwrap_err();
+    assert_eq!(charges(&allocator), [40, 60]);
+    allocator.check_invariants().unwrap();
 }
 
 #[test]
