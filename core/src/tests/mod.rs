@@ -46,3 +46,5 @@ mod sizes;
 mod start;
 #[cfg(not(loom))]
 mod tenants;
+#[cfg(not(loom))]
+mod tenants_campaign;
