@@ -24,6 +24,7 @@ use crate::units::{DevicePtr, GRAIN};
 impl<P: Platform> OnDevice<'_, P> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
     /// new memory. Returns `None` if the device, the limit, or the `max` of the pool's tag does not allow more memory.
+    #[inline(always)]
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         // The default pool has no tag, and pays for this test alone.
         if request.pool == 0 { self.grow_freely(request) } else { self.grow_in_tag(request) }
@@ -44,7 +45,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Grows as [`grow`](Self::grow) does, without regard to the `max` of a tag for segments.
-    #[inline]
+    #[inline(always)]
     fn grow_freely(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if !request.capturing {
             self.collect_few_departed();
