@@ -33,6 +33,7 @@
  *   - capture a graph: cachalot_pool_create, cachalot_capture_begin, cachalot_capture_end, cachalot_pool_release
  *   - keep some requests apart: cachalot_pool_begin, cachalot_pool_end
  *   - give memory to others for a while: cachalot_pool_tag, cachalot_park, cachalot_wake
+ *   - keep parts of a program to limits: cachalot_pool_tag, cachalot_tag_limit, cachalot_tag_held
  *   - grow a table or a cache in place: cachalot_range_reserve, cachalot_range_commit, cachalot_range_decommit
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - allocate pinned memory of the host: CACHALOT_HOST
@@ -562,7 +563,8 @@ enum {
   CACHALOT_BOUND_LIMIT = 1,    /**< The limit: cachalot_set_limit, or cachalot_set_memory_fraction. */
   CACHALOT_BOUND_FRACTION = 2, /**< The fraction above which throw_on_cudamalloc_oom refuses requests. */
   CACHALOT_BOUND_DEVICE = 3,   /**< The free memory of the device, as `device_free_bytes` says. */
-  CACHALOT_BOUND_OTHER = 4     /**< Another reason, such as addresses of virtual memory. */
+  CACHALOT_BOUND_OTHER = 4,    /**< Another reason, such as addresses of virtual memory. */
+  CACHALOT_BOUND_TAG = 5       /**< `max_bytes` of the tag of the pool that the requests are routed into. */
 };
 
 /** The result of cachalot_would_fit. */
@@ -668,6 +670,29 @@ typedef struct cachalot_remaining_memory {
   uint64_t pinned_bytes;  /**< Pinned pages, which are never parked: part of the fields above. */
   uint64_t parked_bytes;  /**< Parked memory: addresses without memory of the driver. */
 } cachalot_remaining_memory;
+
+/** The limits of a tag, in the words of Linux's control groups; see cachalot_tag_limit. */
+typedef struct cachalot_tag_limits {
+  size_t struct_size; /**< sizeof(cachalot_tag_limits). */
+  uint64_t max_bytes; /**< The most that the tag's pools hold of the device's memory; 0: no limit. */
+  uint64_t low_bytes; /**< Memory of the tag that goes back for nobody else; at most `max_bytes`. */
+  uint32_t weight;    /**< The share beside the weights of others when memory is short; 0: 100. */
+  uint32_t clear;     /**< 1: pages that leave the tag are filled with zeroes first; otherwise 0. */
+} cachalot_tag_limits;
+
+/** What the pools of a tag hold; see cachalot_tag_held. */
+typedef struct cachalot_tag_report {
+  size_t struct_size;    /**< sizeof(cachalot_tag_report). */
+  uint64_t charge_bytes; /**< Memory held from the device: blocks, and the free rest of their pages and segments. */
+  uint64_t live_bytes;   /**< Live blocks: part of `charge_bytes`, unless the memory is parked. */
+  uint64_t cached_bytes; /**< Free memory: part of `charge_bytes`. */
+  uint64_t max_bytes;    /**< The limit on `charge_bytes`; 0: none. */
+  uint64_t low_bytes;    /**< What goes back for nobody else. */
+  uint64_t refusals;     /**< Requests refused because of `max_bytes`. */
+  uint64_t given_bytes;  /**< Memory that went back because of `max_bytes`, or because memory was short. */
+  uint32_t weight;       /**< The weight; 0: the tag has no limits. */
+  uint32_t clear;        /**< 1: pages are filled with zeroes before they leave the tag; otherwise 0. */
+} cachalot_tag_report;
 
 #define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent lies in an ordinary segment, which has no handle to export. */
 
@@ -814,6 +839,11 @@ typedef struct cachalot_oom_report {
   uint64_t spare_bytes;                  /**< Pages of virtual memory that could neither serve nor go back. */
   uint64_t pinned_bytes;                 /**< Pages of virtual memory that do not move. */
   uint64_t parked_bytes;                 /**< Parked memory: addresses without memory of the driver. In no other sum. */
+  uint64_t tag;                          /**< The tag of the request's pool, if any tag has limits; 0: none. */
+  uint64_t tag_bytes;                    /**< What the tag's pools hold: cachalot_tag_held. */
+  uint64_t tag_max_bytes;                /**< The tag's limit; 0: none. */
+  uint32_t tag_refused;                  /**< 1: the tag's limit refused the request, and not the device; otherwise 0. */
+  uint32_t reserved;                     /**< 0. */
 } cachalot_oom_report;
 
 /** The kind of an event of a trace. */
@@ -890,6 +920,10 @@ typedef struct cachalot_device {
 #define CACHALOT_PARK_REPORT_INIT {sizeof(cachalot_park_report), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_remaining_memory. */
 #define CACHALOT_REMAINING_MEMORY_INIT {sizeof(cachalot_remaining_memory), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_tag_limits. */
+#define CACHALOT_TAG_LIMITS_INIT {sizeof(cachalot_tag_limits), 0, 0, 0, 0}
+/** Initialises cachalot_tag_report. */
+#define CACHALOT_TAG_REPORT_INIT {sizeof(cachalot_tag_report), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_statistics. */
 #define CACHALOT_STATISTICS_INIT                                                                                       \
   {sizeof(cachalot_statistics), {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},    \
@@ -1349,6 +1383,29 @@ CACHALOT_API cachalot_status cachalot_park_elsewhere(const cachalot_allocator *a
  * new memory takes some 50 ms for each GiB. Releases what is beyond.
  *   - Driver: if memory is released. */
 CACHALOT_API cachalot_status cachalot_park_retain(const cachalot_allocator *allocator, int device, uint64_t host_bytes);
+
+/* ---- Tenants: tags with limits ---- */
+
+/** Sets the limits of all private pools with a tag, present and future; NULL removes the limits. cachalot_pool_tag gives
+ * pools their tags.
+ *   - `max_bytes`: where a pool would have to grow beyond it for a request, free memory of the tag goes back first. If that
+ *     does not suffice, the request is OUT_OF_MEMORY, without a call of the driver, and the memory of others stays. A lower
+ *     limit gives nothing back by itself, and parked memory wakes in spite of it.
+ *   - `low_bytes` and `weight`: where memory is short, free memory goes back from who holds the most above `low_bytes`,
+ *     divided by the weight. Memory without a tag of limits counts as a tag with 0 and 100. `low_bytes` reserves nothing.
+ *   - `clear`: other pools never see what was in a page.
+ *
+ * Pools with limits give free memory back while they are in use, as no other private pools do, unless a request of a
+ * capture was served from them. CACHALOT_POOL_USE_ON_OOM has no effect on them.
+ *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT (the tag is 0, `low_bytes` is above `max_bytes`, `clear` is not 0 or 1),
+ *     TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_tag_limit(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                                const cachalot_tag_limits *limits);
+
+/** Writes to `out` what the pools of a tag hold. While threads allocate, the figures may disagree slightly.
+ *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG if no pool has the tag and it has no limits. */
+CACHALOT_API cachalot_status cachalot_tag_held(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                               cachalot_tag_report *out);
 
 /* ---- Elastic ranges ---- */
 

@@ -458,6 +458,18 @@ class allocator {
   void park_elsewhere(std::uint64_t tag, bool on, int device = 0) const {
     check(cachalot_park_elsewhere(get(), device, tag, on ? 1 : 0));
   }
+  /** Sets the limits of a tag, with CACHALOT_TAG_LIMITS_INIT at first: cachalot_tag_limit. */
+  void limit_tag(std::uint64_t tag, const cachalot_tag_limits& limits, int device = 0) const {
+    check(cachalot_tag_limit(get(), device, tag, &limits));
+  }
+  /** Removes the limits of a tag: cachalot_tag_limit. */
+  void unlimit_tag(std::uint64_t tag, int device = 0) const { check(cachalot_tag_limit(get(), device, tag, nullptr)); }
+  /** Tells what the pools of a tag hold: cachalot_tag_held. */
+  cachalot_tag_report tag_held(std::uint64_t tag, int device = 0) const {
+    cachalot_tag_report report = CACHALOT_TAG_REPORT_INIT;
+    check(cachalot_tag_held(get(), device, tag, &report));
+    return report;
+  }
   /** Tells what is on a device, by name: cachalot_remaining. */
   cachalot_remaining_memory remaining(int device = 0) const {
     cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;

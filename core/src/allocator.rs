@@ -39,6 +39,7 @@ mod ranges;
 mod restore;
 mod start;
 mod statistics;
+mod tenants;
 mod tuning;
 mod uses;
 #[cfg(feature = "alloc")]

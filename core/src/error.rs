@@ -73,6 +73,8 @@ pub enum Error {
     /// The memory of the request or of the block is parked. Returned by requests, by pins, and by
     /// [`Allocator::malloc_at`](crate::Allocator::malloc_at). The caller wakes the memory first.
     Parked,
+    /// The limits of a tag are refused, for this reason.
+    LimitsRefused(&'static str),
     /// Memory is not parked, not woken or not tagged, for this reason.
     ParkingRefused(&'static str),
     /// The host lacks the memory for the contents of the memory to be parked. Returned by
@@ -218,6 +220,7 @@ impl fmt::Display for Error {
             Self::UnknownTag(tag) => write!(f, "no pool has the tag {:#x}", tag.0),
             Self::Parked => f.write_str("the memory is parked: wake it before it is used"),
             Self::ParkingRefused(why) => write!(f, "the memory is not parked or woken: {why}"),
+            Self::LimitsRefused(why) => write!(f, "the limits of the tag are refused: {why}"),
             Self::NoHostMemory => Self::ParkingRefused("the host lacks the memory for the contents").fmt(f),
             Self::InvalidFraction(fraction) => {
                 write!(f, "per_process_memory_fraction is invalid: {fraction} is not in [0.0, 1.0]")

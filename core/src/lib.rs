@@ -109,7 +109,7 @@ pub use arena::paging::ranges::Reservation;
 pub use arena::tuning::{TuneReport, TuneStage};
 pub use config::Config;
 pub use config::rounding::PoolKind;
-pub use device::oom::{OutOfMemory, PyTorchSize};
+pub use device::oom::{OutOfMemory, PyTorchSize, TagReport, TagShares};
 #[cfg(feature = "alloc")]
 pub use device::simulated;
 pub use device::{
@@ -120,7 +120,7 @@ pub use device::{
 pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]
 pub use planned::{Observed, ObservedStream, is_planned};
-pub use pool::{PoolId, PoolOptions, Route, Tag};
+pub use pool::{PoolId, PoolOptions, Route, Tag, TagLimits, TagUse};
 #[cfg(feature = "alloc")]
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 pub use stats::{CallCount, Counter, MemoryCalls, PlannedReport, ReclaimStats, Stage, Stats};

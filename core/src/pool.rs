@@ -25,6 +25,54 @@ impl fmt::Display for PoolId {
 #[repr(transparent)]
 pub struct Tag(pub NonZeroU64);
 
+/// The limits of the pools with a tag, in the words of Linux's control groups. All bytes are of the tag's *charge*: the bytes
+/// that the heaps of its pools hold from the device, which are the live and the pending blocks and the free rest of their
+/// pages and segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TagLimits {
+    /// The greatest charge. A request beyond it has the free memory of the tag given back, and is refused if that does
+    /// not suffice. `None`: no limit.
+    pub max: Option<u64>,
+    /// Memory of the tag that goes back for nobody else. At most `max`.
+    pub low: u64,
+    /// The share of the tag beside the weights of the others when memory is short: of two tags equally far above `low`, the
+    /// one with half the weight gives back first. Not 0.
+    pub weight: u32,
+    /// Whether a page that leaves the tag is filled with zeroes before other pools can have it.
+    pub clear: bool,
+}
+
+impl TagLimits {
+    /// The weight of a tag without another, and of all memory without a tag.
+    pub const WEIGHT: u32 = 100;
+
+    /// Limits without an effect, other than that free memory of the tag goes back when memory is short.
+    pub const NONE: Self = Self { max: None, low: 0, weight: Self::WEIGHT, clear: false };
+}
+
+impl Default for TagLimits {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// What the pools with a tag hold, in bytes, and what its limits have done.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TagUse {
+    /// The bytes that the heaps of the tag's pools hold from the device.
+    pub charge: u64,
+    /// Bytes of live blocks. Part of `charge`, unless the pools are parked.
+    pub live: u64,
+    /// Bytes of free memory. Part of `charge`.
+    pub cached: u64,
+    /// The limits, if any are set.
+    pub limits: Option<TagLimits>,
+    /// Number of requests refused because of `max`.
+    pub refusals: u64,
+    /// Bytes that went back to the device because of `max`, or because memory was short.
+    pub given: u64,
+}
+
 /// The differences of a private pool from the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PoolOptions {

@@ -9,10 +9,11 @@ use cachalot::c::capi::cachalot_metrics;
 use cachalot::c::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
 use cachalot::core_api::config::{PLANNED, POLICIES};
 use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
-use cachalot::core_api::{DeviceResult, Statistic, StatisticKind, TuneStage};
+use cachalot::core_api::{DeviceResult, PoolOptions, Route, Statistic, StatisticKind, Tag, TagLimits, TuneStage};
 use cachalot::prelude::*;
 use cachalot::{Growable, HeapLock, SimulatedDevice, metrics};
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::num::NonZeroU64;
 use std::process::Command;
 use std::ptr::null_mut;
 
@@ -177,6 +178,42 @@ fn metrics_name_the_version_the_settings_and_the_gpu() {
     let labels = format!("device=\"0\",policy=\"caching\",settings=\"{settings}\",uuid=\"{uuid}\"");
     assert!(settings.contains("max_split_size_mb:64"), "{settings}");
     assert!(text.contains(&format!("cachalot_device_info{{{labels}}} 1\n")), "{text}");
+}
+
+/// What each tag holds, and the limits of those that have some.
+#[test]
+fn metrics_have_the_tags() {
+    let allocator = busy("");
+    let text = metrics(&allocator).expect("metrics");
+    assert!(!text.contains("cachalot_tag_"), "without tags there is no family of tags: {text}");
+    for number in [5, 6] {
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).expect("a pool");
+        let tag = NonZeroU64::new(number).map(Tag).expect("not 0");
+        allocator.parking(DEVICE).expect("a device").tag_pool(pool, Some(tag)).expect("a pool");
+        if number == 6 {
+            let limits = TagLimits { max: Some(60 * MIB), low: 20 * MIB, ..TagLimits::NONE };
+            allocator.limit_tag(DEVICE, tag, Some(limits)).expect("limits");
+        }
+        allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).expect("a pool");
+        allocator.malloc(DEVICE, 40 * MIB, StreamId::DEFAULT).expect("there is memory");
+        assert_eq!(allocator.malloc(DEVICE, 40 * MIB, StreamId(9)).is_err(), number == 6);
+        allocator.end_allocate_to_pool(DEVICE, pool).expect("a route");
+    }
+    let text = metrics(&allocator).expect("metrics");
+    let of_tags: Vec<_> = text.lines().filter(|line| line.starts_with("cachalot_tag_")).collect();
+    let labels = |tag: u64| format!("device=\"0\",tag=\"{tag}\"");
+    let [charge, charge_6] = [(5, 80), (6, 40)].map(|(tag, mib)| format!("{{{}}} {}", labels(tag), mib * MIB));
+    let wanted = [
+        format!("cachalot_tag_charge_bytes{charge}"),
+        format!("cachalot_tag_charge_bytes{charge_6}"),
+        format!("cachalot_tag_live_bytes{charge}"),
+        format!("cachalot_tag_live_bytes{charge_6}"),
+        format!("cachalot_tag_max_bytes{{{}}} {}", labels(6), 60 * MIB),
+        format!("cachalot_tag_low_bytes{{{}}} {}", labels(6), 20 * MIB),
+        format!("cachalot_tag_refused_requests_total{{{}}} 1", labels(6)),
+        format!("cachalot_tag_given_bytes_total{{{}}} 0", labels(6)),
+    ];
+    assert_eq!(of_tags, wanted);
 }
 
 #[test]

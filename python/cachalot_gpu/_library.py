@@ -129,6 +129,35 @@ class ParkReport(Structure):
     ]
 
 
+class TagLimits(Structure):
+    """``cachalot_tag_limits``: the limits of a tag. 0 leaves a limit out."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("max_bytes", c_uint64),
+        ("low_bytes", c_uint64),
+        ("weight", c_uint32),
+        ("clear", c_uint32),
+    ]
+
+
+class TagReport(Structure):
+    """``cachalot_tag_report``: what the pools of a tag hold."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("charge_bytes", c_uint64),
+        ("live_bytes", c_uint64),
+        ("cached_bytes", c_uint64),
+        ("max_bytes", c_uint64),
+        ("low_bytes", c_uint64),
+        ("refusals", c_uint64),
+        ("given_bytes", c_uint64),
+        ("weight", c_uint32),
+        ("clear", c_uint32),
+    ]
+
+
 class Block(Structure):
     """``cachalot_block``: an allocated block, with all sizes in bytes."""
 
@@ -202,6 +231,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_park_elsewhere": (Status, _HANDLE, c_int, c_uint64, c_int),
     "cachalot_remaining": (Status, _HANDLE, c_int, POINTER(Remaining)),
     "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_tag_limit": (Status, _HANDLE, c_int, c_uint64, POINTER(TagLimits)),
+    "cachalot_tag_held": (Status, _HANDLE, c_int, c_uint64, POINTER(TagReport)),
     "cachalot_range_reserve": (Status, _HANDLE, c_int, c_size_t, POINTER(Range)),
     "cachalot_range_commit": (Status, Range, c_size_t, c_size_t, _STREAM),
     "cachalot_range_decommit": (Status, Range, c_size_t, c_size_t, _STREAM),

@@ -31,6 +31,8 @@ class Library:
         """The mode of every tag that is parked, on its device."""
         self.waking: set[tuple[int, int]] = set()
         self.retained: dict[int, int] = {}
+        self.limits: dict[tuple[int, int], _library.TagLimits] = {}
+        """The limits of every tag that has some, on its device."""
         self.calls: list[tuple[Any, ...]] = []
         self.failures: dict[tuple[str, int], errors.CachalotError] = {}
         """By function and number of a tag."""
@@ -79,6 +81,25 @@ class Library:
         out.state = 3 if at in self.waking else 2 if at in self.asleep else 1
         out.parked_bytes, out.mapped_bytes = (bytes_, 0) if at in self.asleep else (0, bytes_)
         out.kept_bytes = bytes_ if self.asleep.get(at) == KEEP else 0
+
+    def cachalot_tag_limit(self, handle: Any, device: int, number: int, limits: Any) -> None:
+        if limits is None:
+            self.limits.pop((device, number), None)
+            return
+        given = limits._obj
+        if given.low_bytes > given.max_bytes > 0:
+            raise errors.CachalotError("`low` is above `max`", 172)
+        self.limits[device, number] = given
+
+    def cachalot_tag_held(self, handle: Any, device: int, number: int, report: Any) -> None:
+        limits = self.limits.get((device, number))
+        if limits is None and number not in [tag for (where, _), tag in self.tags.items() if where == device]:
+            raise errors.CachalotError("no pool has the tag", 153)
+        bytes_ = sum(State.pools[pool] for (_, pool), tag in self.tags.items() if tag == number)
+        out = report._obj
+        out.charge_bytes = out.live_bytes = bytes_
+        for name in ("max_bytes", "low_bytes", "weight", "clear") if limits else ():
+            setattr(out, name, getattr(limits, name))
 
     def cachalot_park_retain(self, handle: Any, device: int, bytes_: int) -> None:
         self.retained[device] = bytes_

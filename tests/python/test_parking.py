@@ -55,6 +55,29 @@ class Parking(unittest.TestCase):
         with self.assertRaisesRegex(cachalot_gpu.CachalotError, "no memory has the tag 'nothing'"):
             cachalot_gpu.torch.wake("nothing")
 
+    def test_limits_reach_the_library_before_the_first_request_and_after(self) -> None:
+        cachalot_gpu.torch.limit_tag("a", max=8 << 30, low=1 << 30, weight=300, clear=True)
+        self.fill("a", "b")
+        held = cachalot_gpu.torch.tag_held("a")
+        self.assertEqual((held["max"], held["low"], held["weight"], held["clear"]), (8 << 30, 1 << 30, 300, True))
+        self.assertEqual(held["charge"], sum(parking.State.pools.values()) // 2)
+        cachalot_gpu.torch.limit_tag("b", low=5)
+        held = cachalot_gpu.torch.tag_held("b")
+        self.assertEqual((held["max"], held["low"], held["weight"], held["clear"]), (None, 5, 100, False))
+        cachalot_gpu.torch.unlimit_tag("b")
+        self.assertEqual(cachalot_gpu.torch.tag_held("b")["weight"], 0)
+        self.assertEqual([number for _, number in self.library.limits], [1])
+
+    def test_limits_without_a_meaning_are_refused(self) -> None:
+        for limits in ({"max": 0}, {"max": -1}, {"low": -1}, {"weight": 0}, {"weight": 1 << 32}, {"max": 1 << 64}):
+            with self.assertRaisesRegex(cachalot_gpu.CachalotError, "limits of 'a'"):
+                cachalot_gpu.torch.limit_tag("a", **limits)
+        with self.assertRaisesRegex(cachalot_gpu.CachalotError, "`low` is above `max`"):
+            cachalot_gpu.torch.limit_tag("a", max=1, low=2)
+        with self.assertRaisesRegex(cachalot_gpu.CachalotError, "no memory has the tag 'nothing'"):
+            cachalot_gpu.torch.tag_held("nothing")
+        self.assertEqual(self.library.limits, {})
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

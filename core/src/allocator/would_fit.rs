@@ -19,6 +19,8 @@ pub enum Bound {
     Limit,
     /// The fraction above which `throw_on_cudamalloc_oom` refuses requests.
     Fraction,
+    /// The `max` of the tag of the pool that the request is routed into.
+    TagMax,
     /// The free memory of the device, by the device's latest answer.
     Device,
     /// A further reason, for example addresses of virtual memory or parked memory.
@@ -28,6 +30,9 @@ pub enum Bound {
 impl Bound {
     /// Returns the reason of a failure after the release of the cache.
     fn of(report: &OutOfMemory) -> Self {
+        if report.held_to_max {
+            return Self::TagMax;
+        }
         let held = report.reserved.saturating_add(report.spare).saturating_add(report.segment);
         if report.limit.is_some_and(|limit| held > limit) {
             Self::Limit

@@ -56,6 +56,8 @@ pub(crate) const HAS_GATHERED: FlagWord = 1 << 13;
 pub(crate) const GUARDED: FlagWord = 1 << 15;
 /// The own stream of each block counts as a use: a free is complete once the work of the stream is.
 pub(crate) const WATCHED: FlagWord = 1 << 0;
+/// Some tags have limits. In the upper half, since only growth and release look at it.
+pub(crate) const TENANTS: FlagWord = 1 << 48;
 /// Some requests get more than a block of the cache.
 pub(crate) const APART: FlagWord = GUARDED | WATCHED;
 /// The flags under which the fast path serves requests.

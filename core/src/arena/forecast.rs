@@ -71,6 +71,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Returns the effect of a growth of the request's heap, or `None` if the limit or the addresses do not allow it.
     /// `has_waited` tells whether the request has waited for the work before all decommits.
     pub(super) fn forecast_of_growth(self, request: &Request, has_waited: bool) -> Result<Option<Forecast>, Error> {
+        if self.is_held_to_max(request) {
+            let first = if request.capturing { None } else { self.first_for_max(request) };
+            return Ok(first.map(Forecast::Release));
+        }
         let (bytes, spare) = (self.segment_bytes(request), self.spare(has_waited));
         match self.heaps.source(request) {
             // Spare pages go back to the device first.

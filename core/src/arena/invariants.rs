@@ -36,6 +36,7 @@ impl<P: Platform> Arena<P> {
         }
         if is_exclusive {
             self.check_leases()?;
+            self.check_tags()?;
             let of_ranges = self.paging.check_ranges(stale)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }

@@ -46,7 +46,7 @@ pub struct Step {
 ///
 /// Device: not called.
 pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Step> {
-    Ladder::<Built<D, R, S>>::RUNGS.into_iter().map(|rung| rung.step)
+    Ladder::<Built<D, R, S>>::RUNGS.iter().map(|rung| rung.step)
 }
 
 /// A rung of the ladder: a step, done or foretold.
@@ -84,7 +84,7 @@ struct Ladder<'a, P: Platform> {
 impl<P: Platform> Ladder<'_, P> {
     /// The rungs, top down. An unserved request fails.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
-    const RUNGS: [Rung<P>; 17] = [
+    const RUNGS: &'static [Rung<P>] = &[
         Rung::new("Complete pending blocks, and search again.", |on| {
             on.act(|| on.device.search_pending(on.request, Effort::Ask))
         }),
@@ -120,7 +120,10 @@ impl<P: Platform> Ladder<'_, P> {
             let device = on.device;
             on.serve(|| device.release_excess(on.request), || Ok(first_of(device.quiet_segments(on.request))))
         }),
-        Rung::new("Obtain a segment from the driver.", |on| on.grow(false)),
+        Rung::new(
+            "Obtain a segment from the driver, with the `max` of the pool's tag kept by its own free memory.",
+            |on| on.grow(false),
+        ),
         Rung::new("With `compact`, use any free block.", |on| on.search_any()),
         Rung::new("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
             on.device.in_oom_pools(on.request, |request| on.search(request).transpose()).transpose()
@@ -131,7 +134,9 @@ impl<P: Platform> Ladder<'_, P> {
             if missing.get() > 0 || released.is_some() { Ok(released) } else { on.grow(false) }
         }),
         Rung::waiting("Wait for all pending blocks, and search again.", |on| on.act(|| on.wait())),
-        Rung::waiting("Release every free segment, and obtain a segment.", |on| on.release_all()),
+        Rung::waiting("Release every free segment, by the shares of tags with limits, and obtain a segment.", |on| {
+            on.release_all()
+        }),
         // Last among the releases: the program must be observed again for new plans.
         Rung::waiting("Give up the plans of the policy `planned`, and obtain a segment.", |on| on.give_plans_up()),
         Rung::waiting("Wait for other threads to free memory, if `retry_ms` of the policy `bfc` is set.", |on| {
@@ -144,8 +149,8 @@ impl<P: Platform> Ladder<'_, P> {
 
     /// Goes down the ladder to the first rung with an effect.
     fn go(&self) -> Effect {
-        let permits = |rung: &Rung<P>| !(rung.step.waits && self.request.capturing);
-        Self::RUNGS.into_iter().filter(permits).find_map(|rung| (rung.climb)(self).transpose()).transpose()
+        let permits = |rung: &&Rung<P>| !(rung.step.waits && self.request.capturing);
+        Self::RUNGS.iter().filter(permits).find_map(|rung| (rung.climb)(self).transpose()).transpose()
     }
 
     /// Serves the request by `take`, of which `peek` foretells the effect.
@@ -222,9 +227,36 @@ impl<P: Platform> Ladder<'_, P> {
         device.search_any_block(request)
     }
 
+    /// Gives memory back as the limits of tags say, and serves the request from new memory.
+    fn release_by_tags(&self) -> Effect {
+        let device = self.device;
+        if device.is_held_to_max(self.request) {
+            // Since the wait, the tag may have more free memory.
+            return self.grow(true);
+        }
+        if self.way == Way::Peek {
+            return Ok(device.first_by_shares().map(Forecast::Release));
+        }
+        // Enough bytes may lie in pieces that the device cannot put together: more then, as long as there are any.
+        while device.give_by_shares(device.growth_bytes(self.request))? > 0 {
+            let served = self.grow(true)?;
+            if served.is_some() {
+                return Ok(served);
+            }
+        }
+        Ok(None)
+    }
+
     /// Releases every free segment, and serves the request from new memory, if the policy releases the cache.
     fn release_all(&self) -> Effect {
         let device = self.device;
+        if device.flags.has(flags::TENANTS) {
+            let effect = self.release_by_tags()?;
+            // The whole cache would not help against `max`.
+            if effect.is_some() || device.is_held_to_max(self.request) {
+                return Ok(effect);
+            }
+        }
         if !device.settings.policy().releases_cache() {
             // No segment goes back, but pages do that the wait has made spare, or will make spare.
             let pages = device.paging.bytes();
@@ -242,7 +274,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Gives the plans up, and serves the request from new memory.
     fn give_plans_up(&self) -> Effect {
         let device = self.device;
-        if !device.flags.has(flags::PLANNED) {
+        if !device.flags.has(flags::PLANNED) || device.is_held_to_max(self.request) {
             return Ok(None);
         }
         let released = self.release(|| device.give_plans_up(), || device.plans.first_idle(&device.heaps))?;
@@ -265,7 +297,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(super) fn reclaim(self, request: &Request) -> Result<DevicePtr, Error> {
         match self.on_ladder(request, Way::Take)? {
             Some(Forecast::Hit(ptr)) => Ok(ptr),
-            _ => Err(self.run_out_of_memory(request)),
+            _ => Err(self.run_out_of_memory(request, self.is_held_to_max(request))),
         }
     }
 

@@ -52,6 +52,7 @@ mod reclaim;
 pub(crate) mod request;
 mod routes;
 pub(crate) mod settings;
+mod tenants;
 mod tracing;
 pub(crate) mod tuning;
 mod vacate;

@@ -23,8 +23,30 @@ use crate::units::{DevicePtr, GRAIN};
 
 impl<P: Platform> OnDevice<'_, P> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
-    /// new memory. Returns `None` if the device or the limit does not allow more memory.
+    /// new memory. Returns `None` if the device, the limit, or the `max` of the pool's tag does not allow more memory.
+    #[inline(always)]
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        // The default pool has no tag, and pays for this test alone.
+        if request.pool == 0 { self.grow_freely(request) } else { self.grow_in_tag(request) }
+    }
+
+    /// Grows as [`grow`](Self::grow) does, if the `max` of the pool's tag permits the growth.
+    #[cold]
+    fn grow_in_tag(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        // Before the device is called, for pages or for addresses.
+        if self.is_refused_by_max(request)? {
+            return Ok(None);
+        }
+        let source = self.heaps.source(request);
+        // Pages are charged where their number is known.
+        let segment = if source.maps_pages() { 0 } else { self.segment_bytes(request) };
+        let Ok(_charged) = self.charge_tag(request, segment) else { return Ok(None) };
+        self.grow_freely(request)
+    }
+
+    /// Grows as [`grow`](Self::grow) does, without regard to the `max` of a tag for segments.
+    #[inline(always)]
+    fn grow_freely(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if !request.capturing {
             self.collect_few_departed();
         }
@@ -59,7 +81,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 return Ok(ptr);
             }
         }
-        Err(self.run_out_of_memory(request))
+        Err(self.run_out_of_memory(request, false))
     }
 
     /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns

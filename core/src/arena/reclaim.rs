@@ -6,6 +6,7 @@ use crate::arena::settings::fraction_of;
 use crate::arena::{Arena, OnDevice, Platform};
 use crate::config::{Bfc, Policy};
 use crate::device::Host;
+use crate::device::oom::OutOfMemory;
 use crate::error::Error;
 use crate::stats::Occurrence;
 use crate::sync::Ordering;
@@ -31,7 +32,7 @@ impl<P: Platform> OnDevice<'_, P> {
             if let Some(ptr) = self.search(request)? {
                 return Ok(Some(ptr));
             }
-            if self.settings.policy().releases_cache() {
+            if self.settings.policy().releases_cache() && !self.is_held_to_max(request) {
                 self.release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
@@ -67,9 +68,11 @@ impl<P: Platform> OnDevice<'_, P> {
 
 impl<P: Platform> Arena<P> {
     /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
-    pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
+    /// `is_held` tells whether the `max` of the request's tag has held the request back.
+    pub(crate) fn run_out_of_memory(&self, request: &Request, is_held: bool) -> Error {
         self.peaks.device.count(Occurrence::OutOfMemory);
-        let report = self.out_of_memory(request);
+        let tags = self.tag_shares(request, is_held);
+        let report = OutOfMemory { held_to_max: is_held, tags, ..self.out_of_memory(request) };
         self.trace(|recorder| recorder.out_of_memory(request, &report));
         self.driver.device().on_out_of_memory(&report);
         Error::OutOfMemory(report)
@@ -106,7 +109,8 @@ impl<P: Platform> Arena<P> {
                 let mut registry = self.heaps.registry.lock();
                 let may_serve = |&pool: &u32| {
                     let entry = &registry.pools[pool as usize];
-                    entry.exists && entry.options.use_on_oom
+                    // A tag with limits keeps its memory apart.
+                    entry.exists && entry.options.use_on_oom && registry.limited_pool(pool).is_none()
                 };
                 pool = (pool + 1..registry.pools.len() as u32).find(may_serve)?;
                 // Undone by `leave_pool`.

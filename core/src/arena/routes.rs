@@ -28,6 +28,7 @@ impl<P: Platform> Arena<P> {
         }
         registry.pools[pool as usize].users += 1;
         if was_released {
+            registry.pools[pool as usize].captured = false;
             self.heaps.apply_use(&registry, pool);
         }
         // Under the registry's lock, so concurrent begins and ends leave the flags in agreement
@@ -81,8 +82,11 @@ impl<P: Platform> Arena<P> {
     }
 
     /// Clears the capture mark of an undeclared route whose request is on a stream without capture:
-    /// the request shows that the route is not for a capture.
+    /// the request shows that the route is not for a capture. Notes that the pool of a captured request has memory of a graph.
     pub(crate) fn learn_purpose(&self, request: &Request) {
+        if request.capturing && request.pool != 0 {
+            self.heaps.registry.lock().pools[request.pool as usize].captured = true;
+        }
         if let Some(route) = request.route
             && !request.capturing
             && route.capture

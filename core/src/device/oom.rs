@@ -2,6 +2,7 @@
 //! not be allocated, and what would help. The text is the library's own or in the words of PyTorch.
 
 use crate::device::MemoryInfo;
+use crate::pool::Tag;
 use crate::units::DeviceIndex;
 use core::fmt;
 
@@ -53,6 +54,48 @@ pub struct OutOfMemory {
     pub expandable_available: bool,
     /// The stream is capturing a graph, so nothing could be released.
     pub capturing: bool,
+    /// The request was refused because of the `max` of its tag, and not for want of memory.
+    pub held_to_max: bool,
+    /// What the tags hold. Empty if no tag has limits.
+    pub tags: TagShares,
+}
+
+/// The tag of a request in a report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TagReport {
+    /// The tag.
+    pub tag: Tag,
+    /// Bytes that the heaps of the tag's pools hold from the device.
+    pub charge: u64,
+    /// The greatest charge; `u64::MAX` without a limit.
+    pub max: u64,
+}
+
+/// What the tags hold when a request fails, in bytes. An error has room for few tags:
+/// [`Allocator::tag_use`](crate::Allocator::tag_use) tells of each.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TagShares {
+    /// The tag of the request's pool.
+    pub own: Option<TagReport>,
+    /// The tag with the most bytes besides, and its charge.
+    pub greatest: Option<(Tag, u64)>,
+    /// Bytes of all tags but the request's.
+    pub others: u64,
+}
+
+impl TagShares {
+    /// Adds a tag that is not the request's.
+    pub(crate) fn add(&mut self, tag: Tag, charge: u64) {
+        self.others += charge;
+        if charge > self.greatest.map_or(0, |(_, most)| most) {
+            self.greatest = Some((tag, charge));
+        }
+    }
+
+    /// Returns the bytes of all tags.
+    fn sum(&self) -> u64 {
+        self.others + self.own.map_or(0, |own| own.charge)
+    }
 }
 
 /// A size in the largest unit not above the size: whole for a multiple of the unit, else with two decimals. A size is
@@ -236,7 +279,9 @@ impl OutOfMemory {
         if self.capturing {
             f.write_str(" Nothing could be released because the stream is capturing a graph.")?;
         }
+        self.explain_tags(f, size)?;
         match self.limit {
+            _ if self.held_to_max => Ok(()),
             Some(limit) if self.is_limited() => {
                 write!(f, " The memory limit leaves {} to allocate.", size(limit.saturating_sub(self.held())))
             }
@@ -245,8 +290,34 @@ impl OutOfMemory {
         }
     }
 
+    /// Writes what the tag of the request and the other tags hold. Writes nothing if no tag has limits, or none holds memory.
+    fn explain_tags<D: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, size: &impl Fn(u64) -> D) -> fmt::Result {
+        let TagShares { own, greatest, others } = self.tags;
+        if let Some(TagReport { tag, charge, max }) = own {
+            write!(f, " The tag {:#x} holds {}", tag.0, size(charge))?;
+            match max {
+                max if self.held_to_max => write!(f, ", and its `max` of {} refuses more.", size(max))?,
+                u64::MAX => f.write_str(".")?,
+                max => write!(f, " of its `max` of {}.", size(max))?,
+            }
+        }
+        if let Some((tag, charge)) = greatest {
+            write!(f, " The tag {:#x} holds {}.", tag.0, size(charge))?;
+            if others > charge {
+                write!(f, " Further tags hold {}.", size(others - charge))?;
+            }
+        }
+        if own.is_none() && greatest.is_none() {
+            return Ok(());
+        }
+        write!(f, " Memory without a tag has {}.", size(self.held().saturating_sub(self.tags.sum())))
+    }
+
     /// Writes the settings that would have helped. Writes nothing if no setting would help.
     fn advise(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.held_to_max {
+            return Ok(());
+        }
         if self.is_limited() && self.memory.free >= self.segment {
             f.write_str(" A higher limit would help: the device has enough free memory.")?;
         }
@@ -293,6 +364,8 @@ mod tests {
             supplied: false,
             expandable_available: true,
             capturing: false,
+            held_to_max: false,
+            tags: TagShares::default(),
         };
         change(&mut report);
         report.to_string()

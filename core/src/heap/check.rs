@@ -75,6 +75,18 @@ impl<S: Storage> Heap<S> {
     }
 }
 
+impl<S: Storage> Heap<S> {
+    /// Returns the bytes that the heap holds from the device, added up from its pages and ordinary segments.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let pages = self.sets.pages.within(0, u64::MAX).filter(|page| !page.asleep).map(|page| page.bytes);
+        let ordinary = self.segments().filter(|(_, segment)| segment.granule == 0).map(|(_, segment)| segment.bytes);
+        pages.sum::<u64>() + ordinary.sum::<u64>()
+    }
+}
+
 /// A walk over the segments of a heap, which checks each block and adds up the expected values of the counters.
 struct Walk<'a, S: Storage> {
     heap: &'a Heap<S>,

@@ -175,6 +175,33 @@ impl<S: Storage> Heap<S> {
         None
     }
 
+    /// Returns the bytes that [`detach_run`](Self::detach_run) would leave to be mapped for `size` bytes, in the run that
+    /// [`find_run`](Self::find_run) returns. Returns `None` without such a run.
+    pub(crate) fn bytes_to_map(&self, size: u64) -> Option<u64> {
+        let mut block = self.find_run(size)?;
+        let (mut held, mut lacking) = (0, 0);
+        loop {
+            let BlockEntry { size: whole, state, segment, next, .. } = self.blocks[block];
+            let part = if state == State::Unmapped {
+                let wanted: u64 = size - held;
+                wanted.next_multiple_of(self.segments[segment].granule).min(whole)
+            } else {
+                whole
+            };
+            lacking += if state == State::Unmapped { part } else { 0 };
+            held += part;
+            if held >= size {
+                return Some(lacking);
+            }
+            block = next;
+        }
+    }
+
+    /// Returns the bytes of a detached run that are to be mapped.
+    pub(crate) fn lacking_in(&self, run: Run) -> u64 {
+        self.of_run(run).filter(|(_, part)| part.state == State::Mapping).map(|(_, part)| part.size).sum()
+    }
+
     /// Detaches as many blocks of the run from `first` on as `size` bytes take, so the
     /// unmapped ones can be mapped without the lock. The last unmapped block is cut at the granule
     /// that completes the run.

@@ -93,6 +93,8 @@ pub(crate) struct Heap<S: Storage> {
     /// pages, since memory is parked and woken page by page. In a pool without a tag, granules go back to the device
     /// one by one.
     pub parkable: bool,
+    /// Whether a page is filled with zeroes before it leaves the heap (`clear` of the pool's tag).
+    pub clears: bool,
     /// Whether the heap is parked, or about to be parked: no request is served from the heap's memory, and the heap's
     /// pages stay as they are.
     pub asleep: bool,
@@ -142,6 +144,7 @@ impl_empty! {
         rules: Rules::unset(PoolKind::Small),
         retained,
         parkable,
+        clears,
         asleep,
         ended,
         tight: true,

@@ -46,3 +46,7 @@ mod sizes;
 mod start;
 #[cfg(not(loom))]
 mod straight;
+#[cfg(not(loom))]
+mod tenants;
+#[cfg(not(loom))]
+mod tenants_campaign;

@@ -82,6 +82,7 @@ pub const CACHALOT_BOUND_LIMIT: cachalot_bound = 1;
 pub const CACHALOT_BOUND_FRACTION: cachalot_bound = 2;
 pub const CACHALOT_BOUND_DEVICE: cachalot_bound = 3;
 pub const CACHALOT_BOUND_OTHER: cachalot_bound = 4;
+pub const CACHALOT_BOUND_TAG: cachalot_bound = 5;
 
 pub const CACHALOT_STAGE_WAITING: cachalot_stage = 1;
 pub const CACHALOT_STAGE_OBSERVING: cachalot_stage = 2;
@@ -285,6 +286,31 @@ pub struct cachalot_remaining_memory {
     pub parked_bytes: u64,
 }
 
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_tag_limits {
+    pub struct_size: usize,
+    pub max_bytes: u64,
+    pub low_bytes: u64,
+    pub weight: u32,
+    pub clear: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_tag_report {
+    pub struct_size: usize,
+    pub charge_bytes: u64,
+    pub live_bytes: u64,
+    pub cached_bytes: u64,
+    pub max_bytes: u64,
+    pub low_bytes: u64,
+    pub refusals: u64,
+    pub given_bytes: u64,
+    pub weight: u32,
+    pub clear: u32,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct cachalot_extent {
@@ -412,6 +438,11 @@ pub struct cachalot_oom_report {
     pub spare_bytes: u64,
     pub pinned_bytes: u64,
     pub parked_bytes: u64,
+    pub tag: u64,
+    pub tag_bytes: u64,
+    pub tag_max_bytes: u64,
+    pub tag_refused: u32,
+    pub reserved: u32,
 }
 
 #[derive(Clone, Copy, Debug)]

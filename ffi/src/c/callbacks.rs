@@ -208,6 +208,7 @@ pub(crate) fn number_of(action: Action) -> cachalot_action {
 
 /// Converts a report to the C structure.
 fn describe(report: &OutOfMemory, text: *const c_char) -> cachalot_oom_report {
+    let own = report.tags.own;
     cachalot_oom_report {
         struct_size: size_of::<cachalot_oom_report>(),
         text,
@@ -229,5 +230,10 @@ fn describe(report: &OutOfMemory, text: *const c_char) -> cachalot_oom_report {
         spare_bytes: report.spare,
         pinned_bytes: report.pinned,
         parked_bytes: report.parked,
+        tag: own.map_or(0, |own| own.tag.0.get()),
+        tag_bytes: own.map_or(0, |own| own.charge),
+        tag_max_bytes: own.map_or(0, |own| if own.max == u64::MAX { 0 } else { own.max }),
+        tag_refused: report.held_to_max.into(),
+        reserved: 0,
     }
 }

@@ -7,4 +7,5 @@ mod pools;
 mod settings;
 mod statistics;
 mod streams;
+mod tenants;
 mod texts;

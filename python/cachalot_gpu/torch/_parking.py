@@ -169,6 +169,66 @@ def parked(tag: str, device: Device = None) -> dict[str, int | str]:
     return {"state": _STATES[report.state], **sizes}
 
 
+def limit_tag(
+    tag: str,
+    *,
+    max: int | None = None,
+    low: int = 0,
+    weight: int = 100,
+    clear: bool = False,
+    device: Device = None,
+) -> None:
+    """Sets the limits of the memory of a tag, in the words of Linux's control groups. All sizes are in bytes, and of
+    what :func:`tag_held` returns as ``charge``. Needs :func:`enable`.
+
+    Args:
+        max: the most that the tag may hold. A request beyond it has free memory of the tag given back first, and then
+            fails. ``None``: no limit.
+        low: memory of the tag that goes back for nobody else. It reserves nothing.
+        weight: the share of the tag where memory is short: who holds the most above ``low``, divided by the weight,
+            gives free memory back first. Memory without limits has a weight of 100.
+        clear: whether other pools never see what was in a page of the tag.
+
+    Raises:
+        CachalotError: cachalot is not PyTorch's whole allocator; ``low`` is above ``max``; a number is negative or too
+            large.
+    """
+    require()
+    index = device_index(device)
+    most = 0xFFFF_FFFF_FFFF_FFFF
+    if max is not None and not 0 < max <= most or not 0 <= low <= most or not 0 < weight < 1 << 32:
+        raise errors.CachalotError(f"limits of {tag!r}: `max` and `weight` are positive, and `low` is not negative")
+    limits = _library.TagLimits(ctypes.sizeof(_library.TagLimits), max or 0, low, weight, int(clear))
+    with _lock:
+        number = _numbers.setdefault(tag, len(_numbers) + 1)
+    _library.library().cachalot_tag_limit(_handle.require(), index, number, ctypes.byref(limits))
+
+
+def unlimit_tag(tag: str, device: Device = None) -> None:
+    """Removes the limits of a tag."""
+    with _lock:
+        number = _numbers.setdefault(tag, len(_numbers) + 1)
+    _library.library().cachalot_tag_limit(_handle.require(), device_index(device), number, None)
+
+
+def tag_held(tag: str, device: Device = None) -> dict[str, int | bool | None]:
+    """Returns what the memory of a tag holds, in bytes: ``charge`` (all that it holds of the GPU), of it ``live`` and
+    ``cached``, its limits ``max`` (``None``: no limit), ``low``, ``weight`` (0: no limits are set) and ``clear``, and
+    so far ``refusals`` (requests that failed because of ``max``) and ``given`` (what went back because of limits).
+
+    Raises:
+        CachalotError: no memory has the tag, and it has no limits.
+    """
+    with _lock:
+        number = _numbers.get(tag)
+    if number is None:
+        raise errors.CachalotError(f"no memory has the tag {tag!r}: use tag() or limit_tag() first")
+    report = _library.TagReport(struct_size=ctypes.sizeof(_library.TagReport))
+    _library.library().cachalot_tag_held(_handle.require(), device_index(device), number, ctypes.byref(report))
+    held = {name.removesuffix("_bytes"): getattr(report, name) for name, _ in report._fields_[1:]}
+    return {**held, "max": held["max"] or None, "clear": bool(held["clear"])}
+
+
 def remaining(device: Device = None) -> dict[str, int]:
     """Returns what is on the GPU, by name and in bytes: once everything was parked, what remains there.
     ``used`` is the memory in use by all processes, the sum of ``block``, ``pending``, ``cached``, ``spare``,

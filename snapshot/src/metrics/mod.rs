@@ -12,7 +12,7 @@ mod text;
 #[cfg(feature = "files")]
 use crate::model::Snapshot;
 use cachalot_core::{
-    Allocator, DeviceIndex, DeviceMemory, Error, Lock, Segments, Statistic, StatisticKind, Stats, Storage,
+    Allocator, DeviceIndex, DeviceMemory, Error, Lock, Segments, Statistic, StatisticKind, Stats, Storage, TagUse,
 };
 use figures::Figures;
 use text::{Family, Kind, MetricsText};
@@ -81,7 +81,53 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
             text.by_device(&Family { name, kind, unit: statistic.unit, help: statistic.text }, &values);
         }
     }
+    by_tag(&mut text, allocator)?;
     Ok(text.end())
+}
+
+/// The figure of a family, from what a tag holds. `None` leaves the tag out.
+type OfTag = fn(&TagUse) -> Option<u64>;
+
+/// Writes the families of tags.
+fn by_tag<D: DeviceMemory, R: Lock, S: Storage>(
+    text: &mut MetricsText,
+    allocator: &Allocator<D, R, S>,
+) -> Result<(), Error> {
+    let mut tags = Vec::new();
+    for device in (0..allocator.device_count()).map(DeviceIndex) {
+        let mut last = None;
+        while let Some(tag) = allocator.next_tag(device, last)? {
+            // A tag whose last pool is gone since has no figures.
+            if let Ok(held) = allocator.tag_use(device, tag) {
+                tags.push((i64::from(device.0), tag, held));
+            }
+            last = Some(tag);
+        }
+    }
+    let families: [(Family<'_>, OfTag); 6] = [
+        (gauge("cachalot_tag_charge_bytes", "bytes", "Memory held from the device by the pools of a tag."), |held| {
+            Some(held.charge)
+        }),
+        (gauge("cachalot_tag_live_bytes", "bytes", "Memory of blocks in use, by tag."), |held| Some(held.live)),
+        (gauge("cachalot_tag_max_bytes", "bytes", "Most memory that the pools of a tag may hold."), |held| {
+            held.limits?.max
+        }),
+        (gauge("cachalot_tag_low_bytes", "bytes", "Memory of a tag that goes back for nobody else."), |held| {
+            held.limits.map(|limits| limits.low)
+        }),
+        (
+            counter("cachalot_tag_refused_requests", "requests", "Requests refused because of the tag's limit."),
+            |held| held.limits.map(|_| held.refusals),
+        ),
+        (counter("cachalot_tag_given_bytes", "bytes", "Memory that went back because of limits of tags."), |held| {
+            held.limits.map(|_| held.given)
+        }),
+    ];
+    for (family, of) in families {
+        let values: Vec<_> = tags.iter().filter_map(|(device, tag, held)| Some((*device, *tag, of(held)?))).collect();
+        text.by_tag(&family, &values);
+    }
+    Ok(())
 }
 
 /// Writes the version of the library, and the settings in force and the GPU of every device.

@@ -1,6 +1,7 @@
 //! The text of metrics.
 
 use super::figures::{DeviceFigures, Figures, PlaceFigures};
+use cachalot_core::Tag;
 use std::fmt::Write as _;
 
 /// The kind of a family.
@@ -77,6 +78,18 @@ impl MetricsText {
         let suffix = if family.kind == Kind::Counter { "_total" } else { "" };
         for (device, value) in values {
             self.line(format_args!("{}{suffix}{{device=\"{device}\"}} {value}", family.name));
+        }
+    }
+
+    /// Writes a family with a value for each tag of each device. Writes nothing without values.
+    pub(super) fn by_tag(&mut self, family: &Family<'_>, values: &[(i64, Tag, u64)]) {
+        if values.is_empty() {
+            return;
+        }
+        self.head(family);
+        let suffix = if family.kind == Kind::Counter { "_total" } else { "" };
+        for (device, Tag(tag), value) in values {
+            self.line(format_args!("{}{suffix}{{device=\"{device}\",tag=\"{tag}\"}} {value}", family.name));
         }
     }
 

@@ -56,7 +56,7 @@ macro_rules! structures {
 structures! {
     cachalot_block cachalot_outlook cachalot_fit cachalot_pages cachalot_reclaimed cachalot_park_report
     cachalot_remaining_memory cachalot_statistics cachalot_plan_report cachalot_plan_result cachalot_tune_report
-    cachalot_device
+    cachalot_device cachalot_tag_limits cachalot_tag_report
 }
 
 /// Returns a structure with the size set, and all other fields 0.
@@ -295,6 +295,8 @@ functions! {
     remaining = cachalot_remaining(device: c_int, out: &mut cachalot_remaining_memory);
     park_elsewhere = cachalot_park_elsewhere(device: c_int, tag: u64, on: c_int);
     park_retain = cachalot_park_retain(device: c_int, host_bytes: u64);
+    tag_limit = cachalot_tag_limit(device: c_int, tag: u64, limits: *const cachalot_tag_limits);
+    tag_held = cachalot_tag_held(device: c_int, tag: u64, out: &mut cachalot_tag_report);
     range_reserve = cachalot_range_reserve(device: c_int, max_bytes: usize, out: *mut cachalot_range);
     stats = cachalot_stats(device: c_int, out: &mut cachalot_statistics);
     stat = cachalot_stat(device: c_int, key: *const c_char, out: &mut i64);

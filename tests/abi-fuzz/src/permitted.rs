@@ -123,7 +123,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_unpin => (false, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
         cachalot_export_fd => (true, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
         cachalot_set_memory_fraction => (true, &[(CACHALOT_ERROR_INVALID_FRACTION, MISTAKE)]),
-        cachalot_pool_create | cachalot_pool_retain | cachalot_plan => (false, &[NO_SENSE]),
+        cachalot_pool_create | cachalot_pool_retain | cachalot_plan | cachalot_tag_limit => (false, &[NO_SENSE]),
         cachalot_pool_release | cachalot_pool_users => (false, &[NO_POOL]),
         cachalot_pool_empty => (true, &[NO_POOL]),
         // Calls the driver for the identity of the stream.
@@ -137,6 +137,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         }
         cachalot_wake_stream => (true, &[NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES]),
         cachalot_parked | cachalot_park_elsewhere => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
+        cachalot_tag_held => (false, &[NO_TAG, NO_SENSE]),
         // As for the beginning of a route.
         cachalot_parked_stream => (true, &[NO_STREAM, NO_PAGES]),
         cachalot_park_retain => (true, &[NO_PAGES]),

@@ -27,6 +27,8 @@ static cachalot_pages any_pages UNUSED = CACHALOT_PAGES_INIT;
 static cachalot_reclaimed any_reclaimed UNUSED = CACHALOT_RECLAIMED_INIT;
 static cachalot_park_report any_park UNUSED = CACHALOT_PARK_REPORT_INIT;
 static cachalot_remaining_memory any_remaining UNUSED = CACHALOT_REMAINING_MEMORY_INIT;
+static cachalot_tag_limits any_limits UNUSED = CACHALOT_TAG_LIMITS_INIT;
+static cachalot_tag_report any_tag UNUSED = CACHALOT_TAG_REPORT_INIT;
 static cachalot_statistics any_statistics UNUSED = CACHALOT_STATISTICS_INIT;
 static cachalot_plan_report any_plan UNUSED = CACHALOT_PLAN_REPORT_INIT;
 static cachalot_tune_report any_tune UNUSED = CACHALOT_TUNE_REPORT_INIT;
@@ -102,6 +104,8 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_park_elsewhere, (allocator, device, 1, 0))                                         \
   DEVICE_CALL(cachalot_remaining, (allocator, device, &any_remaining))                                    \
   DEVICE_CALL(cachalot_park_retain, (allocator, device, 0))                                               \
+  DEVICE_CALL(cachalot_tag_limit, (allocator, device, 1, &any_limits))                                    \
+  DEVICE_CALL(cachalot_tag_held, (allocator, device, 1, &any_tag))                                        \
   DEVICE_CALL(cachalot_range_reserve, (allocator, device, 100, &any_range))                               \
   DEVICE_CALL(cachalot_stats, (allocator, device, &any_statistics))                                       \
   DEVICE_CALL(cachalot_stat, (allocator, device, "num_ooms", &any_number))                                \

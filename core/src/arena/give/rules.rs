@@ -12,7 +12,7 @@ use core::cell::Cell;
 use core::iter::{from_fn, once};
 
 /// The order of pools and kinds in which the whole cache goes back: PyTorch's.
-pub(super) fn by_pool(pool: u32) -> [PoolKind; 2] {
+pub(in crate::arena) fn by_pool(pool: u32) -> [PoolKind; 2] {
     if pool == 0 { [PoolKind::Large, PoolKind::Small] } else { [PoolKind::Small, PoolKind::Large] }
 }
 

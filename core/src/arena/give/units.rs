@@ -245,6 +245,34 @@ impl<P: Platform> Heaps<P> {
         })
     }
 
+    /// Returns free memory of the heap in `slot` for `wanted` bytes: a segment, or adjacent pages and no more of them than
+    /// needed, of at most `most` bytes in all; from the largest block that has any. A private pool in use gives, too: its tag
+    /// has limits, and no captured graph has its memory.
+    pub(in crate::arena) fn unit_within(&self, slot: u32, wanted: u64, most: u64) -> Option<Unit> {
+        let heap = self.lock(slot);
+        if heap.asleep || heap.is_empty() {
+            return None;
+        }
+        let heap = &*heap;
+        down(heap, heap.sets.free.last(heap.blocks.entries())).find_map(|block| {
+            if let Some(segment) = Unit::segment(heap, slot, block) {
+                return Some(segment).filter(|segment| segment.bytes <= most);
+            }
+            let BlockEntry { addr, size, backing, .. } = heap.blocks[block];
+            let pages = (backing != Backing::Ordinary).then(|| heap.sets.pages.within_down(addr, addr + size))?;
+            // From the highest page down: the low addresses serve the next requests.
+            let (mut at, mut bytes) = (0, 0);
+            for page in pages.filter(|page| page.is_movable() && page.bytes <= most) {
+                let is_adjacent = bytes == 0 || page.end() == at;
+                if bytes >= wanted || !is_adjacent || bytes + page.bytes > most {
+                    break;
+                }
+                (at, bytes) = (page.at, bytes + page.bytes);
+            }
+            (bytes > 0).then(|| Unit::new(UnitKind::Pages, heap, slot, block, at, bytes))
+        })
+    }
+
     /// Iterates over the units of the heap in `slot` in the order in which the whole cache goes back: the segments,
     /// then the pages, which go together.
     pub(in crate::arena) fn units_of(&self, slot: u32) -> impl Iterator<Item = Unit> {

@@ -185,6 +185,7 @@ impl<P: Platform> Heaps<P> {
             debug_assert!(heap.is_empty(), "a vacant pair has no segment");
             heap.begin(stream, pool, registry.rules_of(pool, kind, supplied), registry.policy.suballocator(kind));
             heap.parkable = registry.pools[pool as usize].tag.is_some();
+            heap.clears = registry.clears(pool);
             heap.mark(false, registry.pools[pool as usize].asleep);
             heap.retained = pool != 0 && !registry.is_unused(pool);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);

@@ -69,6 +69,7 @@ impl<P: Platform> Heaps<P> {
             let was_released = registry.is_released(pool);
             registry.pools[pool as usize].users += 1;
             if was_released {
+                registry.pools[pool as usize].captured = false;
                 self.apply_pool_options(&mut registry, pool, options);
                 self.apply_use(&registry, pool);
             }
@@ -140,6 +141,7 @@ impl<P: Platform> Heaps<P> {
                 let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
                 heap.set_rules(registry.rules_of(pool, kind, supplied));
                 heap.parkable = registry.pools[pool as usize].tag.is_some();
+                heap.clears = registry.clears(pool);
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::split_rules::{PoolMemory, Rules};
-use crate::pool::{PoolId, PoolOptions, Route, Tag};
+use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, impl_empty};
 use crate::tables::atomic_map::AtomicMap;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
@@ -85,6 +85,7 @@ impl<S: Storage> SharedPool<S> {
 
 /// Part of a pool that the registry's lock protects.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "four conditions that do not depend on each other")]
 pub(crate) struct PoolEntry {
     /// Name of the pool.
     pub id: PoolId,
@@ -103,6 +104,24 @@ pub(crate) struct PoolEntry {
     pub asleep: bool,
     /// Whether the default pool serves requests for the pool while the pool is parked.
     pub elsewhere: bool,
+    /// Whether a captured graph has memory of the pool, to which it writes at every replay: free memory stays then.
+    pub captured: bool,
+}
+
+/// A tag with limits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TagEntry {
+    pub tag: Tag,
+    /// The limits. `None` ⟺ the entry is vacant.
+    pub limits: Option<TagLimits>,
+    /// Bytes of growth in progress, which are in no heap yet, or in a heap since a moment ago.
+    pub growing: u64,
+    /// Bytes about to go back, which are in a heap still, or in none since a moment ago.
+    pub giving: u64,
+    /// Number of requests refused because of `max`.
+    pub refusals: u64,
+    /// Bytes that went back because of the limits of a tag.
+    pub given: u64,
 }
 
 /// Route of requests into a pool. Later routes take precedence over earlier routes.
@@ -176,6 +195,8 @@ pub(crate) struct Registry<S: Storage> {
     tagged: Link,
     /// Number of pools in `tagged`.
     tagged_count: u32,
+    /// Tags with limits. Few, and looked at only where a heap grows or memory is short.
+    pub limited: S::Table<TagEntry>,
     /// Nodes of the sets `named`, `vacant_pools` and `tagged`.
     pool_nodes: RadixTree<S>,
     /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
@@ -210,6 +231,7 @@ impl_empty! {
         vacant_pools,
         tagged,
         tagged_count,
+        limited,
         pool_nodes,
         routes,
         routes_len,
@@ -305,6 +327,60 @@ impl<S: Storage> Registry<S> {
         (self.pools[found as usize].tag == Some(tag)).then_some(found)
     }
 
+    /// Iterates over the numbers of the pools with `tag`.
+    pub(crate) fn pools_with(&self, tag: Tag) -> impl Iterator<Item = u32> {
+        core::iter::successors(self.next_tagged(0, tag), move |&pool| self.next_tagged(pool + 1, tag))
+    }
+
+    /// Returns the number of the first tag above `after` that a pool has, or of the lowest one.
+    pub(crate) fn next_tag(&self, after: Option<Tag>) -> Option<Tag> {
+        let least =
+            Key { major: after.map_or(0, |tag| tag.0.get()), minor: if after.is_some() { u64::MAX } else { 0 } };
+        let found = self.pool_nodes.at_least(self.tagged, least, tag_of(&self.pools))?;
+        self.pools[found as usize].tag
+    }
+
+    /// Returns the place of a tag's entry in `limited`, if the tag has limits.
+    pub(crate) fn limited_tag(&self, tag: Tag) -> Option<usize> {
+        self.limited.iter().position(|entry| entry.tag == tag && entry.limits.is_some())
+    }
+
+    /// Returns the place of the entry for the tag of `pool`, if the tag has limits.
+    pub(crate) fn limited_pool(&self, pool: u32) -> Option<usize> {
+        self.limited_tag(self.pools[pool as usize].tag?)
+    }
+
+    /// Returns whether pages that leave `pool` are filled with zeroes.
+    pub(crate) fn clears(&self, pool: u32) -> bool {
+        self.limited_pool(pool).is_some_and(|at| self.limited[at].limits.is_some_and(|limits| limits.clear))
+    }
+
+    /// Sets or removes the limits of a tag.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table of limited tags is full.
+    pub(crate) fn set_limits(&mut self, tag: Tag, limits: Option<TagLimits>) -> Result<(), CapacityError> {
+        // The tag's own entry is used again, with its counts, also while a growth begun under earlier limits is in
+        // progress; a further tag takes only an entry with no growth.
+        let own = self.limited.iter().position(|entry| entry.tag == tag);
+        let vacant =
+            || self.limited.iter().position(|entry| entry.limits.is_none() && (entry.growing, entry.giving) == (0, 0));
+        match (own.or_else(vacant), limits) {
+            (Some(at), limits) if self.limited[at].tag == tag => self.limited[at].limits = limits,
+            (_, None) => {}
+            (Some(at), limits) => {
+                self.limited[at] = TagEntry { tag, limits, growing: 0, giving: 0, refusals: 0, given: 0 }
+            }
+            (None, limits) => {
+                if !self.limited.make_room(1) {
+                    return Err(CapacityError);
+                }
+                self.limited.add(TagEntry { tag, limits, growing: 0, giving: 0, refusals: 0, given: 0 });
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that the set of tags has the existing pools with a tag, and no other.
     ///
     /// # Errors
@@ -367,8 +443,17 @@ impl<S: Storage> Registry<S> {
     /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new
     /// number. Returns `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
-        let entry =
-            PoolEntry { id, users: 1, requests: 0, exists: true, options, tag: None, asleep: false, elsewhere: false };
+        let entry = PoolEntry {
+            id,
+            users: 1,
+            requests: 0,
+            exists: true,
+            options,
+            tag: None,
+            asleep: false,
+            elsewhere: false,
+            captured: false,
+        };
         // The lowest vacant number first: walks over all numbers stay short.
         let vacant = self.pool_nodes.first(self.vacant_pools);
         let pool = if let Some(vacant) = vacant {

@@ -40,6 +40,8 @@ impl<P: Platform> Mapper<'_, P> {
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(run) = self.detach_run(request)? else { return Ok(None) };
         let detached = Undo::by(|| self.unmap_run(request.slot, run));
+        let lacking = self.device.heaps.lock(request.slot).lacking_in(run);
+        let Ok(_charged) = self.device.charge_tag(request, lacking) else { return Ok(None) };
         if !self.map_run(request, run)? {
             return Ok(None);
         }
@@ -198,8 +200,10 @@ impl<P: Platform> Mapper<'_, P> {
         result
     }
 
-    /// Unmaps the pages of a detached block, and gives the addresses up.
+    /// Unmaps the pages of a detached block, which become spare, and gives the addresses up. Pages of a tag with `clear` are
+    /// filled with zeroes before.
     pub(in crate::arena) fn unmap_detached(&self, slot: u32, block: u32) -> Result<(), Error> {
+        self.device.clear_detached(slot, block)?;
         self.give_up_detached(slot, block, |range| self.unmap_pages(slot, range))
     }
 
@@ -258,15 +262,20 @@ impl<P: Platform> Mapper<'_, P> {
     pub(in crate::arena) fn range_to_reserve(&self, kind: PoolKind) -> Result<(u64, u64), Error> {
         let total = self.device.memory_info()?.total;
         let largest = total + total / RESERVE_EXTRA;
-        let config = self.device.settings.config.lock();
-        let wanted = config.expandable_segments_reserve().map_or(largest, |reserve| reserve.bytes(total).min(largest));
+        let reserve = self.device.settings.config.lock().expandable_segments_reserve();
+        let wanted = reserve.map_or(largest, |reserve| reserve.bytes(total).min(largest));
+        let granule = self.granule(kind);
+        Ok((wanted.max(granule).next_multiple_of(granule), granule))
+    }
+
+    /// Returns the length of the granules of a new range of addresses, in bytes.
+    pub(in crate::arena) fn granule(&self, kind: PoolKind) -> u64 {
         // A granule is as long as an ordinary shared segment of the same kind, rounded to the device's
         // granularity.
         let segment = match kind {
             PoolKind::Small => SMALL_SEGMENT,
-            PoolKind::Large => config.large_segment_size(),
+            PoolKind::Large => self.device.settings.config.lock().large_segment_size(),
         };
-        let granule = segment.next_multiple_of(self.memory.granularity());
-        Ok((wanted.max(granule).next_multiple_of(granule), granule))
+        segment.next_multiple_of(self.memory.granularity())
     }
 }

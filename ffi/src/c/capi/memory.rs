@@ -2,8 +2,9 @@
 
 use crate::c::abi::{
     CACHALOT_BOUND_DEVICE, CACHALOT_BOUND_FRACTION, CACHALOT_BOUND_LIMIT, CACHALOT_BOUND_NONE, CACHALOT_BOUND_OTHER,
-    CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE,
-    cachalot_allocator, cachalot_block, cachalot_fit, cachalot_outlook, cachalot_status, cachalot_stream,
+    CACHALOT_BOUND_TAG, CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN,
+    CACHALOT_WOULD_RELEASE, cachalot_allocator, cachalot_block, cachalot_fit, cachalot_outlook, cachalot_status,
+    cachalot_stream,
 };
 use crate::c::boundary;
 use crate::c::device::{of_stream, refuse};
@@ -263,6 +264,7 @@ pub unsafe extern "C" fn cachalot_would_fit(
                 Some(Bound::Limit) => CACHALOT_BOUND_LIMIT,
                 Some(Bound::Fraction) => CACHALOT_BOUND_FRACTION,
                 Some(Bound::Device) => CACHALOT_BOUND_DEVICE,
+                Some(Bound::TagMax) => CACHALOT_BOUND_TAG,
                 Some(_) => CACHALOT_BOUND_OTHER,
             },
             reserved: 0,

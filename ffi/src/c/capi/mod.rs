@@ -16,6 +16,7 @@ pub(crate) mod pools;
 mod ranges;
 mod simulated;
 mod statistics;
+mod tenants;
 mod tuning;
 mod version;
 
@@ -32,5 +33,6 @@ pub use pools::*;
 pub use ranges::*;
 pub use simulated::*;
 pub use statistics::*;
+pub use tenants::*;
 pub use tuning::*;
 pub use version::*;

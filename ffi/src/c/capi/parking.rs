@@ -31,7 +31,7 @@ unsafe impl Versioned for cachalot_remaining_memory {
 }
 
 /// Converts a tag from C.
-fn tag_of(tag: u64) -> Outcome<Tag> {
+pub(super) fn tag_of(tag: u64) -> Outcome<Tag> {
     NonZeroU64::new(tag).map(Tag).ok_or_else(|| Status::argument(format_args!("0 is no tag")))
 }
 

@@ -5,6 +5,7 @@ use crate::abi::{self, blank, pointer, stream};
 use crate::world::add;
 use cachalot::c::abi::{
     CACHALOT_ROUTE_THREAD, cachalot_block, cachalot_park_report, cachalot_pool, cachalot_statistics,
+    cachalot_tag_report,
 };
 #[allow(clippy::wildcard_imports, reason = "the header's numbers")]
 use cachalot::c::status::*;
@@ -47,7 +48,7 @@ impl Worker {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         let unknown = cachalot_pool { first: 77, second: 1 << 50 };
         let mut users = 0;
-        match self.rng.u8(..9) {
+        match self.rng.u8(..10) {
             0 => allocator.pool_release(device, unknown).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
             1 => allocator.pool_users(device, unknown, &mut users).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
             2 => allocator.pool_empty(device, unknown).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
@@ -61,6 +62,10 @@ impl Worker {
             7 => {
                 let mut report = blank::<cachalot_park_report>();
                 allocator.parked(device, 1 << 50, &mut report).must_be(CACHALOT_ERROR_UNKNOWN_TAG);
+            }
+            8 => {
+                let mut report = blank::<cachalot_tag_report>();
+                allocator.tag_held(device, 1 << 50, &mut report).must_be(CACHALOT_ERROR_UNKNOWN_TAG);
             }
             _ => allocator.park_elsewhere(device, 1 << 50, 1).must_be(CACHALOT_ERROR_UNKNOWN_TAG),
         }

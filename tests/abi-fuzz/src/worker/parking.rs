@@ -9,7 +9,8 @@ use crate::places::{Change, Domain, Kind, Rest, Stream};
 use crate::world::{Group, add};
 use cachalot::c::abi::{
     CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
-    CACHALOT_ROUTE_THREAD, CACHALOT_WAKING, cachalot_park_report, cachalot_pool,
+    CACHALOT_ROUTE_THREAD, CACHALOT_WAKING, cachalot_park_report, cachalot_pool, cachalot_tag_limits,
+    cachalot_tag_report,
 };
 use cachalot::c::status::{
     CACHALOT_ERROR_DRIVER, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK,
@@ -82,6 +83,9 @@ impl Worker {
             self.world.allocator.pool_tag(device as i32, pool, tag).judge(self.situation() | mapped);
             made.push(pool);
         }
+        if self.rng.bool() {
+            self.limit_tag(device, tag);
+        }
         self.say(|| format!("group {tag} ordinary {ordinary}"));
         Arc::new(Group {
             device,
@@ -94,6 +98,23 @@ impl Worker {
             owner,
             routed: Mutex::default(),
         })
+    }
+
+    /// Sets limits of a tag that refuse no request: what the tag keeps, how much it gives, and whether its pages are cleared.
+    fn limit_tag(&mut self, device: usize, tag: u64) {
+        let mut limits = abi::blank::<cachalot_tag_limits>();
+        limits.low_bytes = self.rng.u64(..64 << 20);
+        limits.weight = self.rng.u32(..300);
+        limits.clear = self.rng.u32(..2);
+        let allocator = self.world.allocator;
+        allocator.tag_limit(device as i32, tag, &raw const limits).judge(self.situation());
+        let mut held = abi::blank::<cachalot_tag_report>();
+        if allocator.tag_held(device as i32, tag, &mut held).judge(self.situation()) {
+            let as_set = (held.low_bytes, held.clear) == (limits.low_bytes, limits.clear);
+            if !as_set || held.cached_bytes > held.charge_bytes || held.max_bytes != 0 {
+                finding::report_at("tag", 0, 0, &format!("limits {limits:?} of tag {tag} are {held:?}"));
+            }
+        }
     }
 
     /// Requests a block of a pool, with a route of the thread.

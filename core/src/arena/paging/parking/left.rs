@@ -20,7 +20,7 @@ impl<P: Platform> Mapper<'_, P> {
     ///
     /// # Errors
     /// The last error, if the device fails each time: copies may be in progress.
-    pub(super) fn end_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
+    pub(in crate::arena) fn end_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
         let finish = || self.device.call(|_| contents.mark().and_then(|mark| contents.finish(mark)));
         // An error may be that of an earlier copy, and says nothing of the others.
         let mut ended = finish();

@@ -158,6 +158,11 @@ impl<P: Platform> Parker<'_, P> {
         if let Some(_permission) = self.mapper.may_record() {
             device.wait_for_events()?;
         }
+        while device.give_by_shares(bytes)? > 0 {
+            if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
+                return Ok(true);
+            }
+        }
         device.release_cached(None)?;
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
     }

@@ -65,6 +65,11 @@ impl<P: Platform> Mapper<'_, P> {
         if !capturing {
             device.wait_for_events()?;
             self.wait_for_departures()?;
+            while device.give_by_shares(bytes)? > 0 {
+                if attempt()? {
+                    return Ok(());
+                }
+            }
             let releases = device.settings.policy().releases_cache();
             let again = || Ok(attempt()?.then_some(()));
             let committed = if releases { device.release_and_retry(again) } else { again() };

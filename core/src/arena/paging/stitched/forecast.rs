@@ -50,8 +50,7 @@ impl<P: Platform> Stitcher<'_, P> {
             return Ok(Some(0));
         }
         let lacking = PagedHeap(&mut self.device().heaps.lock(request.slot)).lacking(request.size);
-        let whole = Lacking { needed: request.size.next_multiple_of(self.step()), beside: 0 };
-        let Lacking { needed, beside } = lacking.unwrap_or(whole);
+        let Lacking { needed, beside } = lacking.unwrap_or(self.whole(request));
         if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
             return Ok(None);
         }
@@ -61,6 +60,17 @@ impl<P: Platform> Stitcher<'_, P> {
         let departed = (pages.spare + pages.departed).saturating_sub(spare);
         let movable = if may_move { self.movable_bytes(request)?.saturating_sub(beside) + departed } else { 0 };
         Ok(Some(new.saturating_sub(movable)))
+    }
+
+    /// Returns what a heap without addresses would lack for a request.
+    fn whole(&self, request: &Request) -> Lacking {
+        Lacking { needed: request.size.next_multiple_of(self.step()), beside: 0 }
+    }
+
+    /// Returns the bytes to be mapped in the request's heap for the request.
+    pub(in crate::arena) fn bytes_to_map(&self, request: &Request) -> u64 {
+        let lacking = PagedHeap(&mut self.device().heaps.lock(request.slot)).lacking(request.size);
+        lacking.unwrap_or(self.whole(request)).needed
     }
 
     /// Returns the free block for a request in the stream's heap of the other kind.

@@ -138,6 +138,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         let device = self.device();
         let lost = Cell::new(false);
         let room = Undo::by(|| self.release_room(request.slot, held, lost.get()));
+        let Ok(_charged) = device.charge_tag(request, held.needed) else { return Ok(None) };
         let mut hand = Hand::empty(self.mapper);
         if !self.provide(request, &held, allowed, &mut hand.batch)? {
             return Ok(None);

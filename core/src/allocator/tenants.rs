@@ -1,0 +1,63 @@
+//! Tenants: the limits of tags, and what each tag holds.
+
+use super::Allocator;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::pool::{Tag, TagLimits, TagUse};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DeviceIndex;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Sets the limits of all private pools with `tag` on a device, present and future; `None` removes the limits. Pools get
+    /// tags from [`Parking::tag_pool`](crate::Parking::tag_pool).
+    ///
+    /// * `max`: a request whose pool would have to grow beyond it has free memory of the tag given back first. If that does
+    ///   not suffice, the request is refused, and memory of others stays. A lower `max` gives nothing back by itself. Parked
+    ///   memory wakes in spite of it.
+    /// * `low` and `weight`: where memory is short, free memory goes back from who holds the most above `low`, divided by the
+    ///   weight. Memory without a limited tag has a `low` of 0 and a weight of [`TagLimits::WEIGHT`]. `low` reserves nothing:
+    ///   it protects what the tag holds.
+    /// * `clear`: pages are filled with zeroes, in the order of their stream, before another pool can have them.
+    ///
+    /// Pools with limits give free memory back while they are in use, as no other private pools do, unless a request of a
+    /// graph capture was served from them. Their free blocks serve no requests of other pools (`use_on_oom`).
+    ///
+    /// Threads: any. Device: not called.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownDevice`], [`Error::TableFull`].
+    /// * [`Error::LimitsRefused`]: `weight` is 0, `low` is above `max`, or the device cannot fill memory, as `clear` needs.
+    pub fn limit_tag(&self, device: DeviceIndex, tag: Tag, limits: Option<TagLimits>) -> Result<(), Error> {
+        self.begin("limit_tag", device)?.limit_tag(tag, limits)
+    }
+
+    /// Returns what the pools with `tag` hold on a device. The heaps are read in turn, so the sums may disagree slightly
+    /// while threads allocate. Takes time for each heap of the tag, and none for blocks and segments.
+    ///
+    /// Threads: any. Device: not called.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownDevice`].
+    /// * [`Error::UnknownTag`]: no pool has the tag, and it has no limits.
+    pub fn tag_use(&self, device: DeviceIndex, tag: Tag) -> Result<TagUse, Error> {
+        let heaps = &self.arena(device)?.heaps;
+        let registry = heaps.registry.lock();
+        let is_known = registry.next_tagged(0, tag).is_some() || registry.limited_tag(tag).is_some();
+        if is_known { Ok(heaps.tag_use(&registry, tag)) } else { Err(Error::UnknownTag(tag)) }
+    }
+
+    /// Returns the lowest tag above `after` on a device that a pool has or that has limits; the lowest of all for `None`. A
+    /// program that calls this with each tag returned finds them all.
+    ///
+    /// Threads: any. Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn next_tag(&self, device: DeviceIndex, after: Option<Tag>) -> Result<Option<Tag>, Error> {
+        let registry = self.arena(device)?.heaps.registry.lock();
+        let limited = registry.limited.iter().filter(|entry| entry.limits.is_some()).map(|entry| entry.tag);
+        let limited = limited.filter(|&tag| Some(tag) > after).min();
+        Ok(registry.next_tag(after).into_iter().chain(limited).min())
+    }
+}

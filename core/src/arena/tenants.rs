@@ -1,0 +1,562 @@
+//! Tenants: tags with limits, in the words of Linux's control groups.
+//!
+//! ```text
+//! charge of a tag = Σ bytes that the heaps of its pools hold from the device      (`charge_of`, and nowhere else)
+//!
+//! heap grows ─ charge + growth > max ─▶ free memory of the tag goes back ─ still too much ─▶ refused, the device not called
+//! memory is short ─▶ (charge − low) / weight, the most first ─▶ free memory goes back, down to `low`
+//! ```
+//!
+//! The counters of the heaps make the charge, so nothing is to be undone if the device fails. Only growth in progress is
+//! counted apart ([`TagEntry::growing`]), from the comparison with `max` until the memory is in the heap: the sum is never
+//! too low. Only growth and release look at tags.
+//!
+//! Free memory of a private pool in use stays otherwise, since a captured graph may write to it. A pool with limits gives
+//! back as long as no request of a capture was served from it.
+
+use crate::arena::give::rules::by_pool;
+use crate::arena::give::units::{Unit, UnitKind};
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::heaps::registry::{Registry, TagEntry};
+use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::request::Request;
+use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::oom::{TagReport, TagShares};
+use crate::device::{Contents, ErrorKind, Segments, StreamOrder};
+use crate::error::Error;
+use crate::heap::block::BlockEntry;
+use crate::heap::split_rules::Source;
+use crate::pool::{Tag, TagLimits, TagUse};
+use crate::stats::Stat;
+use crate::tables::CapacityError;
+use crate::units::{DevicePtr, NO_STREAM};
+use core::cmp::Ordering;
+
+/// The kinds of heaps, in the order in which a tag gives back.
+const KINDS: [PoolKind; 2] = [PoolKind::Large, PoolKind::Small];
+
+/// Bytes that enter or leave the charge of a tag, from the decision until the counters of the heap have them.
+pub(in crate::arena) struct InProgress<'a, P: Platform> {
+    heaps: &'a Heaps<P>,
+    /// The place of the tag's entry.
+    entry: usize,
+    growing: u64,
+    giving: u64,
+}
+
+impl<P: Platform> Drop for InProgress<'_, P> {
+    fn drop(&mut self) {
+        let entry = &mut self.heaps.registry.lock().limited[self.entry];
+        entry.growing -= self.growing;
+        entry.giving -= self.giving;
+    }
+}
+
+/// The `max` of a tag does not allow growth.
+pub(in crate::arena) struct BeyondMax;
+
+/// How far a tag, or all memory without a limited tag, is above its `low`. Ordered by the bytes above `low` for each unit
+/// of weight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Share {
+    /// `None` for the memory without a limited tag.
+    tag: Option<Tag>,
+    /// Bytes above `low`.
+    over: u64,
+    weight: u32,
+}
+
+impl Share {
+    /// Returns the bytes to be given so that the share is as high as `next`, rounded up to 1.
+    fn down_to(&self, next: Option<Self>) -> u64 {
+        let level = |next: Self| u128::from(next.over) * u128::from(self.weight) / u128::from(next.weight);
+        // At most `over`, since `next` is not higher.
+        self.over.saturating_sub(next.map_or(0, level) as u64).max(1)
+    }
+}
+
+impl PartialOrd for Share {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Share {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // 96 bits: no overflow.
+        let of = |over: u64, weight: u32| u128::from(over) * u128::from(weight);
+        let number = |share: &Self| share.tag.map_or(0, |tag| tag.0.get());
+        of(self.over, other.weight).cmp(&of(other.over, self.weight)).then(number(other).cmp(&number(self)))
+    }
+}
+
+impl<P: Platform> Heaps<P> {
+    /// Returns the charge of a tag: the bytes that the heaps of its pools hold from the device. Parked memory does not count.
+    pub(in crate::arena) fn charge_of(&self, registry: &Registry<P::Storage>, tag: Tag) -> u64 {
+        self.sum_of(registry, tag, Stat::ReservedBytes)
+    }
+
+    /// Returns the sum of a statistic over the heaps of a tag's pools.
+    fn sum_of(&self, registry: &Registry<P::Storage>, tag: Tag, stat: Stat) -> u64 {
+        let pairs = registry.pools_with(tag).flat_map(|pool| registry.pairs_of(pool));
+        let slots = pairs.flat_map(|pair| KINDS.map(|kind| slot_of(pair, kind)));
+        // Two counts make the value, and the heap may change between the two.
+        slots.map(|slot| self.slot(slot).counters.current(stat).max(0) as u64).sum()
+    }
+
+    /// Returns the charge of a limited tag with the growth in progress.
+    fn charge_with_growth(&self, registry: &Registry<P::Storage>, entry: &TagEntry) -> u64 {
+        // Growth that ended before the registry was locked is in the counters, and no other is missing from `growing`.
+        entry.growing + self.charge_of(registry, entry.tag)
+    }
+
+    /// Returns the bytes of a limited tag that may go back for others.
+    fn above_low(&self, registry: &Registry<P::Storage>, entry: &TagEntry) -> u64 {
+        let low = entry.limits.map_or(0, |limits| limits.low);
+        self.charge_of(registry, entry.tag).saturating_sub(entry.giving).saturating_sub(low)
+    }
+
+    /// Iterates over the pairs of a tag's pools without memory of a captured graph.
+    fn giving_pairs(&self, tag: Tag) -> impl Iterator<Item = PairUse<'_, P>> {
+        let mut from = 0;
+        let pools = core::iter::from_fn(move || {
+            let registry = self.registry.lock();
+            loop {
+                let pool = registry.next_tagged(from, tag)?;
+                from = pool + 1;
+                if !registry.pools[pool as usize].captured {
+                    return Some(pool);
+                }
+            }
+        });
+        pools.flat_map(|pool| self.pairs_of(pool))
+    }
+
+    /// Returns what a tag holds.
+    pub(crate) fn tag_use(&self, registry: &Registry<P::Storage>, tag: Tag) -> TagUse {
+        let [charge, live, active] =
+            [Stat::ReservedBytes, Stat::AllocatedBytes, Stat::ActiveBytes].map(|stat| self.sum_of(registry, tag, stat));
+        let entry = registry.limited.iter().find(|entry| entry.tag == tag);
+        let (refusals, given) = entry.map_or((0, 0), |entry| (entry.refusals, entry.given));
+        let limits = entry.and_then(|entry| entry.limits);
+        TagUse { charge, live, cached: charge.saturating_sub(active), limits, refusals, given }
+    }
+}
+
+impl<'a, P: Platform> OnDevice<'a, P> {
+    /// Returns the bytes that the request's heap would grow by.
+    pub(in crate::arena) fn growth_bytes(self, request: &Request) -> u64 {
+        match self.heaps.source(request) {
+            // A smaller segment may do.
+            Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
+            Source::Device | Source::Host => self.segment_bytes(request),
+            Source::Expandable => {
+                let lacking = self.heaps.lock(request.slot).bytes_to_map(request.size);
+                let whole = || {
+                    let granule = self.mapper().map_or(1, |mapper| mapper.granule(request.kind));
+                    request.size.next_multiple_of(granule)
+                };
+                lacking.unwrap_or_else(whole)
+            }
+            Source::Stitched => self.stitcher().map_or(request.size, |stitcher| stitcher.bytes_to_map(request)),
+        }
+    }
+
+    /// Returns the tag of the request's pool and the bytes by which the growth for the request would exceed the tag's
+    /// `max`, if it would.
+    #[cold]
+    fn excess(self, request: &Request) -> Option<(Tag, u64)> {
+        if !self.flags.has(flags::TENANTS) {
+            return None;
+        }
+        let growth = self.growth_bytes(request);
+        let registry = self.heaps.registry.lock();
+        let entry = &registry.limited[registry.limited_pool(request.pool)?];
+        let max = entry.limits?.max?;
+        let sum = self.heaps.charge_with_growth(&registry, entry).saturating_add(growth);
+        (sum > max).then(|| (entry.tag, sum - max))
+    }
+
+    /// Returns whether the growth for the request would exceed the `max` of the tag of its pool.
+    pub(in crate::arena) fn is_held_to_max(self, request: &Request) -> bool {
+        // The default pool has no tag.
+        request.pool != 0 && self.excess(request).is_some()
+    }
+
+    /// Gives free memory of the tag of a private pool back, as far as its `max` asks for it, and returns whether the growth
+    /// for the request would exceed `max` even so. Gives nothing back during a capture, which permits no wait.
+    ///
+    /// # Errors
+    /// Those of the device.
+    #[cold]
+    pub(in crate::arena) fn is_refused_by_max(self, request: &Request) -> Result<bool, Error> {
+        if !request.capturing {
+            self.give_for_max(request)?;
+        }
+        Ok(self.is_held_to_max(request))
+    }
+
+    /// Charges `bytes` of growth for the request to the tag of its pool until the returned value is dropped, which takes
+    /// the registry's lock. The value is `None` without limits.
+    ///
+    /// # Errors
+    /// [`BeyondMax`].
+    #[inline(always)]
+    pub(in crate::arena) fn charge_tag(
+        self,
+        request: &Request,
+        bytes: u64,
+    ) -> Result<Option<InProgress<'a, P>>, BeyondMax> {
+        // The default pool, which has no tag, pays for this test alone.
+        if request.pool == 0 { Ok(None) } else { self.charge_pool(request.pool, bytes) }
+    }
+
+    /// Charges `bytes` of growth to the tag of a private pool, as [`charge_tag`](Self::charge_tag) does.
+    #[cold]
+    fn charge_pool(self, pool: u32, bytes: u64) -> Result<Option<InProgress<'a, P>>, BeyondMax> {
+        if !self.flags.has(flags::TENANTS) {
+            return Ok(None);
+        }
+        let heaps = &self.arena.heaps;
+        let mut registry = heaps.registry.lock();
+        let Some(entry_at) = registry.limited_pool(pool) else { return Ok(None) };
+        let entry = &registry.limited[entry_at];
+        let max = entry.limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
+        // The comparison and the addition are one step under the lock: two threads cannot exceed `max` together.
+        if heaps.charge_with_growth(&registry, entry).saturating_add(bytes) > max {
+            return Err(BeyondMax);
+        }
+        registry.limited[entry_at].growing += bytes;
+        Ok(Some(InProgress { heaps, entry: entry_at, growing: bytes, giving: 0 }))
+    }
+
+    /// Gives free memory of the request's tag back until the growth for the request is within `max`, if the tag has
+    /// enough of it. The blocks in use alone may be too many: then nothing is given back.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in crate::arena) fn give_for_max(self, request: &Request) -> Result<(), Error> {
+        while let Some((tag, excess)) = self.excess(request) {
+            if self.is_full_of_blocks(request, tag) || self.give_of_tag(tag, excess, false)? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the address of the first memory in the way of [`give_for_max`](Self::give_for_max).
+    pub(in crate::arena) fn first_for_max(self, request: &Request) -> Option<DevicePtr> {
+        let (tag, _) = self.excess(request)?;
+        if self.is_full_of_blocks(request, tag) { None } else { self.first_of_tag(tag, u64::MAX) }
+    }
+
+    /// Returns whether the request exceeds `max` beside the blocks in use alone.
+    fn is_full_of_blocks(self, request: &Request, tag: Tag) -> bool {
+        let registry = self.heaps.registry.lock();
+        let limits = registry.limited_tag(tag).and_then(|at| registry.limited[at].limits);
+        let max = limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
+        self.heaps.sum_of(&registry, tag, Stat::ActiveBytes).saturating_add(request.size) > max
+    }
+
+    /// Gives free memory back for `growth` bytes that the device or the limit refuses, if tags have limits: the most above
+    /// `low` by weight gives first, and none below `low`. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in crate::arena) fn give_by_shares(self, growth: u64) -> Result<u64, Error> {
+        if !self.flags.has(flags::TENANTS) {
+            return Ok(0);
+        }
+        let wanted = self.wanted(growth);
+        // The last of those that have nothing to give. Only lower shares come after.
+        let (mut given, mut spent) = (0, None);
+        while given < wanted
+            && let Some((share, most)) = self.next_giver(spent)
+        {
+            let bytes = match share.tag {
+                Some(tag) => self.give_of_tag(tag, most.min(wanted - given), true)?,
+                None => self.give_untagged(most.min(wanted - given))?,
+            };
+            if bytes == 0 {
+                spent = Some(share);
+            }
+            given += bytes;
+        }
+        Ok(given)
+    }
+
+    /// Returns the address of the first memory in the way of [`give_by_shares`](Self::give_by_shares).
+    pub(in crate::arena) fn first_by_shares(self) -> Option<DevicePtr> {
+        let mut spent = None;
+        while let Some((share, _)) = self.next_giver(spent) {
+            let first = match share.tag {
+                Some(tag) => self.first_of_tag(tag, share.over),
+                None => self.first_untagged(),
+            };
+            if first.is_some() {
+                return first;
+            }
+            spent = Some(share);
+        }
+        None
+    }
+
+    /// Returns how many bytes must go back for `growth`: those that the limit or the device lacks. If neither lacks any, the
+    /// whole growth: the device has not enough in one piece, or does not tell.
+    fn wanted(self, growth: u64) -> u64 {
+        let room = self.ledger.limit().saturating_sub(self.ledger.reserved());
+        let free = self.memory_info().map_or(0, |memory| memory.free);
+        match growth.saturating_sub(room.min(free).saturating_add(self.paging.bytes().spare)) {
+            0 => growth,
+            lacking => lacking,
+        }
+    }
+
+    /// Returns the highest share below `spent`, and the bytes by which it is above the next one. `None` if no tag has limits.
+    fn next_giver(self, spent: Option<Share>) -> Option<(Share, u64)> {
+        let registry = self.heaps.registry.lock();
+        let mut untagged = self.ledger.reserved();
+        let (mut first, mut second) = (None, None);
+        let mut consider = |share: Share| {
+            if share.over == 0 || spent.is_some_and(|spent| share >= spent) {
+                return;
+            }
+            if first < Some(share) {
+                (first, second) = (Some(share), first);
+            } else if second < Some(share) {
+                second = Some(share);
+            }
+        };
+        let mut any = false;
+        for entry in registry.limited.iter() {
+            let Some(limits) = entry.limits else { continue };
+            any = true;
+            untagged = untagged.saturating_sub(self.heaps.charge_of(&registry, entry.tag));
+            let over = self.heaps.above_low(&registry, entry);
+            consider(Share { tag: Some(entry.tag), over, weight: limits.weight });
+        }
+        if any {
+            consider(Share { tag: None, over: untagged, weight: TagLimits::WEIGHT });
+        }
+        first.map(|share: Share| (share, share.down_to(second)))
+    }
+
+    /// Gives `wanted` bytes of a tag's free memory back, or a little more, as pages are whole. `for_others`: no more than
+    /// `low` allows. Returns the number of bytes.
+    fn give_of_tag(self, tag: Tag, wanted: u64, for_others: bool) -> Result<u64, Error> {
+        let mut given = 0;
+        for used in self.heaps.giving_pairs(tag) {
+            for kind in KINDS {
+                while given < wanted {
+                    let most = if for_others { self.above_low(tag) } else { u64::MAX };
+                    let Some(unit) = self.heaps.unit_within(used.slot(kind), wanted - given, most) else { break };
+                    let Some(_giving) = self.begin_giving(tag, unit.bytes, for_others) else { break };
+                    match self.give_up(unit)? {
+                        0 => break,
+                        bytes => given += bytes,
+                    }
+                }
+            }
+        }
+        if given > 0 {
+            let mut registry = self.heaps.registry.lock();
+            if let Some(at) = registry.limited_tag(tag) {
+                registry.limited[at].given += given;
+            }
+        }
+        Ok(given)
+    }
+
+    /// Returns the bytes of a tag that may go back for others.
+    fn above_low(self, tag: Tag) -> u64 {
+        let registry = self.heaps.registry.lock();
+        registry.limited_tag(tag).map_or(0, |at| self.heaps.above_low(&registry, &registry.limited[at]))
+    }
+
+    /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped. Returns `None` if they would
+    /// be more than `low` allows `for_others`, or if the limits were removed meanwhile.
+    fn begin_giving(self, tag: Tag, bytes: u64, for_others: bool) -> Option<InProgress<'a, P>> {
+        let heaps = &self.arena.heaps;
+        let mut registry = heaps.registry.lock();
+        let at = registry.limited_tag(tag)?;
+        // Compared and noted in one step: two threads that both found the bytes do not give twice as many.
+        if for_others && heaps.above_low(&registry, &registry.limited[at]) < bytes {
+            return None;
+        }
+        registry.limited[at].giving += bytes;
+        Some(InProgress { heaps, entry: at, growing: 0, giving: bytes })
+    }
+
+    /// Returns the address of the first unit of a tag, of at most `most` bytes.
+    fn first_of_tag(self, tag: Tag, most: u64) -> Option<DevicePtr> {
+        let slots = self.heaps.giving_pairs(tag).flat_map(|used| KINDS.map(|kind| used.slot(kind)));
+        slots.filter_map(|slot| self.heaps.unit_within(slot, 1, most)).map(|unit| unit.ptr()).next()
+    }
+
+    /// Iterates over the heaps outside the limited tags whose free memory may go back, in PyTorch's order.
+    fn untagged_heaps(self) -> impl Iterator<Item = (u32, PairUse<'a, P>)> {
+        let heaps = &self.arena.heaps;
+        let gives = self.settings.policy().releases_cache();
+        let pools =
+            heaps.giving_pools().filter(move |&pool| gives && heaps.registry.lock().limited_pool(pool).is_none());
+        heaps.heaps_of(pools, by_pool).filter(|&(slot, _)| !heaps.lock(slot).asleep)
+    }
+
+    /// Gives at least `wanted` bytes of free memory outside the limited tags back, or all of it. Returns the number of bytes.
+    fn give_untagged(self, wanted: u64) -> Result<u64, Error> {
+        let mut given = 0;
+        for (slot, _used) in self.untagged_heaps() {
+            for unit in self.heaps.units_of(slot) {
+                if given >= wanted {
+                    return Ok(given);
+                }
+                given += self.give_up(unit)?;
+            }
+        }
+        Ok(given)
+    }
+
+    /// Returns the address of the first unit outside the limited tags.
+    fn first_untagged(self) -> Option<DevicePtr> {
+        self.untagged_heaps().find_map(|(slot, _used)| self.first_of_heap(slot))
+    }
+
+    /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0 if another thread has used
+    /// the unit meanwhile, or the stream is capturing. The caller uses the pair.
+    fn give_up(self, unit: Unit) -> Result<u64, Error> {
+        if unit.kind == UnitKind::Segment {
+            return self.give([unit]);
+        }
+        let Some(mapper) = self.mapper() else { return Ok(0) };
+        let (detached, stream) = {
+            let mut heap = self.heaps.lock(unit.slot);
+            (unit.detach(&mut heap)?, heap.stream)
+        };
+        let Some(block) = detached else { return Ok(0) };
+        if let Err(error) = self.call(|device| device.synchronize(stream)) {
+            self.heaps.lock(unit.slot).attach_range(block);
+            return if error.kind == ErrorKind::NotPermittedInCapture { Ok(0) } else { Err(error.into()) };
+        }
+        mapper.unmap_detached(unit.slot, block)?;
+        Ok(unit.bytes)
+    }
+
+    /// Fills the pages of a detached block with zeroes and waits for the end, if the tag of the heap in `slot` asks for zeroes.
+    /// The block is free again after an error. No work uses the block.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in crate::arena) fn clear_detached(self, slot: u32, block: u32) -> Result<(), Error> {
+        let (at, bytes, stream) = {
+            let heap = self.heaps.lock(slot);
+            if !heap.clears {
+                return Ok(());
+            }
+            let BlockEntry { addr, size, .. } = heap.blocks[block];
+            (DevicePtr(addr), size, self.driver.usable_stream(&heap, NO_STREAM))
+        };
+        // A copy on which requests are tried has no contents.
+        let Some(contents) = self.driver.device().contents() else { return Ok(()) };
+        let cleared = match stream {
+            // In the order of the stream: whatever fails, the fill is complete before a later request's work.
+            Some(stream) => {
+                let filled = self.call(|_| contents.fill(stream, at, bytes, 0));
+                filled.and_then(|()| self.call(|device| device.synchronize(stream))).map_err(Error::from)
+            }
+            None => self.clear_apart(contents, slot, at, bytes),
+        };
+        cleared.inspect_err(|_| self.heaps.lock(slot).attach_range(block))
+    }
+
+    /// Fills the pages of `bytes` from `at` on with zeroes, on no stream of the program, and waits for the end.
+    fn clear_apart(self, contents: &dyn Contents, slot: u32, at: DevicePtr, bytes: u64) -> Result<(), Error> {
+        let (mut next, end) = (at.0, at.0 + bytes);
+        let page_at = |next: u64| self.heaps.lock(slot).sets.pages.from(next).filter(|page| page.at < end);
+        let mut begun = Ok(());
+        while begun.is_ok()
+            && let Some(page) = page_at(next)
+        {
+            begun = self.call(|_| contents.zero(DevicePtr(page.at), page.bytes));
+            next = page.end();
+        }
+        // Also after a failure: the block may serve a request afterwards, which no fill may reach.
+        let ended = self.mapper().map_or(Ok(()), |mapper| mapper.end_copies(contents));
+        begun.map_err(Error::from).and(ended)
+    }
+}
+
+impl<P: Platform> Arena<P> {
+    /// Sets or removes the limits of a tag.
+    ///
+    /// # Errors
+    /// [`Error::LimitsRefused`], [`Error::TableFull`].
+    pub(crate) fn limit_tag(&self, tag: Tag, limits: Option<TagLimits>) -> Result<(), Error> {
+        if let Some(TagLimits { max, low, weight, clear }) = limits {
+            if weight == 0 {
+                return Err(Error::LimitsRefused("the weight is 0, and must be from 1 to 4294967295"));
+            }
+            if max.is_some_and(|max| low > max) {
+                return Err(Error::LimitsRefused("`low` is above `max`"));
+            }
+            if clear && self.driver.device().contents().is_none() {
+                return Err(Error::LimitsRefused("the device cannot fill memory, as `clear` needs"));
+            }
+        }
+        let mut registry = self.heaps.registry.lock();
+        registry.set_limits(tag, limits).map_err(|CapacityError| Error::TableFull("limited tags"))?;
+        let any = registry.limited.iter().any(|entry| entry.limits.is_some());
+        // Under the registry's lock, so the flag agrees with the limits.
+        self.flags.set(flags::TENANTS, any);
+        registry.pools_with(tag).for_each(|pool| self.heaps.apply_rules(&registry, pool));
+        Ok(())
+    }
+
+    /// Counts the refusal of a request if its tag's `max` has held it back (`is_held`), and returns what the tags hold, if
+    /// some have limits.
+    pub(in crate::arena) fn tag_shares(&self, request: &Request, is_held: bool) -> TagShares {
+        let mut shares = TagShares::default();
+        if !self.flags.has(flags::TENANTS) {
+            return shares;
+        }
+        let mut registry = self.heaps.registry.lock();
+        let own = registry.pools[request.pool as usize].tag;
+        if let Some(at) = registry.limited_pool(request.pool).filter(|_| is_held) {
+            registry.limited[at].refusals += 1;
+        }
+        let tags = core::iter::successors(registry.next_tag(None), |&tag| registry.next_tag(Some(tag)));
+        for tag in tags {
+            let TagUse { charge, limits, .. } = self.heaps.tag_use(&registry, tag);
+            if Some(tag) == own {
+                let max = limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
+                shares.own = Some(TagReport { tag, charge, max });
+            } else {
+                shares.add(tag, charge);
+            }
+        }
+        shares
+    }
+
+    /// Checks the charges of the tags against the pages and segments of the heaps, while no operation is in progress.
+    ///
+    /// # Errors
+    /// A description of the invariant, if it does not hold.
+    pub(in crate::arena) fn check_tags(&self) -> Result<(), &'static str> {
+        let registry = self.heaps.registry.lock();
+        for entry in registry.limited.iter() {
+            if (entry.growing, entry.giving) != (0, 0) {
+                return Err("a tag has growth in progress, and no operation is");
+            }
+            let is_of_tag = |pool: u32| registry.pools[pool as usize].tag == Some(entry.tag);
+            let of_heap = |number: u32| {
+                let heap = self.heaps.slot(number).heap.lock();
+                if is_of_tag(heap.pool) { heap.held_bytes() } else { 0 }
+            };
+            let sum: u64 = self.heaps.slot_numbers().map(of_heap).sum();
+            if sum != self.heaps.charge_of(&registry, entry.tag) {
+                return Err("the charge of a tag is not the sum over the heaps of its pools");
+            }
+        }
+        Ok(())
+    }
+}
