@@ -19,7 +19,7 @@ type Small = Allocator<Bump, spin::mutex::SpinMutex<()>, Fixed<1, 2, 16, 64>>;
 static ALLOCATOR: Small = Allocator::empty();
 
 /// The bytes that this program spends on the allocator. Larger tables fail the build here.
-const BYTES: usize = 140 << 10;
+const BYTES: usize = 142 << 10;
 const _: () = assert!(cfg!(any(feature = "alloc", feature = "paranoid")) || size_of::<Small>() <= BYTES);
 
 const DEVICE: DeviceIndex = DeviceIndex(0);

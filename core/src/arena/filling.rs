@@ -13,7 +13,7 @@ use crate::device::{Contents, Host, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::block::BlockEntry;
 use crate::page_map::Owner;
-use crate::units::{DevicePtr, StreamId, UNIT};
+use crate::units::{DevicePtr, NO_STREAM, StreamId, UNIT};
 
 /// The value of the bytes behind the requested ones.
 const CANARY: u8 = 0xCB;
@@ -63,9 +63,9 @@ impl<P: Platform> OnDevice<'_, P> {
     /// touches the block. A failure of the device shows in its health.
     pub(super) fn end_contents(self, slot: u32, block: u32) {
         let Some(contents) = self.driver.device().contents() else { return };
-        let (BlockEntry { addr, size, requested, .. }, stream, ended) = {
+        let (BlockEntry { addr, size, requested, .. }, stream) = {
             let heap = self.heaps.lock(slot);
-            (heap.blocks[block], heap.stream, heap.ended)
+            (heap.blocks[block], self.driver.usable_stream(&heap, NO_STREAM))
         };
         let at = DevicePtr(addr);
         // A copy to the host would break a capture.
@@ -73,12 +73,13 @@ impl<P: Platform> OnDevice<'_, P> {
             self.check_canary(slot, contents, at.offset(requested), checked_bytes(size, requested));
         }
         // On a stream that is captured, the graph would fill the block again at each replay.
-        let may_capture = self.flags.has(flags::CAPTURE) && !ended;
-        let captured = may_capture && self.call(|device| device.is_capturing(stream)) != Ok(false);
+        let is_captured = |stream| self.call(|device| device.is_capturing(stream)) != Ok(false);
+        let captured = self.flags.has(flags::CAPTURE) && stream.is_some_and(is_captured);
         if let Some(value) = self.guarding.filling().on_free.filter(|_| !captured) {
-            let filled = self.call(|_| contents.fill(stream, at, size, value));
+            // Without a stream that surely exists, the device fills apart, and the call waits.
+            let filled = self.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
             // The pages of a guarded block go to other streams.
-            if filled.is_ok() && self.is_guarded(at) {
+            if let Some(stream) = stream.filter(|_| filled.is_ok() && self.is_guarded(at)) {
                 let _shown_by_health = self.call(|device| device.synchronize(stream));
             }
         }

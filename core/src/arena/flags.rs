@@ -57,7 +57,7 @@ pub(crate) const GUARDED: FlagWord = 1 << 15;
 /// The own stream of each block counts as a use: a free is complete once the work of the stream is.
 pub(crate) const WATCHED: FlagWord = 1 << 0;
 /// Some tags have limits. In the upper half, since only growth and release look at it.
-pub(crate) const TENANTS: FlagWord = 1 << 48;
+pub(crate) const TENANTS: FlagWord = 1 << 49;
 /// Some requests get more than a block of the cache.
 pub(crate) const APART: FlagWord = GUARDED | WATCHED;
 /// The flags under which the fast path serves requests.
@@ -67,6 +67,39 @@ pub(crate) const FAST_PATH_FLAGS: FlagWord =
 pub(crate) const STRAIGHT_PATH_FLAGS: FlagWord = FAST_PATH_FLAGS & !(AGES | ROUNDING | RULES);
 /// The flags under which a free is more than the return of the block to its heap.
 pub(crate) const SLOW_FREE_FLAGS: FlagWord = TRACE | DIRECT | OBSERVED | AGES | GUARDED;
+
+/// Every flag. No two have a bit in common.
+const ALL: [FlagWord; 20] = [
+    WATCHED,
+    ROUTES,
+    CAPTURE,
+    AGES,
+    ROUNDING,
+    DIRECT,
+    LOST,
+    TRACE,
+    DEFERRED,
+    RULES,
+    PLANNED,
+    OBSERVED,
+    GATHERS,
+    HAS_GATHERED,
+    ORDERED,
+    GUARDED,
+    PENDING,
+    GATHERED,
+    REUSES,
+    TENANTS,
+];
+
+const _: () = {
+    let (mut seen, mut at) = (0, 0);
+    while at < ALL.len() {
+        assert!(seen & ALL[at] == 0);
+        seen |= ALL[at];
+        at += 1;
+    }
+};
 
 /// The flags of a device, in a word read once by the fast path.
 #[derive(Debug)]

@@ -61,8 +61,8 @@ device_trait! {
     /// Any error of the device. The memory has any contents then.
     fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> [Zero];
 
-    /// Queues on `stream`: the `bytes` from `at` on get the value `value`. On a stream that has ended, the call waits for the end
-    /// of the fill.
+    /// Queues on `stream`: the `bytes` from `at` on get the value `value`. On a stream that has ended, or under a number that no stream
+    /// has, the call waits for the end of the fill.
     ///
     /// # Errors
     /// Any error of the device. The memory has any contents then.

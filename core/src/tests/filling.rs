@@ -54,6 +54,25 @@ fn a_new_block_is_cleared_or_filled() {
 }
 
 #[test]
+fn a_block_whose_stream_has_gone_without_a_report_is_cleared_apart() {
+    for policy in ["", "guard:all,"] {
+        let config = Config::parse(&[policy, "zero:on_free"].concat()).unwrap();
+        let allocator = Simulated::new([SimulatedDevice::new(1 << 30).with_unreported_ends()], &config).unwrap();
+        let block = malloc(&allocator, MIB);
+        device(&allocator).overwrite(block, 7);
+        allocator.free(block).unwrap();
+        device(&allocator).complete(STREAM);
+        // The device panics where a call uses the stream.
+        device(&allocator).let_go(STREAM);
+        allocator.process_events(DEVICE).unwrap();
+        allocator.check_invariants().unwrap();
+        if policy.is_empty() {
+            assert_eq!(device(&allocator).byte(block), 0);
+        }
+    }
+}
+
+#[test]
 fn a_freed_block_is_cleared_when_no_stream_known_at_the_free_uses_it() {
     let allocator = allocator("zero:on_free");
     let block = malloc(&allocator, MIB);

@@ -184,8 +184,9 @@ impl Contents for SimulatedDevice {
 
     /// Takes effect at once, since work of the simulated device has no contents. The contents of memory filled as a whole are
     /// the value, eight times.
-    fn fill(&self, _: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
+    fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
         let mut state = self.0.lock();
+        state.streams.assert_there(stream);
         let pieces = state.pieces(at.0..at.0 + bytes).ok_or(INVALID)?;
         for (handle, part) in pieces {
             let physical = state.physical.get_mut(&handle).filter(|physical| part == (0..physical.bytes));
