@@ -2,7 +2,7 @@
 
 use crate::letter::Letter;
 use crate::world::{Step, World, stream};
-use cachalot_core::{Error, Route, SnapshotSegment, StreamOrder};
+use cachalot_core::{DevicePtr, Error, Route, SnapshotSegment, StreamOrder};
 use cachalot_tests::model::{Answer, Model, Purpose, Refusal};
 
 impl World {
@@ -46,7 +46,12 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
     let none = |answer: Answer<()>| answer.map(|()| 0);
     match (step.letter, &step.block, pool) {
         (Letter::Malloc(size, on), ..) => {
-            model.malloc(world.setting.sizes[usize::from(size)], stream(on)).map(|ptr| ptr.0)
+            let bytes = world.setting.sizes[usize::from(size)];
+            let ptr = model.malloc(bytes, stream(on))?;
+            if world.capture != Some(on) {
+                work(model, on, ptr, bytes)?;
+            }
+            Ok(ptr.0)
         }
         (Letter::Free(_), Some(block), _) => none(model.free(block.ptr, None)),
         (Letter::Record(_), Some(block), _) => {
@@ -57,6 +62,7 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
                 let event = device.create_event()?;
                 device.record(event, stream(block.stream)).and_then(|()| device.order_behind(other, event))?;
                 device.destroy_event(event)?;
+                work(model, 1 - block.stream, block.ptr, block.bytes)?;
             }
             none(model.record_stream(block.ptr, other))
         }
@@ -79,4 +85,10 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
         (Letter::Empty, ..) => none(model.empty_cache()),
         _ => Err(Refusal::Unexpected),
     }
+}
+
+/// Queues the program's work on the device of the model, too: a wait of a stream is over with the work behind the wait, so without work
+/// the model would take later events for incomplete.
+fn work(model: &Model, on: u8, at: DevicePtr, bytes: u64) -> Answer<()> {
+    model.device.launch(stream(on), at, bytes).map_err(|_| Refusal::Unexpected)
 }
