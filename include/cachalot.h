@@ -675,7 +675,7 @@ typedef struct cachalot_remaining_memory {
 typedef struct cachalot_tag_limits {
   size_t struct_size; /**< sizeof(cachalot_tag_limits). */
   uint64_t max_bytes; /**< The most that the tag's pools hold of the device's memory; 0: no limit. */
-  uint64_t low_bytes; /**< Memory of the tag that goes back for nobody else; at most `max_bytes`. */
+  uint64_t low_bytes; /**< None of the tag's memory below it goes back for others; at most `max_bytes`. */
   uint32_t weight;    /**< The share beside the weights of others when memory is short; 0: 100. */
   uint32_t clear;     /**< 1: pages that leave the tag are filled with zeroes first; otherwise 0. */
 } cachalot_tag_limits;
@@ -687,7 +687,7 @@ typedef struct cachalot_tag_report {
   uint64_t live_bytes;   /**< Live blocks: part of `charge_bytes`, unless the memory is parked. */
   uint64_t cached_bytes; /**< Free memory: part of `charge_bytes`. */
   uint64_t max_bytes;    /**< The limit on `charge_bytes`; 0: none. */
-  uint64_t low_bytes;    /**< What goes back for nobody else. */
+  uint64_t low_bytes;    /**< Memory of the tag that does not go back for requests of others. */
   uint64_t refusals;     /**< Requests refused because of `max_bytes`. */
   uint64_t given_bytes;  /**< Memory that went back because of `max_bytes`, or because memory was short. */
   uint32_t weight;       /**< The weight; 0: the tag has no limits. */

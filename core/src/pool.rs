@@ -33,7 +33,7 @@ pub struct TagLimits {
     /// The greatest charge. A request beyond it has the free memory of the tag given back, and is refused if that does
     /// not suffice. `None`: no limit.
     pub max: Option<u64>,
-    /// Memory of the tag that goes back for nobody else. At most `max`.
+    /// Bytes of the tag's memory down to which none of it goes back for requests outside the tag. At most `max`.
     pub low: u64,
     /// The share of the tag beside the weights of the others when memory is short: of two tags equally far above `low`, the
     /// one with half the weight gives back first. Not 0.

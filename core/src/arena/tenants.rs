@@ -184,17 +184,21 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         request.pool != 0 && self.excess(request).is_some()
     }
 
-    /// Gives free memory of the tag of a private pool back, as far as its `max` asks for it, and returns whether the growth
-    /// for the request would exceed `max` even so. Gives nothing back during a capture, which permits no wait.
+    /// Gives free memory back of the tag that the request's private pool has, until the growth for the request is within the tag's
+    /// `max`. Returns whether the growth would exceed `max` even so. Nothing goes back where it would not suffice: the blocks in use
+    /// alone may be too many, and a capture permits no wait.
     ///
     /// # Errors
     /// Those of the device.
     #[cold]
     pub(in crate::arena) fn is_refused_by_max(self, request: &Request) -> Result<bool, Error> {
-        if !request.capturing {
-            self.give_for_max(request)?;
+        while let Some((tag, excess)) = self.excess(request) {
+            let may_give = !request.capturing && !self.is_full_of_blocks(request, tag);
+            if !may_give || self.give_of_tag(tag, excess, false)? == 0 {
+                return Ok(true);
+            }
         }
-        Ok(self.is_held_to_max(request))
+        Ok(false)
     }
 
     /// Charges `bytes` of growth for the request to the tag of its pool until the returned value is dropped, which takes
@@ -231,21 +235,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         Ok(Some(InProgress { heaps, entry: entry_at, growing: bytes, giving: 0 }))
     }
 
-    /// Gives free memory of the request's tag back until the growth for the request is within `max`, if the tag has
-    /// enough of it. The blocks in use alone may be too many: then nothing is given back.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub(in crate::arena) fn give_for_max(self, request: &Request) -> Result<(), Error> {
-        while let Some((tag, excess)) = self.excess(request) {
-            if self.is_full_of_blocks(request, tag) || self.give_of_tag(tag, excess, false)? == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the address of the first memory in the way of [`give_for_max`](Self::give_for_max).
+    /// Returns the address of the first memory that [`is_refused_by_max`](Self::is_refused_by_max) would give back.
     pub(in crate::arena) fn first_for_max(self, request: &Request) -> Option<DevicePtr> {
         let (tag, _) = self.excess(request)?;
         if self.is_full_of_blocks(request, tag) { None } else { self.first_of_tag(tag, u64::MAX) }
@@ -374,8 +364,8 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         registry.limited_tag(tag).map_or(0, |at| self.heaps.above_low(&registry, &registry.limited[at]))
     }
 
-    /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped. Returns `None` if they would
-    /// be more than `low` allows `for_others`, or if the limits were removed meanwhile.
+    /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped. Returns `None` if the bytes go back
+    /// for a request of others (`for_others`) and would leave the tag below its `low`, or if another thread has removed the limits.
     fn begin_giving(self, tag: Tag, bytes: u64, for_others: bool) -> Option<InProgress<'a, P>> {
         let heaps = &self.arena.heaps;
         let mut registry = heaps.registry.lock();
@@ -422,8 +412,8 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         self.untagged_heaps().find_map(|(slot, _used)| self.first_of_heap(slot))
     }
 
-    /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0 if another thread has used
-    /// the unit meanwhile, or the stream is capturing. The caller uses the pair.
+    /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0 if another thread has taken
+    /// memory of the unit since it was found, or the stream is capturing. The caller keeps the pair of heaps in use, so that it stays.
     fn give_up(self, unit: Unit) -> Result<u64, Error> {
         if unit.kind == UnitKind::Segment {
             return self.give([unit]);

@@ -73,9 +73,7 @@ impl<S: Storage> Heap<S> {
         check_counters(counters, &sums)?;
         Ok(sums.reserved_bytes)
     }
-}
 
-impl<S: Storage> Heap<S> {
     /// Returns the bytes that the heap holds from the device, added up from its pages and ordinary segments.
     pub(crate) fn held_bytes(&self) -> u64 {
         if self.is_empty() {

@@ -1,8 +1,8 @@
 //! What each thread of the process has: a mark, and whether it is inside a served call.
 //!
 //! ```text
-//! thread's pointer ─▶ place of the table: the thread's seat                      a launch, every time
-//!                  └▶ somebody else's: the thread's own data ─▶ a further seat   the first call of a thread, and few threads' others
+//! thread's pointer ─▶ place in the table: the thread's own seat              a launch of most threads
+//!                  └▶ another thread's: the loader's data ─▶ a further seat   a launch of a thread whose place is taken
 //! ```
 //!
 //! A launch of a parkable program finds its seat without the loader's function for the data of a thread, which reads three cache lines that
@@ -26,7 +26,8 @@ const LOST: usize = usize::MAX;
 #[derive(Debug)]
 #[repr(align(128))]
 struct Seat {
-    /// The pointer of the thread. 0: nobody's, or a seat beside the table.
+    /// The pointer to the data of the thread that has this place of the table. 0: no thread has it. Always 0 in a seat beside the
+    /// table, which only the loader's data of a thread leads to.
     owner: AtomicUsize,
     mark: Mark,
     /// Whether the thread is inside a served call.
