@@ -5,7 +5,7 @@ use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_run::ledger::Kind;
 use cachalot_run::serve::{self, Process, is_first_launch, process};
-use cachalot_run::sleep::Serving;
+use cachalot_run::sleep::{Serving, Visit};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,29 +72,42 @@ pub(crate) fn launched(
 
 /// Makes a call of the function `NAMES[index]`, by which the driver or a device reads or writes memory. Memory that sleeps is
 /// awake before `pass` begins, and stays awake until `pass` returns.
-#[inline]
+#[cold]
 pub(crate) fn touching(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
-    let awake = match serve::enter() {
-        Ok(awake) => awake,
-        Err(code) => return code,
-    };
-    let answer = of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass);
-    // By name: an arm of the match would keep the value in memory across the call, some nanoseconds of a launch.
-    drop(awake);
-    answer
+    match serve::enter() {
+        Ok(_awake) => of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass),
+        Err(code) => code,
+    }
 }
 
-/// Returns the driver's function `NAMES[index]` if a [touching](touching) call needs nothing else: most programs never sleep.
-/// The first call of a process goes the other way. Calls nothing, so that the exported function saves no register.
-#[inline]
-pub(crate) fn straight(index: usize) -> Option<NonNull<c_void>> {
-    if serve::may_sleep() { None } else { known(index) }
+/// The way of a call to the driver's function.
+pub(crate) enum Way {
+    /// Nothing is left to do: most programs never sleep.
+    Jump(NonNull<c_void>),
+    /// The memory stays awake until the driver's call has ended.
+    Visit,
+    /// The general way of the row's group: a process's first call, for example.
+    General,
 }
 
-/// Returns the driver's function `NAMES[index]` if a [launch](launched) needs nothing else, as [`straight`] does.
+/// Returns the way of a [touching](touching) call of the function `NAMES[index]`. Calls nothing, so that the exported function
+/// leaves the arguments where they are: a launch has eleven, and to write them again costs some nanoseconds.
 #[inline]
-pub(crate) fn straight_launch(index: usize) -> Option<NonNull<c_void>> {
-    if serve::tells_first_launches() { None } else { straight(index) }
+pub(crate) fn way(index: usize) -> Way {
+    if serve::may_sleep() { Way::Visit } else { known(index).map_or(Way::General, Way::Jump) }
+}
+
+/// Begins a visit, and returns the driver's function `NAMES[index]` to be called inside. `None`: the call goes the general way,
+/// because memory may be asleep, for example. Calls nothing, as [`way`] does.
+#[inline]
+pub(crate) fn visit(index: usize) -> Option<(NonNull<c_void>, Visit<'static>)> {
+    Some((known(index)?, serve::visit()?))
+}
+
+/// Returns the way of a [launch](launched), as [`way`] does.
+#[inline]
+pub(crate) fn way_of_launch(index: usize) -> Way {
+    if serve::tells_first_launches() { Way::General } else { way(index) }
 }
 
 /// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read the argument.

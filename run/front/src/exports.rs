@@ -14,7 +14,7 @@
 //! the rows with `cuda.h`. A program finds a function by the driver's address, and the first row with the address is the
 //! program's function. So the newest version of a name comes first, whose addresses are the widest.
 
-use crate::call::{call, launched, measured, per_thread, straight, straight_launch, touching};
+use crate::call::{Way, call, launched, measured, per_thread, touching, visit, way, way_of_launch};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuContext, CuDevice, CuDevicePtr, CuFunction, CuGraph, CuGraphEdgeData, CuGraphExec, CuGraphNode, CuMemAccessDesc,
@@ -62,16 +62,16 @@ macro_rules! answer {
     (touching, $at:ident, $real:ident) => { touching($at, $real()) };
 }
 
-/// The driver's function, where a call of the row's group needs nothing else.
-macro_rules! straight {
+/// The way of a call of the row's group.
+macro_rules! way {
     (launched, $at:ident) => {
-        straight_launch($at)
+        way_of_launch($at)
     };
     (touching, $at:ident) => {
-        straight($at)
+        way($at)
     };
     ($group:ident, $at:ident) => {
-        None
+        Way::General
     };
 }
 
@@ -108,13 +108,30 @@ macro_rules! exports {
                     };
                     answer!($group, at, real $(, $answer $(($($given),*))?)?)
                 }
+                // Never inlined: the exported function would write the arguments for this further call before every jump, too.
+                #[inline(never)]
+                unsafe extern "C" fn inside($($argument: $type),*) -> CuResult {
+                    let Some((real, visit)) = visit(const { index(stringify!($name)) }) else {
+                        // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
+                        return unsafe { answer($($argument),*) };
+                    };
+                    // SAFETY: the address is the driver's function of this name, with this signature.
+                    let real = unsafe { core::mem::transmute::<NonNull<c_void>, Function>(real) };
+                    // SAFETY: as above.
+                    let answer = unsafe { real($($argument),*) };
+                    drop(visit);
+                    answer
+                }
                 let _at = const { index(stringify!($name)) };
-                let straight: Option<NonNull<c_void>> = straight!($group, _at);
-                // SAFETY: the address is the driver's function of this name, with this signature.
-                let straight = straight.map(|at| unsafe { core::mem::transmute::<NonNull<c_void>, Function>(at) });
-                // A jump, with the arguments where they are: a launch has eleven, and to write them again costs some nanoseconds.
+                let to: Function = match way!($group, _at) {
+                    // SAFETY: the address is the driver's function of this name, with this signature.
+                    Way::Jump(real) => unsafe { core::mem::transmute::<NonNull<c_void>, Function>(real) },
+                    Way::Visit => inside,
+                    Way::General => answer,
+                };
+                // One jump for all, with the arguments where they are. Of several the compiler makes calls.
                 // SAFETY: the arguments are the caller's, who calls the driver's function of this name.
-                unsafe { straight.unwrap_or(answer)($($argument),*) }
+                unsafe { to($($argument),*) }
             }
         )*)*
     };

@@ -21,8 +21,14 @@ pub struct Closed;
 /// The time of a thread inside. Ends when dropped.
 #[derive(Debug)]
 pub struct Inside<'a> {
-    /// The mark to change at the end. `None`: an outer visit of the thread lasts longer.
-    mark: Option<&'a Mark>,
+    /// `None`: an outer visit of the thread lasts longer.
+    _visit: Option<Visit<'a>>,
+}
+
+/// The visit of a thread that was outside. Ends when dropped.
+#[derive(Debug)]
+pub struct Visit<'a> {
+    mark: &'a Mark,
 }
 
 impl Gate {
@@ -38,19 +44,36 @@ impl Gate {
     /// [`Closed`].
     #[inline]
     pub fn enter<'a>(&self, mark: &'a Mark) -> Result<Inside<'a>, Closed> {
-        let Some(before) = mark.go_in() else { return Ok(Inside { mark: None }) };
-        self.barrier.light();
+        if mark.is_inside() {
+            return Ok(Inside { _visit: None });
+        }
+        self.pass(mark, self.barrier).map(|visit| Inside { _visit: Some(visit) }).ok_or(Closed)
+    }
+
+    /// Goes in, with the mark of the calling thread, where the way in costs no fence. `None`: the gate is closed, the thread is inside,
+    /// or the way costs a fence. Takes no lock, calls nothing.
+    #[inline]
+    pub fn visit<'a>(&self, mark: &'a Mark) -> Option<Visit<'a>> {
+        let barrier = self.barrier;
+        if barrier.is_free() { self.pass(mark, barrier) } else { None }
+    }
+
+    /// Goes in, unless the gate is closed or the thread is inside.
+    #[inline]
+    fn pass<'a>(&self, mark: &'a Mark, barrier: Barrier) -> Option<Visit<'a>> {
+        let before = mark.go_in()?;
+        barrier.light();
         // Acquire: a thread that finds the gate open again sees the closer's work.
         if self.closed.load(Ordering::Acquire) {
             mark.go_back(before);
-            return Err(Closed);
+            return None;
         }
-        Ok(Inside { mark: Some(mark) })
+        Some(Visit { mark })
     }
 
     /// Goes in through an open or closed gate: for the closer, whose calls may come back to the gate.
     pub fn enter_as_closer<'a>(&self, mark: &'a Mark) -> Inside<'a> {
-        Inside { mark: mark.go_in().map(|_| mark) }
+        Inside { _visit: mark.go_in().map(|_| Visit { mark }) }
     }
 
     /// Closes the gate. Every thread inside, and every thread on the way in without a view of the closed gate, has an odd mark
@@ -77,12 +100,10 @@ impl Default for Gate {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for Visit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(mark) = self.mark {
-            mark.go_out();
-        }
+        self.mark.go_out();
     }
 }
 

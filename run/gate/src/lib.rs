@@ -21,5 +21,5 @@ mod mark;
 #[cfg(all(test, loom))]
 mod model;
 
-pub use gate::{Closed, Gate, Inside};
+pub use gate::{Closed, Gate, Inside, Visit};
 pub use mark::{Look, Mark, look};

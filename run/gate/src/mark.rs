@@ -51,6 +51,7 @@ impl Mark {
     }
 
     /// Restores the mark from before a visit refused by a closed gate.
+    #[inline]
     pub(crate) fn go_back(&self, before: u64) {
         self.visits.store(before, Ordering::Release);
     }

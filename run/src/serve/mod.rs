@@ -65,5 +65,5 @@ mod turns;
 
 pub use launches::is_first_launch;
 pub use process::{Counts, Process, enter, process};
-pub use signs::{may_sleep, tells_first_launches};
+pub use signs::{may_sleep, tells_first_launches, visit};
 pub use sleeping::SleepFigures;

@@ -15,12 +15,13 @@ use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
 use crate::serve::signs;
 use crate::serve::sleeping::Sleeping;
-use crate::sleep::{Entered, MemorySleep};
+use crate::sleep::Entered;
 use crate::tell::tell;
 use cachalot_core::config::ConfigError;
 use cachalot_core::{Allocation, Config, DevicePtr, Error, PointerFault};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuStream};
 use cachalot_cuda::{CuResult, Streams, fork};
+use cachalot_gate::Gate;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -103,9 +104,8 @@ impl Process {
         if options.wants_full_books() {
             signs::tell_first_launches();
         }
-        if publish && options.sleep.is_some() {
-            signs::sleeps();
-        }
+        // The states of tests are many in one process.
+        let gate = || if publish { signs::sleeps() } else { Box::leak(Box::new(Gate::new())) };
         Ok(Self {
             real,
             settings: served::settings(&options)?,
@@ -123,7 +123,7 @@ impl Process {
             peers: Peers::default(),
             attached: Mutex::default(),
             program: ProgramMemory::default(),
-            sleeping: options.sleep.clone().map(Sleeping::new),
+            sleeping: options.sleep.clone().map(|sleep| Sleeping::new(sleep, gate())),
             is_whole: publish,
             counters: Counters::default(),
             options,
@@ -321,11 +321,7 @@ pub fn process() -> Option<&'static Process> {
     // Before the cell's lock: the loader runs constructors under a lock of its own, and the constructor
     // of a library may make the program's first call.
     real::real()?;
-    let process = PROCESS.get_or_init(start).as_ref();
-    if let Some(sleeping) = process.and_then(|process| process.sleeping.as_ref()) {
-        signs::set_sleeper(&sleeping.sleeper);
-    }
-    process
+    PROCESS.get_or_init(start).as_ref()
 }
 
 /// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Inside a served
@@ -333,17 +329,7 @@ pub fn process() -> Option<&'static Process> {
 ///
 /// # Errors
 /// The code for the caller, where the memory cannot wake.
-#[inline]
 pub fn enter() -> Result<Entered, CuResult> {
-    if let Some(entered) = signs::sleeper().and_then(MemorySleep::enter_awake) {
-        return Ok(entered);
-    }
-    enter_closed()
-}
-
-/// Begins a call as [`enter`] does, where memory may sleep at the moment.
-#[cold]
-fn enter_closed() -> Result<Entered, CuResult> {
     match process() {
         Some(process) => process.enter_outside(),
         None => Ok(Entered::freely()),

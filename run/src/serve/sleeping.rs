@@ -4,6 +4,7 @@ use crate::control::Transfer;
 use crate::options::SleepOptions;
 use crate::sleep::{Idle, MemorySleep, other_threads};
 use cachalot_cuda::CuResult;
+use cachalot_gate::Gate;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,10 +36,10 @@ pub struct SleepFigures {
 }
 
 impl Sleeping {
-    /// Returns the sleep of a process that is awake.
-    pub(super) fn new(options: SleepOptions) -> Self {
+    /// Returns the sleep of a process that is awake. `gate` is open, and of this process alone.
+    pub(super) fn new(options: SleepOptions, gate: &'static Gate) -> Self {
         let idle = Mutex::new(Idle::new(Instant::now()));
-        Self { options, sleeper: MemorySleep::new(), idle, figures: Mutex::default() }
+        Self { options, sleeper: MemorySleep::new(gate), idle, figures: Mutex::default() }
     }
 
     /// Returns the idle time after which the memory is parked.

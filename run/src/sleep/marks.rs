@@ -11,13 +11,14 @@
 //! A thread takes a seat at its first call, and another thread takes the seat over when the thread has ended. Seats live as long
 //! as the process: the closer of a gate may read any mark at any time.
 
+use crate::sleep::passage::PASSAGE;
 use cachalot_gate::{Look, Mark, look};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Places of the table: a power of two. Programs call the driver with some ten threads.
-const PLACES: usize = 256;
+pub(super) const PLACES: usize = 256;
 
 /// The owner of a seat whose thread has ended inside a call: no thread's pointer.
 const LOST: usize = usize::MAX;
@@ -25,7 +26,7 @@ const LOST: usize = usize::MAX;
 /// What a thread has, on cache lines of its own, because the thread writes at each visit. But for `owner`, the thread alone changes it.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Seat {
+pub(super) struct Seat {
     /// The pointer to the data of the thread that has this place of the table. 0: no thread has it. Always 0 in a seat beside the
     /// table, which only the loader's data of a thread leads to.
     owner: AtomicUsize,
@@ -35,12 +36,10 @@ struct Seat {
 }
 
 impl Seat {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { owner: AtomicUsize::new(0), mark: Mark::new(), serving: AtomicBool::new(false) }
     }
 }
-
-static TABLE: [Seat; PLACES] = [const { Seat::new() }; PLACES];
 
 /// Every seat that a thread has had.
 struct Seats {
@@ -111,6 +110,15 @@ pub(super) fn own_outside() -> Option<&'static Mark> {
     (!seat.serving.load(Ordering::Relaxed)).then_some(&seat.mark)
 }
 
+/// Returns the calling thread's mark, or `None` inside a served call or if the thread's place of the table is not its own. Calls
+/// nothing.
+#[inline]
+pub(super) fn own_of_table() -> Option<&'static Mark> {
+    let thread = thread();
+    let seat = place(thread);
+    (seat.owner.load(Ordering::Relaxed) == thread && !seat.serving.load(Ordering::Relaxed)).then_some(&seat.mark)
+}
+
 /// Returns the calling thread's seat.
 #[inline]
 fn seat() -> &'static Seat {
@@ -125,7 +133,7 @@ fn seat() -> &'static Seat {
 fn place(thread: usize) -> &'static Seat {
     // The product's upper bits depend on all bits of the pointer.
     let at = (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2());
-    &TABLE[at as usize % PLACES]
+    &PASSAGE.seats[at as usize % PLACES]
 }
 
 /// Returns a number of the calling thread, which no other living thread has, and which is not 0: the pointer to the thread's data.

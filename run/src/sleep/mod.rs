@@ -11,13 +11,18 @@
 //! ```text
 //! sleeper    the states, and the changes
 //! marks      what each thread has: a mark, and whether it is inside a served call
+//! passage    what a call reads on its way to the driver
 //! idle       since when a program is idle
 //! ```
 
+pub use cachalot_gate::Visit;
+
 mod idle;
 mod marks;
+mod passage;
 mod sleeper;
 
 pub use idle::Idle;
 pub use marks::{Serving, other_threads};
-pub use sleeper::{Body, Change, Entered, MemorySleep, Stay};
+pub(crate) use passage::PASSAGE;
+pub use sleeper::{Body, Change, Entered, MemorySleep, Stay, visit};

@@ -4,8 +4,8 @@
 //! use the memory meanwhile.
 
 use crate::control::{ControlRefusal, RefusalKind, SleepState};
-use crate::sleep::marks::{other_threads, own, own_outside};
-use cachalot_gate::{Gate, Inside, Look};
+use crate::sleep::marks::{other_threads, own, own_of_table, own_outside};
+use cachalot_gate::{Gate, Inside, Look, Visit};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ pub trait Body {
 /// The sleep of a process.
 #[derive(Debug)]
 pub struct MemorySleep<E> {
-    gate: Gate,
+    gate: &'static Gate,
     state: Mutex<Progress<E>>,
     /// Notified after every change of the phase.
     changed: Condvar,
@@ -78,9 +78,16 @@ impl Entered {
     }
 }
 
+/// Begins a call of the calling thread with a use of the memory behind `gate`, as [`MemorySleep::enter_outside`] does, and calls
+/// nothing. `None`: memory may be asleep, or the thread is inside a call, or only the loader knows the thread's mark.
+#[inline]
+pub fn visit(gate: &Gate) -> Option<Visit<'static>> {
+    gate.visit(own_of_table()?)
+}
+
 impl<E: Clone> MemorySleep<E> {
-    /// Returns the sleeper of a process that is awake.
-    pub fn new() -> Self {
+    /// Returns the sleeper of a process that is awake. `gate` is open, and of this sleeper alone.
+    pub fn new(gate: &'static Gate) -> Self {
         let state = Progress {
             phase: SleepState::Awake,
             settled: SleepState::Awake,
@@ -88,7 +95,7 @@ impl<E: Clone> MemorySleep<E> {
             tries: 0,
             error: None,
         };
-        Self { gate: Gate::new(), state: Mutex::new(state), changed: Condvar::new() }
+        Self { gate, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Returns the phase, and for how long the memory has been awake or parked.
@@ -116,18 +123,10 @@ impl<E: Clone> MemorySleep<E> {
     /// The error of [`Body::wake`].
     #[inline]
     pub fn enter_outside(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        match self.enter_awake() {
-            Some(entered) => Ok(entered),
-            None => self.enter_closed(body),
-        }
-    }
-
-    /// Begins a call as [`enter_outside`](Self::enter_outside) does, or returns `None` if memory may be asleep.
-    #[inline]
-    pub fn enter_awake(&self) -> Option<Entered> {
-        match own_outside() {
-            Some(mark) => self.gate.enter(mark).ok().map(|inside| Entered { _inside: Some(inside) }),
-            None => Some(Entered::freely()),
+        match own_outside().map(|mark| self.gate.enter(mark)) {
+            None => Ok(Entered::freely()),
+            Some(Ok(inside)) => Ok(Entered { _inside: Some(inside) }),
+            Some(Err(_)) => self.enter_closed(body),
         }
     }
 
@@ -269,12 +268,6 @@ impl<E: Clone> MemorySleep<E> {
     }
 }
 
-impl<E: Clone> Default for MemorySleep<E> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// A change of the phase by one thread. Ends when dropped.
 #[derive(Debug)]
 pub struct Change<'a, E> {
@@ -328,6 +321,7 @@ mod tests {
     use super::{Body, MemorySleep, Stay};
     use crate::control::{ControlRefusal, RefusalKind, SleepState};
     use crate::sleep::other_threads;
+    use cachalot_gate::Gate;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
@@ -338,6 +332,10 @@ mod tests {
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sleeper() -> MemorySleep<u32> {
+        MemorySleep::new(Box::leak(Box::new(Gate::new())))
     }
 
     /// Memory that is 0 while awake.
@@ -376,7 +374,7 @@ mod tests {
     #[test]
     fn the_first_call_wakes_and_the_others_wait_for_it() {
         let _alone = alone();
-        let (sleeper, body) = (MemorySleep::new(), Fake::default());
+        let (sleeper, body) = (sleeper(), Fake::default());
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -403,7 +401,7 @@ mod tests {
     #[test]
     fn a_refused_park_leaves_the_memory_awake() {
         let _alone = alone();
-        let (sleeper, body) = (MemorySleep::new(), Fake::default());
+        let (sleeper, body) = (sleeper(), Fake::default());
         body.works.store(true, Ordering::Relaxed);
         assert_eq!(sleeper.park(&body, Duration::ZERO).unwrap_err().kind, RefusalKind::NeverIdle);
         assert_eq!(sleeper.park_idle(&body, other_threads()).unwrap_err().kind, RefusalKind::NeverIdle);
@@ -417,7 +415,7 @@ mod tests {
     #[test]
     fn a_call_inside_keeps_the_memory_awake() {
         let _alone = alone();
-        let (sleeper, body) = (MemorySleep::new(), Fake::default());
+        let (sleeper, body) = (sleeper(), Fake::default());
         std::thread::scope(|scope| {
             let (go, wait) = std::sync::mpsc::channel::<()>();
             let (came, here) = std::sync::mpsc::channel();
@@ -439,7 +437,7 @@ mod tests {
     #[test]
     fn calls_during_a_failed_wake_get_its_error_once_and_later_ones_try_again() {
         let _alone = alone();
-        let (sleeper, body) = (MemorySleep::new(), Fake::default());
+        let (sleeper, body) = (sleeper(), Fake::default());
         sleeper.park(&body, PATIENCE).unwrap();
         body.fails.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
@@ -456,7 +454,7 @@ mod tests {
     #[test]
     fn a_thread_stays_without_a_wake_and_keeps_the_memory_where_it_is() {
         let _alone = alone();
-        let (sleeper, body) = (MemorySleep::new(), Fake::default());
+        let (sleeper, body) = (sleeper(), Fake::default());
         let Stay::Awake(inside) = sleeper.stay() else { panic!("awake") };
         std::thread::scope(|scope| {
             let parker = scope.spawn(|| sleeper.park(&body, Duration::ZERO).unwrap_err().kind);
@@ -478,7 +476,7 @@ mod tests {
     #[test]
     fn nothing_parks_while_a_thread_holds_the_state() {
         let _alone = alone();
-        let (sleeper, body) = (MemorySleep::<u32>::new(), Fake::default());
+        let (sleeper, body) = (sleeper(), Fake::default());
         sleeper.hold(|| assert_eq!(sleeper.park(&body, PATIENCE).unwrap_err().kind, RefusalKind::Busy));
         assert_eq!(sleeper.phase().0, SleepState::Awake);
     }
