@@ -62,6 +62,10 @@ unsafe impl RawMutex for HeapMutex {
 
     #[inline]
     fn try_lock(&self) -> bool {
+        // An exchange at each lock, and no ownership of the thread that locks most. The processor does the
+        // exchange beside the other work of a pair: on a Xeon, a lock without an exchange, which excludes
+        // nobody, takes 1 to 3 % off a pair through the C interface, and a lock biased to its thread
+        // adds 1 to 8 %.
         self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
