@@ -22,6 +22,8 @@ mod layout;
 mod lock;
 #[cfg(test)]
 mod processes;
+#[cfg(test)]
+mod rounds;
 mod shares;
 #[cfg(test)]
 mod tenants;
