@@ -10,6 +10,7 @@ come from `serving_requests.csv`, or from FILE, which has the same columns or th
 (TIMESTAMP, ContextTokens, GeneratedTokens; the first 480 requests count).
 
 * `elastic`: cachalot's elastic ranges, one for each place of a request (docs/elastic.md), under `policy:stitched`.
+* `elastic_two`: likewise, and a range grows by two pages at least, where `elastic` takes a page as soon as one is full.
 * `doubling`: PyTorch's allocator with expandable segments; a tensor for each request, which doubles when it is full.
 * `exact`: likewise, and a tensor of the exact length for each token, as `torch.cat` makes it.
 * `kvcached`: kvcached's manager of blocks of 16 tokens, with its pages mapped ahead by a thread, as it is by default.
@@ -46,7 +47,7 @@ from typing import Any, NamedTuple, Protocol
 
 HERE = Path(__file__).resolve().parent
 REQUESTS = HERE / "serving_requests.csv"
-WAYS = ("elastic", "doubling", "exact", "kvcached", "kvcached_direct")
+WAYS = ("elastic", "elastic_two", "doubling", "exact", "kvcached", "kvcached_direct")
 COUNT = 480
 """Requests of a run."""
 PLACES = 64
@@ -76,7 +77,7 @@ COLUMNS = (
 EXPLANATION = """*live*: the tokens of running requests. *held*: what the cache keeps from others, which are whole
 pages, the rest of a tensor, and pages in reserve. *held in vain*: the share of that without a live token, the
 mean over the steps. *peak of the card*: what the driver has given, beyond the program without a cache. A *growth*
-is a call that takes memory from the pool or the driver, and a *page* is 2 MiB. *tokens*: all tokens over the time
+is a call that takes memory from the pool or the driver, and a *page* is 2 MiB: *µs a page* is the time of a growth over its pages. *tokens*: all tokens over the time
 of all calls of the cache."""
 DIGITS = (0, 0, 1, 0, 3, 0, 0, 1, 1, 1, 2)
 """The digits behind the point, of each figure in a row."""
@@ -116,14 +117,14 @@ class Cache(Protocol):
 class Elastic:
     """Elastic ranges of cachalot."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, pages: int) -> None:
         import cachalot_gpu.torch
         import torch
 
         shape = (LONGEST, layers, 2, HEADS, SIZE)
         self.ranges = [cachalot_gpu.torch.range(shape, torch.bfloat16) for _ in range(PLACES)]
         self.views: list[Any] = [None] * PLACES
-        self.full = [0] * PLACES
+        self.full, self.pages = [0] * PLACES, pages
         self.row = layers * 2 * HEADS * SIZE * 2
 
     def grow(self, place: int, tokens: int) -> int:
@@ -131,8 +132,9 @@ class Elastic:
             return 0
         range_, before = self.ranges[place], self.ranges[place].committed_bytes
         page = range_.page_bytes
-        # To the end of the page, so that the next call comes when this memory is full.
-        self.full[place] = min(-(-tokens * self.row // page) * page // self.row, LONGEST)
+        # To the end of a page, so that the next call comes when this memory is full.
+        whole = max(-(-tokens * self.row // page), before // page + self.pages)
+        self.full[place] = min(whole * page // self.row, LONGEST)
         self.views[place] = range_.resize(self.full[place])
         return range_.committed_bytes - before
 
@@ -228,8 +230,8 @@ class KvCached:
 
 def cache(way: str, layers: int) -> Cache:
     """Returns the cache of a way."""
-    if way == "elastic":
-        return Elastic(layers)
+    if way.startswith("elastic"):
+        return Elastic(layers, 2 if way == "elastic_two" else 1)
     return KvCached(layers) if way.startswith("kvcached") else Tensors(layers, way == "doubling")
 
 
@@ -289,7 +291,7 @@ def start(way: str, layers: int) -> tuple[Cache, Any, int]:
     """Returns the cache of a way, a pattern for each of 256 tokens, and the free bytes of the card before the cache."""
     import torch
 
-    if way == "elastic":
+    if way.startswith("elastic"):
         import cachalot_gpu.torch
 
         # Before the first use of CUDA.
