@@ -13,7 +13,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Explains an address, such as that of a kernel's fault: the block at the address or beside it, who has the block,
     /// its call sites, and the streams that were said to use it.
     ///
-    /// Knows the blocks that the program holds or that still wait for work, and under
+    /// Knows the blocks that the program holds or that still wait for work, with the free memory behind, and under
     /// [`guard`](crate::config::Guard) those unmapped last, with the addresses around. The call site of a request is
     /// known while a trace is recorded, and for each guarded block.
     ///

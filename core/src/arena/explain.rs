@@ -5,6 +5,7 @@ use crate::device::explanation::{Explanation, Holder, STREAMS};
 use crate::heap::block::State;
 use crate::pages::guards::GuardStage;
 use crate::tables::OnceTable;
+use crate::tables::slot_table::NONE;
 use crate::units::{DeviceIndex, DevicePtr};
 
 impl<P: Platform> Arena<P> {
@@ -24,6 +25,7 @@ impl<P: Platform> Arena<P> {
                 GuardStage::Unmapped => Holder::Nobody,
             },
             guarded: true,
+            in_free_memory: false,
             allocated_at: block.sites[0],
             freed_at: block.sites[1],
             frees_since: if block.stage == GuardStage::Held { 0 } else { frees - block.freed },
@@ -31,10 +33,16 @@ impl<P: Platform> Arena<P> {
         })
     }
 
-    /// Explains an address in a block of the heap in `slot`. `None` for free memory.
+    /// Explains an address in a block of the heap in `slot`, or in free memory behind a block. `None` where no block is.
     pub(crate) fn explain_in_heap(&self, slot: u32, address: DevicePtr) -> Option<Explanation> {
         let mut heap = self.heaps.slots.get(slot)?.heap.lock();
-        let block = heap.containing(address)?;
+        let around = heap.containing(address)?;
+        let in_free_memory = heap.blocks[around].state == State::Free;
+        // A kernel that goes beyond a block comes to the free block behind.
+        let block = if in_free_memory { heap.blocks[around].prev } else { around };
+        if block == NONE {
+            return None;
+        }
         let entry = heap.blocks[block];
         let holder = match entry.state {
             State::Allocated => Holder::Program,
@@ -53,6 +61,7 @@ impl<P: Platform> Arena<P> {
             device: DeviceIndex(self.number()),
             holder,
             guarded: false,
+            in_free_memory,
             allocated_at: self.history.sites.block(DevicePtr(entry.addr)),
             freed_at: 0,
             frees_since: 0,

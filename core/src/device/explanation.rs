@@ -53,6 +53,9 @@ pub struct Explanation {
     pub holder: Holder,
     /// Whether the block is [guarded](crate::config::Guard).
     pub guarded: bool,
+    /// Whether the address lies in free memory behind the block: a kernel has gone beyond the block, or has used a block there that
+    /// was freed before.
+    pub in_free_memory: bool,
     /// The call sites of the request and of the free, by the host's numbers; 0 if unknown.
     pub allocated_at: u32,
     /// The call site of the free.
@@ -92,6 +95,9 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, block, requested, stream, .. } = self;
         write!(f, "{address} lies ")?;
+        if self.in_free_memory {
+            f.write_str("in free memory, ")?;
+        }
         match self.offset() {
             Offset::Before(bytes) => write!(f, "{bytes} bytes before the")?,
             Offset::Inside(bytes) => write!(f, "{bytes} bytes into the")?,

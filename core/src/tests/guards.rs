@@ -36,6 +36,22 @@ fn settle(allocator: &Simulated) {
 }
 
 #[test]
+fn an_address_in_free_memory_is_explained_by_the_block_before() {
+    let allocator = allocator("");
+    // The second block is freed, so the memory behind the first one is free.
+    let [first, second] = [MIB, 2 * MIB].map(|bytes| malloc(&allocator, bytes));
+    allocator.free(second).unwrap();
+    let explained = allocator.explain(first.offset(MIB + 4)).unwrap();
+    assert_eq!((explained.block, explained.in_free_memory, explained.offset()), (first, true, Offset::Behind(4)));
+    let text = explained.to_string();
+    assert!(text.contains("lies in free memory, 4 bytes behind the end of the block of 1048576 bytes at"), "{text}");
+    assert!(!allocator.explain(first).unwrap().in_free_memory);
+    // Nothing is before the only free block of a segment.
+    allocator.free(first).unwrap();
+    allocator.explain(first).unwrap_err();
+}
+
+#[test]
 fn the_settings_of_guards_are_written_as_they_are_read_and_stay() {
     for text in ["guard:all", "guard:after", "guard:before", "guard:sampled:7,quarantine:9", "zero:on_free,pattern:3"] {
         let mut config = Config::parse(text).unwrap();
