@@ -1,13 +1,17 @@
 //! What a memory checker is told: each segment as a heap, each live block as a region.
 
 use crate::c::log;
-use crate::c::stacks::{Stacks, describe_frame};
+use crate::c::stacks::Stacks;
 use cachalot_core::config::{Guard, Policy};
 use cachalot_core::{Action, Config, TraceEntry};
 use cachalot_cuda::{MemoryTool, ToolHeap};
+use cachalot_snapshot::Frame;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
+
+/// Bytes of the longest name of a region. Of a longer one compute-sanitizer 2025.3 warns, and counts the warning among the errors.
+const LONGEST_NAME: usize = 49;
 
 /// The segments that a memory checker knows.
 pub(crate) struct Announced {
@@ -79,7 +83,31 @@ fn heap_around(heaps: &BTreeMap<u64, (u64, ToolHeap)>, at: u64) -> Option<ToolHe
 
 /// Returns the place of a request as a name.
 fn name(site: u32, stacks: &Stacks) -> Option<CString> {
-    let stack = stacks.get(site);
-    let frame = stack.frames().first()?;
-    CString::new(describe_frame(frame)).ok()
+    stacks.get(site).frames().first().and_then(|frame| name_of(frame))
+}
+
+/// Returns a place as a name in ASCII: the file without its folders, the line, and the function, as far as there is room.
+fn name_of(frame: &Frame) -> Option<CString> {
+    let file = frame.filename.rsplit('/').next().unwrap_or_default();
+    let whole = format!("{file}:{} {}", frame.line, frame.name);
+    let ascii = whole.chars().map(|letter| if letter.is_ascii() { letter } else { '?' });
+    CString::new(ascii.take(LONGEST_NAME).collect::<String>()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LONGEST_NAME, name_of};
+    use cachalot_snapshot::Frame;
+
+    #[test]
+    fn a_place_is_a_name_that_the_checker_takes() {
+        let named = |name: &str, filename: &str| {
+            let frame = Frame { name: name.into(), filename: filename.into(), line: 81, ..Frame::default() };
+            name_of(&frame).unwrap().into_string().unwrap()
+        };
+        assert_eq!(named("planted", "/home/user/a/program.py"), "program.py:81 planted");
+        assert_eq!(named("f", "größe.py"), "gr??e.py:81 f");
+        let long = named(&"f".repeat(80), "/home/user/program.py");
+        assert_eq!((long.len(), &long[..14]), (LONGEST_NAME, "program.py:81 "));
+    }
 }
