@@ -98,19 +98,23 @@ impl<S: Storage> Parts<'_, S> {
         let remaining = whole - size;
         let splits =
             if PLAIN { self.rules.should_split_plainly(remaining) } else { self.rules.should_split(remaining, size) };
-        let mut peaks_stale = false;
-        let (given, given_bytes) = if splits {
+        // Below 0 once a row has risen above its threshold.
+        let mut left = 0;
+        let given_bytes = if splits {
             // A free block counts as inactive only beside other blocks, so a whole segment starts
             // to count with its first split.
             if was_split && counts {
                 counters.down(Stat::InactiveSplitBytes, size);
             } else if counts {
-                peaks_stale |= counters.up(Stat::InactiveSplit, 1);
-                peaks_stale |= counters.up(Stat::InactiveSplitBytes, remaining);
+                left |= counters.up_to(Stat::InactiveSplit, 1);
+                left |= counters.up_to(Stat::InactiveSplitBytes, remaining);
             }
-            let BlockEntry { prev, segment, .. } = blocks[block as usize];
+            // A copy: through a reference, the fields are loaded once more behind the next store.
+            let found = blocks[block as usize];
+            let BlockEntry { prev, segment, .. } = found;
             let front = self.vacancies.occupy(blocks);
-            blocks[front as usize] = blocks[block as usize].front(block, size, requested, State::Allocated);
+            let chain = self.live.add(addr, front);
+            blocks[front as usize] = BlockEntry { chain, ..found.front(block, size, requested, State::Allocated) };
             // The bounds check stands for a comparison with `NONE`, here and below.
             match blocks.get_mut(prev as usize) {
                 None => self.segments[segment].first = front,
@@ -124,7 +128,7 @@ impl<S: Storage> Parts<'_, S> {
                 rest.prev = front;
                 rest.freed_at = clock;
             });
-            (front, size)
+            size
         } else {
             if was_split && counts {
                 counters.down(Stat::InactiveSplit, 1);
@@ -134,16 +138,16 @@ impl<S: Storage> Parts<'_, S> {
             let entry = &mut blocks[block as usize];
             entry.state = State::Allocated;
             entry.requested = requested;
-            (block, whole)
+            entry.chain = self.live.add(addr, block);
+            whole
         };
-        self.live.insert(given, blocks);
-        peaks_stale |= counters.up(Stat::Allocation, 1);
-        peaks_stale |= counters.up(Stat::AllocatedBytes, given_bytes);
-        peaks_stale |= counters.up(Stat::RequestedBytes, requested);
+        left |= counters.up_to(Stat::Allocation, 1);
+        left |= counters.up_to(Stat::AllocatedBytes, given_bytes);
+        left |= counters.up_to(Stat::RequestedBytes, requested);
         if !PLAIN && self.rules.is_oversize(given_bytes) {
-            peaks_stale |= counters.up(Stat::OversizeAllocations, 1);
+            left |= counters.up_to(Stat::OversizeAllocations, 1);
         }
-        Outcome { value: DevicePtr(addr), peaks_stale }
+        Outcome { value: DevicePtr(addr), peaks_stale: left < 0 }
     }
 
     /// Adds the detached block `block` to the free index, merged with its free neighbours. The

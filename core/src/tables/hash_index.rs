@@ -70,8 +70,17 @@ impl<S: Storage> HashIndex<S> {
     #[inline(always)]
     pub(crate) fn insert<T: Indexed>(&mut self, index: u32, entries: &mut [T]) {
         let entry = &mut entries[index as usize];
-        let bucket = start(entry.key(), self.buckets.len());
-        entry.set_chain(core::mem::replace(&mut self.buckets[bucket], index));
+        entry.set_chain(self.add(entry.key(), index));
+    }
+
+    /// Adds the entry `index` with this key, and leaves the entry's link to the caller: returns the next entry of the chain.
+    /// A caller that fills the entry anyway stores it once, and no key is loaded. The caller has made room, and no other
+    /// entry has the key.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn add(&mut self, key: u64, index: u32) -> u32 {
+        let bucket = start(key, self.buckets.len());
+        core::mem::replace(&mut self.buckets[bucket], index)
     }
 
     /// Returns the entry with this key.
