@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("--sanitizer")
     parser.add_argument("--longest", type=float, default=200)
     parser.add_argument("workloads", nargs="*")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     end = time.monotonic() + arguments.longest
     bench.PATIENCE_S = START_S
     os.sched_setaffinity(0, bench.quietest())
