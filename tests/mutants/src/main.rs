@@ -1,0 +1,122 @@
+//! Small changes of a crate, all in one build and one taken at run time: which of them no test notices.
+//!
+//! ```text
+//! cachalot-mutants build cachalot-core FOLDER --then cachalot-tests:allocator
+//! cachalot-mutants run FOLDER --jobs 8
+//! cachalot-mutants report FOLDER
+//! ```
+//!
+//! The folder has all that `run` needs, on another machine, too: the test programs and the list of changes.
+
+mod build;
+mod campaign;
+mod change;
+mod conditions;
+mod places;
+mod render;
+mod report;
+mod source;
+mod switch;
+mod tests;
+mod values;
+
+use campaign::Pace;
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+#[derive(Parser)]
+#[command(about)]
+struct Options {
+    #[command(subcommand)]
+    step: Step,
+}
+
+#[derive(Subcommand)]
+enum Step {
+    /// Writes every change of a package behind a switch, and builds its test programs.
+    Build {
+        /// The package that is changed.
+        package: String,
+        /// The folder for the programs and the list of changes.
+        folder: PathBuf,
+        /// Test programs that judge what the unit tests do not notice: a package and a test target.
+        #[arg(long, value_parser = program)]
+        then: Vec<(String, String)>,
+        /// Features that the test programs turn on, besides the package's own.
+        #[arg(long)]
+        feature: Vec<String>,
+        /// The folder for the changed copy of the workspace and its build.
+        #[arg(long, default_value = "target/mutants/work")]
+        work: PathBuf,
+    },
+    /// Takes every change and runs the tests that reach it. Goes on where it stopped.
+    Run {
+        /// The folder with the programs and the list of changes.
+        folder: PathBuf,
+        /// How many changes are judged side by side.
+        #[arg(long, default_value_t = 1)]
+        jobs: usize,
+        /// When to stop.
+        #[arg(long)]
+        seconds: Option<u64>,
+        /// Leaves out slow tests.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Prints the sums by file, and the changes that no test notices.
+    Report {
+        /// The folder with the list of changes and the results.
+        folder: PathBuf,
+    },
+}
+
+fn program(text: &str) -> Result<(String, String), String> {
+    let (package, target) = text.split_once(':').ok_or("a program is PACKAGE:TARGET")?;
+    Ok((package.into(), target.into()))
+}
+
+fn main() -> ExitCode {
+    let result = match Options::parse().step {
+        Step::Build { package, folder, then, feature, work } => build(&package, &folder, &then, &feature, &work),
+        Step::Run { folder, jobs, seconds, quick } => {
+            let limit = seconds.map(Duration::from_secs);
+            campaign::run(&folder, &Pace { jobs: jobs.max(1), limit, is_quick: quick })
+        }
+        Step::Report { folder } => report::print(&folder),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds the programs, and puts them into the folder with the list of changes.
+fn build(
+    package: &str,
+    folder: &Path,
+    then: &[(String, String)],
+    features: &[String],
+    work: &Path,
+) -> Result<(), String> {
+    let told = |error: std::io::Error| format!("{}: {error}", folder.display());
+    std::fs::create_dir_all(folder).map_err(told)?;
+    std::fs::create_dir_all(work).map_err(told)?;
+    let workspace = std::env::current_dir().map_err(told)?;
+    let work = work.canonicalize().map_err(told)?;
+    let order = build::Order { workspace: &workspace, package, folder: &work, programs: then, features };
+    let (changes, built) = build::build(&order)?;
+    let mut programs = Vec::new();
+    for (index, path) in built.iter().enumerate() {
+        let name = if index == 0 { "unit".to_owned() } else { then[index - 1].1.clone() };
+        std::fs::copy(path, folder.join(&name)).map_err(told)?;
+        // The program is carried to other machines.
+        let _ = Command::new("strip").arg(folder.join(&name)).status();
+        programs.push(name);
+    }
+    campaign::write(&folder.join("list.json"), &campaign::List { changes, programs })
+}
