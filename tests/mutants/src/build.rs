@@ -28,6 +28,13 @@ pub(crate) struct Order<'a> {
     pub(crate) features: &'a [String],
 }
 
+/// A test program that was built.
+pub(crate) struct Built {
+    pub(crate) program: PathBuf,
+    /// The folder of its package.
+    pub(crate) runs_in: PathBuf,
+}
+
 /// A file with its places.
 struct Rewritten {
     source: Source,
@@ -42,6 +49,7 @@ struct Metadata {
 #[derive(Deserialize)]
 struct Package {
     name: String,
+    manifest_path: PathBuf,
     features: BTreeMap<String, Vec<String>>,
     targets: Vec<Target>,
 }
@@ -88,10 +96,12 @@ struct Expansion {
     span: Span,
 }
 
-/// Builds the test programs with every change that the compiler accepts. Returns the changes and the programs.
-pub(crate) fn build(order: &Order<'_>) -> Result<(Vec<Change>, Vec<PathBuf>), String> {
+/// Builds the test programs with every change that the compiler accepts. Returns the changes, and each program with the folder of
+/// its package.
+pub(crate) fn build(order: &Order<'_>) -> Result<(Vec<Change>, Vec<Built>), String> {
     copy(order)?;
-    let (root, conditions) = package(order)?;
+    let metadata = metadata(order)?;
+    let (root, conditions) = library(order, &metadata)?;
     let sources = source::read(order.workspace, &root, &conditions)?;
     let mut changes = Vec::new();
     let mut files: Vec<Rewritten> = Vec::new();
@@ -117,7 +127,8 @@ pub(crate) fn build(order: &Order<'_>) -> Result<(Vec<Change>, Vec<PathBuf>), St
         loop {
             let (built, refused) = round_of(order, &root, &mut files, &mut changes, &[target], "test")?;
             if refused == 0 {
-                programs.extend(built);
+                let runs_in = order.folder.join("tree").join(folder_of(order, &metadata, &target.0)?);
+                programs.extend(built.into_iter().map(|program| Built { program, runs_in: runs_in.clone() }));
                 break;
             }
             // What was built before lacks these changes no longer: they are never taken.
@@ -243,15 +254,30 @@ fn leave_out(places: &mut [Written], part: Part, changes: &mut [Change]) {
     }
 }
 
-/// Returns the root of the package's library, relative to the workspace, and the conditions under which it is built.
-fn package(order: &Order<'_>) -> Result<(PathBuf, Conditions), String> {
+fn metadata(order: &Order<'_>) -> Result<Metadata, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["metadata", "--no-deps", "--format-version=1", "--offline"]).current_dir(order.workspace);
     let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
-    let metadata: Metadata =
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
-    let package = metadata.packages.into_iter().find(|package| package.name == order.package);
-    let package = package.ok_or_else(|| format!("the workspace has no package {}", order.package))?;
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
+}
+
+impl Metadata {
+    fn package(&self, name: &str) -> Result<&Package, String> {
+        let package = self.packages.iter().find(|package| package.name == name);
+        package.ok_or_else(|| format!("the workspace has no package {name}"))
+    }
+}
+
+/// Returns the folder of a package, relative to the workspace.
+fn folder_of(order: &Order<'_>, metadata: &Metadata, package: &str) -> Result<PathBuf, String> {
+    let manifest = &metadata.package(package)?.manifest_path;
+    let relative = manifest.strip_prefix(order.workspace).map_err(|error| error.to_string())?;
+    Ok(relative.with_file_name(""))
+}
+
+/// Returns the root of the package's library, relative to the workspace, and the conditions under which it is built.
+fn library(order: &Order<'_>, metadata: &Metadata) -> Result<(PathBuf, Conditions), String> {
+    let package = metadata.package(order.package)?;
     let library = package.targets.iter().find(|target| target.kind.iter().any(|kind| kind.contains("lib")));
     let root = &library.ok_or("the package has no library")?.src_path;
     let root = root.strip_prefix(order.workspace).map_err(|error| error.to_string())?.to_owned();

@@ -1,9 +1,9 @@
 //! A campaign: every change is taken, and the tests that reach it run until one notices it.
 
 use crate::change::{Change, State};
-use crate::tests::{self, End, Test};
+use crate::tests::{self, End, Program, Test};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -18,8 +18,8 @@ const SLOW: f64 = 0.5;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct List {
     pub(crate) changes: Vec<Change>,
-    /// The names of the programs, in the order in which they judge a change.
-    pub(crate) programs: Vec<String>,
+    /// The programs, in the order in which they judge a change.
+    pub(crate) programs: Vec<Program>,
 }
 
 /// What became of a change.
@@ -96,7 +96,7 @@ fn side_by_side(jobs: usize, count: usize, each: impl Fn(usize) -> Result<(), St
 
 /// A step of a campaign: the quick or the slow tests of a program.
 pub(crate) struct Pass {
-    program: String,
+    program: Program,
     is_slow: bool,
 }
 
@@ -108,7 +108,7 @@ impl Pass {
     }
 
     fn name(&self) -> String {
-        format!("{}.{}", self.program, if self.is_slow { "slow" } else { "quick" })
+        format!("{}.{}", self.program.name, if self.is_slow { "slow" } else { "quick" })
     }
 
     /// Returns the tests of the pass, the fastest first, with what each reaches. They are measured by the first call.
@@ -117,17 +117,16 @@ impl Pass {
         if path.exists() {
             return read(&path);
         }
-        let program = folder.join(&self.program);
-        let slow_path = folder.join(format!("{}.names.json", self.program));
-        let names: Vec<String> = if self.is_slow { read(&slow_path)? } else { tests::names(&program)? };
+        let slow_path = folder.join(format!("{}.names.json", self.program.name));
+        let names: Vec<String> = if self.is_slow { read(&slow_path)? } else { self.program.names(folder)? };
         let limit = if self.is_slow { tests::LONGEST } else { Duration::from_secs_f64(SLOW) };
         let (found, slow) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         side_by_side(jobs, names.len(), |index| {
             let name = &names[index];
-            match tests::timed(&program, name, limit)? {
+            match self.program.timed(folder, name, limit)? {
                 (End::Passed, seconds) => {
-                    let reaches = tests::reached(folder, &self.program, name)?;
-                    let test = Test { program: self.program.clone(), name: name.clone(), seconds, reaches };
+                    let reaches = self.program.reached(folder, name)?;
+                    let test = Test { name: name.clone(), seconds, reaches };
                     found.lock().expect("no thread panics").push(test);
                 }
                 (End::TooLong, _) => slow.lock().expect("no thread panics").push(name.clone()),
@@ -167,58 +166,104 @@ pub(crate) struct Pace {
     pub(crate) is_quick: bool,
 }
 
-/// Takes every change that no pass before noticed, and writes a line for each. Goes on where an earlier call stopped.
+/// Takes every change, and writes a line for each and each pass. Goes on where an earlier call stopped.
 pub(crate) fn run(folder: &Path, pace: &Pace) -> Result<(), String> {
     let begun = Instant::now();
     let is_over = || pace.limit.is_some_and(|limit| begun.elapsed() > limit);
     let list: List = read(&folder.join("list.json"))?;
-    let mut noticed: HashSet<String> = HashSet::new();
-    for pass in Pass::all(&list) {
-        if is_over() || pace.is_quick && pass.is_slow {
+    let passes = Pass::all(&list);
+    let is_noticed = |name: &str, known: &[HashMap<String, Outcome>]| {
+        known.iter().any(|of| of.get(name).is_some_and(|outcome| outcome.is_noticed()))
+    };
+    for is_slow in [false, true] {
+        if is_over() || pace.is_quick && is_slow {
             break;
         }
-        let tests = pass.tests(folder, pace.jobs)?;
-        let done = pass.outcomes(folder);
+        let known: Vec<_> = passes.iter().map(|pass| pass.outcomes(folder)).collect();
+        let judges = passes.iter().zip(&known).filter(|(pass, _)| pass.is_slow == is_slow);
+        let judges = judges.map(|(pass, known)| Judge::new(pass, folder, known, pace.jobs));
+        let judges = judges.collect::<Result<Vec<_>, _>>()?;
         let is_open = |&number: &usize| {
             let (change, name) = (&list.changes[number - 1], list.changes[number - 1].name());
-            change.state == State::Built && !noticed.contains(&name) && !done.contains_key(&name)
+            let is_judged = judges.iter().all(|judge| judge.known.contains_key(&name));
+            change.state == State::Built && !is_noticed(&name, &known) && !is_judged
         };
-        let open: Vec<usize> = (1..=list.changes.len()).filter(is_open).collect();
-        let path = folder.join(format!("{}.tsv", pass.name()));
-        let file = File::options().append(true).create(true).open(&path).map_err(|error| told(&path, error))?;
-        let file = Mutex::new(file);
-        eprintln!("{}: {} tests, {} changes", pass.name(), tests.len(), open.len());
+        let mut open: Vec<usize> = (1..=list.changes.len()).filter(is_open).collect();
+        // What is done when the time is over is a sample of all files.
+        open.sort_by_key(|&number| (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        eprintln!("{} changes, {} tests", open.len(), judges.iter().map(|judge| judge.tests.len()).sum::<usize>());
         side_by_side(pace.jobs, open.len(), |index| {
-            if is_over() {
-                return Ok(());
+            for judge in &judges {
+                if is_over() || judge.judges(&list.changes[open[index] - 1], open[index])?.is_noticed() {
+                    break;
+                }
             }
-            let number = open[index];
-            let started = Instant::now();
-            let (outcome, test) = judged(folder, &tests, number)?;
-            let seconds = started.elapsed().as_secs_f64();
-            let name = list.changes[number - 1].name();
-            // A line is written whole, or a further call judges the change again.
-            let line = format!("{}\t{test}\t{seconds:.2}\t{name}\n", outcome.name());
-            file.lock().expect("no thread panics").write_all(line.as_bytes()).map_err(|error| told(&path, error))
+            Ok(())
         })?;
-        let all = pass.outcomes(folder).into_iter();
-        noticed.extend(all.filter(|(_, outcome)| outcome.is_noticed()).map(|(name, _)| name));
     }
     Ok(())
 }
 
-/// Runs the tests that reach a change until one notices it.
-fn judged<'a>(folder: &Path, tests: &'a [Test], number: usize) -> Result<(Outcome, &'a str), String> {
-    let mut outcome = Outcome::NotReached;
-    for test in tests.iter().filter(|test| test.reaches.contains(&number)) {
-        outcome = Outcome::Survived;
-        let limit = Duration::from_secs_f64(10.0 * test.seconds + 2.0);
-        let end = tests::run(&folder.join(&test.program), &test.name, ("MUTANT", &number.to_string()), limit);
-        match end.map_err(|error| told(&folder.join(&test.program), error))? {
-            End::Passed => {}
-            End::Failed => return Ok((Outcome::Noticed, &test.name)),
-            End::TooLong => return Ok((Outcome::TooLong, &test.name)),
-        }
+/// The tests of a pass, and the file of its results.
+struct Judge<'a> {
+    folder: &'a Path,
+    program: &'a Program,
+    tests: Vec<Test>,
+    file: Mutex<File>,
+    /// The outcomes of earlier calls.
+    known: &'a HashMap<String, Outcome>,
+    /// The tests that noticed a change of a file, the last first. They are tried first.
+    noticing: Mutex<HashMap<String, Vec<usize>>>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(pass: &'a Pass, folder: &'a Path, known: &'a HashMap<String, Outcome>, jobs: usize) -> Result<Self, String> {
+        let tests = pass.tests(folder, jobs)?;
+        let path = folder.join(format!("{}.tsv", pass.name()));
+        let file = File::options().append(true).create(true).open(&path).map_err(|error| told(&path, error))?;
+        Ok(Self { folder, program: &pass.program, tests, file: Mutex::new(file), known, noticing: Mutex::default() })
     }
-    Ok((outcome, ""))
+
+    /// Runs the tests that reach a change until one notices it, and writes the line.
+    fn judges(&self, change: &Change, number: usize) -> Result<Outcome, String> {
+        let name = change.name();
+        if let Some(&outcome) = self.known.get(&name) {
+            return Ok(outcome);
+        }
+        let begun = Instant::now();
+        let first = self.noticing.lock().expect("no thread panics").get(&change.file).cloned().unwrap_or_default();
+        let others = (0..self.tests.len()).filter(|index| !first.contains(index));
+        let mut outcome = Outcome::NotReached;
+        let mut noticed_by = "";
+        for index in first.iter().copied().chain(others) {
+            let test = &self.tests[index];
+            if !test.reaches.contains(&number) {
+                continue;
+            }
+            outcome = Outcome::Survived;
+            let limit = Duration::from_secs_f64(10.0 * test.seconds + 2.0);
+            let end = self.program.run(self.folder, &test.name, ("MUTANT", &number.to_string()), limit)?;
+            outcome = match end {
+                End::Passed => continue,
+                End::Failed => Outcome::Noticed,
+                End::TooLong => Outcome::TooLong,
+            };
+            noticed_by = &test.name;
+            if outcome == Outcome::TooLong {
+                break;
+            }
+            let mut noticing = self.noticing.lock().expect("no thread panics");
+            let last = noticing.entry(change.file.clone()).or_default();
+            last.retain(|&known| known != index);
+            last.insert(0, index);
+            last.truncate(4);
+            break;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        // A line is written whole, or a further call judges the change again.
+        let line = format!("{}\t{noticed_by}\t{seconds:.2}\t{name}\n", outcome.name());
+        let written = self.file.lock().expect("no thread panics").write_all(line.as_bytes());
+        written.map_err(|error| told(self.folder, error))?;
+        Ok(outcome)
+    }
 }

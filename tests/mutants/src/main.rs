@@ -81,6 +81,8 @@ fn main() -> ExitCode {
     let result = match Options::parse().step {
         Step::Build { package, folder, then, feature, work } => build(&package, &folder, &then, &feature, &work),
         Step::Run { folder, jobs, seconds, quick } => {
+            // The tests run in other folders.
+            let folder = folder.canonicalize().unwrap_or(folder);
             let limit = seconds.map(Duration::from_secs);
             campaign::run(&folder, &Pace { jobs: jobs.max(1), limit, is_quick: quick })
         }
@@ -111,12 +113,12 @@ fn build(
     let order = build::Order { workspace: &workspace, package, folder: &work, programs: then, features };
     let (changes, built) = build::build(&order)?;
     let mut programs = Vec::new();
-    for (index, path) in built.iter().enumerate() {
+    for (index, build::Built { program, runs_in }) in built.into_iter().enumerate() {
         let name = if index == 0 { "unit".to_owned() } else { then[index - 1].1.clone() };
-        std::fs::copy(path, folder.join(&name)).map_err(told)?;
+        std::fs::copy(&program, folder.join(&name)).map_err(told)?;
         // The program is carried to other machines.
         let _ = Command::new("strip").arg(folder.join(&name)).status();
-        programs.push(name);
+        programs.push(tests::Program { name, runs_in });
     }
     campaign::write(&folder.join("list.json"), &campaign::List { changes, programs })
 }

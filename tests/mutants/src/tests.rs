@@ -2,18 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// No test takes longer without a change.
 pub(crate) const LONGEST: Duration = Duration::from_secs(900);
 
+/// A test program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Program {
+    /// The name of the file in the folder of the campaign.
+    pub(crate) name: String,
+    /// The folder of the package, where cargo runs its tests: they read files by paths relative to it.
+    pub(crate) runs_in: PathBuf,
+}
+
 /// A test that runs in a process of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
-    /// The program, in the folder of the campaign.
-    pub(crate) program: String,
     /// The name of the test.
     pub(crate) name: String,
     /// How long it takes without a change.
@@ -31,50 +38,62 @@ pub(crate) enum End {
     TooLong,
 }
 
-/// Returns the names of the tests in a program.
-pub(crate) fn names(program: &Path) -> Result<Vec<String>, String> {
-    let output = Command::new(program).args(["--list", "--format", "terse"]).output();
-    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
-}
+impl Program {
+    /// Returns the names of the tests in the program, which lies in `folder`.
+    pub(crate) fn names(&self, folder: &Path) -> Result<Vec<String>, String> {
+        let output = Command::new(folder.join(&self.name)).args(["--list", "--format", "terse"]).output();
+        let output = output.map_err(|error| format!("{}: {error}", self.name))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
 
-/// Returns how long a test takes without a change. It is ended at the limit.
-pub(crate) fn timed(program: &Path, name: &str, limit: Duration) -> Result<(End, f64), String> {
-    let begun = Instant::now();
-    let end = run(program, name, ("MUTANT", "0"), limit).map_err(|error| format!("{name}: {error}"))?;
-    Ok((end, begun.elapsed().as_secs_f64()))
-}
+    /// Runs a test without a change. Returns how it ended, and how long it took. It is ended at the limit.
+    pub(crate) fn timed(&self, folder: &Path, test: &str, limit: Duration) -> Result<(End, f64), String> {
+        let begun = Instant::now();
+        let end = self.run(folder, test, ("MUTANT", "0"), limit)?;
+        Ok((end, begun.elapsed().as_secs_f64()))
+    }
 
-/// Returns the changes that a test reaches.
-pub(crate) fn reached(folder: &Path, program: &str, name: &str) -> Result<BTreeSet<usize>, String> {
-    let file = folder.join(format!("seen.{}.{:?}", std::process::id(), std::thread::current().id()));
-    let _ = std::fs::remove_file(&file);
-    let seen = ("MUTANT_SEEN", &*file.display().to_string());
-    run(&folder.join(program), name, seen, LONGEST).map_err(|error| format!("{name}: {error}"))?;
-    // A test that reaches no change has written no file.
-    let text = std::fs::read_to_string(&file).unwrap_or_default();
-    let _ = std::fs::remove_file(&file);
-    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
-}
+    /// Returns the changes that a test reaches.
+    pub(crate) fn reached(&self, folder: &Path, test: &str) -> Result<BTreeSet<usize>, String> {
+        let file = folder.join(format!("seen.{}.{:?}", std::process::id(), std::thread::current().id()));
+        let _ = std::fs::remove_file(&file);
+        self.run(folder, test, ("MUTANT_SEEN", &file.display().to_string()), LONGEST)?;
+        // A test that reaches no change has written no file.
+        let seen = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = std::fs::remove_file(&file);
+        Ok(seen.lines().filter_map(|line| line.parse().ok()).collect())
+    }
 
-/// Runs a test, with a variable of the switch, and ends it at the limit.
-pub(crate) fn run(program: &Path, name: &str, variable: (&str, &str), limit: Duration) -> std::io::Result<End> {
-    let mut command = Command::new(program);
-    command.args(["--exact", name, "--test-threads", "1", "--quiet"]).env(variable.0, variable.1);
-    // One sequence of programs for every change, and none made shorter after a failure.
-    command.envs([("PROPTEST_RNG_SEED", "1"), ("PROPTEST_MAX_SHRINK_ITERS", "0"), ("RUST_BACKTRACE", "0")]);
-    command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn()?;
-    Ok(match ended(&mut child, limit)? {
-        Some(status) if status.success() => End::Passed,
-        Some(_) => End::Failed,
-        None => End::TooLong,
-    })
+    /// Runs a test, with a variable of the switch, and ends it at the limit.
+    pub(crate) fn run(
+        &self,
+        folder: &Path,
+        test: &str,
+        variable: (&str, &str),
+        limit: Duration,
+    ) -> Result<End, String> {
+        let told = |error: std::io::Error| format!("{} in {}: {error}", self.name, self.runs_in.display());
+        let mut command = Command::new(folder.join(&self.name));
+        command.args(["--exact", test, "--test-threads", "1", "--quiet"]).env(variable.0, variable.1);
+        command.current_dir(&self.runs_in);
+        // One sequence of programs for every change, and none made shorter after a failure.
+        command.envs([("PROPTEST_RNG_SEED", "1"), ("PROPTEST_MAX_SHRINK_ITERS", "0"), ("RUST_BACKTRACE", "0")]);
+        command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(told)?;
+        Ok(match ended(&mut child, limit).map_err(told)? {
+            Some(status) if status.success() => End::Passed,
+            Some(_) => End::Failed,
+            None => End::TooLong,
+        })
+    }
 }
 
 /// Waits for a process. Ends it at the limit, and returns None.
+///
+/// The limit is of processor time: a machine with more to do than processors must not make a test seem slow. A process that does
+/// nothing is ended at five times the limit.
 fn ended(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     let mut pause = Duration::from_micros(500);
@@ -82,7 +101,8 @@ fn ended(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatu
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if begun.elapsed() > limit {
+        let waited = begun.elapsed();
+        if waited > limit && (waited > 5 * limit || used(child.id()).is_none_or(|used| used > limit)) {
             child.kill()?;
             child.wait()?;
             return Ok(None);
@@ -90,4 +110,13 @@ fn ended(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatu
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(10));
     }
+}
+
+/// Returns the processor time of a process. None where the system does not tell it.
+fn used(process: u32) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name of the program, in brackets, may have spaces. After it, the 12th and 13th fields count hundredths of a second.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some(Duration::from_millis(10 * ticks))
 }
