@@ -1,7 +1,7 @@
 //! Tests of every form of a snapshot: protocols of pickles, keys of old and new versions of
 //! `PyTorch`, files without events, and events that are converted at once.
 
-use cachalot_snapshot::{Event, Format, ReadError, Snapshot, read, read_with, write};
+use cachalot_snapshot::{Event, Format, Frame, ReadError, Snapshot, Stack, read, read_with, write};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -76,6 +76,30 @@ for protocol in (2, 3, 4, 5):
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let read = |protocol: u32| std::fs::read(format!("{}.{protocol}", base.display())).expect("a pickle");
     Some((2..=5).map(read).collect())
+}
+
+#[test]
+fn every_key_of_an_event_is_read_into_its_field() {
+    let snapshot = plain(&snapshot());
+    let [_, alloc, _, oom, _] = &snapshot.device_traces[0][..] else { panic!("five events") };
+    assert_eq!((&*alloc.action, alloc.addr, alloc.size, alloc.stream), ("alloc", Some(4096), 512, 0));
+    assert_eq!((alloc.time_us, alloc.pool_id()), (Some(1_700_000_000_000_001), Some((0, 1))));
+    let frames = alloc.frames.as_ref().expect("a stack").frames();
+    assert_eq!(
+        frames.iter().map(|frame| (&*frame.name, frame.line)).collect::<Vec<_>>(),
+        [("forward", 7), ("main", 90)]
+    );
+    assert_eq!((oom.addr, oom.size, oom.stream, oom.device_free()), (None, 1 << 30, 7, Some(1024)));
+    assert_eq!((oom.time_us, oom.pool_id()), (None, None));
+}
+
+#[test]
+fn stacks_are_equal_if_their_frames_are() {
+    let stack = |line| Stack::from(vec![Frame { name: "forward".into(), line, ..Frame::default() }]);
+    assert_eq!(stack(1), stack(1));
+    assert_ne!(stack(1), stack(2));
+    assert_ne!(stack(1), Stack::default());
+    assert!(Stack::default().is_empty() && !stack(1).is_empty());
 }
 
 #[test]
