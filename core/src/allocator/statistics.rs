@@ -453,4 +453,23 @@ mod tests {
         }
         assert!(Statistic::named("pages").is_none() && Statistic::named("").is_none());
     }
+
+    #[cfg(all(feature = "alloc", not(loom)))]
+    #[test]
+    fn a_group_is_in_use_if_its_setting_is() {
+        let in_use = |config: &str| {
+            let config = crate::Config::parse(config).unwrap();
+            let device = crate::simulated::SimulatedDevice::new(1 << 30);
+            let allocator = crate::Allocator::<_, spin::Mutex<()>, crate::Growable>::new([device], &config).unwrap();
+            let reading = allocator.reading(crate::DeviceIndex(0)).unwrap();
+            let of = |group: &str| {
+                Statistic::ALL.iter().filter(|row| row.group() == group).all(|row| reading.is_in_use(row))
+            };
+            ["pages", "reclaim", "tune", "planned"].map(of)
+        };
+        assert_eq!(in_use(""), [true, false, false, false]);
+        assert_eq!(in_use("reclaim:auto"), [true, true, false, false]);
+        assert_eq!(in_use("tune:auto"), [true, false, true, false]);
+        assert_eq!(in_use("policy:planned"), [true, false, false, true]);
+    }
 }

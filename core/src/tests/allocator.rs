@@ -25,6 +25,32 @@ fn stat(allocator: &Simulated, key: &str) -> i64 {
 }
 
 #[test]
+fn an_oversize_block_serves_no_smaller_request_however_little_is_lost() {
+    let allocator = allocator("max_split_size_mb:100");
+    let oversize = allocator.malloc(DEVICE, 100 * MIB, STREAM).unwrap();
+    allocator.free(oversize).unwrap();
+    let below = allocator.malloc(DEVICE, 98 * MIB, STREAM).unwrap();
+    assert_ne!(below, oversize);
+    assert_eq!(allocator.malloc(DEVICE, 100 * MIB, STREAM), Ok(oversize));
+}
+
+#[test]
+fn the_name_of_a_pool_is_chosen_once() {
+    let allocator = allocator("");
+    let mut names = std::vec::Vec::new();
+    for _ in 0..3 {
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        assert!(!names.contains(&pool), "{pool:?} was the name of a pool that has gone");
+        names.push(pool);
+        allocator.release_pool(DEVICE, pool).unwrap();
+    }
+    // The program's own names are not chosen, either.
+    allocator.retain_pool(DEVICE, PoolId(0, 9), PoolOptions::default()).unwrap();
+    allocator.release_pool(DEVICE, PoolId(0, 9)).unwrap();
+    assert_eq!(allocator.create_pool(DEVICE, PoolOptions::default()), Ok(PoolId(0, 10)));
+}
+
+#[test]
 fn a_freed_block_is_reused_at_once() {
     let allocator = allocator("");
     let first = allocator.malloc(DEVICE, 1000, STREAM).unwrap();

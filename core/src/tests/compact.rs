@@ -78,6 +78,18 @@ fn the_smallest_segments_that_suffice_are_released() {
 }
 
 #[test]
+fn what_streams_without_unfinished_work_have_freed_is_released_at_once() {
+    for streams in [&[STREAM][..], &[STREAM, OTHER]] {
+        let device = SimulatedDevice::new(1 << 40).with_work_done_at_once();
+        let allocator = Simulated::new([device], &Config::parse("compact:0").unwrap()).unwrap();
+        streams.iter().for_each(|&stream| cache(&allocator, stream, &[60]));
+        malloc(&allocator, STREAM, 200);
+        assert_eq!(segments(&allocator), [200], "{streams:?}");
+        assert_eq!(waits(&allocator), 0);
+    }
+}
+
+#[test]
 fn of_equal_segments_too_small_alone_the_last_is_released_first() {
     let allocator = allocator("compact:0");
     let blocks = [60, 60].map(|mib| malloc(&allocator, STREAM, mib));

@@ -164,5 +164,18 @@ fn a_watched_free_is_complete_once_the_own_stream_is_done() {
     settle(&allocator);
     assert_eq!(malloc(&allocator, 1000), block);
     allocator.watch_frees(DEVICE, false).unwrap();
+    let next = malloc(&allocator, 1000);
+    allocator.free(next).unwrap();
+    assert_eq!(malloc(&allocator, 1000), next, "the later work of the stream may use it");
     allocator.free(block).unwrap();
+}
+
+#[test]
+fn blocks_that_are_filled_are_watched_whatever_the_host_asks_for() {
+    let allocator = allocator("zero:on_free");
+    allocator.watch_frees(DEVICE, true).unwrap();
+    allocator.watch_frees(DEVICE, false).unwrap();
+    let block = malloc(&allocator, 1000);
+    allocator.free(block).unwrap();
+    assert_ne!(malloc(&allocator, 1000), block, "the stream has not reached the free");
 }

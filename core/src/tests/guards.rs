@@ -154,6 +154,16 @@ fn small_blocks_share_a_page_and_no_address() {
 }
 
 #[test]
+fn a_request_takes_the_pages_of_work_that_has_ended_by_then() {
+    let allocator = allocator("guard:all");
+    let block = malloc(&allocator, 3 * MIB);
+    allocator.free(block).unwrap();
+    device(&allocator).complete(STREAM);
+    malloc(&allocator, 3 * MIB);
+    assert_eq!(device(&allocator).used(), 4 * MIB, "the pages of the first block, and no more");
+}
+
+#[test]
 fn addresses_serve_again_after_as_many_frees_as_the_quarantine_says() {
     let allocator = allocator("guard:all,quarantine:2");
     let blocks: Vec<_> = (0..3).map(|_| malloc(&allocator, 3 * MIB)).collect();
@@ -164,6 +174,8 @@ fn addresses_serve_again_after_as_many_frees_as_the_quarantine_says() {
     assert_eq!(device(&allocator).outstanding().reservations, 2);
     assert!(allocator.explain(blocks[0]).is_err());
     assert_eq!(allocator.explain(blocks[1]).unwrap().frees_since, 1);
+    assert!(allocator.explain(blocks[1]).unwrap().to_string().contains("Since then, 1 guarded"));
+    assert!(!allocator.explain(blocks[2]).unwrap().to_string().contains("Since then"), "no free came after");
     assert_eq!(malloc(&allocator, 3 * MIB), blocks[0]);
 }
 

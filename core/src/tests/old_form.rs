@@ -5,7 +5,7 @@ use crate::arena::tuning::TuneStage;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolId, PoolOptions, Route};
 use crate::tables::Growable;
 use crate::trace::Action;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -102,6 +102,7 @@ fn the_window_is_no_trace_of_the_program() {
     let captured = malloc(&allocator, 30);
     allocator.end_capture(DEVICE, pool).unwrap();
     assert_eq!((window().events.len(), window().segments.len()), (2, 1));
+    assert_eq!(window().segments[0].pool, PoolId::DEFAULT);
     allocator.free(captured).unwrap();
     allocator.configure(&Config::new());
     malloc(&allocator, 3);

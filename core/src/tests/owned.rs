@@ -95,6 +95,27 @@ fn a_buffer_counts_values_and_its_type_need_not_be_shared() {
 }
 
 #[test]
+fn a_buffer_used_by_another_stream_waits_for_its_work() {
+    let allocator = allocator();
+    let buffer = allocator.buffer::<u64>(DEVICE, 100, STREAM).unwrap();
+    let ptr = buffer.ptr();
+    buffer.record_stream(OTHER).unwrap();
+    drop(buffer);
+    assert_ne!(allocator.block(DEVICE, 800, STREAM).unwrap().ptr(), ptr);
+    allocator.device(DEVICE).unwrap().complete(OTHER);
+    assert_eq!(allocator.block(DEVICE, 800, STREAM).unwrap().ptr(), ptr);
+}
+
+#[test]
+fn a_block_names_the_device_of_its_memory() {
+    let devices = [SimulatedDevice::new(1 << 30), SimulatedDevice::new(1 << 30)];
+    let allocator = Simulated::new(devices, &Config::new()).unwrap();
+    let block = allocator.block(DeviceIndex(1), 1000, STREAM).unwrap();
+    assert_eq!(block.device(), DeviceIndex(1));
+    assert_eq!(live(&allocator), 0, "the first device has no block");
+}
+
+#[test]
 fn a_failed_drop_goes_to_the_hook_and_the_block_can_be_taken_over() {
     static FAILED: Mutex<Vec<FailedDrop>> = Mutex::new(Vec::new());
     let allocator = allocator();

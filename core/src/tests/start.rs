@@ -99,3 +99,10 @@ fn of_two_threads_one_starts_the_allocator() {
         assert_eq!(started.iter().filter(|&&started| started).count(), 1);
     }
 }
+
+#[test]
+fn more_devices_than_an_address_can_name_are_refused() {
+    let start = |count| Over::<Growable>::new((0..count).map(device), &Config::new()).map(drop);
+    assert_eq!(start(127), Ok(()));
+    assert_eq!(start(128), Err(Error::TableFull("devices")));
+}

@@ -100,6 +100,18 @@ fn change(allocator: &Simulated, config: &str) {
 }
 
 #[test]
+fn a_trim_to_the_bytes_held_gives_nothing_back_and_one_below_gives_the_largest_segment() {
+    let allocator = allocator("");
+    cache(&allocator, &[40, 60]);
+    allocator.device(DEVICE).unwrap().complete(STREAM);
+    let held = || allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB;
+    allocator.trim(DEVICE, 100 * MIB).unwrap();
+    assert_eq!(held(), 100);
+    allocator.trim(DEVICE, 100 * MIB - 1).unwrap();
+    assert_eq!(held(), 40);
+}
+
+#[test]
 fn a_request_collects_old_segments_before_it_keeps_to_the_budget_of_compact() {
     // The excess is 110 MiB with the old segment, and 50 without it.
     for (config, order) in [("compact:0", [100, 60]), (ALL, [60, 100])] {

@@ -118,6 +118,7 @@ fn contents_and_addresses_survive_and_the_memory_goes_back_to_the_device() {
             assert_eq!(parked.reserved_bytes().current, stats.reserved_bytes().current - asleep.parked as i64);
             assert!(blocks.iter().all(|&(at, _)| device(&allocator).read(at).is_none()), "nothing is mapped");
             assert!(device(&allocator).is_accessible(other, 30 * MIB));
+            assert_eq!(allocator.pages(DEVICE).unwrap().stats().unwrap().parked, asleep.parked, "`{policy}`");
             wake(&allocator).unwrap();
             assert_kept(&allocator, &before);
             assert_eq!((device(&allocator).used(), device(&allocator).kept()), (used, 0), "`{policy}`");
