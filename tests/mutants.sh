@@ -24,6 +24,7 @@ mutants=$target/debug/cachalot-mutants
 # Which programs judge what the unit tests do not notice.
 case $crate in
   cachalot-core) further=(--then cachalot-tests:allocator) ;;
+  cachalot-snapshot) further=(--then cachalot-snapshot:all --then cachalot-tests:allocator) ;;
   cachalot) further=(--then cachalot:all --feature c) ;;
   *) further=(--then "$crate:all") ;;
 esac
@@ -34,8 +35,9 @@ if [ "$(cat "$folder/sources" 2>/dev/null)" != "$sources" ]; then
   echo "$sources" >"$folder/sources"
 fi
 
-# A change may ask for memory without end, or end in a fault.
+# A change may ask for memory or run without end, or end in a fault.
 ulimit -v 8000000
+ulimit -t 1000
 ulimit -c 0
 export PROPTEST_CASES=${PROPTEST_CASES:-8}
 begun=$SECONDS

@@ -102,7 +102,7 @@ const KINDS: [(&str, &str); 7] = [
     ("every short program", "The search of `tests/exhaustive`, run again"),
     ("proofs of the arithmetic", "The proofs of `tests/arithmetic`, run again"),
     ("every size", "Every size below a bound, run again"),
-    ("changes of the code", "Changes of cargo-mutants; a finding is a survivor that is not judged yet"),
+    ("changes of the code", "Small changes, one at a time; a finding is a change that no test notices, not judged yet"),
 ];
 
 /// Cells of a file of results: the list above the first table, and the rows of all tables.

@@ -114,7 +114,7 @@ fn build(
     let (changes, built) = build::build(&order)?;
     let mut programs = Vec::new();
     for (index, build::Built { program, runs_in }) in built.into_iter().enumerate() {
-        let name = if index == 0 { "unit".to_owned() } else { then[index - 1].1.clone() };
+        let name = index.checked_sub(1).map_or_else(|| "unit".into(), |at| format!("{}-{}", then[at].0, then[at].1));
         std::fs::copy(&program, folder.join(&name)).map_err(told)?;
         // The program is carried to other machines.
         let _ = Command::new("strip").arg(folder.join(&name)).status();
