@@ -100,7 +100,7 @@ fn change(allocator: &Simulated, config: &str) {
 }
 
 #[test]
-fn a_trim_to_the_bytes_held_gives_nothing_back_and_one_below_gives_the_largest_segment() {
+fn a_trim_to_the_bytes_held_gives_nothing_back_and_below_the_largest_segment() {
     let allocator = allocator("");
     cache(&allocator, &[40, 60]);
     allocator.device(DEVICE).unwrap().complete(STREAM);
