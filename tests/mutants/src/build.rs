@@ -1,7 +1,7 @@
-//! All changes of a crate in one build.
+//! A single build with all changes of a crate.
 //!
-//! A copy of the workspace is compiled with every change. The compiler's messages name the bytes it refuses: the change there is
-//! left out, or its place is written in another form, until nothing is refused.
+//! A copy of the workspace is compiled with every change. The compiler's messages name the refused bytes: the change is
+//! left out, or the place is written in a further form, until nothing is refused.
 
 use crate::change::{Change, State};
 use crate::conditions::Conditions;
@@ -14,28 +14,28 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What is built.
+/// The order for a build.
 pub(crate) struct Order<'a> {
     /// The workspace, an absolute path.
     pub(crate) workspace: &'a Path,
-    /// The package that is changed.
+    /// The changed package.
     pub(crate) package: &'a str,
     /// Where the copy and the build lie, an absolute path.
     pub(crate) folder: &'a Path,
-    /// The test programs besides the package's own unit tests: a package and the name of its target.
+    /// The test programs besides the package's own unit tests: a package and the name of a target.
     pub(crate) programs: &'a [(String, String)],
     /// Features that the test programs turn on, besides the default ones.
     pub(crate) features: &'a [String],
 }
 
-/// A test program that was built.
+/// A built test program.
 pub(crate) struct Built {
     pub(crate) program: PathBuf,
-    /// The folder of its package.
+    /// The folder of the package.
     pub(crate) runs_in: PathBuf,
 }
 
-/// A file with its places.
+/// A file with all places.
 struct Rewritten {
     source: Source,
     places: Vec<Written>,
@@ -60,7 +60,7 @@ struct Target {
     src_path: PathBuf,
 }
 
-/// A line of cargo's output. Of messages that are not the compiler's nothing is read.
+/// A line of cargo's output. Only the compiler's messages are read.
 #[derive(Deserialize)]
 struct Line {
     reason: String,
@@ -96,8 +96,7 @@ struct Expansion {
     span: Span,
 }
 
-/// Builds the test programs with every change that the compiler accepts. Returns the changes, and each program with the folder of
-/// its package.
+/// Builds the test programs with every change accepted by the compiler. Returns the changes and the programs.
 pub(crate) fn build(order: &Order<'_>) -> Result<(Vec<Change>, Vec<Built>), String> {
     copy(order)?;
     let metadata = metadata(order)?;
@@ -150,7 +149,7 @@ fn written(place: places::Place, path: &Path, changes: &mut Vec<Change>) -> Writ
     Written { place, form: Form::Once, numbers }
 }
 
-/// Writes the files, compiles, and leaves out what the compiler refuses. Returns the programs and the number of refusals.
+/// Writes the files, compiles, and leaves out the refused changes. Returns the programs and the number of refusals.
 fn round_of(
     order: &Order<'_>,
     root: &Path,
@@ -212,7 +211,7 @@ fn round_of(
     Ok((programs, refused.len()))
 }
 
-/// Returns the innermost parts that a message points to: of its main bytes, or else of any.
+/// Returns the innermost parts under a message: of the main bytes, or else of any.
 fn message_parts(message: &Message, files: &BTreeMap<PathBuf, (usize, usize, Rendered)>) -> Vec<(usize, Part)> {
     for is_primary in [true, false] {
         let spans = message.spans.iter().filter(|span| span.is_primary == is_primary);
@@ -234,7 +233,7 @@ fn innermost(span: &Span, files: &BTreeMap<PathBuf, (usize, usize, Rendered)>) -
     Some((*file, part.1))
 }
 
-/// Leaves out a change, or writes a place in its next form.
+/// Leaves out a change, or writes a place in the next form.
 fn leave_out(places: &mut [Written], part: Part, changes: &mut [Change]) {
     let (index, of_place) = match part {
         Part::Change(index, change) => (index, change..change + 1),
@@ -275,7 +274,7 @@ fn folder_of(order: &Order<'_>, metadata: &Metadata, package: &str) -> Result<Pa
     Ok(relative.with_file_name(""))
 }
 
-/// Returns the root of the package's library, relative to the workspace, and the conditions under which it is built.
+/// Returns the root of the package's library, relative to the workspace, and the conditions of the build.
 fn library(order: &Order<'_>, metadata: &Metadata) -> Result<(PathBuf, Conditions), String> {
     let package = metadata.package(order.package)?;
     let library = package.targets.iter().find(|target| target.kind.iter().any(|kind| kind.contains("lib")));
@@ -290,7 +289,7 @@ fn library(order: &Order<'_>, metadata: &Metadata) -> Result<(PathBuf, Condition
     Ok((root, Conditions { features }))
 }
 
-/// Copies what git tracks into the folder.
+/// Copies the files known to git into the folder.
 fn copy(order: &Order<'_>) -> Result<(), String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(order.workspace);
@@ -310,7 +309,7 @@ fn copy(order: &Order<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a file if its text is another: the compiler goes by the time.
+/// Writes a file if the text has changed: the compiler goes by the time.
 fn write(path: &Path, text: &str) -> Result<(), String> {
     if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A campaign: every change is taken, and the tests that reach it run until one notices it.
+//! A campaign: every change is taken, and the tests with a way to the change run until a test fails.
 
 use crate::change::{Change, State};
 use crate::tests::{self, End, Program, Test};
@@ -11,10 +11,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Tests that take longer run once the others have judged, in seconds.
+/// The longest quick test, in seconds. Slow tests run after the quick tests have judged.
 const SLOW: f64 = 0.5;
 
-/// What a campaign runs: the files beside the list are the programs.
+/// The list of a campaign. The programs lie beside the file.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct List {
     pub(crate) changes: Vec<Change>,
@@ -22,14 +22,14 @@ pub(crate) struct List {
     pub(crate) programs: Vec<Program>,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     /// A test failed.
     Noticed,
     /// A test ran ten times as long as without the change.
     TooLong,
-    /// Every test that reaches the change passed.
+    /// Every test with a way to the change passed.
     Survived,
     /// No test of the program reaches the change.
     NotReached,
@@ -56,12 +56,12 @@ impl Outcome {
     }
 }
 
-/// The name of a file of a campaign, and the error of it.
+/// Names a file of a campaign and the error.
 fn told(path: &Path, error: impl std::fmt::Display) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// Reads a file that a campaign wrote.
+/// Reads a file of a campaign.
 pub(crate) fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
     let text = std::fs::read(path).map_err(|error| told(path, error))?;
     serde_json::from_slice(&text).map_err(|error| told(path, error))
@@ -111,7 +111,7 @@ impl Pass {
         format!("{}.{}", self.program.name, if self.is_slow { "slow" } else { "quick" })
     }
 
-    /// Returns the tests of the pass, the fastest first, with what each reaches. They are measured by the first call.
+    /// Returns the tests of the pass, the fastest first, with the changes reached. The first call measures the tests.
     fn tests(&self, folder: &Path, jobs: usize) -> Result<Vec<Test>, String> {
         let path = folder.join(format!("{}.json", self.name()));
         if path.exists() {
@@ -204,7 +204,7 @@ pub(crate) fn run(folder: &Path, pace: &Pace) -> Result<(), String> {
     Ok(())
 }
 
-/// The tests of a pass, and the file of its results.
+/// The tests of a pass, and the file of results.
 struct Judge<'a> {
     folder: &'a Path,
     program: &'a Program,
@@ -212,7 +212,7 @@ struct Judge<'a> {
     file: Mutex<File>,
     /// The outcomes of earlier calls.
     known: &'a HashMap<String, Outcome>,
-    /// The tests that noticed a change of a file, the last first. They are tried first.
+    /// The latest tests with a failure, by the changed file. Each runs before all further tests.
     noticing: Mutex<HashMap<String, Vec<usize>>>,
 }
 
@@ -224,7 +224,7 @@ impl<'a> Judge<'a> {
         Ok(Self { folder, program: &pass.program, tests, file: Mutex::new(file), known, noticing: Mutex::default() })
     }
 
-    /// Runs the tests that reach a change until one notices it, and writes the line.
+    /// Runs the tests with a way to a change until a test fails, and writes the line.
     fn judges(&self, change: &Change, number: usize) -> Result<Outcome, String> {
         let name = change.name();
         if let Some(&outcome) = self.known.get(&name) {

@@ -1,8 +1,8 @@
-//! A change: one place of a crate, written otherwise.
+//! A change: a place of a crate, written otherwise.
 
 use serde::{Deserialize, Serialize};
 
-/// A change of the code. Its number is its place in the list, counted from 1: the switch is 0 for no change.
+/// A change of the code. The number of a change is the place in the list, counted from 1: the switch is 0 for no change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Change {
     /// The file, relative to the workspace.
@@ -11,7 +11,7 @@ pub(crate) struct Change {
     pub(crate) line: usize,
     /// The column, counted from 1.
     pub(crate) column: usize,
-    /// What is changed, in words.
+    /// The change in words.
     pub(crate) text: String,
     /// Whether the change is in the build.
     pub(crate) state: State,
@@ -24,7 +24,7 @@ pub(crate) enum State {
     Built,
     /// Refused by the compiler.
     Unviable,
-    /// In a value that the compiler computes: no switch is read there.
+    /// In a value computed by the compiler, where no switch is read.
     Constant,
 }
 

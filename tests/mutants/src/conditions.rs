@@ -1,4 +1,4 @@
-//! Which code is part of a crate as its tests build it: the conditions in `cfg` attributes.
+//! Which code is part of a crate under test: the conditions in `cfg` attributes.
 
 use std::collections::HashSet;
 use syn::punctuated::Punctuated;
@@ -10,7 +10,7 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// Returns whether an item with these attributes is in the crate, and not a test.
+    /// Returns whether an item with `attributes` is in the crate, and not a test.
     pub(crate) fn hold(&self, attributes: &[Attribute]) -> bool {
         attributes.iter().all(|attribute| {
             if attribute.path().is_ident("test") {

@@ -1,4 +1,5 @@
-//! Small changes of a crate, all in one build and one taken at run time: which of them no test notices.
+//! Lists small changes of a crate without a failing test. A single build has all changes, and a test program takes a change at run
+//! time.
 //!
 //! ```text
 //! cachalot-mutants build cachalot-core FOLDER --then cachalot-tests:allocator
@@ -6,7 +7,7 @@
 //! cachalot-mutants report FOLDER
 //! ```
 //!
-//! The folder has all that `run` needs, on another machine, too: the test programs and the list of changes.
+//! The folder has the test programs and the list of changes: enough for `run` on a machine without a compiler.
 
 mod build;
 mod campaign;
@@ -37,21 +38,21 @@ struct Options {
 enum Step {
     /// Writes every change of a package behind a switch, and builds its test programs.
     Build {
-        /// The package that is changed.
+        /// The changed package.
         package: String,
         /// The folder for the programs and the list of changes.
         folder: PathBuf,
-        /// Test programs that judge what the unit tests do not notice: a package and a test target.
+        /// Test programs that judge after the unit tests: a package and a test target.
         #[arg(long, value_parser = program)]
         then: Vec<(String, String)>,
         /// Features that the test programs turn on, besides the package's own.
         #[arg(long)]
         feature: Vec<String>,
-        /// The folder for the changed copy of the workspace and its build.
+        /// The folder for the changed copy of the workspace and the build.
         #[arg(long, default_value = "target/mutants/work")]
         work: PathBuf,
     },
-    /// Takes every change and runs the tests that reach it. Goes on where it stopped.
+    /// Takes every change and runs the tests with a way to the change. Goes on after the last line of the results.
     Run {
         /// The folder with the programs and the list of changes.
         folder: PathBuf,
@@ -65,7 +66,7 @@ enum Step {
         #[arg(long)]
         quick: bool,
     },
-    /// Prints the sums by file, and the changes that no test notices.
+    /// Prints the sums by file, and the changes without a failing test.
     Report {
         /// The folder with the list of changes and the results.
         folder: PathBuf,

@@ -1,7 +1,7 @@
-//! The places of a file that can be written otherwise, found in its syntax.
+//! The changeable places of a file, found in the syntax.
 //!
-//! The kinds are those of cargo-mutants: a body replaced by a value, a binary operator by another, a unary operator left out, an
-//! arm or a field left out, a guard that always or never holds.
+//! The kinds are those of cargo-mutants: a body replaced by a value, a binary operator replaced, a unary operator left out, an
+//! arm or a field left out, a guard always or never true.
 
 use crate::conditions::Conditions;
 use crate::values;
@@ -15,14 +15,14 @@ use syn::{Attribute, BinOp, Block, Expr, ImplItem, Item, Member, Pat, Safety, Si
 /// The bytes of a file.
 pub(crate) type Bytes = Range<usize>;
 
-/// A place with its changes.
+/// A place with all changes.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// What is written anew.
+    /// The bytes written anew.
     pub(crate) bytes: Bytes,
     /// The parts, and how each change writes them.
     pub(crate) shape: Shape,
-    /// What the changes are, in words.
+    /// The changes in words.
     pub(crate) texts: Vec<String>,
     /// The line and the column, both counted from 1.
     pub(crate) position: (usize, usize),
@@ -33,19 +33,19 @@ pub(crate) struct Place {
 /// How a place is written otherwise.
 #[derive(Debug)]
 pub(crate) enum Shape {
-    /// A body: the values returned at its beginning.
+    /// A body: the values returned at the beginning.
     Body(Vec<String>),
-    /// A comparison, with the operators in place of its own.
+    /// A comparison, with the operators in place of the source's.
     Comparison { left: Bytes, right: Bytes, operator: String, others: Vec<&'static str> },
     /// Arithmetic of two values.
     Arithmetic { left: Bytes, right: Bytes, operator: String, others: Vec<&'static str> },
-    /// A value changed where it lies.
+    /// A value changed in place.
     Assignment { left: Bytes, right: Bytes, operator: String, others: Vec<&'static str> },
-    /// `&&` or `||`: each becomes the other.
+    /// `&&`, changed to `||`, or the reverse.
     Lazy { left: Bytes, right: Bytes, is_and: bool },
     /// A unary operator, left out.
     Unary { operand: Bytes, operator: &'static str },
-    /// An arm of a match, left out: the place is the end of its pattern.
+    /// An arm of a match, left out: the place is the end of the pattern.
     Arm,
     /// The guard of an arm: true and false.
     Guard,
@@ -63,7 +63,7 @@ pub(crate) fn of_file(file: &syn::File, conditions: &Conditions) -> Vec<Place> {
 struct Finder<'a> {
     conditions: &'a Conditions,
     places: Vec<Place>,
-    /// The names around the code that is visited.
+    /// The names around the visited code.
     scope: Vec<String>,
     /// How many constants are around the code.
     constants: u32,
@@ -98,14 +98,14 @@ impl Finder<'_> {
         self.scope.pop();
     }
 
-    /// Visits what has a name.
+    /// Visits named code.
     fn named(&mut self, name: String, visit: impl FnOnce(&mut Self)) {
         self.scope.push(name);
         visit(self);
         self.scope.pop();
     }
 
-    /// Visits what the compiler computes.
+    /// Visits a value computed by the compiler.
     fn constant(&mut self, visit: impl FnOnce(&mut Self)) {
         self.constants += 1;
         visit(self);
@@ -258,7 +258,7 @@ impl<'a> Visit<'a> for Finder<'_> {
     }
 }
 
-/// Returns the shape of a binary operator and the operators in place of it.
+/// Returns the shape of a binary operator and the replacements.
 fn binary_shape(op: &BinOp, (left, right): (Bytes, Bytes), whole: &Expr) -> Option<(Shape, Vec<&'static str>)> {
     let others: &[&str] = match op {
         BinOp::And(_) => &["||"],

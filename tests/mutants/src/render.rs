@@ -1,7 +1,7 @@
-//! A file with its changes, each behind a switch.
+//! A file with all changes behind switches.
 //!
-//! Most places are written so that the operands stand once: `(match (a, b) { (l, r) => if is(7) { l - r } else { l + r } })`. Where the
-//! compiler cannot type this, the whole place is written twice. A copy in which a change is taken contains no other switch, since no
+//! In most places the operands stand once: `(match (a, b) { (l, r) => if is(7) { l - r } else { l + r } })`. Where the
+//! compiler finds no type, the whole place is written twice. A copy in which a change is taken contains no other switch, since no
 //! two changes are taken at once: nested places do not multiply.
 
 use crate::places::{Bytes, Place, Shape};
@@ -18,7 +18,7 @@ pub(crate) enum Form {
     Source,
 }
 
-/// A place in a build: its form, and the numbers of its changes, 0 for a change that is left out.
+/// A place in a build: the form, and the numbers of the changes, 0 for a change left out.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) place: Place,
@@ -26,10 +26,10 @@ pub(crate) struct Written {
     pub(crate) numbers: Vec<usize>,
 }
 
-/// What stands at some bytes of a rendered file.
+/// The part at some bytes of a rendered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
-    /// A place, by its index.
+    /// A place, by index.
     Place(usize),
     /// A change of a place, by the indices of both.
     Change(usize, usize),
@@ -38,11 +38,11 @@ pub(crate) enum Part {
 /// A rendered file.
 pub(crate) struct Rendered {
     pub(crate) text: String,
-    /// What stands where, the outer before the inner.
+    /// The parts, the outer before the inner.
     pub(crate) parts: Vec<(Bytes, Part)>,
 }
 
-/// Writes a file with its places, which are in the order of the text, outer before inner.
+/// Writes a file with `places`, which are in the order of the text, outer before inner.
 pub(crate) fn render(source: &str, places: &[Written]) -> Rendered {
     let mut writer = Writer { source, places, out: String::new(), parts: Vec::new() };
     writer.source(0..source.len(), 0..places.len());
@@ -60,7 +60,7 @@ struct Writer<'a> {
 type Indices = std::ops::Range<usize>;
 
 impl Writer<'_> {
-    /// Writes a range of the source, with those of the places that lie in it.
+    /// Writes a range of the source, with the places inside the range.
     fn source(&mut self, bytes: Bytes, places: Indices) {
         let mut at = bytes.start;
         let mut next = places.start;

@@ -1,4 +1,4 @@
-//! The sums of a campaign, and the changes that no test notices.
+//! The sums of a campaign, and the changes without a failing test.
 
 use crate::campaign::{self, List, Outcome, Pass};
 use crate::change::State;
@@ -9,7 +9,7 @@ use std::path::Path;
 const COLUMNS: [&str; 8] =
     ["changes", "noticed", "timeout", "survived", "not reached", "unviable", "constant", "not run"];
 
-/// Prints the sums by file, and the changes that no test notices.
+/// Prints the sums by file, and the changes without a failing test.
 pub(crate) fn print(folder: &Path) -> Result<(), String> {
     let list: List = campaign::read(&folder.join("list.json"))?;
     let results: Vec<_> = Pass::all(&list).iter().map(|pass| pass.outcomes(folder)).collect();

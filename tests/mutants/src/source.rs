@@ -1,4 +1,4 @@
-//! The files of a crate, followed from its root by `mod`.
+//! The files of a crate, followed from the root by `mod`.
 
 use crate::conditions::Conditions;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) fn read(workspace: &Path, root: &Path, conditions: &Conditions) -> Re
     Ok(sources)
 }
 
-/// Reads a file and the modules it declares, which lie in `folder`.
+/// Reads a file and the declared modules, which lie in `folder`.
 fn follow(
     workspace: &Path,
     path: PathBuf,

@@ -1,6 +1,6 @@
-//! The switch that a rewritten crate reads: the number of the change that is taken.
+//! The switch of a rewritten crate: the number of the change taken.
 
-/// At the beginning of the rewritten crate: a function that is `const` reads the switch only where it runs.
+/// At the beginning of the rewritten crate: a `const` function reads the switch only at run time.
 pub(crate) const ATTRIBUTES: &str = "#![feature(core_intrinsics, const_eval_select)]\n#![allow(internal_features)]\n";
 
 /// Returns the module for a crate with so many changes.

@@ -1,4 +1,4 @@
-//! The tests of a program: how long each takes, and which changes it reaches.
+//! The tests of a program: times, and the changes reached.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -14,18 +14,18 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(900);
 pub(crate) struct Program {
     /// The name of the file in the folder of the campaign.
     pub(crate) name: String,
-    /// The folder of the package, where cargo runs its tests: they read files by paths relative to it.
+    /// The folder of the package, where cargo runs the tests, for files named by relative paths.
     pub(crate) runs_in: PathBuf,
 }
 
-/// A test that runs in a process of its own.
+/// A test, run in a process of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
     /// The name of the test.
     pub(crate) name: String,
-    /// How long it takes without a change.
+    /// The time without a change.
     pub(crate) seconds: f64,
-    /// The changes whose places it reaches.
+    /// The changes reached.
     pub(crate) reaches: BTreeSet<usize>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Test {
 pub(crate) enum End {
     Passed,
     Failed,
-    /// It ran past its limit, and was ended.
+    /// Ended at the limit.
     TooLong,
 }
 
@@ -47,14 +47,14 @@ impl Program {
         Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
 
-    /// Runs a test without a change. Returns how it ended, and how long it took. It is ended at the limit.
+    /// Runs a test without a change. Returns the end and the time. The test is ended at the limit.
     pub(crate) fn timed(&self, folder: &Path, test: &str, limit: Duration) -> Result<(End, f64), String> {
         let begun = Instant::now();
         let end = self.run(folder, test, ("MUTANT", "0"), limit)?;
         Ok((end, begun.elapsed().as_secs_f64()))
     }
 
-    /// Returns the changes that a test reaches.
+    /// Returns the changes reached by a test.
     pub(crate) fn reached(&self, folder: &Path, test: &str) -> Result<BTreeSet<usize>, String> {
         let file = folder.join(format!("seen.{}.{:?}", std::process::id(), std::thread::current().id()));
         let _ = std::fs::remove_file(&file);
@@ -65,7 +65,7 @@ impl Program {
         Ok(seen.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
-    /// Runs a test, with a variable of the switch, and ends it at the limit.
+    /// Runs a test, with a variable of the switch, and ends the process at the limit.
     pub(crate) fn run(
         &self,
         folder: &Path,
@@ -90,7 +90,7 @@ impl Program {
     }
 }
 
-/// Waits for a process. Ends it at the limit, and returns None.
+/// Waits for a process. Ends the process at the limit, and returns None.
 ///
 /// The limit is of processor time: a machine with more to do than processors must not make a test seem slow. A process that does
 /// nothing is ended at five times the limit.
@@ -112,7 +112,7 @@ fn ended(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatu
     }
 }
 
-/// Returns the processor time of a process. None where the system does not tell it.
+/// Returns the processor time of a process. None where the system does not tell.
 fn used(process: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name of the program, in brackets, may have spaces. After it, the 12th and 13th fields count hundredths of a second.

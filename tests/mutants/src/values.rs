@@ -1,4 +1,4 @@
-//! The values that a function is made to return in place of what it computes.
+//! The values returned in place of a body.
 
 use quote::ToTokens as _;
 use syn::{GenericArgument, Ident, PathArguments, ReturnType, Type, TypePath};
@@ -6,7 +6,7 @@ use syn::{GenericArgument, Ident, PathArguments, ReturnType, Type, TypePath};
 /// Where a rewritten crate finds the standard library, `no_std` or not.
 const STD: &str = "crate::mutant_switch::std";
 
-/// Returns the values for a function with this return type, as source text. The compiler refuses those of the wrong type.
+/// Returns the values for a return type, as source text. The compiler refuses values of the wrong type.
 pub(crate) fn of_return(output: &ReturnType) -> Vec<String> {
     match output {
         ReturnType::Default => vec!["()".into()],
@@ -87,7 +87,7 @@ fn argument(arguments: &PathArguments) -> Option<&Type> {
     arguments.args.iter().find_map(|argument| if let GenericArgument::Type(of) = argument { Some(of) } else { None })
 }
 
-/// Returns a value without the paths that a rewritten crate needs, for people.
+/// Returns a value for people, without the paths of a rewritten crate.
 pub(crate) fn shown(value: &str) -> String {
     value.replace(&format!("{STD}::"), "")
 }
