@@ -81,9 +81,10 @@ const CLAIMS: [Claim; 6] = [
         results: "mutants",
         command: "tests/mutants.sh CRATE",
         figure: |cells| {
-            let tried = cells.sum("tried").parse().unwrap_or(0) - cells.sum("unviable").parse().unwrap_or(0_u64);
-            let survived = cells.sum("survived").parse().unwrap_or(0);
-            format!("{} of {tried} noticed, {} survive today", tried - survived, cells.sum("survive today"))
+            let sum = |name: &str| number(&cells.sum(name));
+            let tried = sum("tried") - sum("unviable");
+            let noticed = grouped(tried - sum("survived"));
+            format!("{noticed} of {} noticed, {} survive today", grouped(tried), cells.sum("survive today"))
         },
     },
 ];
