@@ -11,35 +11,14 @@
 //! A thread takes a seat at its first call, and another thread takes the seat over when the thread has ended. Seats live as long
 //! as the process: the closer of a gate may read any mark at any time.
 
-use crate::sleep::passage::PASSAGE;
+use crate::sleep::passage::{PASSAGE, PLACES, Seat};
 use cachalot_gate::{Look, Mark, look};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Places of the table: a power of two. Programs call the driver with some ten threads.
-pub(super) const PLACES: usize = 256;
 
 /// The owner of a seat whose thread has ended inside a call: no thread's pointer.
 const LOST: usize = usize::MAX;
-
-/// What a thread has, on cache lines of its own, because the thread writes at each visit. But for `owner`, the thread alone changes it.
-#[derive(Debug)]
-#[repr(align(128))]
-pub(super) struct Seat {
-    /// The pointer to the data of the thread that has this place of the table. 0: no thread has it. Always 0 in a seat beside the
-    /// table, which only the loader's data of a thread leads to.
-    owner: AtomicUsize,
-    mark: Mark,
-    /// Whether the thread is inside a served call.
-    serving: AtomicBool,
-}
-
-impl Seat {
-    pub(super) const fn new() -> Self {
-        Self { owner: AtomicUsize::new(0), mark: Mark::new(), serving: AtomicBool::new(false) }
-    }
-}
 
 /// Every seat that a thread has had.
 struct Seats {

@@ -3,10 +3,30 @@
 //! All of it lies behind one symbol. Each further symbol of another crate costs a launch the load of the symbol's address, from a cache
 //! line that the launch before has pushed out of the nearest cache.
 
-use crate::sleep::marks::{PLACES, Seat};
-use cachalot_gate::Gate;
-use core::sync::atomic::AtomicBool;
+use cachalot_gate::{Gate, Mark};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::OnceLock;
+
+/// Places of the table: a power of two. Programs call the driver with some ten threads.
+pub(super) const PLACES: usize = 256;
+
+/// What a thread has, on cache lines of its own, because the thread writes at each visit. But for `owner`, the thread alone changes it.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Seat {
+    /// The pointer to the data of the thread that has this place of the table. 0: no thread has it. Always 0 in a seat beside the
+    /// table, which only the loader's data of a thread leads to.
+    pub(super) owner: AtomicUsize,
+    pub(super) mark: Mark,
+    /// Whether the thread is inside a served call.
+    pub(super) serving: AtomicBool,
+}
+
+impl Seat {
+    pub(super) const fn new() -> Self {
+        Self { owner: AtomicUsize::new(0), mark: Mark::new(), serving: AtomicBool::new(false) }
+    }
+}
 
 /// What calls read: the flags and the gate in one cache line, and the seats of the threads.
 #[repr(C, align(128))]
