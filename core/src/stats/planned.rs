@@ -86,3 +86,28 @@ impl PlannedReport {
         self.extra + self.missing + self.reordered + self.occupied
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{PlannedReport, Stage};
+    use std::string::ToString;
+
+    #[test]
+    fn sums_count_each_kind_once() {
+        let report = PlannedReport {
+            lasting: 1,
+            extra: 10,
+            missing: 100,
+            reordered: 1_000,
+            occupied: 10_000,
+            ..Default::default()
+        };
+        assert_eq!((report.fallback(), report.deviations()), (10_011, 11_110));
+    }
+
+    #[test]
+    fn stages_have_their_names() {
+        let stages = [Stage::Waiting, Stage::Observing, Stage::Planning, Stage::Ready, Stage::Serving];
+        assert_eq!(stages.map(|stage| stage.to_string()), ["waiting", "observing", "planning", "ready", "serving"]);
+    }
+}

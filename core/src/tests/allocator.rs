@@ -51,6 +51,40 @@ fn the_name_of_a_pool_is_chosen_once() {
 }
 
 #[test]
+fn a_report_of_lacking_memory_names_the_device_and_what_its_settings_allow() {
+    for (policy, expands) in [("caching", true), ("direct", false)] {
+        let config = Config::parse(&std::format!("policy:{policy}")).unwrap();
+        let devices = [SimulatedDevice::new(1 << 30), SimulatedDevice::new(1 << 30)];
+        let allocator: Simulated = Allocator::new(devices, &config).unwrap();
+        let second = DeviceIndex(1);
+        let kept = allocator.malloc(second, 300 * MIB, STREAM).unwrap();
+        let refused = allocator.malloc(second, 2 << 30, STREAM);
+        let Err(Error::OutOfMemory(report)) = refused else { panic!("{policy}: {refused:?}") };
+        assert_eq!((report.device, report.expandable_available), (second, expands), "{policy}");
+        assert_eq!((report.requested, report.allocated), (2 << 30, 300 * MIB), "{policy}");
+        allocator.free(kept).unwrap();
+    }
+}
+
+#[test]
+fn counts_of_segments_and_of_second_attempts_are_those_of_the_program() {
+    let allocator = allocator("");
+    let blocks = [400 * MIB, 500 * MIB].map(|bytes| allocator.malloc(DEVICE, bytes, STREAM).unwrap());
+    let counts = || {
+        let stats = allocator.stats(DEVICE).unwrap();
+        (stats.segments().current, stats.segments().peak, stats.alloc_retries(), stats.ooms())
+    };
+    assert_eq!(counts(), (2, 2, 0, 0));
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    // Fits once the cache has gone back to the device.
+    let block = allocator.malloc(DEVICE, 900 * MIB, STREAM).unwrap();
+    assert_eq!(counts(), (1, 2, 1, 0));
+    allocator.malloc(DEVICE, 900 * MIB, STREAM).unwrap_err();
+    assert_eq!(counts(), (1, 2, 2, 1));
+    allocator.free(block).unwrap();
+}
+
+#[test]
 fn a_freed_block_is_reused_at_once() {
     let allocator = allocator("");
     let first = allocator.malloc(DEVICE, 1000, STREAM).unwrap();

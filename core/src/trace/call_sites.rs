@@ -124,3 +124,38 @@ impl<R: Lock> CallSites<R> {
         0
     }
 }
+
+#[cfg(all(test, not(loom), feature = "alloc"))]
+mod tests {
+    use super::CallSites;
+    use crate::sync::empty;
+    use crate::units::DevicePtr;
+    use spin::mutex::SpinMutex;
+
+    const BLOCK: DevicePtr = DevicePtr(0x40);
+
+    #[test]
+    fn a_block_has_its_site_until_it_is_taken() {
+        let sites: CallSites<SpinMutex<()>> = empty!();
+        assert_eq!((sites.any(), sites.block(BLOCK), sites.take_block(BLOCK)), (false, 0, 0));
+        sites.set_block(BLOCK, 7);
+        assert_eq!((sites.any(), sites.block(BLOCK), sites.block(DevicePtr(0x41))), (true, 7, 0));
+        assert_eq!((sites.take_block(BLOCK), sites.take_block(BLOCK)), (7, 0));
+        sites.set_block(BLOCK, 8);
+        sites.clear();
+        assert_eq!((sites.any(), sites.block(BLOCK)), (false, 0));
+    }
+
+    #[test]
+    fn a_segment_has_its_site_over_its_whole_length() {
+        let sites: CallSites<SpinMutex<()>> = empty!();
+        let base = DevicePtr(0x1000);
+        sites.set_segment(base, 0x100, 0);
+        assert!(!sites.any(), "nothing is known");
+        sites.set_segment(base, 0x100, 5);
+        let at = |address| sites.segment(DevicePtr(address));
+        assert_eq!([0xfff, 0x1000, 0x10ff, 0x1100].map(at), [0, 5, 5, 0]);
+        sites.set_segment(base, 0x100, 0);
+        assert_eq!(at(0x1000), 0, "a later segment without a site");
+    }
+}

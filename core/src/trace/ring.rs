@@ -259,3 +259,122 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         self.events.fetch_add(2, Ordering::Relaxed) + 1
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{BUFFERED, EventBuffer, Record, SLACK, Trace, What};
+    use crate::sync::empty;
+    use crate::tables::Growable;
+    use crate::trace::Action;
+    use spin::mutex::SpinMutex;
+    use std::vec::Vec;
+
+    type Traced = Trace<SpinMutex<()>, Growable>;
+
+    fn record(ticks: u64) -> Record {
+        Record { ticks, ..Record::NONE }
+    }
+
+    fn freed(ticks: u64) -> Record {
+        Record { what: What::FreedAtOnce, ..record(ticks) }
+    }
+
+    fn times(trace: &Traced) -> Vec<u64> {
+        let mut times = Vec::new();
+        trace.for_each(|event| times.push(event.time_us));
+        times
+    }
+
+    #[test]
+    fn a_reader_gets_the_latest_events_in_the_order_of_time() {
+        let trace: Traced = empty!();
+        assert!(!trace.has_room());
+        assert!(trace.start(3, 0, 10));
+        assert!(trace.has_room());
+        assert_eq!(trace.room(), [3, 0]);
+        // Events up to the start belong to no reader.
+        [9, 10, 30, 20, 11].into_iter().for_each(|ticks| trace.add(record(ticks)));
+        assert_eq!(times(&trace), [11, 20, 30]);
+        trace.add(record(40));
+        assert_eq!(times(&trace), [20, 30, 40]);
+    }
+
+    #[test]
+    fn a_full_ring_keeps_what_a_reader_may_ask_for() {
+        let trace: Traced = empty!();
+        assert!(trace.start(5, 0, 0));
+        let room = (SLACK + 5) as u64;
+        for ticks in 1..=2 * room + 7 {
+            trace.add(record(2 * ticks));
+            if ticks % 100 == 7 || ticks > 2 * room {
+                // A reader in the middle changes nothing.
+                let first = ticks.saturating_sub(4).max(1);
+                assert_eq!(times(&trace), (first..=ticks).map(|ticks| 2 * ticks).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_older_than_the_overwritten_is_not_read() {
+        let trace: Traced = empty!();
+        let capacity = 2 * SLACK;
+        assert!(trace.start(capacity, 0, 0));
+        let room = (capacity + SLACK) as u64;
+        (1..=room).for_each(|ticks| trace.add(record(10 * ticks)));
+        // Over the first event. What a heap has kept back from that time on would tell half a story: the first such event is left out,
+        // and the second one goes over an event and ends with it.
+        trace.add(record(10 * room + 10));
+        trace.add(record(11));
+        trace.add(record(12));
+        let read = times(&trace);
+        assert_eq!((read.len(), read.last()), (capacity, Some(&(10 * room + 10))));
+        assert_eq!(trace.window().first().map(|event| event.time_us), Some(30));
+    }
+
+    #[test]
+    fn a_free_at_once_is_two_events() {
+        assert_eq!((record(5).last(), freed(5).last()), (5, 6));
+        let trace: Traced = empty!();
+        assert!(trace.start(3, 0, 0));
+        trace.add(record(2));
+        trace.add(freed(5));
+        let mut events = Vec::new();
+        trace.for_each(|event| events.push((event.action, event.time_us)));
+        assert_eq!(events, [(Action::Alloc, 2), (Action::FreeRequested, 5), (Action::FreeCompleted, 6)]);
+        assert!(trace.start(1, 0, 0));
+        trace.add(freed(5));
+        assert_eq!(times(&trace), [6], "a reader of one event");
+    }
+
+    #[test]
+    fn times_of_a_heap_grow_although_the_clock_stands_still() {
+        let mut buffer: EventBuffer<Growable> = empty!();
+        assert!(!buffer.push(record(5)));
+        assert!(!buffer.push(freed(5)));
+        assert!(!buffer.push(record(5)));
+        let trace: Traced = empty!();
+        assert!(trace.start(9, 0, 0));
+        trace.take(&mut buffer);
+        assert_eq!(times(&trace), [5, 6, 7, 8]);
+        let full: Vec<bool> = (0..BUFFERED).map(|_| buffer.push(record(5))).collect();
+        assert_eq!(full.iter().position(|&full| full), Some(BUFFERED - 1));
+    }
+
+    #[test]
+    fn the_window_has_the_events_of_the_default_pool() {
+        let trace: Traced = empty!();
+        assert!(trace.start(0, 4, 0));
+        trace.add(record(20));
+        trace.add(Record { is_private: true, ..record(15) });
+        trace.add(record(10));
+        let window: Vec<u64> = trace.window().iter().map(|event| event.time_us).collect();
+        assert_eq!(window, [10, 20]);
+        assert_eq!(times(&trace), [], "the window alone is no trace of the program");
+    }
+
+    #[test]
+    fn a_count_in_place_of_a_clock_leaves_room_for_the_second_event() {
+        let trace: Traced = empty!();
+        assert_eq!([(); 3].map(|()| trace.count_event()), [1, 3, 5]);
+    }
+}
