@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::device::Segments;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::{Error, PointerFault};
-use crate::pool::{PoolId, PoolOptions};
+use crate::pool::{PoolId, PoolOptions, Route};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 
@@ -64,6 +64,28 @@ fn a_report_of_lacking_memory_names_the_device_and_what_its_settings_allow() {
         assert_eq!((report.requested, report.allocated), (2 << 30, 300 * MIB), "{policy}");
         allocator.free(kept).unwrap();
     }
+}
+
+#[test]
+fn a_report_of_lacking_memory_tells_what_private_pools_keep() {
+    let allocator = allocator("");
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    let [kept, freed] = [60 * MIB, 30 * MIB].map(|bytes| allocator.malloc(DEVICE, bytes, STREAM).unwrap());
+    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    allocator.free(freed).unwrap();
+    let refused = |bytes| match allocator.malloc(DEVICE, bytes, STREAM) {
+        Err(Error::OutOfMemory(report)) => report,
+        other => panic!("{other:?}"),
+    };
+    let report = refused(950 * MIB);
+    assert_eq!((report.allocated, report.reserved, report.private_free), (60 * MIB, 90 * MIB, 30 * MIB));
+    assert_eq!((report.pending, report.largest_free, report.largest_free_elsewhere), (0, 0, 30 * MIB));
+    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    let report = refused(950 * MIB);
+    assert_eq!((report.largest_free, report.largest_free_elsewhere), (30 * MIB, 0), "the request is one of the pool");
+    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    allocator.free(kept).unwrap();
 }
 
 #[test]
