@@ -25,10 +25,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long memory of the host stays after a wake, for a park soon after.
 const HOST_MEMORY_STAYS: Duration = Duration::from_secs(5);
 
-/// How long memory of the host stays after a wake where members of a group are parked for each other: there the next park is sure, and
-/// to pin the memory anew would take longer than the park.
-const HOST_MEMORY_STAYS_IN_TURNS: Duration = Duration::from_secs(60);
-
 /// How long a process that is parked for its group holds new calls back, until the calls and the work in progress end.
 const YIELD_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -113,8 +109,7 @@ impl Process {
     pub fn give_host_memory_back(&self) {
         let Some(sleeping) = &self.sleeping else { return };
         let (phase, time) = sleeping.sleeper.phase();
-        let stays = if sleeping.options.yields { HOST_MEMORY_STAYS_IN_TURNS } else { HOST_MEMORY_STAYS };
-        if phase != SleepState::Awake || time < stays {
+        if phase != SleepState::Awake || time < HOST_MEMORY_STAYS {
             return;
         }
         for served in self.contexts.all() {
