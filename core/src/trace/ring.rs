@@ -260,7 +260,7 @@ impl<R: Lock, S: Storage> Trace<R, S> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(loom), feature = "alloc"))]
 mod tests {
     use super::{BUFFERED, EventBuffer, Record, SLACK, Trace, What};
     use crate::sync::empty;
