@@ -86,7 +86,8 @@ fn name(site: u32, stacks: &Stacks) -> Option<CString> {
     stacks.get(site).frames().first().and_then(|frame| name_of(frame))
 }
 
-/// Returns a place as a name in ASCII: the file without its folders, the line, and the function, as far as there is room.
+/// Returns the place of a request as a name in ASCII: the file without its folders, the line, and the function, cut after
+/// [`LONGEST_NAME`] bytes.
 fn name_of(frame: &Frame) -> Option<CString> {
     let file = frame.filename.rsplit('/').next().unwrap_or_default();
     let whole = format!("{file}:{} {}", frame.line, frame.name);

@@ -58,7 +58,8 @@ impl Gate {
         if barrier.is_free() { self.pass(mark, barrier) } else { None }
     }
 
-    /// Goes in, unless the gate is closed or the thread is inside.
+    /// Goes in, unless the gate is closed or the thread is inside. `barrier` is the gate's: [`visit`](Self::visit) has looked at it, and the
+    /// compiler leaves the fence out there.
     #[inline]
     fn pass<'a>(&self, mark: &'a Mark, barrier: Barrier) -> Option<Visit<'a>> {
         let before = mark.go_in()?;

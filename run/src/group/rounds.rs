@@ -14,7 +14,10 @@ const LEAST: u64 = 300;
 /// MiB a millisecond that a park or a wake moves, where the host pins memory for other programs, too.
 const RATE: u64 = 3;
 
+/// MiB of all programs together, at most.
 const LIMIT: u64 = 20_480;
+
+/// MiB of a program, of which it requests half in each round.
 const MOST: u64 = 6_144;
 
 struct Program {
@@ -27,8 +30,6 @@ struct Program {
     moves_until: Option<(u64, bool)>,
     /// The end of the pause.
     pauses_until: u64,
-    /// When the wait in progress began.
-    waits: Option<u64>,
     rounds: usize,
 }
 
@@ -49,7 +50,6 @@ impl Program {
             parked: 0,
             moves_until: None,
             pauses_until: 0,
-            waits: None,
             rounds: 0,
         }
     }
@@ -118,7 +118,8 @@ fn step(program: &mut Program, at: usize, mut told: Vec<Contender>, now: u64, lo
         // The same request until it is served.
         let mut again = program.random.clone();
         let bytes = 1 << again.u64(0..9);
-        let held: u64 = told.iter().map(|member| member.held).sum::<u64>() - told[at].held + program.told.held;
+        told[at] = program.told;
+        let held: u64 = told.iter().map(|member| member.held).sum();
         if held + bytes > LIMIT && !waits(program, at, &mut told, bytes, now) {
             return;
         }
@@ -136,7 +137,6 @@ fn step(program: &mut Program, at: usize, mut told: Vec<Contender>, now: u64, lo
 
 /// Begins or continues a wait. Returns whether the program is served.
 fn waits(program: &mut Program, at: usize, told: &mut [Contender], bytes: u64, now: u64) -> bool {
-    program.waits.get_or_insert(now);
     program.told.needs = program.told.held + bytes;
     if program.told.waits_since == 0 {
         program.told.waits_since = now;
@@ -145,10 +145,12 @@ fn waits(program: &mut Program, at: usize, told: &mut [Contender], bytes: u64, n
     turn(LIMIT, told, at) == Turn::Served
 }
 
+/// Ends the wait of a program, if it waits.
 fn end_wait(program: &mut Program, now: u64, longest: &mut Longest) {
-    let Some(began) = program.waits.take() else { return };
-    longest.wait = longest.wait.max(now - began);
-    program.told.waits_since = 0;
+    if program.told.waits_since != 0 {
+        longest.wait = longest.wait.max(now - program.told.waits_since);
+        program.told.waits_since = 0;
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::conditions::Conditions;
 use std::path::{Path, PathBuf};
-use syn::{Expr, Item, Lit, Meta};
+use syn::{Expr, ExprLit, Item, Lit, Meta};
 
 /// A file of the crate.
 pub(crate) struct Source {
@@ -12,7 +12,8 @@ pub(crate) struct Source {
     pub(crate) syntax: syn::File,
 }
 
-/// Reads the files of a crate whose root lies at `root` in `workspace`, as far as the conditions hold.
+/// Reads the files of the crate whose first file is `root`, relative to `workspace`. Modules whose `cfg` attributes do not hold under
+/// `conditions` are left out.
 pub(crate) fn read(workspace: &Path, root: &Path, conditions: &Conditions) -> Result<Vec<Source>, String> {
     let mut sources = Vec::new();
     let folder = root.parent().ok_or("the root of a crate lies in a folder")?;
@@ -43,13 +44,7 @@ fn follow(
         let name = module.ident.to_string();
         let given = module.attrs.iter().find_map(|attribute| match &attribute.meta {
             Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
-                Expr::Lit(literal) => {
-                    if let Lit::Str(text) = &literal.lit {
-                        Some(text.value())
-                    } else {
-                        None
-                    }
-                }
+                Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
                 _ => None,
             },
             _ => None,
