@@ -207,8 +207,8 @@ pub(crate) fn node_of(bus_id: &str) -> Option<u32> {
 }
 
 /// Returns the memory of the system and the part that a program can still get, in bytes. Within a control
-/// group with a limit, the group's.
-pub(crate) fn of_system() -> Option<(u64, u64)> {
+/// group with a limit, the group's. `None` if the system does not tell. Calls no driver.
+pub fn of_system() -> Option<(u64, u64)> {
     let text = read("/proc/meminfo")?;
     let mut memory = (entry(&text, "MemTotal:")? << 10, entry(&text, "MemAvailable:")? << 10);
     // `0::/path` is the group in the unified hierarchy.

@@ -75,6 +75,7 @@ pub use device::{CudaDevice, DeviceOptions};
 pub use driver::result::CuResult;
 pub use driver::{Driver, LoadError};
 pub use host_device::{HOST_SETTINGS, HOST_STREAM, HostDevice};
+pub use host_memory::of_system as memory_of_system;
 pub use lock::HeapLock;
 pub use nvtx::{MemoryTool, ToolHeap};
 pub use streams::{StreamIdentity, Streams, this_thread};

@@ -13,7 +13,7 @@ use crate::sleep::{Body, Entered, Stay, other_threads};
 use crate::tell::tell;
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
 use cachalot_cuda::driver::types::CuContext;
-use cachalot_cuda::{CuResult, is_no_room};
+use cachalot_cuda::{CuResult, is_no_room, memory_of_system};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,6 +25,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long memory of the host stays after a wake, for a park soon after.
 const HOST_MEMORY_STAYS: Duration = Duration::from_secs(5);
 
+/// How long memory of the host stays after a wake where members of a group are parked for each other, and the host has plenty: there
+/// the next park is sure, and to pin the memory anew takes longer than the park.
+const HOST_MEMORY_STAYS_IN_TURNS: Duration = Duration::from_secs(60);
+
 /// How long a process that is parked for its group holds new calls back, until the calls and the work in progress end.
 const YIELD_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -34,6 +38,13 @@ pub(super) type Staying<'a> = Stay<'a, CuResult>;
 /// Returns whether the memory is parked for as long as a thread stays.
 pub(super) fn is_parked(stay: &Staying<'_>) -> bool {
     matches!(stay, Stay::Parked(_))
+}
+
+/// Returns whether memory of the host stays, `time` after a wake. `memory` tells all memory of the host and the free part, in bytes.
+fn host_memory_stays(time: Duration, yields: bool, memory: impl FnOnce() -> Option<(u64, u64)>) -> bool {
+    // The park of another member must find memory, too.
+    let has_plenty = || memory().is_some_and(|(all, free)| free > all / 2);
+    time < HOST_MEMORY_STAYS || yields && time < HOST_MEMORY_STAYS_IN_TURNS && has_plenty()
 }
 
 impl Process {
@@ -109,7 +120,7 @@ impl Process {
     pub fn give_host_memory_back(&self) {
         let Some(sleeping) = &self.sleeping else { return };
         let (phase, time) = sleeping.sleeper.phase();
-        if phase != SleepState::Awake || time < HOST_MEMORY_STAYS {
+        if phase != SleepState::Awake || host_memory_stays(time, sleeping.options.yields, memory_of_system) {
             return;
         }
         for served in self.contexts.all() {
@@ -460,7 +471,7 @@ fn reason_of(error: &Error) -> RefusalKind {
 
 #[cfg(test)]
 mod tests {
-    use super::awake_for;
+    use super::{awake_for, host_memory_stays};
     use crate::control::SleepState;
     use std::time::Duration;
 
@@ -470,5 +481,16 @@ mod tests {
         let told = [SleepState::Awake, SleepState::Parking, SleepState::Waking, SleepState::Parked];
         let told = told.map(|phase| awake_for(phase, time));
         assert_eq!(told, [Some(time), Some(time), Some(Duration::ZERO), None]);
+    }
+
+    #[test]
+    fn memory_of_the_host_stays_longer_where_the_next_park_is_sure_and_others_find_some() {
+        let (soon, later, late) = (Duration::from_secs(4), Duration::from_secs(59), Duration::from_secs(60));
+        let (plenty, little) = (|| Some((100, 51)), || Some((100, 50)));
+        let stays = [soon, later, late].map(|time| host_memory_stays(time, true, plenty));
+        assert_eq!(stays, [true, true, false]);
+        assert!(!host_memory_stays(later, false, plenty), "nobody parks it for others");
+        assert!(!host_memory_stays(later, true, little), "others may need it");
+        assert!(!host_memory_stays(later, true, || None), "nobody knows what others find");
     }
 }
