@@ -3,7 +3,8 @@
     python3 run/gpu/shifts.py OUT --command COMMAND [--processes 10] [--mib MIB] [--limit-mib MIB] [--seconds N] [--seed N]
 
 Each process holds up to MIB and the group may hold the limit, so that a few fit at a time. Prints and writes to `shifts.csv`: rounds,
-kills, words that were wrong (a process ends with status 1), and the longest round of any process, which is its longest wait for a turn.
+kills, words that were wrong (a process ends with status 1), the longest call of any process, which is the longest wait for a turn and the
+work before it, and the longest round, which may wait for several turns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import random
+import re
 import subprocess
 import sys
 import time
@@ -61,20 +63,22 @@ def main() -> int:
             killed.add(number)
         process.wait()
         running[at] = start()
-    failed, rounds, worst = 0, 0, 0.0
+    failed, rounds, longest_round, longest_call = 0, 0, 0, 0
     for number, (process, path, _) in enumerate(kept):
         status = process.wait(180)
         lines = path.read_text().splitlines()
-        times = [float(line) for line in lines if line.isdigit()]
+        # The last line of a killed process may be cut.
+        times = [tuple(map(int, line.split())) for line in lines if re.fullmatch(r"\d+ \d+", line)]
         rounds += len(times)
-        worst = max([worst, *times])
+        longest_round = max([longest_round, *(round_ms for round_ms, _ in times)])
+        longest_call = max([longest_call, *(call_ms for _, call_ms in times)])
         if status and number not in killed:
             failed += 1
             print(f"process {number}: status {status}: {lines[-3:]}", flush=True)
         path.unlink()
     row = {
         "processes": asked.processes, "started": len(kept), "killed": len(killed), "seconds": asked.seconds, "mib each": asked.mib,
-        "limit mib": asked.limit_mib, "rounds": rounds, "failed": failed, "longest round ms": worst,
+        "limit mib": asked.limit_mib, "rounds": rounds, "failed": failed, "longest call ms": longest_call, "longest round ms": longest_round,
     }
     with (out / "shifts.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, row)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Programs in PyTorch with a planted memory error each, and programs without one: which modes find them.
 
-    tests/guards/pytorch.py OUT.md [--sanitizer COMPUTE-SANITIZER] [--jobs 8] [--longest SECONDS] [--only MODE;MODE]
+    tests/guards/pytorch.py OUT.md [--sanitizer COMPUTE-SANITIZER] [--jobs 8] [--longest SECONDS] [--limit SECONDS]
+        [--only MODE;MODE]
 
-Each program is a process in each mode, with a time limit. A program that goes wrong asks the library which block its wrong
+Each program is a process in each mode, with a time limit, which --limit sets under a tool. A program that goes wrong asks the library which block its wrong
 address belongs to, and where the block was allocated. `block`: noticed, and the right block is named with the line that
 allocated it; `fault`: noticed only. Under compute-sanitizer the error is the tool's; `initcheck` runs what reads memory that
 was not written, and the clean programs.
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 LIMIT_S = 60
-LIMIT_UNDER_TOOL_S = 120
 MODES = {
     # what it is called: the settings, and the tool
     "nothing": ("policy:caching,nvtx:off", ""),
@@ -343,8 +343,8 @@ def run(name: str, settings: str) -> int:
     os._exit(0)
 
 
-def outcome_of(name: str, mode: str, sanitizer: str | None, deadline: float) -> tuple[str, str]:
-    """Runs a program in a mode. Returns the cell of the table, and the text for reading."""
+def outcome_of(name: str, mode: str, sanitizer: str | None, limit: float, deadline: float) -> tuple[str, str]:
+    """Runs a program in a mode, under a tool for `limit` seconds at most. Returns the cell of the table, and the text for reading."""
     settings, tool = MODES[mode]
     if time.monotonic() > deadline:
         return "not run", ""
@@ -356,7 +356,7 @@ def outcome_of(name: str, mode: str, sanitizer: str | None, deadline: float) -> 
             command = [sanitizer, "--tool", tool, "--log-file", str(log), *command]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=LIMIT_UNDER_TOOL_S if tool else LIMIT_S, check=False
+                command, capture_output=True, text=True, timeout=limit if tool else LIMIT_S, check=False
             )
             out, err = done.stdout, done.stderr
         except subprocess.TimeoutExpired as late:
@@ -390,6 +390,7 @@ def main() -> int:
     parser.add_argument("--sanitizer")
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--longest", type=float, default=300)
+    parser.add_argument("--limit", type=float, default=120)
     parser.add_argument("--only", default=";".join(MODES))
     arguments = parser.parse_args()
     chosen = [mode for mode in MODES if mode in arguments.only.split(";")]
@@ -399,7 +400,7 @@ def main() -> int:
     texts: list[str] = []
 
     def one(name: str, mode: str) -> None:
-        cells[name, mode], text = outcome_of(name, mode, arguments.sanitizer, deadline)
+        cells[name, mode], text = outcome_of(name, mode, arguments.sanitizer, arguments.limit, deadline)
         texts.append(f"== {name}, {mode}: {cells[name, mode]}\n{text}\n")
 
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as crew:

@@ -5,9 +5,9 @@
 
 The programs and the processes in turns are those of tests/pytorch/bench.py. "× time" is the median, over every step, of what
 the step took in the mode over what the same step took without a mode; "steps/s" is the median of the blocks, with the lowest
-and the highest. All modes of a program that fit the GPU take turns together, else in groups, each with its own process
-without a mode. With --sanitizer, the first program runs under memcheck as well, by itself. Ends with status 1 if a goal is
-missed.
+and the highest; "requests" are those of a step; "µs more" is what a request takes more than without a mode. All modes of a
+program that fit the GPU take turns together, else in groups, each with its own process without a mode. With --sanitizer, the
+first program runs under memcheck as well, by itself. Ends with status 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOGETHER = {"gpt2_training": 2}
 """The modes that take turns at once, where not all fit: each process of this program holds 16 to 22 GiB."""
 BLOCKS, TURNS_OF_A_BLOCK, TURN_SECONDS, WARM_UP_STEPS = 5, 2, 0.2, 10
 START_S = 100
-HEAD = "| mode | steps/s (lowest–highest) | × time | reserved, MiB |\n|---|---|---|---|"
+HEAD = "| mode | steps/s (lowest–highest) | × time | requests | µs more | reserved, MiB |\n|---|---|---|---|---|---|"
 
 
 class Worker(bench.Worker):
@@ -85,9 +85,11 @@ def row(mode: str, worker: Worker, base: Worker) -> tuple[str, float]:
     block = len(ours) // BLOCKS
     rates = sorted(block / sum(ours[start : start + block]) for start in range(0, len(ours), block))
     slower = statistics.median(own / other for own, other in zip(ours, theirs))
+    requests = (worker.answers[-1]["requests"] - worker.answers[1]["requests"]) / len(ours)
+    more = statistics.median(own - other for own, other in zip(ours, theirs)) / requests * 1e6
     reserved = bench.peak(worker.answers, "reserved") / bench.MIB
     rate = f"{statistics.median(rates):.2f} ({rates[0]:.2f}–{rates[-1]:.2f})"
-    return f"| {mode} | {rate} | {slower:.3f} | {reserved:,.0f} |", slower
+    return f"| {mode} | {rate} | {slower:.3f} | {requests:,.0f} | {more:.1f} | {reserved:,.0f} |", slower
 
 
 def table(workload: str, out: Path, parts: list[str]) -> list[str]:

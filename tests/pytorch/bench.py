@@ -93,6 +93,7 @@ class Child:
                 seconds = [after - before for before, after in zip(times, times[1:])]
                 answer = {"seconds": seconds, "loss": loss.item()}
                 answer |= {"reserved": torch.cuda.max_memory_reserved(), "allocated": torch.cuda.max_memory_allocated()}
+                answer["requests"] = torch.cuda.memory_stats()["allocation.all.allocated"]
                 print(json.dumps(answer), flush=True)
 
 

@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -38,22 +39,28 @@ int main(int argc, char **argv) {
   double seconds = argc > 2 ? atof(argv[2]) : 5;
   uint64_t state = argc > 3 ? strtoull(argv[3], nullptr, 10) : 1;
   auto now = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
-  double end = now() + seconds;
+  double end = now() + seconds, longest = 0;
+  auto timed = [&](auto call) {
+    double begin = now();
+    call();
+    longest = std::max(longest, now() - begin);
+  };
   std::vector<Block> blocks;
   unsigned *wrong, found;
   CHECK(cudaMalloc(&wrong, sizeof *wrong));
   CHECK(cudaMemset(wrong, 0, sizeof *wrong));
   while (now() < end) {
     double begin = now();
+    longest = 0;
     for (Block &block : blocks) {
       uint32_t next = uint32_t(next_number(&state));
-      turn<<<256, 256>>>(block.words, block.count, block.seed, next, wrong);
+      timed([&] { turn<<<256, 256>>>(block.words, block.count, block.seed, next, wrong); });
       block.seed = next;
     }
     for (size_t at = 0; at < blocks.size();) {
       if (next_number(&state) % 4 == 0) {
         held -= blocks[at].count * 4;
-        CHECK(cudaFree(blocks[at].words));
+        timed([&] { CHECK(cudaFree(blocks[at].words)); });
         blocks[at] = blocks.back();
         blocks.pop_back();
       } else {
@@ -64,14 +71,14 @@ int main(int argc, char **argv) {
       size_t bytes = size_t(4096) << next_number(&state) % 17;
       if (held + bytes > most) break;
       Block block{nullptr, bytes / 4, uint32_t(next_number(&state))};
-      CHECK(cudaMalloc(&block.words, bytes));
-      write<<<256, 256>>>(block.words, block.count, block.seed);
+      timed([&] { CHECK(cudaMalloc(&block.words, bytes)); });
+      timed([&] { write<<<256, 256>>>(block.words, block.count, block.seed); });
       blocks.push_back(block);
       held += bytes;
     }
-    CHECK(cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost));
+    timed([&] { CHECK(cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost)); });
     EXPECT(found == 0);
-    printf("%.0f\n", (now() - begin) * 1000);
+    printf("%.0f %.0f\n", (now() - begin) * 1000, longest * 1000);
     fflush(stdout);
     usleep(unsigned(next_number(&state) % 1000) * 1000);
   }

@@ -2,7 +2,7 @@
 
 For `suites.py`. `CACHALOT_SUITE_OUTCOMES` names the file, which gets a line for each part of a test
 that decides its outcome: the address of the test, a tab, and `passed`, `failure`, `error` or
-`skipped`. A run that is ended in the middle leaves what it has found.
+`skipped`; at the begin of the test `begun`. A run that is ended in the middle leaves what it has found.
 """
 
 from __future__ import annotations
@@ -23,13 +23,20 @@ class Outcomes:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Writes that a test begins."""
+        self.write(nodeid, "begun")
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Writes what a report decides: a call that has passed, and whatever else has happened."""
         if report.passed and report.when != "call":
             return
-        outcome = report.outcome if not report.failed else "failure" if report.when == "call" else "error"
+        self.write(report.nodeid, report.outcome if not report.failed else "failure" if report.when == "call" else "error")
+
+    def write(self, test: str, outcome: str) -> None:
+        """Writes a line."""
         with OUT.open("a") as file:
-            file.write(f"{self.root / report.nodeid}\t{outcome}\n")
+            file.write(f"{self.root / test}\t{outcome}\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
