@@ -76,9 +76,8 @@ impl CudaDevice {
 }
 
 impl Contents for CudaDevice {
-    fn prepare(&self, bytes: u64, _largest: u64) -> DeviceResult<()> {
-        // Contents of any length lie in one region.
-        self.store.prepare(&self.context, bytes, self.numa_node_of_gpu())
+    fn prepare(&self, bytes: u64, largest: u64) -> DeviceResult<()> {
+        self.store.prepare(&self.context, bytes, largest, self.numa_node_of_gpu())
     }
 
     fn end_saves(&self) {

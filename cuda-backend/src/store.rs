@@ -1,13 +1,13 @@
 //! The contents of parked memory, in pinned memory of the host or in files.
 //!
 //! ```text
-//! prepare(40 MiB, …) ─▶ a region: | saved: 20 MiB | saved: 2 MiB | free ………… |
+//! prepare(40 MiB, …) ─▶ regions: | saved: 20 MiB | saved: 2 MiB | free ………… |  | free ………… |
 //!                                     ▲ copies on a stream of their own
 //! ```
 //!
-//! A call of `prepare` takes a *region* for all contents of the next saves: an idle region of an earlier
-//! park, new memory (region.rs), or a new file (`contents_file.rs`). Contents are laid next to each other. The region is
-//! *under way* until `end_saves`: all saves go to the region, and no thread gives the region back. Memory without contents is
+//! A call of `prepare` takes *regions* for all contents of the next saves: idle regions of earlier parks, new memory
+//! (region.rs) for the rest, or a new file (`contents_file.rs`). Contents are laid next to each other, each in one region. The
+//! regions are *under way* until `end_saves`: all saves go to them, and no thread gives them back. Memory without contents is
 //! kept for the next park, up to a limit set by the program, and otherwise given back. A file without contents is closed.
 //!
 //! The copies to and from memory run on a non-blocking stream of their own, in pieces as the pieces come. A single stream
@@ -90,8 +90,8 @@ struct Entry {
 #[derive(Debug, Default)]
 struct State {
     regions: Vec<Entry>,
-    /// The number of the region under way.
-    under_way: Option<u64>,
+    /// The numbers of the regions under way. Each save goes to the first that has room.
+    under_way: Vec<u64>,
     /// The use of the threads by the park under way, if it goes to a file.
     crew: Option<CrewUse>,
     places: HashMap<u64, ContentsPlace>,
@@ -122,7 +122,7 @@ impl State {
 
     /// Returns whether the region has no contents and no park has prepared the region.
     fn is_idle(&self, entry: &Entry) -> bool {
-        entry.kept == 0 && self.under_way != Some(entry.number)
+        entry.kept == 0 && !self.under_way.contains(&entry.number)
     }
 
     /// Bytes of idle regions.
@@ -130,24 +130,57 @@ impl State {
         self.regions.iter().filter(|entry| self.is_idle(entry)).map(|entry| entry.room.memory_bytes()).sum()
     }
 
-    /// Takes an idle region out: a useless region, or any if the idle regions hold more bytes than the limit.
-    fn take_excess(&mut self) -> Option<Entry> {
-        let excess = self.idle_bytes() > self.retained;
+    /// Takes an idle region out: a useless region, or any if the idle regions hold more than `most` bytes.
+    fn take_excess(&mut self, most: u64) -> Option<Entry> {
+        let excess = self.idle_bytes() > most;
         let goes = |entry: &Entry| self.is_idle(entry) && (excess || entry.room.is_useless());
         let found = self.regions.iter().position(goes)?;
         Some(self.regions.remove(found))
     }
 
-    /// Returns the number of the smallest idle region of at least `bytes`.
-    fn fitting(&self, bytes: u64) -> Option<u64> {
-        let fits = |entry: &&Entry| self.is_idle(entry) && entry.room.bytes() >= bytes && !entry.room.is_useless();
-        self.regions.iter().filter(fits).min_by_key(|entry| entry.room.bytes()).map(|entry| entry.number)
+    /// Takes idle regions for saves of `bytes` together and at most `largest` each: the smallest region with room for all, or as
+    /// many as are needed. Returns the bytes for which a further region is needed.
+    fn take_idle(&mut self, bytes: u64, largest: u64) -> u64 {
+        let mut idle: Vec<(u64, u64)> = Vec::new();
+        for entry in self.regions.iter().filter(|entry| self.is_idle(entry) && !entry.room.is_useless()) {
+            idle.push((entry.room.bytes(), entry.number));
+        }
+        idle.sort_unstable();
+        let mut rest = bytes;
+        if let Some(&(_, number)) = idle.iter().find(|(room, _)| *room >= bytes) {
+            self.take_again(number);
+            rest = 0;
+        }
+        for (room, number) in idle.into_iter().rev() {
+            // A region is full when the largest contents do not fit. Contents of pages are multiples of 2 MiB long, so no gap is
+            // left between them.
+            let sure = (room + ALIGNMENT).saturating_sub(largest);
+            if rest > 0 && sure > 0 {
+                self.take_again(number);
+                rest = rest.saturating_sub(sure);
+            }
+        }
+        rest
     }
 
-    /// Takes a place of `bytes` in the region under way. `None` if no region is under way, or the region lacks the room.
+    /// Puts an idle region under way.
+    fn take_again(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.used = 0;
+            self.under_way.push(number);
+        }
+    }
+
+    /// Takes a place of `bytes` in a region under way. `None` if none has the room.
     fn take_place(&mut self, bytes: u64) -> Option<(ContentsPlace, Room)> {
-        let entry = self.entry(self.under_way?)?;
-        let end = entry.used.checked_add(bytes).filter(|end| *end <= entry.room.bytes())?;
+        let Self { regions, under_way, .. } = self;
+        let mut entries =
+            under_way.iter().filter_map(|&number| regions.iter().position(|entry| entry.number == number));
+        let (found, end) = entries.find_map(|at| {
+            let end = regions[at].used.checked_add(bytes)?;
+            (end <= regions[at].room.bytes()).then_some((at, end))
+        })?;
+        let entry = &mut regions[found];
         let place = ContentsPlace { region: entry.number, offset: entry.used, bytes };
         entry.used = end.next_multiple_of(ALIGNMENT).min(entry.room.bytes());
         entry.kept += 1;
@@ -158,7 +191,14 @@ impl State {
     fn put_under_way(&mut self, room: Room, crew: Option<CrewUse>) {
         let number = self.number();
         self.regions.push(Entry { number, room, used: 0, kept: 0, copied: 0 });
-        (self.under_way, self.crew) = (Some(number), crew);
+        self.under_way.push(number);
+        self.crew = crew;
+    }
+
+    /// Ends the saves to the regions under way.
+    fn end_saves(&mut self) {
+        self.under_way.clear();
+        self.crew = None;
     }
 
     /// Names contents at a place.
@@ -189,7 +229,7 @@ impl Store {
     /// The first error of the driver or the system. Memory whose return failed is lost.
     pub(crate) fn retain(&self, context: &Context, bytes: u64) -> DeviceResult<()> {
         self.lock().retained = bytes;
-        self.give_excess_back(context)
+        self.give_excess_back(context, bytes)
     }
 
     /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without contents at
@@ -226,12 +266,12 @@ impl Store {
         self.copies.files.jobs.take_error()
     }
 
-    /// Gives regions back beyond the limit, and useless regions.
-    fn give_excess_back(&self, context: &Context) -> DeviceResult<()> {
+    /// Gives idle regions back until they hold at most `most` bytes, and useless regions.
+    fn give_excess_back(&self, context: &Context, most: u64) -> DeviceResult<()> {
         let mut result = Ok(());
         loop {
             // The lock ends with this statement: giving a region back takes up to 0.1 s for each GiB.
-            let excess = self.lock().take_excess();
+            let excess = self.lock().take_excess(most);
             let Some(excess) = excess else { return result };
             if let Err(error) = self.copies.wait_for_copy(context, excess.copied)
                 && context.health().is_ok()
@@ -255,30 +295,32 @@ impl Store {
         result
     }
 
-    /// Takes the smallest sufficient region of memory without contents, or starts a new region: the saves wait for the
-    /// new memory piece by piece. The memory is taken from `node`, if given. If contents go to files, takes a new file
-    /// with its room instead. The region is under way until [`end_saves`](Self::end_saves).
-    pub(crate) fn prepare(&self, context: &Arc<Context>, bytes: u64, node: Option<u32>) -> DeviceResult<()> {
+    /// Takes regions of memory without contents for `bytes` in saves of at most `largest`, and starts a new region for what they
+    /// have no room for: the saves wait for the new memory piece by piece. The memory is taken from `node`, if given. If contents
+    /// go to files, takes a new file with its room instead. The regions are under way until [`end_saves`](Self::end_saves).
+    pub(crate) fn prepare(
+        &self,
+        context: &Arc<Context>,
+        bytes: u64,
+        largest: u64,
+        node: Option<u32>,
+    ) -> DeviceResult<()> {
         let folder = {
             let mut state = self.lock();
-            (state.under_way, state.crew) = (None, None);
+            state.end_saves();
             state.folder.clone()
         };
         if let Some(folder) = folder {
             return self.prepare_file(context, &folder, bytes, node);
         }
-        {
-            let mut state = self.lock();
-            // Contents of pages are multiples of 2 MiB long: no gap is left between them.
-            let found = state.fitting(bytes);
-            if let Some(entry) = found.and_then(|number| state.entry(number)) {
-                entry.used = 0;
-                state.under_way = found;
-                return Ok(());
-            }
+        let rest = self.lock().take_idle(bytes, largest);
+        if rest == 0 {
+            return Ok(());
         }
-        let region = Arc::new(Region::new(bytes, node)?);
-        self.lock().put_under_way(Room::Memory(region), None);
+        // The idle regions that were not taken are too small, and would pile up from park to park. What cannot be given back is lost.
+        let _ = self.give_excess_back(context, 0);
+        let region = Region::new(rest, node).inspect_err(|_| self.lock().end_saves())?;
+        self.lock().put_under_way(Room::Memory(Arc::new(region)), None);
         Ok(())
     }
 
@@ -308,15 +350,15 @@ impl Store {
         }
     }
 
-    /// Ends the saves to the region under way. Gives the region back if the region has no contents and
-    /// exceeds the limit.
+    /// Ends the saves to the regions under way. Gives those without contents back that exceed the limit.
     pub(crate) fn end_saves(&self, context: &Context) {
-        {
+        let retained = {
             let mut state = self.lock();
-            (state.under_way, state.crew) = (None, None);
-        }
+            state.end_saves();
+            state.retained
+        };
         // Memory that could not be given back is lost, which no caller could change.
-        let _ = self.give_excess_back(context);
+        let _ = self.give_excess_back(context, retained);
         self.copies.files.rest(context);
     }
 
@@ -390,15 +432,16 @@ impl Store {
     }
 
     pub(crate) fn forget(&self, context: &Context, saved: Saved) {
-        {
+        let retained = {
             let mut state = self.lock();
             let Some(place) = state.places.remove(&saved.0.get()) else { return };
             if let Some(entry) = state.entry(place.region) {
                 entry.kept -= 1;
             }
-        }
+            state.retained
+        };
         // Memory that could not be given back is lost, which no caller could change.
-        let _ = self.give_excess_back(context);
+        let _ = self.give_excess_back(context, retained);
     }
 }
 

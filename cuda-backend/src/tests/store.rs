@@ -209,3 +209,41 @@ fn memory_that_may_be_registered_stays_mapped_and_is_used_for_no_other_park() {
     );
     device.forget(saved);
 }
+
+/// Prepares for contents of `pages` pages, saves them one by one, and forgets them.
+fn park_of(device: &CudaDevice, pages: u64) {
+    device.prepare(pages * PAGE, PAGE).expect("prepared");
+    let saved: Vec<Saved> = (0..pages).map(|_| device.save(AT, PAGE).expect("room was prepared")).collect();
+    device.end_saves();
+    for saved in saved {
+        assert_eq!(device.restore(saved, AT, PAGE), Ok(()));
+        device.forget(saved);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn parks_that_grow_do_not_pile_up_memory_of_the_host() {
+    let device = device();
+    assert_eq!(device.retain_host_memory(u64::MAX), Ok(()));
+    for pages in 4..20 {
+        park_of(&device, pages);
+        let (all, idle) = device.host_memory_for_contents();
+        assert_eq!(all, idle);
+        // Each growth adds a region, which may end in a place too short for a page.
+        assert!(all <= 2 * pages * PAGE, "{pages} pages: {all} bytes");
+    }
+    // A park of one part needs a region as long, and the regions that are too short for the part go.
+    for pages in [32, 40, 48] {
+        device.prepare(pages * PAGE, pages * PAGE).expect("prepared");
+        let saved = device.save(AT, pages * PAGE).expect("room was prepared");
+        device.end_saves();
+        device.forget(saved);
+        assert_eq!(device.host_memory_for_contents(), (pages * PAGE, pages * PAGE));
+    }
+    // The longest region has room for all.
+    park_of(&device, 48);
+    assert_eq!(device.host_memory_for_contents(), (48 * PAGE, 48 * PAGE));
+    assert_eq!(device.retain_host_memory(0), Ok(()));
+    assert!(fake::with(|fake| fake.pinned.is_empty() && !fake.torn));
+}
