@@ -135,9 +135,11 @@ pub(crate) struct Guards<S: Storage> {
     pub frees: u64,
     /// The page from which small blocks are cut.
     pub shelf: Option<Shelf>,
+    /// The most bytes of pages that guarded blocks have used at once.
+    pub most_bytes: u64,
 }
 
-impl_empty! { [S: Storage] Guards<S> { table, index, oldest: NONE, youngest: NONE, unmapped, frees, shelf } }
+impl_empty! { [S: Storage] Guards<S> { table, index, oldest: NONE, youngest: NONE, unmapped, frees, shelf, most_bytes } }
 
 impl<S: Storage> Guards<S> {
     /// Makes room for a further block.

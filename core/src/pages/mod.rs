@@ -262,6 +262,12 @@ impl<S: Storage> PagePool<S> {
         usable.map(|page| page.bytes).max()
     }
 
+    /// Returns whether the spare pages hold more bytes than guarded blocks have ever used at once, and none has `bytes`. A page
+    /// serves guarded blocks of its own size only, so a program of ever new sizes would fill the device with spare pages.
+    pub(crate) fn has_spares_of_other_sizes(&self, bytes: u64) -> bool {
+        self.bytes.spare > self.guards.most_bytes && !self.spares().any(|page| self.table[page].bytes == bytes)
+    }
+
     /// Takes a destroyable spare page: a spare page without an alias. The page is then moving.
     pub(crate) fn take_destroyable(&mut self) -> Option<u32> {
         self.take_spare_if(|page| page.aliases == 0)
@@ -351,6 +357,7 @@ impl<S: Storage> PagePool<S> {
         self.put(page, Place::Guarded);
         self.add_alias(page);
         self.bytes.guarded_blocks += size;
+        self.guards.most_bytes = self.guards.most_bytes.max(self.bytes.guarded);
     }
 
     /// Cuts `bytes` off the page that small guarded blocks share, for a block that counts as the page's alias. Returns

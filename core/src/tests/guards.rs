@@ -84,6 +84,30 @@ fn a_freed_block_stays_mapped_until_the_work_known_at_the_free_is_complete() {
 }
 
 #[test]
+fn blocks_of_ever_new_sizes_take_addresses_and_twice_their_memory_at_most() {
+    let allocator = allocator("guard:all");
+    let granule = 2 * MIB;
+    for round in 0..60 {
+        let sizes = [3, 5].map(|size| (size + round) * granule);
+        let most = sizes.iter().sum::<u64>();
+        for block in sizes.map(|bytes| malloc(&allocator, bytes)) {
+            allocator.free(block).unwrap();
+        }
+        settle(&allocator);
+        let used = device(&allocator).used();
+        // What the spare pages had at most, and a block that fits none of them.
+        assert!(used <= 2 * most, "round {round}: {used} bytes for {most}");
+    }
+    // Blocks of the same sizes again use the same pages.
+    let creates = || device(&allocator).calls(Call::Create);
+    let before = creates();
+    for block in [62, 64].map(|size| malloc(&allocator, size * granule)) {
+        allocator.free(block).unwrap();
+    }
+    assert_eq!(creates(), before);
+}
+
+#[test]
 fn a_stream_that_was_not_announced_is_not_waited_for_and_the_report_says_so() {
     let allocator = allocator("guard:all");
     let block = malloc(&allocator, 1000);

@@ -64,6 +64,9 @@ impl<P: Platform> Mapper<'_, P> {
         if shares && let Some(cut) = self.device.paging.pool.lock().cut_off_shelf(size) {
             return Ok(Some(cut));
         }
+        if self.device.paging.pool.lock().has_spares_of_other_sizes(bytes) {
+            self.destroy_spares()?;
+        }
         let mut hand = Hand::empty(*self);
         if !self.new_page(bytes, Charge::WithinLimit, &mut hand.batch)? {
             return Ok(None);
