@@ -39,6 +39,16 @@ impl CudaDevice {
         self.store.bytes()
     }
 
+    /// Begins to copy the part of kept contents that begins at the offset `from` and has `bytes` bytes to the mapped memory at `at`,
+    /// so that the memory behind the part may still be without mappings. Ends as the copies of
+    /// [`restore`](Contents::restore) do.
+    ///
+    /// # Errors
+    /// Any error of the device. `CUDA_ERROR_INVALID_VALUE` if the contents end before the part.
+    pub fn restore_part(&self, saved: Saved, from: u64, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.store.restore(&self.context, saved, from, at, bytes)
+    }
+
     /// Waits for all work of the context with an event behind the work. Calls of other threads continue
     /// during the wait. A call that frees memory would block them.
     pub(crate) fn wait_for_all_work(&self) -> DeviceResult<()> {
@@ -89,7 +99,7 @@ impl Contents for CudaDevice {
     }
 
     fn restore(&self, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.store.restore(&self.context, saved, at, bytes)
+        self.store.restore(&self.context, saved, 0, at, bytes)
     }
 
     fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {

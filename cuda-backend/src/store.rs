@@ -43,6 +43,14 @@ struct ContentsPlace {
     bytes: u64,
 }
 
+impl ContentsPlace {
+    /// Returns the place of a part of the contents. `None`: the contents end before the part.
+    fn part(&self, from: u64, bytes: u64) -> Option<Self> {
+        let is_inside = from.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        is_inside.then(|| Self { region: self.region, offset: self.offset + from, bytes })
+    }
+}
+
 /// A region: shared with calls and threads that copy to or from it at the moment.
 #[derive(Clone, Debug)]
 enum Room {
@@ -394,11 +402,19 @@ impl Store {
         state.name(place)
     }
 
-    pub(crate) fn restore(&self, context: &Arc<Context>, saved: Saved, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+    /// Begins to copy the part of contents that begins at `from` and has `bytes` bytes.
+    pub(crate) fn restore(
+        &self,
+        context: &Arc<Context>,
+        saved: Saved,
+        from: u64,
+        at: DevicePtr,
+        bytes: u64,
+    ) -> DeviceResult<()> {
         let stream = self.copies.stream(context)?;
         let (place, room) = {
             let mut state = self.lock();
-            let place = state.places.get(&saved.0.get()).copied().filter(|place| place.bytes == bytes);
+            let place = state.places.get(&saved.0.get()).and_then(|place| place.part(from, bytes));
             let place = place.ok_or(CuResult::INVALID_VALUE.error())?;
             let entry = state.entry(place.region).ok_or(CuResult::INVALID_VALUE.error())?;
             (place, entry.room.clone())

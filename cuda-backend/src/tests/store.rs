@@ -70,6 +70,29 @@ fn a_save_goes_to_the_region_under_way_and_to_no_other() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn contents_come_back_in_parts_and_not_beyond_their_end() {
+    let device = device();
+    device.prepare(3 * PAGE, PAGE).expect("prepared");
+    let saved = [(); 2].map(|()| device.save(AT, PAGE).expect("saved"));
+    device.end_saves();
+    let refused = Err(CuResult::INVALID_VALUE.error());
+    for (from, bytes, expected) in [
+        (0, PAGE, Ok(())),
+        (0, 4096, Ok(())),
+        (PAGE - 4096, 4096, Ok(())),
+        (PAGE - 4096, 8192, refused),
+        (PAGE, 4096, refused),
+        (u64::MAX, 2, refused),
+    ] {
+        assert_eq!(device.restore_part(saved[0], from, AT, bytes), expected, "{from} {bytes}");
+    }
+    assert_eq!(device.restore(saved[0], AT, 2 * PAGE), refused);
+    saved.into_iter().for_each(|saved| device.forget(saved));
+    assert_eq!(device.restore_part(saved[0], 0, AT, PAGE), refused);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
 fn a_prepared_region_that_keeps_nothing_goes_back_at_the_end_of_its_park() {
     let device = device();
     device.prepare(PAGE, PAGE).expect("prepared");
