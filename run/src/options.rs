@@ -58,11 +58,25 @@ pub struct SleepOptions {
     pub awake_ms: u64,
     /// The folder of files for parked contents. `None`: contents go to memory of the host.
     pub folder: Option<PathBuf>,
+    /// Bytes of the pieces in which memory wakes that the program maps by itself: a multiple of 2 MiB, or 0 for the whole memory.
+    pub piece: u64,
 }
+
+/// The bytes of a piece unless the options say otherwise. A piece takes the driver 1 to 2 ms to create and 10 ms to copy, so only
+/// the creation of the first is waited for. Smaller pieces cost a program's handle more calls of the driver at each change.
+const PIECE: u64 = 512 << 20;
 
 impl Default for SleepOptions {
     fn default() -> Self {
-        Self { idle_ms: None, wake_timeout_ms: 60_000, keep_awake: 0, yields: false, awake_ms: 1_000, folder: None }
+        Self {
+            idle_ms: None,
+            wake_timeout_ms: 60_000,
+            keep_awake: 0,
+            yields: false,
+            awake_ms: 1_000,
+            folder: None,
+            piece: PIECE,
+        }
     }
 }
 

@@ -41,6 +41,12 @@ impl CuPointerAttribute {
     pub const RANGE_SIZE: Self = Self(12);
     /// The pool of the allocation, null outside of pools (`CUmemoryPool`).
     pub const MEMPOOL_HANDLE: Self = Self(17);
+    /// The bytes of the mapping (`size_t`).
+    pub const MAPPING_SIZE: Self = Self(18);
+    /// The first address of the mapping (`CUdeviceptr`).
+    pub const MAPPING_BASE_ADDR: Self = Self(19);
+    /// The number of the physical memory (`unsigned long long`).
+    pub const MEMORY_BLOCK_ID: Self = Self(20);
 }
 
 /// Declares the functions beyond those of `cachalot-cuda`, and a method for each.

@@ -1,6 +1,6 @@
 //! Questions of a program about an address: the range, and the attributes.
 //!
-//! The driver knows segments. A block answers like an allocation of the driver.
+//! The driver knows segments. A block answers like an allocation of the driver, and memory in pieces like memory with one handle.
 
 use crate::real::CuPointerAttribute;
 use crate::serve::process::{Place, Process};
@@ -26,7 +26,7 @@ impl Process {
             Place::Block(_, block) => Some((block.base.0, block.requested)),
             Place::Free if admitted.is_success() => return CuResult::NOT_FOUND,
             Place::Free => return admitted,
-            Place::Foreign => self.opened_around(address),
+            Place::Foreign => self.opened_around(address).or_else(|| self.program.open_mapping_around(address)),
         };
         let Some((start, length)) = range.filter(|_| admitted.is_success()) else {
             // SAFETY: the arguments are the caller's.
@@ -53,7 +53,14 @@ impl Process {
             // SAFETY: the arguments are the caller's.
             let pass = || unsafe { self.real.pointer_get_attribute(value, CuPointerAttribute(attribute), address) };
             match self.place(address) {
-                Place::Foreign => pass(),
+                Place::Foreign => {
+                    let code = pass();
+                    if code.is_success() {
+                        // SAFETY: the driver has written a value of the attribute there.
+                        unsafe { self.correct_divided(value, CuPointerAttribute(attribute), address) };
+                    }
+                    code
+                }
                 // The driver knows the segment, and the program has freed the block.
                 Place::Free => CuResult::INVALID_VALUE,
                 Place::Block(served, block) => {
@@ -87,7 +94,11 @@ impl Process {
             let asked = if matches!(place, Place::Free) { 1 } else { address };
             // SAFETY: the arguments are the caller's.
             let code = unsafe { self.real.pointer_get_attributes(count, attributes.cast(), values, asked) };
-            let Place::Block(served, block) = place else { return code };
+            let block = match place {
+                Place::Block(served, block) => Some((served, block)),
+                Place::Foreign => None,
+                Place::Free => return code,
+            };
             // The driver refuses null arrays, but for 0 attributes.
             if !code.is_success() || attributes.is_null() || values.is_null() {
                 return code;
@@ -97,9 +108,13 @@ impl Process {
             // SAFETY: as above.
             let values = unsafe { core::slice::from_raw_parts(values, count as usize) };
             for (&attribute, &value) in attributes.iter().zip(values) {
-                if !value.is_null() {
+                let attribute = CuPointerAttribute(attribute);
+                match &block {
+                    _ if value.is_null() => {}
                     // SAFETY: the driver has written a value of the attribute there.
-                    unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };
+                    Some((served, block)) => unsafe { self.correct(value, attribute, served, block) },
+                    // SAFETY: as above.
+                    None => unsafe { self.correct_divided(value, attribute, address) },
                 }
             }
             code
@@ -129,6 +144,28 @@ impl Process {
         }
         // SAFETY: the arguments are the caller's.
         unsafe { self.real.pointer_set_attribute(value, CuPointerAttribute(attribute), address) }
+    }
+
+    /// Replaces the driver's value of an attribute of an address in memory of the program's, a piece's, by the whole mapping's.
+    ///
+    /// # Safety
+    /// `value` is writable for the attribute.
+    unsafe fn correct_divided(&self, value: *mut c_void, attribute: CuPointerAttribute, address: CuDevicePtr) {
+        let Some((base, bytes)) = self.program.divided_mapping_around(address) else { return };
+        match attribute {
+            CuPointerAttribute::MAPPING_SIZE => {
+                // SAFETY: the attribute's value is a `size_t`.
+                unsafe { value.cast::<usize>().write_unaligned(bytes as usize) };
+            }
+            CuPointerAttribute::MAPPING_BASE_ADDR
+            | CuPointerAttribute::BUFFER_ID
+            | CuPointerAttribute::MEMORY_BLOCK_ID => {
+                // The first piece answers for all. The driver has answered for another piece a moment ago.
+                // SAFETY: the caller vouches for the value.
+                let _ = unsafe { self.real.pointer_get_attribute(value, attribute, base) };
+            }
+            _ => {}
+        }
     }
 
     /// Replaces the driver's value of an attribute, the segment's, by the block's.

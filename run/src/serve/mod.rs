@@ -11,6 +11,7 @@
 //! access             memory opened to peers
 //! program_maps       memory that the program creates and maps by itself
 //! program_memory · program_sleep  the records of such memory · how the memory is parked and woken
+//! program_recipe · program_pieces · program_whole  how it is created · its handles, one or several · one handle again
 //! peers              which contexts may access the memory of others
 //! controlled         the process as other processes park, wake and ask it
 //! keeper             a thread for what is due without a call
@@ -56,7 +57,10 @@ mod pools;
 mod process;
 mod program_maps;
 mod program_memory;
+mod program_pieces;
+mod program_recipe;
 mod program_sleep;
+mod program_whole;
 mod published;
 mod served;
 mod signs;

@@ -1,13 +1,16 @@
 //! `cuMemCreate`, `cuMemMap` and the calls beside them: memory that the program creates and maps by itself.
 //!
 //! Where memory can be parked, the program gets tokens in place of the driver's handles ([`ProgramMemory`]), and the calls change a
-//! token into the handle of the moment. Calls that end memory wake nothing.
+//! token into the handles of the moment. Calls that end memory wake nothing. A call that the driver would answer otherwise for memory
+//! in pieces makes the memory whole first (`program_whole`).
 
 use crate::ledger::Kind;
 use crate::serve::parking::{Staying, is_parked};
 use crate::serve::passed::{code_of, result_of};
 use crate::serve::process::Process;
-use crate::serve::program_memory::{Ended, ParkedRange, ProgramMemory, Recipe, Released};
+use crate::serve::program_memory::{Ended, ParkedRange, ProgramMemory, Released};
+use crate::serve::program_pieces::Pieces;
+use crate::serve::program_recipe::Recipe;
 use crate::sleep::Entered;
 use cachalot_core::Contents;
 use cachalot_cuda::CuResult;
@@ -117,26 +120,32 @@ impl Process {
     /// Gives memory back to the driver, with the library's own addresses of the memory. After a failure the memory stays in the
     /// records, and the program holds the token again if `held`.
     fn end_memory(&self, ended: Ended, held: bool) -> CuResult {
-        let (token, physical) = &ended;
-        if let Some(window) = physical.window {
-            let bytes = physical.recipe.bytes as usize;
-            if self.program.close_window(window) {
+        let (token, mut physical) = ended;
+        if let Some(window) = physical.window.take() {
+            let mapped = self.program.close_window(window);
+            if mapped > 0 {
                 // SAFETY: takes no host pointers; no code but the copies of a park has the addresses.
-                let _ = unsafe { self.real.mem_unmap(window, bytes) };
+                let _ = unsafe { self.real.mem_unmap(window, mapped as usize) };
             }
             // SAFETY: as above. The driver keeps addresses that are still mapped.
-            let _ = unsafe { self.real.mem_address_free(window, bytes) };
+            let _ = unsafe { self.real.mem_address_free(window, physical.recipe.bytes as usize) };
         }
-        if let Some(contents) = &physical.contents {
+        if let Some(contents) = physical.contents.take() {
             contents.served.device().cuda().forget(contents.saved);
         }
-        let Some(handle) = physical.handle else { return CuResult::SUCCESS };
-        // SAFETY: takes no host pointers; the handle is the library's own.
-        let call = || result_of(unsafe { self.real.mem_release(handle) });
-        let code = code_of(self.charge.holdings().give(&[Kind::Pages], *token, call).map(drop));
+        if physical.pieces.is_parked() {
+            return CuResult::SUCCESS;
+        }
+        let call = || {
+            while let Some(handle) = physical.pieces.last() {
+                // SAFETY: takes no host pointers; the handle is the library's own.
+                result_of(unsafe { self.real.mem_release(handle) })?;
+                physical.pieces.pop();
+            }
+            Ok(())
+        };
+        let code = code_of(self.charge.holdings().give(&[Kind::Pages], token, call).map(drop));
         if !code.is_success() {
-            let (token, mut physical) = ended;
-            (physical.window, physical.contents) = (None, None);
             self.program.put_back((token, physical), held);
         }
         code
@@ -154,14 +163,25 @@ impl Process {
         handle: CuMemHandle,
         flags: u64,
     ) -> CuResult {
+        let is_token = ProgramMemory::is_token(handle);
+        let is_part = |recipe: Recipe| offset != 0 || bytes as u64 != recipe.bytes;
+        if is_token
+            && self.program.recipe(handle.0).is_some_and(is_part)
+            && let Err(code) = self.make_whole(&[handle.0])
+        {
+            return code;
+        }
         self.awake(|| {
-            if !ProgramMemory::is_token(handle) {
+            if !is_token {
                 // SAFETY: the arguments are the caller's.
                 return unsafe { self.real.mem_map(address, bytes, offset, handle, flags) };
             }
-            let Some(known) = self.program.begin_use(handle.0) else { return CuResult::INVALID_VALUE };
-            // SAFETY: the arguments are the caller's, and the handle is that of the token.
-            let code = unsafe { self.real.mem_map(address, bytes, offset, known, flags) };
+            let Some(pieces) = self.program.begin_use(handle.0) else { return CuResult::INVALID_VALUE };
+            let code = match pieces.single() {
+                // SAFETY: the arguments are the caller's, and the handle is that of the token.
+                Some(known) => unsafe { self.real.mem_map(address, bytes, offset, known, flags) },
+                None => self.map_all(address, &pieces, flags),
+            };
             if code.is_success() {
                 self.program.mapped(address, handle.0, bytes as u64, offset as u64);
             } else if let Some(ended) = self.program.end_use(handle.0) {
@@ -171,11 +191,31 @@ impl Process {
         })
     }
 
+    /// Maps every piece of memory. After a failure none is mapped.
+    fn map_all(&self, address: CuDevicePtr, pieces: &Pieces, flags: u64) -> CuResult {
+        for piece in pieces.all() {
+            let handle = piece.handle.unwrap_or_default();
+            // SAFETY: takes no host pointers; the program has reserved the addresses, and the handle is the library's own.
+            let code = unsafe { self.real.mem_map(address + piece.offset, piece.bytes as usize, 0, handle, flags) };
+            if !code.is_success() {
+                if piece.offset > 0 {
+                    // SAFETY: takes no host pointers; no work has the addresses yet.
+                    let _ = unsafe { self.real.mem_unmap(address, piece.offset as usize) };
+                }
+                return code;
+            }
+        }
+        CuResult::SUCCESS
+    }
+
     /// `cuMemUnmap`. Parked memory is unmapped without a wake.
     ///
     /// # Safety
     /// No work uses the range.
     pub unsafe fn mem_unmap(&self, address: CuDevicePtr, bytes: usize) -> CuResult {
+        if let Err(code) = self.make_whole(&self.program.tokens_cut_by(address, bytes as u64)) {
+            return code;
+        }
         let mut stay = self.stay();
         if is_parked(&stay) {
             match self.program.take_parked(address, bytes as u64) {
@@ -243,6 +283,9 @@ impl Process {
         descriptors: *const CuMemAccessDesc,
         count: usize,
     ) -> CuResult {
+        if let Err(code) = self.make_whole(&self.program.tokens_cut_by(address, bytes as u64)) {
+            return code;
+        }
         self.awake(|| {
             // SAFETY: the arguments are the caller's.
             let code = unsafe { self.real.mem_set_access(address, bytes, descriptors, count) };
@@ -337,6 +380,9 @@ impl Process {
         if !ProgramMemory::is_token(handle) {
             return call(handle);
         }
+        if let Err(code) = self.make_whole(&[handle.0]) {
+            return code;
+        }
         self.awake(|| {
             let Some(known) = self.program.handle(handle.0) else { return CuResult::INVALID_VALUE };
             let code = call(known);
@@ -385,6 +431,9 @@ impl Process {
 
     /// Makes a call that shares the memory of a range with further devices or processes.
     fn shared_range(&self, address: CuDevicePtr, bytes: usize, call: impl FnOnce() -> CuResult) -> CuResult {
+        if let Err(code) = self.make_whole(&self.program.tokens_in(address, bytes as u64)) {
+            return code;
+        }
         self.awake(|| {
             let code = call();
             if code.is_success() {

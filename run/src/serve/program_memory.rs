@@ -1,31 +1,27 @@
 //! Memory that the program creates and maps by itself (`cuMemCreate`, `cuMemMap`), in a process whose memory can be parked.
 //!
 //! ```text
-//! token ─▶ physical memory ─▶ handle of the driver     while awake
+//! token ─▶ physical memory ─▶ handles of the driver    while awake: one for each piece
 //!   ▲                      └▶ contents on the host     while parked
 //! address ─ mapping
 //! ```
 //!
 //! The program holds a *token* in place of the driver's handle: a park releases the physical memory, and the wake creates the
-//! memory anew, with a further handle. The driver's handle is released when the program has released the token and unmapped
-//! every address, so a park finds a handle for all memory.
+//! memory anew, with further handles. The driver's handles are released when the program has released the token and unmapped
+//! every address, so a park finds handles for all memory.
 //!
 //! The records call no driver, and the lock is never held across a call.
 
+use crate::serve::program_pieces::{Piece, Pieces};
+use crate::serve::program_recipe::Recipe;
 use crate::serve::served::Served;
 use cachalot_core::Saved;
-use cachalot_cuda::driver::types::{
-    CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationFlags, CuMemAllocationProp,
-    CuMemAllocationType, CuMemHandle, CuMemHandleType, CuMemLocation, CuMemLocationType,
-};
+use cachalot_cuda::driver::types::{CuDevice, CuDevicePtr, CuMemAccessDesc, CuMemAccessFlags, CuMemHandle};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The bits of every token: neither an address of the host nor a small number, as handles of the driver are.
 const TOKENS: u64 = 0xa000_0000_0000_0000;
-
-/// Memory for sparse arrays (`CU_MEM_CREATE_USAGE_TILE_POOL`), whose handles the driver reads from structures of calls.
-const TILE_POOL: u16 = 1;
 
 /// What the program has created and mapped. All methods may be called from every thread.
 #[derive(Default)]
@@ -43,8 +39,8 @@ struct ProgramRecords {
 #[derive(Clone)]
 pub(super) struct ProgramPhysical {
     pub(super) recipe: Recipe,
-    /// The driver's handle. `None` while parked.
-    pub(super) handle: Option<CuMemHandle>,
+    /// The driver's handles. None while parked.
+    pub(super) pieces: Pieces,
     /// The contents on the host, while parked.
     pub(super) contents: Option<ProgramContents>,
     /// Addresses of the library's own, for copies of memory that the program cannot copy at present.
@@ -55,16 +51,8 @@ pub(super) struct ProgramPhysical {
     uses: u64,
     /// Whether further processes or devices may use the memory, which no park can tell.
     is_shared: bool,
-}
-
-/// How physical memory is created.
-#[derive(Clone, Copy)]
-pub(super) struct Recipe {
-    pub(super) bytes: u64,
-    kind: CuMemAllocationType,
-    handle_types: CuMemHandleType,
-    location: CuMemLocation,
-    flags: CuMemAllocationFlags,
+    /// Whether each wake creates the memory whole, for calls that take a single handle.
+    is_whole: bool,
 }
 
 /// The contents of parked memory, and the keeper.
@@ -82,8 +70,19 @@ pub(super) struct ProgramMapping {
     pub(super) offset: u64,
     /// The access of each device that has any.
     pub(super) access: Vec<CuMemAccessDesc>,
-    /// Whether the driver has the mapping. False while parked.
-    pub(super) is_mapped: bool,
+    /// The bytes from the begin that the driver has mapped: none while parked, and otherwise all, unless a wake has failed.
+    pub(super) mapped: u64,
+}
+
+/// The part of a mapping that lies on a piece of the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct MappedPart {
+    pub(super) address: CuDevicePtr,
+    pub(super) bytes: u64,
+    /// The offset in the piece.
+    pub(super) offset: u64,
+    /// Bytes from the begin of the mapping to the end of the part.
+    pub(super) end: u64,
 }
 
 /// Physical memory with every mapping, as a park or a wake sees them.
@@ -127,59 +126,39 @@ pub(super) struct ProgramSums {
     pub(super) shared: u64,
 }
 
-impl Recipe {
-    /// Returns how to create memory of a device again. `None`: a park leaves such memory on the device.
-    pub(super) fn of(bytes: u64, properties: &CuMemAllocationProp, flags: u64) -> Option<Self> {
-        let is_known = properties.kind == CuMemAllocationType::PINNED
-            && properties.location.kind == CuMemLocationType::DEVICE
-            && properties.win32_handle_metadata.is_null()
-            && properties.flags.usage & TILE_POOL == 0
-            && flags == 0;
-        is_known.then_some(Self {
-            bytes,
-            kind: properties.kind,
-            handle_types: properties.requested_handle_types,
-            location: properties.location,
-            flags: properties.flags,
-        })
-    }
-
-    /// Returns the properties for the driver.
-    pub(super) fn properties(&self) -> CuMemAllocationProp {
-        CuMemAllocationProp {
-            kind: self.kind,
-            requested_handle_types: self.handle_types,
-            location: self.location,
-            win32_handle_metadata: core::ptr::null_mut(),
-            flags: self.flags,
-        }
-    }
-
-    /// Returns the device of the memory.
-    pub(super) fn device(&self) -> CuDevice {
-        CuDevice(self.location.id)
-    }
-
-    /// Returns the access that the memory's own device needs for copies.
-    pub(super) fn own_access(&self) -> CuMemAccessDesc {
-        CuMemAccessDesc { location: self.location, flags: CuMemAccessFlags::READ_WRITE }
-    }
-}
-
 impl ProgramItem {
-    /// Returns an address at which the memory's own device can read and write everything.
+    /// Returns an address of the program's at which the memory's own device can read and write everything.
     pub(super) fn copy_address(&self) -> Option<CuDevicePtr> {
         let recipe = &self.physical.recipe;
-        let is_whole = |mapping: &ProgramMapping| {
-            mapping.offset == 0
-                && mapping.bytes == recipe.bytes
-                && mapping.access.iter().any(|access| *access == recipe.own_access())
-        };
-        self.mappings.iter().find(|(_, mapping)| is_whole(mapping)).map(|&(address, _)| address)
+        let own = self.mappings.iter().filter(|(address, _)| self.physical.window != Some(*address));
+        let is_open = |mapping: &ProgramMapping| mapping.access.iter().any(|access| *access == recipe.own_access());
+        own.clone().find(|(_, mapping)| mapping.is_of_all(recipe) && is_open(mapping)).map(|&(address, _)| address)
     }
 }
 
 impl ProgramMapping {
+    /// Returns whether the driver has the whole mapping.
+    pub(super) const fn is_mapped(&self) -> bool {
+        self.mapped == self.bytes
+    }
+
+    /// Returns the part of the mapping at `address` that lies on a piece.
+    pub(super) fn part_on(&self, address: CuDevicePtr, piece: &Piece) -> Option<MappedPart> {
+        let begin = self.offset.max(piece.offset);
+        let end = (self.offset + self.bytes).min(piece.end());
+        (begin < end).then(|| MappedPart {
+            address: address + (begin - self.offset),
+            bytes: end - begin,
+            offset: begin - piece.offset,
+            end: end - self.offset,
+        })
+    }
+
+    /// Returns whether all of the memory is mapped from its begin.
+    const fn is_of_all(&self, recipe: &Recipe) -> bool {
+        self.offset == 0 && self.bytes == recipe.bytes
+    }
+
     /// Returns the address behind the mapping.
     fn end(&self, address: CuDevicePtr) -> CuDevicePtr {
         address.saturating_add(self.bytes)
@@ -208,12 +187,13 @@ impl ProgramMemory {
     pub(super) fn add(&self, token: u64, recipe: Recipe, handle: CuMemHandle) {
         let physical = ProgramPhysical {
             recipe,
-            handle: Some(handle),
+            pieces: Pieces::whole(recipe.bytes, handle),
             contents: None,
             window: None,
             held: 1,
             uses: 0,
             is_shared: false,
+            is_whole: false,
         };
         self.lock().physical.insert(token, physical);
     }
@@ -223,23 +203,23 @@ impl ProgramMemory {
         self.lock().held(token).map(|physical| physical.recipe)
     }
 
-    /// Returns the driver's handle of a held token whose memory is awake.
+    /// Returns the driver's handle of a held token whose memory is awake and whole.
     pub(super) fn handle(&self, token: u64) -> Option<CuMemHandle> {
-        self.lock().held(token).and_then(|physical| physical.handle)
+        self.lock().held(token).and_then(|physical| physical.pieces.single())
     }
 
-    /// Returns the driver's handle of a held token for a call that maps. The memory lives until [`mapped`](Self::mapped) or
+    /// Returns the driver's handles of a held token for a call that maps. The memory lives until [`mapped`](Self::mapped) or
     /// [`end_use`](Self::end_use).
-    pub(super) fn begin_use(&self, token: u64) -> Option<CuMemHandle> {
+    pub(super) fn begin_use(&self, token: u64) -> Option<Pieces> {
         let mut records = self.lock();
         let physical = records.held(token)?;
         physical.uses += 1;
-        physical.handle
+        Some(physical.pieces.clone())
     }
 
     /// Notes a mapping, begun by [`begin_use`](Self::begin_use).
     pub(super) fn mapped(&self, address: CuDevicePtr, token: u64, bytes: u64, offset: u64) {
-        let mapping = ProgramMapping { token, bytes, offset, access: Vec::new(), is_mapped: true };
+        let mapping = ProgramMapping { token, bytes, offset, access: Vec::new(), mapped: bytes };
         self.lock().mappings.insert(address, mapping);
     }
 
@@ -265,7 +245,7 @@ impl ProgramMemory {
     /// Returns the token of the memory mapped at an address, which the program holds once more.
     pub(super) fn retain(&self, address: CuDevicePtr) -> Option<u64> {
         let mut records = self.lock();
-        let token = records.at(address)?;
+        let token = records.mapping_around(address)?.1.token;
         records.physical.get_mut(&token)?.held += 1;
         Some(token)
     }
@@ -292,13 +272,13 @@ impl ProgramMemory {
         let mut records = self.lock();
         let end = address.saturating_add(bytes);
         let found = records.overlapping(address, end);
-        if found.iter().all(|at| records.mappings[at].is_mapped) {
+        if found.iter().all(|at| records.mappings[at].is_mapped()) {
             return ParkedRange::Absent;
         }
         let mut next = address;
         for at in &found {
             let mapping = &records.mappings[at];
-            if *at != next || mapping.is_mapped {
+            if *at != next || mapping.mapped > 0 {
                 return ParkedRange::Mixed;
             }
             next = mapping.end(*at);
@@ -315,7 +295,55 @@ impl ProgramMemory {
     pub(super) fn has_parked(&self, address: CuDevicePtr, bytes: u64) -> bool {
         let records = self.lock();
         let found = records.overlapping(address, address.saturating_add(bytes));
-        found.iter().any(|at| !records.mappings[at].is_mapped)
+        found.iter().any(|at| !records.mappings[at].is_mapped())
+    }
+
+    /// Returns the first address and the bytes of the mapping around an address that some device may use, as the driver answers for
+    /// memory that is awake and whole.
+    pub(super) fn open_mapping_around(&self, address: CuDevicePtr) -> Option<(CuDevicePtr, u64)> {
+        let records = self.lock();
+        let (at, mapping) = records.mapping_around(address)?;
+        (!mapping.access.is_empty()).then_some((at, mapping.bytes))
+    }
+
+    /// Returns the first address and the bytes of the mapping around an address of memory in pieces.
+    pub(super) fn divided_mapping_around(&self, address: CuDevicePtr) -> Option<(CuDevicePtr, u64)> {
+        let records = self.lock();
+        let (at, mapping) = records.mapping_around(address)?;
+        records.physical.get(&mapping.token)?.pieces.is_divided().then_some((at, mapping.bytes))
+    }
+
+    /// Returns the tokens of the memory mapped in a range.
+    pub(super) fn tokens_in(&self, address: CuDevicePtr, bytes: u64) -> Vec<u64> {
+        let records = self.lock();
+        let found = records.overlapping(address, address.saturating_add(bytes));
+        found.iter().map(|at| records.mappings[at].token).collect()
+    }
+
+    /// Returns the tokens of the memory whose mappings lie in a range in part only.
+    pub(super) fn tokens_cut_by(&self, address: CuDevicePtr, bytes: u64) -> Vec<u64> {
+        let records = self.lock();
+        let end = address.saturating_add(bytes);
+        let is_cut = |at: &CuDevicePtr| *at < address || records.mappings[at].end(*at) > end;
+        let found = records.overlapping(address, end).into_iter().filter(is_cut);
+        found.map(|at| records.mappings[&at].token).collect()
+    }
+
+    /// Has every later wake create memory whole.
+    pub(super) fn keep_whole(&self, tokens: &[u64]) {
+        let mut records = self.lock();
+        for token in tokens {
+            if let Some(physical) = records.physical.get_mut(token) {
+                physical.is_whole = true;
+            }
+        }
+    }
+
+    /// Returns whether any of the memory is in pieces.
+    pub(super) fn is_any_divided(&self, tokens: &[u64]) -> bool {
+        let records = self.lock();
+        let mut found = tokens.iter().filter_map(|token| records.physical.get(token));
+        found.any(|physical| physical.pieces.is_divided())
     }
 
     /// Notes the access to a range that the driver has given. Memory with different access to its parts counts as shared.
@@ -371,10 +399,26 @@ impl ProgramMemory {
         items
     }
 
-    /// Notes the driver's handle of memory.
-    pub(super) fn set_handle(&self, token: u64, handle: Option<CuMemHandle>) {
+    /// Returns the pieces in which a wake creates memory, of `each` bytes unless the memory is to be whole, or those of an earlier
+    /// wake that the driver has kept.
+    pub(super) fn divide(&self, token: u64, each: u64) -> Vec<Piece> {
+        let mut records = self.lock();
+        let Some(physical) = records.physical.get_mut(&token) else { return Vec::new() };
+        physical.pieces.divide(if physical.is_whole { 0 } else { each });
+        physical.pieces.all()
+    }
+
+    /// Notes the driver's handle of the first piece that was not there.
+    pub(super) fn add_piece(&self, token: u64, handle: CuMemHandle) {
         if let Some(physical) = self.lock().physical.get_mut(&token) {
-            physical.handle = handle;
+            physical.pieces.push(handle);
+        }
+    }
+
+    /// Notes that the driver has the last piece back that was there.
+    pub(super) fn take_piece(&self, token: u64) {
+        if let Some(physical) = self.lock().physical.get_mut(&token) {
+            physical.pieces.pop();
         }
     }
 
@@ -385,14 +429,14 @@ impl ProgramMemory {
         }
     }
 
-    /// Notes whether the driver has a mapping.
-    pub(super) fn set_mapped(&self, address: CuDevicePtr, is_mapped: bool) {
+    /// Notes how many bytes of a mapping the driver has.
+    pub(super) fn set_mapped(&self, address: CuDevicePtr, mapped: u64) {
         if let Some(mapping) = self.lock().mappings.get_mut(&address) {
-            mapping.is_mapped = is_mapped;
+            mapping.mapped = mapped;
         }
     }
 
-    /// Notes addresses of the library's own for copies.
+    /// Notes addresses of the library's own for copies, and the mapping that is to come.
     pub(super) fn open_window(&self, token: u64, address: CuDevicePtr, mapping: ProgramMapping) {
         let mut records = self.lock();
         if let Some(physical) = records.physical.get_mut(&token) {
@@ -401,9 +445,9 @@ impl ProgramMemory {
         }
     }
 
-    /// Takes the mapping of a window out. Returns whether the driver has the mapping.
-    pub(super) fn close_window(&self, address: CuDevicePtr) -> bool {
-        self.lock().mappings.remove(&address).is_some_and(|mapping| mapping.is_mapped)
+    /// Takes the mapping of a window out. Returns the bytes of it that the driver has mapped.
+    pub(super) fn close_window(&self, address: CuDevicePtr) -> u64 {
+        self.lock().mappings.remove(&address).map_or(0, |mapping| mapping.mapped)
     }
 
     /// Returns whether contents lie with the allocator of a context.
@@ -416,10 +460,10 @@ impl ProgramMemory {
     pub(super) fn sums(&self, device: impl Fn(CuDevice) -> bool) -> ProgramSums {
         let mut sums = ProgramSums::default();
         for physical in self.lock().physical.values().filter(|physical| device(physical.recipe.device())) {
-            let sum = match (&physical.handle, physical.is_shared) {
-                (None, _) => &mut sums.parked,
-                (Some(_), true) => &mut sums.shared,
-                (Some(_), false) => &mut sums.awake,
+            let sum = match (physical.pieces.is_parked(), physical.is_shared) {
+                (true, _) => &mut sums.parked,
+                (false, true) => &mut sums.shared,
+                (false, false) => &mut sums.awake,
             };
             *sum += physical.recipe.bytes;
         }
@@ -429,7 +473,7 @@ impl ProgramMemory {
     /// Returns the devices with parked memory, and the bytes of each memory.
     pub(super) fn parked(&self) -> Vec<(CuDevice, u64)> {
         let records = self.lock();
-        let parked = records.physical.values().filter(|physical| physical.handle.is_none());
+        let parked = records.physical.values().filter(|physical| physical.pieces.is_parked());
         parked.map(|physical| (physical.recipe.device(), physical.recipe.bytes)).collect()
     }
 }
@@ -440,10 +484,10 @@ impl ProgramRecords {
         self.physical.get_mut(&token).filter(|physical| physical.held > 0)
     }
 
-    /// Returns the token of the memory mapped at an address.
-    fn at(&self, address: CuDevicePtr) -> Option<u64> {
-        let (at, mapping) = self.mappings.range(..=address).next_back()?;
-        (address < mapping.end(*at)).then_some(mapping.token)
+    /// Returns the mapping around an address.
+    fn mapping_around(&self, address: CuDevicePtr) -> Option<(CuDevicePtr, &ProgramMapping)> {
+        let (&at, mapping) = self.mappings.range(..=address).next_back()?;
+        (address < mapping.end(at)).then_some((at, mapping))
     }
 
     /// Returns the mappings with an address in a range.
@@ -475,7 +519,7 @@ impl ProgramRecords {
 
 #[cfg(test)]
 mod tests {
-    use super::{ParkedRange, ProgramMemory, ProgramSums, Recipe, Released};
+    use super::{ParkedRange, Piece, ProgramMapping, ProgramMemory, ProgramSums, Recipe, Released};
     use cachalot_cuda::driver::types::{
         CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationProp, CuMemHandle, CuMemLocation, CuMemLocationType,
     };
@@ -495,7 +539,8 @@ mod tests {
         let token = memory.new_token();
         memory.add(token, recipe(pages), CuMemHandle(token & 0xff));
         for page in at {
-            assert_eq!(memory.begin_use(token), Some(CuMemHandle(token & 0xff)));
+            let pieces = memory.begin_use(token).expect("held");
+            assert_eq!(pieces.single(), Some(CuMemHandle(token & 0xff)));
             memory.mapped(page * PAGE, token, pages * PAGE, 0);
         }
         token
@@ -528,8 +573,8 @@ mod tests {
             ParkedRange::Mixed => "mixed",
         };
         assert_eq!(is(memory.take_parked(PAGE, 3 * PAGE)), "absent");
-        memory.set_mapped(PAGE, false);
-        memory.set_mapped(2 * PAGE, false);
+        memory.set_mapped(PAGE, 0);
+        memory.set_mapped(2 * PAGE, 0);
         assert!(memory.has_parked(3 * PAGE, PAGE) && !memory.has_parked(4 * PAGE, PAGE));
         for (at, pages) in [(1, 2), (2, 1), (3, 1), (1, 4), (0, 2)] {
             assert_eq!(is(memory.take_parked(at * PAGE, pages * PAGE)), "mixed", "{at} {pages}");
@@ -561,13 +606,26 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_sparse_arrays_and_of_the_host_is_the_drivers() {
-        let mut properties = CuMemAllocationProp::on_device(0, true, false);
-        assert!(Recipe::of(PAGE, &properties, 0).is_some() && Recipe::of(PAGE, &properties, 1).is_none());
-        properties.flags.usage = 1;
-        assert!(Recipe::of(PAGE, &properties, 0).is_none());
-        properties.flags.usage = 0;
-        properties.location.kind = CuMemLocationType(2);
-        assert!(Recipe::of(PAGE, &properties, 0).is_none());
+    fn a_mapping_lies_on_pieces_and_a_range_cuts_it() {
+        let memory = ProgramMemory::default();
+        let token = mapped(&memory, 5, &[10]);
+        let mut mapping = memory.items(|_| true)[0].mappings[0].1.clone();
+        let piece = |offset, bytes| Piece { offset: offset * PAGE, bytes: bytes * PAGE, handle: None };
+        let on = |mapping: &ProgramMapping, piece: &Piece| {
+            let part = mapping.part_on(10 * PAGE, piece)?;
+            Some([part.address, part.bytes, part.offset, part.end].map(|bytes| bytes / PAGE))
+        };
+        assert_eq!(on(&mapping, &piece(2, 2)), Some([12, 2, 0, 4]));
+        assert_eq!(on(&mapping, &piece(4, 1)), Some([14, 1, 0, 5]));
+        (mapping.offset, mapping.bytes) = (PAGE, 2 * PAGE);
+        assert_eq!(on(&mapping, &piece(0, 5)), Some([10, 2, 1, 2]));
+        assert_eq!(on(&mapping, &piece(2, 2)), Some([11, 1, 0, 2]));
+        assert_eq!((on(&mapping, &piece(0, 1)), on(&mapping, &piece(3, 2))), (None, None));
+        for (at, pages, is_cut) in
+            [(10, 5, false), (8, 9, false), (10, 4, true), (11, 4, true), (12, 1, true), (15, 2, false)]
+        {
+            let expected: &[u64] = if is_cut { &[token] } else { &[] };
+            assert_eq!(memory.tokens_cut_by(at * PAGE, pages * PAGE), expected, "{at} {pages}");
+        }
     }
 }

@@ -3,7 +3,11 @@
 //! ```text
 //! park   contents to the host ─ all complete ─▶ unmapped, released
 //! wake   created, mapped, access given, contents on the way ─ all complete ─▶ the host's contents forgotten
+//!        each step for a piece, and then for the next
 //! ```
+//!
+//! A single allocation may be all that a program has, as the pool of JAX is: created whole, 16 GiB took the driver 40 ms before the
+//! first byte moved. In pieces, the driver creates one while the contents of those before are copied.
 //!
 //! Until the end of a wake the host keeps the contents, so a wake that fails in the middle gives the memory back without copies.
 //! Each step is noted in the records as soon as the driver has done the step: a later try goes on from there.
@@ -12,7 +16,8 @@ use crate::charge::Holding;
 use crate::control::{ControlRefusal, RefusalKind};
 use crate::ledger::Kind;
 use crate::serve::process::Process;
-use crate::serve::program_memory::{ProgramContents, ProgramItem, ProgramMapping, ProgramSums};
+use crate::serve::program_memory::{MappedPart, ProgramContents, ProgramItem, ProgramMapping, ProgramSums};
+use crate::serve::program_pieces::Piece;
 use crate::serve::served::Served;
 use cachalot_core::{Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Saved};
 use cachalot_cuda::CuResult;
@@ -55,10 +60,9 @@ impl Process {
     /// The reason. Some of the memory may be parked then, and [`start_to_wake`](Self::start_to_wake) wakes the part.
     pub(super) fn park_program(&self) -> Result<(), NotParked> {
         let mut partings = Vec::new();
-        for item in self.program.items(|physical| physical.handle.is_some()) {
+        for mut item in self.program.items(|physical| !physical.pieces.is_parked()) {
             let Some(served) = self.served_on(item.physical.recipe.device()) else { continue };
-            let handle = item.physical.handle.unwrap_or_default();
-            let opened = item.copy_address().map_or_else(|| self.open_window(&item, &served, handle), Ok);
+            let opened = item.copy_address().map_or_else(|| self.open_window(&mut item, &served), Ok);
             let from = opened.map_err(|error| NotParked { served: Arc::clone(&served), error, is_host: false })?;
             partings.push(Parting { item, served, from });
         }
@@ -80,7 +84,7 @@ impl Process {
     /// # Errors
     /// The first error. [`park_again`](Self::park_again) gives back what is there.
     pub(super) fn start_to_wake(&self) -> DeviceResult<()> {
-        self.kept_items().iter().try_for_each(|(item, kept)| self.take_memory(item, kept))
+        self.kept_items().into_iter().try_for_each(|(item, kept)| self.take_memory(item, &kept))
     }
 
     /// Waits for the copies of a wake.
@@ -125,111 +129,132 @@ impl Process {
         self.contexts.all().into_iter().find(|served| served.ordinal() == device)
     }
 
-    /// Maps memory at addresses of the library's own, where the memory's device reads and writes. The addresses stay until the memory
-    /// ends.
-    fn open_window(&self, item: &ProgramItem, served: &Served, handle: CuMemHandle) -> DeviceResult<CuDevicePtr> {
-        let recipe = &item.physical.recipe;
-        let (cuda, bytes) = (served.device().cuda(), recipe.bytes as usize);
-        let mut address = 0;
-        cuda.with_context(|driver| {
-            // SAFETY: `address` outlives the call, which writes one address to it.
-            unsafe { driver.mem_address_reserve(&raw mut address, bytes, 0, 0, 0) }
-        })?;
-        let mapping = ProgramMapping {
-            token: item.token,
-            bytes: recipe.bytes,
-            offset: 0,
-            access: vec![recipe.own_access()],
-            is_mapped: true,
-        };
-        let opened = map(served, address, &mapping, handle).and_then(|()| open(served, address, &mapping));
-        if let Err(error) = opened {
-            let _ = cuda.with_context(|driver| {
-                // SAFETY: takes no host pointers; the addresses are new, and no work has them.
-                let _ = unsafe { driver.mem_unmap(address, bytes) };
-                // SAFETY: as above. The driver keeps addresses that are still mapped.
-                unsafe { driver.mem_address_free(address, bytes) }
-            });
-            return Err(error);
+    /// Maps memory at addresses of the library's own, where the memory's device reads.
+    fn open_window(&self, item: &mut ProgramItem, served: &Served) -> DeviceResult<CuDevicePtr> {
+        let address = self.window(item, served)?;
+        for piece in item.physical.pieces.all() {
+            self.map_piece(item, served, &piece, piece.handle.unwrap_or_default())?;
         }
-        self.program.open_window(item.token, address, mapping);
+        Ok(address)
+    }
+
+    /// Returns addresses of the library's own, where the memory's device reads and writes once the memory is mapped there. The
+    /// addresses stay until the memory ends.
+    fn window(&self, item: &mut ProgramItem, served: &Served) -> DeviceResult<CuDevicePtr> {
+        if let Some(address) = item.physical.window {
+            return Ok(address);
+        }
+        let (recipe, mut address) = (item.physical.recipe, 0);
+        served.device().cuda().with_context(|driver| {
+            // SAFETY: `address` outlives the call, which writes one address to it.
+            unsafe { driver.mem_address_reserve(&raw mut address, recipe.bytes as usize, 0, 0, 0) }
+        })?;
+        let access = vec![recipe.own_access()];
+        let mapping = ProgramMapping { token: item.token, bytes: recipe.bytes, offset: 0, access, mapped: 0 };
+        self.program.open_window(item.token, address, mapping.clone());
+        item.physical.window = Some(address);
+        item.mappings.push((address, mapping));
         Ok(address)
     }
 
     /// Unmaps memory and gives it back to the driver.
     fn give_memory(&self, item: &ProgramItem, served: &Served) -> DeviceResult<()> {
         let cuda = served.device().cuda();
-        for (address, mapping) in item.mappings.iter().filter(|(_, mapping)| mapping.is_mapped) {
+        for (address, mapping) in item.mappings.iter().filter(|(_, mapping)| mapping.mapped > 0) {
             cuda.with_context(|driver| {
                 // SAFETY: takes no host pointers; all work is complete, and calls that use memory wait for the wake.
-                unsafe { driver.mem_unmap(*address, mapping.bytes as usize) }
+                unsafe { driver.mem_unmap(*address, mapping.mapped as usize) }
             })?;
-            self.program.set_mapped(*address, false);
+            self.program.set_mapped(*address, 0);
         }
-        let Some(handle) = item.physical.handle else { return Ok(()) };
+        let mut pieces = item.physical.pieces.clone();
+        if pieces.is_parked() {
+            return Ok(());
+        }
         self.charge.holdings().give(&[Kind::Pages], item.token, || {
-            cuda.with_context(|driver| {
-                // SAFETY: takes no host pointers; the handle is the library's own.
-                unsafe { driver.mem_release(handle) }
-            })
+            while let Some(handle) = pieces.last() {
+                cuda.with_context(|driver| {
+                    // SAFETY: takes no host pointers; the handle is the library's own.
+                    unsafe { driver.mem_release(handle) }
+                })?;
+                pieces.pop();
+                self.program.take_piece(item.token);
+            }
+            Ok(())
         })?;
-        self.program.set_handle(item.token, None);
         Ok(())
     }
 
-    /// Creates parked memory anew.
-    fn create_again(&self, item: &ProgramItem, kept: &ProgramContents) -> DeviceResult<CuMemHandle> {
+    /// Creates a piece of parked memory anew. The charge of the memory begins with the first piece, and ends with the release of all:
+    /// a wake that the limit allows to begin can end.
+    fn create_again(&self, item: &ProgramItem, kept: &ProgramContents, piece: &Piece) -> DeviceResult<CuMemHandle> {
         let recipe = &item.physical.recipe;
-        let charge = self.charge.of_device(self.real, recipe.device());
-        let memory = Holding { charge, kind: Kind::Pages, bytes: recipe.bytes, context: CuContext::NULL };
         let create = || {
             let (mut handle, properties) = (CuMemHandle::default(), recipe.properties());
             kept.served.device().cuda().with_context(|driver| {
                 // SAFETY: both variables outlive the call, which reads `properties` and writes one handle to `handle`.
-                unsafe { driver.mem_create(&raw mut handle, recipe.bytes as usize, &raw const properties, 0) }
+                unsafe { driver.mem_create(&raw mut handle, piece.bytes as usize, &raw const properties, 0) }
             })?;
             Ok(handle)
         };
-        let refused = |code: CuResult| DeviceError::new(ErrorKind::OutOfMemory, code.0);
-        let handle = self.charge.holdings().take(memory, create, |_| item.token, refused)?;
-        self.program.set_handle(item.token, Some(handle));
+        let handle = if piece.offset == 0 {
+            let charge = self.charge.of_device(self.real, recipe.device());
+            let memory = Holding { charge, kind: Kind::Pages, bytes: recipe.bytes, context: CuContext::NULL };
+            let refused = |code: CuResult| DeviceError::new(ErrorKind::OutOfMemory, code.0);
+            self.charge.holdings().take(memory, create, |_| item.token, refused)?
+        } else {
+            create()?
+        };
+        self.program.add_piece(item.token, handle);
         Ok(handle)
     }
 
-    /// Creates memory anew unless it is there, maps it where it was, and begins to copy the contents.
-    fn take_memory(&self, item: &ProgramItem, kept: &ProgramContents) -> DeviceResult<()> {
-        let handle = item.physical.handle.map_or_else(|| self.create_again(item, kept), Ok)?;
+    /// Creates memory anew as far as it is not there, maps it where it was, and begins to copy the contents: piece by piece.
+    fn take_memory(&self, mut item: ProgramItem, kept: &ProgramContents) -> DeviceResult<()> {
+        let cuda = kept.served.device().cuda();
+        // The program may have unmapped the memory while it was parked.
+        let to = item.copy_address().map_or_else(|| self.window(&mut item, &kept.served), Ok)?;
+        let each = self.sleeping.as_ref().map_or(0, |sleeping| sleeping.options.piece);
+        for piece in self.program.divide(item.token, each) {
+            let handle = piece.handle.map_or_else(|| self.create_again(&item, kept, &piece), Ok)?;
+            self.map_piece(&item, &kept.served, &piece, handle)?;
+            cuda.restore_part(kept.saved, piece.offset, DevicePtr(to + piece.offset), piece.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Maps a piece at its part of every mapping of the memory, unless it is there, and gives the devices their access.
+    fn map_piece(&self, item: &ProgramItem, served: &Served, piece: &Piece, handle: CuMemHandle) -> DeviceResult<()> {
         for (address, mapping) in &item.mappings {
-            if !mapping.is_mapped {
-                map(&kept.served, *address, mapping, handle)?;
-                self.program.set_mapped(*address, true);
+            let Some(part) = mapping.part_on(*address, piece) else { continue };
+            if mapping.mapped < part.end {
+                map(served, &part, handle)?;
+                self.program.set_mapped(*address, part.end);
             }
             // Also where an earlier try has failed right here.
-            open(&kept.served, *address, mapping)?;
+            open(served, &part, mapping)?;
         }
-        // The program may have unmapped the memory while it was parked.
-        let to = item.copy_address().map_or_else(|| self.open_window(item, &kept.served, handle), Ok)?;
-        kept.served.device().cuda().restore(kept.saved, DevicePtr(to), item.physical.recipe.bytes)
+        Ok(())
     }
 }
 
-/// Maps memory at an address.
-fn map(served: &Served, address: CuDevicePtr, mapping: &ProgramMapping, handle: CuMemHandle) -> DeviceResult<()> {
+/// Maps a piece of memory at a part of a mapping.
+fn map(served: &Served, part: &MappedPart, handle: CuMemHandle) -> DeviceResult<()> {
     served.device().cuda().with_context(|driver| {
         // SAFETY: takes no host pointers; the program, or the library, has reserved the addresses.
-        unsafe { driver.mem_map(address, mapping.bytes as usize, mapping.offset as usize, handle, 0) }
+        unsafe { driver.mem_map(part.address, part.bytes as usize, part.offset as usize, handle, 0) }
     })
 }
 
-/// Gives devices the access of a mapping.
-fn open(served: &Served, address: CuDevicePtr, mapping: &ProgramMapping) -> DeviceResult<()> {
+/// Gives devices the access of a mapping to a part of it.
+fn open(served: &Served, part: &MappedPart, mapping: &ProgramMapping) -> DeviceResult<()> {
     if mapping.access.is_empty() {
         return Ok(());
     }
     served.device().cuda().with_context(|driver| {
         let (access, count) = (mapping.access.as_ptr(), mapping.access.len());
         // SAFETY: the list outlives the call, which reads its entries.
-        unsafe { driver.mem_set_access(address, mapping.bytes as usize, access, count) }
+        unsafe { driver.mem_set_access(part.address, part.bytes as usize, access, count) }
     })
 }
 

@@ -12,4 +12,5 @@ mod slack;
 mod sleep;
 mod sleep_files;
 mod sleep_maps;
+mod sleep_pieces;
 mod waits;

@@ -15,8 +15,13 @@ use std::time::Duration;
 const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
 
-fn setup() -> Sleeps {
-    let setup = setup_with(SleepOptions::default(), Options::default());
+/// Returns options by which all memory of more than a page wakes in pieces.
+pub(super) fn in_pages() -> SleepOptions {
+    SleepOptions { piece: PAGE as u64, ..SleepOptions::default() }
+}
+
+pub(super) fn setup() -> Sleeps {
+    let setup = setup_with(in_pages(), Options::default());
     // The driver maps for a context that is served from now on.
     let block = setup.take(512);
     assert_eq!(setup.give(block), 0);
@@ -24,47 +29,47 @@ fn setup() -> Sleeps {
 }
 
 /// Creates memory that can be exported, as most programs do.
-fn try_create(setup: &Setup, bytes: usize) -> Result<CuMemHandle, u32> {
+pub(super) fn try_create(setup: &Setup, bytes: usize) -> Result<CuMemHandle, u32> {
     let (mut handle, properties) = (CuMemHandle::default(), CuMemAllocationProp::on_device(0, false, true));
     // SAFETY: both variables outlive the call.
     let code = unsafe { setup.process.mem_create(&raw mut handle, bytes, &raw const properties, 0) };
     if code.is_success() { Ok(handle) } else { Err(code.0) }
 }
 
-fn create(setup: &Setup, bytes: usize) -> CuMemHandle {
+pub(super) fn create(setup: &Setup, bytes: usize) -> CuMemHandle {
     try_create(setup, bytes).expect("memory")
 }
 
-fn release(setup: &Setup, handle: CuMemHandle) -> u32 {
+pub(super) fn release(setup: &Setup, handle: CuMemHandle) -> u32 {
     // SAFETY: takes no pointers.
     unsafe { setup.process.mem_release(handle) }.0
 }
 
-fn map(setup: &Setup, address: u64, bytes: usize, handle: CuMemHandle) -> u32 {
+pub(super) fn map(setup: &Setup, address: u64, bytes: usize, handle: CuMemHandle) -> u32 {
     // SAFETY: takes no pointers of the host.
     unsafe { setup.process.mem_map(address, bytes, 0, handle, 0) }.0
 }
 
-fn unmap(setup: &Setup, address: u64, bytes: usize) -> u32 {
+pub(super) fn unmap(setup: &Setup, address: u64, bytes: usize) -> u32 {
     // SAFETY: takes no pointers of the host, and no work uses the range.
     unsafe { setup.process.mem_unmap(address, bytes) }.0
 }
 
-fn open(setup: &Setup, address: u64, bytes: usize, flags: CuMemAccessFlags) {
+pub(super) fn open(setup: &Setup, address: u64, bytes: usize, flags: CuMemAccessFlags) {
     let location = CuMemLocation { kind: CuMemLocationType::DEVICE, id: 0 };
     let access = CuMemAccessDesc { location, flags };
     // SAFETY: `access` outlives the call.
     assert_eq!(unsafe { setup.process.mem_set_access(address, bytes, &raw const access, 1) }.0, 0);
 }
 
-fn reserve(setup: &Setup, bytes: usize) -> u64 {
+pub(super) fn reserve(setup: &Setup, bytes: usize) -> u64 {
     let mut address = 0;
     assert_eq!(setup.cuMemAddressReserve(&mut address, bytes, 0, 0, 0), 0);
     address
 }
 
 /// Maps memory at new addresses, which the device may read and write.
-fn map_anew(setup: &Setup, handle: CuMemHandle, bytes: usize) -> u64 {
+pub(super) fn map_anew(setup: &Setup, handle: CuMemHandle, bytes: usize) -> u64 {
     let address = reserve(setup, bytes);
     assert_eq!(map(setup, address, bytes, handle), 0);
     open(setup, address, bytes, CuMemAccessFlags::READ_WRITE);
@@ -147,7 +152,7 @@ fn mapped_memory_leaves_the_device_and_wakes_where_it_was() {
 fn parked_maps_are_counted_once_and_given_back_to_the_limit() {
     let limit = 20 * PAGE;
     let options = Options { limit: Some(limit as u64), ..Options::default() };
-    let setup = setup_with(SleepOptions::default(), options);
+    let setup = setup_with(in_pages(), options);
     let free = || {
         let mut free = 0;
         // SAFETY: `free` outlives the call, and null is left out.
@@ -319,7 +324,7 @@ fn memory_of_a_context_about_to_go_wakes_first() {
 
 #[test]
 fn a_full_device_delays_the_wake_of_maps_and_then_fails_the_call() {
-    let setup = setup_with(SleepOptions { wake_timeout_ms: 50, ..SleepOptions::default() }, Options::default());
+    let setup = setup_with(SleepOptions { wake_timeout_ms: 50, ..in_pages() }, Options::default());
     let maps = maps(&setup);
     setup.process.park(PATIENCE).unwrap();
     let (mut free, mut total) = (0, 0);
@@ -382,7 +387,7 @@ fn each_call_of_a_wake_of_maps_fails_once_and_nothing_is_lost() {
 #[test]
 fn maps_parked_to_a_file_wake_where_they_were() {
     let folder = tempfile::tempdir().expect("a folder");
-    let sleep = SleepOptions { folder: Some(folder.path().to_owned()), ..SleepOptions::default() };
+    let sleep = SleepOptions { folder: Some(folder.path().to_owned()), ..in_pages() };
     let setup = setup_with(sleep, Options::default());
     let maps = maps(&setup);
     for _ in 0..2 {

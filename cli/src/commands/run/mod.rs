@@ -246,6 +246,7 @@ impl RunArgs {
                     yields: self.yields,
                     awake_ms: milliseconds(self.awake),
                     folder: park_to,
+                    ..SleepOptions::default()
                 }
             }),
             name: self.name.clone(),
