@@ -93,6 +93,20 @@ fn a_wake_creates_pieces_of_the_size_in_the_options_and_the_rest() {
 }
 
 #[test]
+fn pieces_come_back_from_a_file_each_to_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = SleepOptions { folder: Some(folder.path().to_owned()), piece: 2 * PAGE as u64, ..in_pages() };
+    let setup = setup_with(options, Options::default());
+    let block = setup.take(512);
+    let memory = twice(&setup);
+    for _ in 0..2 {
+        sleep(&setup);
+        check(&setup, &memory.filled);
+    }
+    assert_eq!((driver_maps(&setup, memory.at[1]), setup.give(block)), (2 * PAGE, 0));
+}
+
+#[test]
 fn memory_in_pieces_is_mapped_named_unmapped_and_released_as_whole_memory_is() {
     let setup = setup();
     // Served memory without a block does not come back.
