@@ -9,13 +9,16 @@
 //   nvcc -DWITH_TORCH -std=c++20 -I$TORCH/include … -L$TORCH/lib -lc10_cuda -lc10 -Xlinker -rpath,$TORCH/lib
 // With RMM (-DWITH_RMM), whose headers are in the PyPI packages librmm-cu13 and rapids-logger:
 //   nvcc -DWITH_RMM -std=c++20 --expt-relaxed-constexpr -I… … -lrmm -lrapids_logger
-//   taskset --cpu-list 3 ./peers pair         or: ./peers threads
+//   taskset --cpu-list 3 ./peers pair         or: ./peers cold, ./peers threads
 //
-// Prints both tables, or the named table. The table `pair` can be bound to one processor.
+// Prints all tables, or the named table. The tables `pair` and `cold` can be bound to one processor.
 //
 // pair: one cached block is allocated and freed repeatedly. Median and quartiles of the rounds;
 // each round measures the allocators in turn. cachalot has two rows: the block is split off a
 // larger block and merged again, or a free block of the exact size without free neighbours is used.
+//
+// cold: microseconds to obtain a block of which nothing is cached. Between the rounds each allocator gives all memory
+// back, except RMM's arena, which keeps its memory.
 //
 // threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
 // 64 KiB in random order. The unit is millions of operations (allocations or frees) per second, in
@@ -58,13 +61,14 @@ struct Plain {
     return block;
   }
   void free(void *block, std::size_t, cudaStream_t) { check(cudaFree(block), "cudaFree"); }
+  void empty() {}
 };
 
 struct StreamOrdered {
   static constexpr const char *name = "cudaMallocAsync";
   static constexpr double effort = 0.3;
+  cudaMemPool_t pool;
   StreamOrdered() {
-    cudaMemPool_t pool;
     std::uint64_t keep = UINT64_MAX;
     check(cudaDeviceGetDefaultMemPool(&pool, 0), "cudaDeviceGetDefaultMemPool");
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
@@ -75,6 +79,10 @@ struct StreamOrdered {
     return block;
   }
   void free(void *block, std::size_t, cudaStream_t stream) { check(cudaFreeAsync(block, stream), "cudaFreeAsync"); }
+  void empty() {
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo");
+  }
 };
 
 struct Cub {
@@ -87,6 +95,7 @@ struct Cub {
     return block;
   }
   void free(void *block, std::size_t, cudaStream_t) { check(allocator.DeviceFree(block), "DeviceFree"); }
+  void empty() { check(allocator.FreeAllCached(), "FreeAllCached"); }
 };
 
 #ifdef WITH_TORCH
@@ -97,6 +106,7 @@ struct Torch {
   Torch() { allocator->init(1); }
   void *obtain(std::size_t bytes, cudaStream_t stream) { return allocator->raw_alloc_with_stream(bytes, stream); }
   void free(void *block, std::size_t, cudaStream_t) { allocator->raw_delete(block); }
+  void empty() { allocator->emptyCache(); }
 };
 #endif
 
@@ -111,6 +121,7 @@ struct Arena {
   void free(void *block, std::size_t bytes, cudaStream_t stream) {
     resource.deallocate(cuda::stream_ref{stream}, block, bytes, alignment);
   }
+  void empty() {}
 };
 #endif
 
@@ -128,6 +139,7 @@ struct Cachalot {
     return block;
   }
   void free(void *block, std::size_t, cudaStream_t) { check(cachalot_free(allocator, block) == CACHALOT_OK, "cachalot_free"); }
+  void empty() { check(cachalot_empty_cache(allocator, 0) == CACHALOT_OK, "cachalot_empty_cache"); }
 };
 
 struct CachalotBetween : Cachalot {
@@ -156,6 +168,16 @@ double pair_ns(Allocator &allocator, std::size_t bytes) {
     allocator.free(allocator.obtain(bytes, nullptr), bytes, nullptr);
   }
   return (now() - start) / count * 1e9;
+}
+
+template <class Allocator>
+double cold_us(Allocator &allocator, std::size_t bytes) {
+  allocator.empty();
+  const double start = now();
+  void *block = allocator.obtain(bytes, nullptr);
+  const double end = now();
+  allocator.free(block, bytes, nullptr);
+  return (end - start) * 1e6;
 }
 
 template <class Allocator>
@@ -243,6 +265,24 @@ void pairs(Allocators &...allocators) {
 }
 
 template <class... Allocators>
+void colds(Allocators &...allocators) {
+  constexpr int rounds = 41;
+  print_head<Allocators...>("block");
+  for (std::size_t mebibytes : {20, 100, 1024}) {
+    std::vector<double> times[sizeof...(Allocators)];
+    for (int round = 0; round < rounds; round++) {
+      int column = 0;
+      ((times[column++].push_back(cold_us(allocators, mebibytes << 20))), ...);
+    }
+    std::printf("\n| %zu MiB |", mebibytes);
+    for (auto &column : times) {
+      print_median(column);
+    }
+  }
+  std::printf("\n\n");
+}
+
+template <class... Allocators>
 void threads(Allocators &...allocators) {
   print_head<Allocators...>("threads");
   for (int count : {1, 2, 4, 8, 16}) {
@@ -264,7 +304,9 @@ void threads(Allocators &...allocators) {
 
 int main(int arguments, char **argument) {
   const std::string_view table = arguments > 1 ? argument[1] : "";
-  check(arguments == 1 || arguments == 2 && (table == "pair" || table == "threads"), "peers [pair|threads]: reading the arguments");
+  const bool known = arguments == 1 || arguments == 2 && (table == "pair" || table == "cold" || table == "threads");
+  check(known, "peers [pair|cold|threads]: reading the arguments");
+  const auto wanted = [&](std::string_view name) { return arguments == 1 || table == name; };
   check(cudaSetDevice(0), "cudaSetDevice");
   check(cudaFree(nullptr), "cudaFree");
   Plain plain;
@@ -273,10 +315,13 @@ int main(int arguments, char **argument) {
   Cachalot cachalot;
   CachalotBetween between;
   const auto all = [&](auto &&...others) {
-    if (table != "threads") {
+    if (wanted("pair")) {
       pairs(plain, ordered, cub, others..., cachalot, between);
     }
-    if (table != "pair") {
+    if (wanted("cold")) {
+      colds(plain, ordered, cub, others..., cachalot);
+    }
+    if (wanted("threads")) {
       threads(plain, ordered, cub, others..., cachalot, between);
     }
   };

@@ -4,7 +4,7 @@
 
 Each process holds up to MIB and the group may hold the limit, so that a few fit at a time. Prints and writes to `shifts.csv`: rounds,
 kills, words that were wrong (a process ends with status 1), the longest call of any process, which is the longest wait for a turn and the
-work before it, and the longest round, which may wait for several turns.
+work before it, the longest round, which may wait for several turns, and the least memory of the host that was free.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ import time
 from pathlib import Path
 
 from compare import built
+
+
+def free_mib() -> int:
+    """Returns the memory of the host that programs can still get."""
+    found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    return int(found[1]) >> 10 if found else 0
 
 
 def main() -> int:
@@ -54,6 +60,7 @@ def main() -> int:
 
     running = [start() for _ in range(asked.processes)]
     killed: set[int] = set()
+    least_free = free_mib()
     while time.monotonic() < end - asked.kill_every:
         time.sleep(asked.kill_every)
         at = random.randrange(len(running))
@@ -63,6 +70,7 @@ def main() -> int:
             killed.add(number)
         process.wait()
         running[at] = start()
+        least_free = min(least_free, free_mib())
     failed, rounds, longest_round, longest_call = 0, 0, 0, 0
     for number, (process, path, _) in enumerate(kept):
         status = process.wait(180)
@@ -79,6 +87,7 @@ def main() -> int:
     row = {
         "processes": asked.processes, "started": len(kept), "killed": len(killed), "seconds": asked.seconds, "mib each": asked.mib,
         "limit mib": asked.limit_mib, "rounds": rounds, "failed": failed, "longest call ms": longest_call, "longest round ms": longest_round,
+        "least free mib": least_free,
     }
     with (out / "shifts.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, row)
