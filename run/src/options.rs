@@ -62,8 +62,9 @@ pub struct SleepOptions {
     pub piece: u64,
 }
 
-/// The bytes of a piece unless the options say otherwise. A piece takes the driver 1 to 2 ms to create and 10 ms to copy, so only
-/// the creation of the first is waited for. Smaller pieces cost a program's handle more calls of the driver at each change.
+/// The bytes of a piece unless the options say otherwise. The driver clears memory that another process has just given back: 16 GiB
+/// in one piece took 42 ms before the first byte moved. In pieces of 512 MiB the copies begin at once and go on beside the clearing;
+/// smaller ones gain no more, and cost more calls of the driver (an H200, tests/results/sleep.md).
 const PIECE: u64 = 512 << 20;
 
 impl Default for SleepOptions {

@@ -6,8 +6,9 @@
 //!        each step for a piece, and then for the next
 //! ```
 //!
-//! A single allocation may be all that a program has, as the pool of JAX is: created whole, 16 GiB took the driver 40 ms before the
-//! first byte moved. In pieces, the driver creates one while the contents of those before are copied.
+//! A single allocation may be all that a program has, as the pool of JAX is: the driver takes some 40 ms to create 16 GiB whole where
+//! another process has just given them back, before the first byte moves. In pieces, the driver creates one while the contents of those
+//! before are copied.
 //!
 //! Until the end of a wake the host keeps the contents, so a wake that fails in the middle gives the memory back without copies.
 //! Each step is noted in the records as soon as the driver has done the step: a later try goes on from there.
