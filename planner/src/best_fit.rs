@@ -2,6 +2,7 @@
 //! buffer takes the smallest free block large enough; O(n log n).
 
 use super::events::{self, Event};
+use super::first_fit::PATIENCE;
 use super::problem::align_up;
 use super::{Algorithm, Chains, Plan, Problem, Watch};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -23,13 +24,17 @@ impl Algorithm for BestFit {
     }
 }
 
-/// Computes the offset of each chain by replaying the events against a free list.
-fn offsets(chains: &Chains, events: &[Event]) -> Vec<u64> {
+/// Computes the offset of each chain by replaying the events against a free list, or returns `None`
+/// if `watch` stopped that.
+fn offsets(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<u64>> {
     let members = chains.members();
     let alignment = chains.all().iter().map(|chain| chain.alignment).max().unwrap_or(1);
     let mut free = Free { alignment, ..Free::default() };
     let mut places = vec![0; members.len()];
-    for event in events {
+    for (number, event) in events.iter().enumerate() {
+        if number.is_multiple_of(PATIENCE) && watch.stop() {
+            return None;
+        }
         match *event {
             Event::Free(member) => free.release(places[member as usize], members[member as usize].size),
             Event::Allocate(member) => places[member as usize] = free.allocate(members[member as usize].size),
@@ -45,7 +50,7 @@ fn offsets(chains: &Chains, events: &[Event]) -> Vec<u64> {
         }
     }
     // The first member of a chain has offset 0 inside the chain.
-    chains.all().iter().map(|chain| places[chain.range().start]).collect()
+    Some(chains.all().iter().map(|chain| places[chain.range().start]).collect())
 }
 
 /// The free bytes of an address space without an end.

@@ -83,11 +83,11 @@ pub(super) fn events(chains: &Chains, arrival: Arrival) -> Vec<Event> {
 }
 
 /// Runs `place` with every order of arrival and returns the best plan. `place` maps chains and
-/// events to the offset of each chain.
+/// events to the offset of each chain, or returns `None` if the watch stops it.
 pub(super) fn best(
     chains: &Chains,
     watch: &mut dyn Watch,
-    place: impl Fn(&Chains, &[Event]) -> Vec<u64>,
+    place: impl Fn(&Chains, &[Event], &dyn Watch) -> Option<Vec<u64>>,
 ) -> Option<Plan> {
     let solid = chains.solid();
     let mut best: Option<Plan> = None;
@@ -95,7 +95,8 @@ pub(super) fn best(
         if watch.stop() {
             break;
         }
-        let offsets = first_fit::refit(chains, place(&solid, &events(&solid, arrival)));
+        let Some(offsets) = place(&solid, &events(&solid, arrival), watch) else { break };
+        let offsets = first_fit::refit(chains, offsets);
         if best.as_ref().is_none_or(|best| chains.peak(&offsets) < best.peak) {
             let plan = chains.plan(&offsets);
             watch.improved(&plan);

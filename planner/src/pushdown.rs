@@ -6,6 +6,7 @@
 //! below. The fall takes back the space that growing blocks pushed apart. O(n log n).
 
 use super::events::{self, Event};
+use super::first_fit::PATIENCE;
 use super::overwrites::NONE;
 use super::problem::align_up;
 use super::row::Row;
@@ -27,9 +28,9 @@ impl Algorithm for Pushdown {
     }
 }
 
-/// Computes the offset of each chain.
-pub(super) fn offsets(chains: &Chains, events: &[Event]) -> Vec<u64> {
-    fall(chains, &order(chains, events))
+/// Computes the offset of each chain, or returns `None` if `watch` stopped that.
+pub(super) fn offsets(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<u64>> {
+    order(chains, events, watch).map(|above| fall(chains, &above))
 }
 
 /// A constraint: member `upper` lies above member `lower`. Recorded when the later of the two is
@@ -40,14 +41,17 @@ struct Above {
 }
 
 /// Decides the order by address of all members with overlapping lives. Only neighbours are
-/// recorded; the rest follows by transitivity.
-fn order(chains: &Chains, events: &[Event]) -> Vec<Above> {
+/// recorded; the rest follows by transitivity. Returns `None` if `watch` stopped that.
+fn order(chains: &Chains, events: &[Event], watch: &dyn Watch) -> Option<Vec<Above>> {
     let members = chains.members();
     let mut row = Row::new();
     let mut blocks = vec![NONE; members.len()];
     // For each member, its block in the row. A writer takes over the block of its target.
     let mut above = Vec::with_capacity(2 * members.len());
-    for event in events {
+    for (number, event) in events.iter().enumerate() {
+        if number.is_multiple_of(PATIENCE) && watch.stop() {
+            return None;
+        }
         let (member, block) = match *event {
             Event::Free(member) => {
                 row.release(blocks[member as usize]);
@@ -71,7 +75,7 @@ fn order(chains: &Chains, events: &[Event]) -> Vec<Above> {
         above.extend((lower != NONE).then_some(Above { lower, upper: member }));
         above.extend((upper != NONE).then_some(Above { lower: member, upper }));
     }
-    above
+    Some(above)
 }
 
 /// Computes the lowest offset of each chain above all chains below: longest paths in topological

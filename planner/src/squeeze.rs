@@ -20,8 +20,8 @@ impl Algorithm for Squeeze {
         let solid = chains.solid();
         let mut best: Option<Plan> = None;
         for arrival in Arrival::ALL {
-            let offsets = pushdown::offsets(&solid, &events(&solid, arrival));
-            let Some(plan) = squeeze(&chains, offsets, watch) else { break };
+            let offsets = pushdown::offsets(&solid, &events(&solid, arrival), watch);
+            let Some(plan) = offsets.and_then(|offsets| squeeze(&chains, offsets, watch)) else { break };
             if best.as_ref().is_none_or(|best| plan.peak < best.peak) {
                 watch.improved(&plan);
                 best = Some(plan);

@@ -1,11 +1,13 @@
 //! Properties of all algorithms: every plan is valid, independent of the input order, and not below
 //! the bound; the verifier detects invalid plans.
 
-use cachalot_planner::{Buffer, Colocation, HEURISTICS, Overwrite, Plan, Problem, lower_bound, verify};
+use cachalot_planner::{Buffer, Colocation, HEURISTICS, Overwrite, Plan, Problem, Watch, lower_bound, verify};
+use cachalot_tests::planning::large::{MODELS, training_step};
 use cachalot_tests::planning::{naive, problems};
 use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use std::cell::Cell;
 
 /// Reorders the buffers of a problem: `order[i]` is the old number of buffer `i`.
 fn reordered(problem: &Problem, order: &[usize]) -> Problem {
@@ -46,6 +48,39 @@ fn places_that_differ_only_in_whose_alignment_is_strict_are_told_apart() {
     for algorithm in HEURISTICS {
         let [one, two] = [&problem, &other].map(|problem| algorithm.plan(problem, &mut ()).expect("a plan"));
         assert_eq!(placed(&problem, &one), placed(&other, &two), "{}", algorithm.name());
+    }
+}
+
+/// Stops an algorithm at its `last` question, and counts the questions.
+struct Questions {
+    asked: Cell<usize>,
+    last: usize,
+}
+
+impl Watch for Questions {
+    fn stop(&self) -> bool {
+        self.asked.set(self.asked.get() + 1);
+        self.asked.get() >= self.last
+    }
+}
+
+#[test]
+fn every_algorithm_asks_again_and_again_and_ends_when_it_is_told_to() {
+    let [many, few] = [6_000, 300].map(|buffers| training_step(MODELS[0], buffers, 1));
+    for algorithm in HEURISTICS {
+        // The last two take minutes for many buffers, and ask at each of their steps.
+        let is_slow = ["hill-climb", "interval-move"].contains(&algorithm.name());
+        let problem = if is_slow { &few } else { &many };
+        let asked = |last| {
+            let mut watch = Questions { asked: Cell::new(0), last };
+            let _ = algorithm.plan(problem, &mut watch);
+            watch.asked.get()
+        };
+        let all = asked(usize::MAX);
+        assert!(all >= problem.buffers.len() / 1_024, "{}: {all} questions", algorithm.name());
+        for last in 1..=all.min(12) {
+            assert_eq!(asked(last), last, "{}", algorithm.name());
+        }
     }
 }
 
