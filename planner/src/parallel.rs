@@ -116,11 +116,13 @@ type News = (Plan, u64, &'static str);
 
 impl<'a> Race<'a> {
     fn new(problem: &'a Problem, capacity: Option<u64>, deadline: Option<Duration>) -> Self {
+        // The lower bound of a million buffers takes a second of the time.
+        let end = deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let standing = Standing::new(problem);
         let race = Self {
             problem,
             capacity,
-            end: deadline.and_then(|deadline| Instant::now().checked_add(deadline)),
+            end,
             bound: standing.lower_bound(),
             standing: Mutex::new(standing),
             instance: OnceLock::new(),
