@@ -138,9 +138,9 @@ impl State {
         self.regions.iter().filter(|entry| self.is_idle(entry)).map(|entry| entry.room.memory_bytes()).sum()
     }
 
-    /// Takes an idle region out: a useless region, or any if the idle regions hold more than `most` bytes.
-    fn take_excess(&mut self, most: u64) -> Option<Entry> {
-        let excess = self.idle_bytes() > most;
+    /// Takes an idle region out: a useless region, or any if the idle regions hold more bytes than the limit.
+    fn take_excess(&mut self) -> Option<Entry> {
+        let excess = self.idle_bytes() > self.retained;
         let goes = |entry: &Entry| self.is_idle(entry) && (excess || entry.room.is_useless());
         let found = self.regions.iter().position(goes)?;
         Some(self.regions.remove(found))
@@ -154,11 +154,14 @@ impl State {
             idle.push((entry.room.bytes(), entry.number));
         }
         idle.sort_unstable();
-        let mut rest = bytes;
+        // A longer region is for a longer park: a process parks what it serves and what its program maps one after the other, and
+        // the few bytes of the one would have the many of the other pinned anew.
+        idle.retain(|(room, _)| room / 2 <= bytes);
         if let Some(&(_, number)) = idle.iter().find(|(room, _)| *room >= bytes) {
             self.take_again(number);
-            rest = 0;
+            return 0;
         }
+        let mut rest = bytes;
         for (room, number) in idle.into_iter().rev() {
             // A region is full when the largest contents do not fit. Contents of pages are multiples of 2 MiB long, so no gap is
             // left between them.
@@ -169,6 +172,13 @@ impl State {
             }
         }
         rest
+    }
+
+    /// Takes an idle region out that is too short for contents of `bytes`.
+    fn take_short(&mut self, bytes: u64) -> Option<Entry> {
+        let is_short = |entry: &Entry| self.is_idle(entry) && entry.room.bytes() < bytes;
+        let found = self.regions.iter().position(is_short)?;
+        Some(self.regions.remove(found))
     }
 
     /// Puts an idle region under way.
@@ -237,7 +247,7 @@ impl Store {
     /// The first error of the driver or the system. Memory whose return failed is lost.
     pub(crate) fn retain(&self, context: &Context, bytes: u64) -> DeviceResult<()> {
         self.lock().retained = bytes;
-        self.give_excess_back(context, bytes)
+        self.give_excess_back(context)
     }
 
     /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without contents at
@@ -274,21 +284,26 @@ impl Store {
         self.copies.files.jobs.take_error()
     }
 
-    /// Gives idle regions back until they hold at most `most` bytes, and useless regions.
-    fn give_excess_back(&self, context: &Context, most: u64) -> DeviceResult<()> {
+    /// Gives idle regions back beyond the limit, and useless regions.
+    fn give_excess_back(&self, context: &Context) -> DeviceResult<()> {
+        self.give_regions_back(context, State::take_excess)
+    }
+
+    /// Gives the regions back that `take` takes out.
+    fn give_regions_back(&self, context: &Context, take: impl Fn(&mut State) -> Option<Entry>) -> DeviceResult<()> {
         let mut result = Ok(());
         loop {
             // The lock ends with this statement: giving a region back takes up to 0.1 s for each GiB.
-            let excess = self.lock().take_excess(most);
-            let Some(excess) = excess else { return result };
-            if let Err(error) = self.copies.wait_for_copy(context, excess.copied)
+            let taken = take(&mut self.lock());
+            let Some(region) = taken else { return result };
+            if let Err(error) = self.copies.wait_for_copy(context, region.copied)
                 && context.health().is_ok()
             {
                 // A copy may be in progress. A later call tries again.
-                self.lock().regions.push(excess);
+                self.lock().regions.push(region);
                 return result.and(Err(error));
             }
-            result = result.and(give_back(context, excess));
+            result = result.and(give_back(context, region));
         }
     }
 
@@ -325,8 +340,8 @@ impl Store {
         if rest == 0 {
             return Ok(());
         }
-        // The idle regions that were not taken are too small, and would pile up from park to park. What cannot be given back is lost.
-        let _ = self.give_excess_back(context, 0);
+        // Idle regions that are too short would pile up from park to park. What cannot be given back is lost.
+        let _ = self.give_regions_back(context, |state| state.take_short(largest));
         let region = Region::new(rest, node).inspect_err(|_| self.lock().end_saves())?;
         self.lock().put_under_way(Room::Memory(Arc::new(region)), None);
         Ok(())
@@ -360,13 +375,9 @@ impl Store {
 
     /// Ends the saves to the regions under way. Gives those without contents back that exceed the limit.
     pub(crate) fn end_saves(&self, context: &Context) {
-        let retained = {
-            let mut state = self.lock();
-            state.end_saves();
-            state.retained
-        };
+        self.lock().end_saves();
         // Memory that could not be given back is lost, which no caller could change.
-        let _ = self.give_excess_back(context, retained);
+        let _ = self.give_excess_back(context);
         self.copies.files.rest(context);
     }
 
@@ -448,16 +459,15 @@ impl Store {
     }
 
     pub(crate) fn forget(&self, context: &Context, saved: Saved) {
-        let retained = {
+        {
             let mut state = self.lock();
             let Some(place) = state.places.remove(&saved.0.get()) else { return };
             if let Some(entry) = state.entry(place.region) {
                 entry.kept -= 1;
             }
-            state.retained
-        };
+        }
         // Memory that could not be given back is lost, which no caller could change.
-        let _ = self.give_excess_back(context, retained);
+        let _ = self.give_excess_back(context);
     }
 }
 

@@ -270,3 +270,23 @@ fn parks_that_grow_do_not_pile_up_memory_of_the_host() {
     assert_eq!(device.retain_host_memory(0), Ok(()));
     assert!(fake::with(|fake| fake.pinned.is_empty() && !fake.torn));
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn few_contents_leave_the_long_region_to_many() {
+    let device = device();
+    assert_eq!(device.retain_host_memory(u64::MAX), Ok(()));
+    for few in [2, 2, 3, 5, 4] {
+        device.prepare(few * PAGE, PAGE).expect("prepared");
+        let mut saved: Vec<Saved> = (0..few).map(|_| device.save(AT, PAGE).expect("room was prepared")).collect();
+        device.end_saves();
+        device.prepare(40 * PAGE, 40 * PAGE).expect("prepared");
+        saved.push(device.save(AT, 40 * PAGE).expect("room was prepared"));
+        device.end_saves();
+        saved.into_iter().for_each(|saved| device.forget(saved));
+        let (all, idle) = device.host_memory_for_contents();
+        assert!(all == idle && all < 50 * PAGE, "{few} pages and 40: {all} bytes");
+    }
+    assert_eq!(device.retain_host_memory(0), Ok(()));
+    assert!(fake::with(|fake| fake.pinned.is_empty() && !fake.torn));
+}
