@@ -236,6 +236,44 @@ fn pages_of_a_tag_with_clear_are_zeroes_before_others_have_them() {
 }
 
 #[test]
+fn a_page_behind_one_that_is_cleared_keeps_its_contents() {
+    const NINES: u64 = 0x0909_0909_0909_0909;
+    for is_told in [true, false] {
+        let device_of = SimulatedDevice::new(CAPACITY);
+        let device_of = if is_told { device_of } else { device_of.with_unreported_ends() };
+        let config = Config::parse("expandable_segments:True").unwrap();
+        let allocator = Simulated::new([device_of], &config).unwrap();
+        allocator.set_limit(DEVICE, Some(3 * PAGE)).unwrap();
+        let pool = limited(&allocator, A, TagLimits { clear: true, ..TagLimits::NONE });
+        let blocks = [(); 3].map(|()| malloc_in(&allocator, pool, PAGE, ONE).unwrap());
+        assert_eq!([blocks[1], blocks[2]], [1, 2].map(|pages| blocks[0].offset(pages * PAGE)), "side by side");
+        blocks.into_iter().for_each(|block| assert!(device(&allocator).write(block, NINES)));
+        allocator.free(blocks[1]).unwrap();
+        let moved = malloc(&allocator, PAGE).unwrap();
+        let contents = [blocks[0], moved, blocks[2]].map(|block| device(&allocator).read(block));
+        assert_eq!(contents, [Some(NINES), Some(0), Some(NINES)], "ends of streams are told: {is_told}");
+    }
+}
+
+#[test]
+fn a_tag_gives_what_lies_above_its_low_to_the_byte() {
+    for policy in POLICIES {
+        let allocator = allocator(policy);
+        allocator.set_limit(DEVICE, Some(5 * PAGE)).unwrap();
+        let low = 2 * PAGE;
+        let pool = limited(&allocator, A, TagLimits { low, max: Some(3 * PAGE), ..TagLimits::NONE });
+        cache(&allocator, pool, 3);
+        assert_eq!(use_of(&allocator, A).charge, 3 * PAGE, "{policy}");
+        malloc(&allocator, 3 * PAGE).unwrap();
+        assert_eq!(use_of(&allocator, A).charge, low, "{policy}");
+        malloc(&allocator, PAGE).unwrap_err();
+        assert_eq!(use_of(&allocator, A).charge, low, "{policy}");
+        // All of the tag's memory may be its own.
+        allocator.limit_tag(DEVICE, A, Some(TagLimits { low, max: Some(low), ..TagLimits::NONE })).unwrap();
+    }
+}
+
+#[test]
 fn a_page_that_cannot_be_cleared_stays() {
     let allocator = allocator("expandable_segments:True");
     allocator.set_limit(DEVICE, Some(100 * MIB)).unwrap();
