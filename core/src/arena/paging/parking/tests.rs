@@ -521,6 +521,32 @@ fn tags_wake_in_the_order_of_the_calls_and_in_parts() {
     allocator.check_invariants().unwrap();
 }
 
+/// A case of generated programs: the wait for all streams found pages without memory, and ended in a panic.
+#[test]
+fn a_stream_begun_to_wake_is_a_part_of_all_streams() {
+    for policy in &POLICIES[1..] {
+        for early in [ParkTarget::Stream(ONE), ParkTarget::LargeOfStreams] {
+            let allocator = allocator(policy);
+            let parking = allocator.parking(DEVICE).unwrap();
+            let blocks = [(ONE, 20), (TWO, 40), (ONE, 1), (TWO, 1)]
+                .map(|(stream, mib)| allocator.malloc(DEVICE, mib * MIB, stream).unwrap());
+            for (block, number) in blocks.into_iter().zip(1..) {
+                assert!(device(&allocator).write(block, number));
+            }
+            // A small block may share its page with another.
+            let written = blocks.map(|block| device(&allocator).read(block));
+            parking.park(ParkTarget::Streams, ParkMode::Keep, ParkOrder::Device).unwrap();
+            parking.wake_start(early).unwrap();
+            parking.wake_wait(ParkTarget::Streams).unwrap();
+            check(&allocator);
+            assert_eq!(blocks.map(|block| device(&allocator).read(block)), written, "{policy}");
+            blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+            let report = parking.report(ParkTarget::Streams).unwrap();
+            assert_eq!((report.state, report.parked, device(&allocator).kept()), (ParkState::Awake, 0, 0));
+        }
+    }
+}
+
 #[test]
 fn waking_takes_cached_memory_and_fails_whole_where_that_is_not_enough() {
     for policy in POLICIES {

@@ -19,26 +19,52 @@ use crate::units::DevicePtr;
 use core::cell::Cell;
 
 impl<P: Platform> Parker<'_, P> {
-    /// Maps memory for every parked page, and begins to copy the contents. Does nothing if the target is
-    /// awake, or was begun to be woken.
+    /// Maps memory for every parked page, and begins to copy the contents. Does nothing for pages that a wake of
+    /// another target has begun with.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] and errors of the device. Everything is asleep then.
     pub(crate) fn wake_start(&self) -> Result<(), Error> {
         let device = self.device();
-        if self.report().state != ParkState::Asleep {
+        let is_asleep = match self.report().state {
+            ParkState::Awake => false,
+            ParkState::Asleep => true,
+            ParkState::Waking => self.has_unbegun(),
+        };
+        if !is_asleep {
             return Ok(());
         }
         self.each_heap(|slot| self.mapper.give_up_freed(slot))?;
         if let Some(stitcher) = device.stitcher() {
             stitcher.make_room_to_wake(self.report().parked)?;
         }
-        let begun = self.each_page(|page| page.asleep, |_, page| self.begin_to_wake(page));
+        let begun = self.each_page(|page| self.is_unbegun(page), |_, page| self.begin_to_wake(page));
         let begun = begun.and_then(|()| self.mark_copies());
         if begun.is_err() {
             self.stay_asleep();
         }
         begun
+    }
+
+    /// Returns whether a page is parked, and no wake has begun with it.
+    fn is_unbegun(&self, home: &HomePage) -> bool {
+        home.asleep && {
+            let pages = self.device().arena.paging.pool.lock();
+            pages[home.page].replacement == NONE || pages.left(home.page).is_some()
+        }
+    }
+
+    /// Returns whether a wake of a part of the target has left parked pages.
+    fn has_unbegun(&self) -> bool {
+        let mut found = false;
+        let _always = self.each_page(
+            |page| self.is_unbegun(page),
+            |_, _| {
+                found = true;
+                Ok(())
+            },
+        );
+        found
     }
 
     /// Waits for the copies that [`wake_start`](Self::wake_start) began, and lets the memory serve again.
