@@ -14,7 +14,7 @@ impl Idle {
     /// The unit was in use at the last look.
     pub(crate) const IN_USE: Self = Self(1);
 
-    pub(super) fn since(now: Moment) -> Self {
+    pub(crate) fn since(now: Moment) -> Self {
         Self(now.0.max(2))
     }
 

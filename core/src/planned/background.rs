@@ -44,3 +44,62 @@ impl Observed {
         if is_abandoned() { None } else { plans }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::planned::recorder::Log;
+    use crate::units::StreamId;
+    use cachalot_planner::verify;
+    use core::cell::Cell;
+
+    /// Two streams whose blocks overlap in time, too many for a first plan to be the best.
+    fn observed() -> Observed {
+        let mut log = Log::default();
+        let mut number: u64 = 1;
+        for request in 0..300 {
+            number = number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            log.malloc(StreamId(request % 2), 512 * (1 + (number >> 40) % 90), 4096 * request);
+            log.free(4096 * (number >> 33).rem_euclid(request + 1));
+        }
+        (0..300).for_each(|request| log.free(4096 * request));
+        log.finish(1).unwrap()
+    }
+
+    #[test]
+    fn a_late_caller_gets_a_plan_for_each_stream_even_so() {
+        let observed = observed();
+        let plans = observed.plan(&|| true, &|| false).unwrap();
+        assert_eq!(plans.len(), 2);
+        for (stream, plan) in observed.streams.iter().zip(&plans) {
+            verify(&stream.problem, plan).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_search_goes_on_until_the_caller_is_late() {
+        let looks = Cell::new(0);
+        let late_after = |most: u32| {
+            looks.set(0);
+            let is_late = || {
+                looks.set(looks.get() + 1);
+                looks.get() > most
+            };
+            observed().plan(&is_late, &|| false).unwrap();
+            looks.get()
+        };
+        assert!(late_after(50) > late_after(0), "a later deadline");
+    }
+
+    #[test]
+    fn an_abandoned_search_has_no_plan() {
+        assert_eq!(observed().plan(&|| false, &|| true), None);
+        // Abandoned under way.
+        let looks = Cell::new(0);
+        let is_abandoned = || {
+            looks.set(looks.get() + 1);
+            looks.get() > 2
+        };
+        assert_eq!(observed().plan(&|| false, &is_abandoned), None);
+    }
+}

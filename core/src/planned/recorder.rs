@@ -135,3 +135,58 @@ fn observed(log: &StreamLog) -> ObservedStream {
     let steps = (0..).zip(&log.requests).map(step).collect();
     ObservedStream { stream: log.stream, problem, steps }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const STREAM: StreamId = StreamId(3);
+
+    /// Returns the record of so many requests, each freed before the next.
+    fn recorded(requests: usize) -> Log {
+        let mut log = Log::default();
+        for _ in 0..requests {
+            log.malloc(STREAM, 100, 512);
+            log.free(512);
+        }
+        log
+    }
+
+    #[test]
+    fn an_iteration_with_too_many_requests_is_not_planned() {
+        let observed = recorded(MAX_REQUESTS).finish(1).expect("as many as there may be");
+        assert_eq!(observed.streams[0].problem.buffers.len(), MAX_REQUESTS);
+        let mut log = recorded(MAX_REQUESTS + 1);
+        log.malloc(STREAM, 100, 1024);
+        log.free(1024);
+        assert_eq!(log.finish(1), None, "nor is what comes after");
+    }
+
+    #[test]
+    fn an_invalid_record_stays_so() {
+        let mut log = recorded(2);
+        log.invalidate();
+        log.malloc(STREAM, 100, 512);
+        log.free(512);
+        assert_eq!(log.finish(1), None);
+    }
+
+    #[test]
+    fn sizes_times_and_uses_are_those_of_the_program() {
+        let mut log = Log::default();
+        log.malloc(STREAM, 1, 512);
+        log.malloc(STREAM, 513, 4096);
+        log.free(512);
+        log.malloc(STREAM, 512, 8192);
+        log.used(4096);
+        log.free(4096);
+        log.malloc(STREAM, 512, 512);
+        let observed = log.finish(5).unwrap();
+        let [stream] = &observed.streams[..] else { panic!("one stream") };
+        let buffers = stream.problem.buffers.iter().map(|buffer| (buffer.start, buffer.end, buffer.size));
+        // The block that another stream used lasts to the end; the last two are never freed.
+        assert_eq!(buffers.collect::<Vec<_>>(), [(0, 2, 512), (1, 4, 1024)]);
+        let untils = stream.steps.iter().map(|step| step.until).collect::<Vec<_>>();
+        assert_eq!(untils, [2, 4, 0, 0]);
+    }
+}

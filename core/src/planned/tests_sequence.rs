@@ -354,3 +354,45 @@ fn a_wrong_size_changes_nothing() {
     run.sequence.check().unwrap();
     run.perform(Op::Free(0));
 }
+
+/// What follows the sequence needs no search, and a block still in use stops the fast path.
+#[test]
+fn the_fast_path_serves_what_follows_the_sequence() {
+    let ops = [
+        Op::Malloc(1),
+        Op::Malloc(3),
+        Op::Free(0),
+        Op::Malloc(2),
+        Op::Free(0),
+        Op::Free(0),
+        Op::Malloc(4),
+        Op::Free(0),
+    ];
+    let steps = observe(&ops);
+    let mut sequence = Sequence::new(BASE, &steps);
+    for round in 0..3 {
+        let mut held = Vec::new();
+        for op in ops {
+            match op {
+                Op::Malloc(units) => {
+                    let step = steps[sequence.cursor as usize];
+                    let (bytes, addr) = (units * UNIT - round, BASE + step.offset.unwrap());
+                    assert_eq!(sequence.peek(bytes), Some(addr));
+                    assert_eq!(sequence.next(bytes + UNIT), None, "another size");
+                    let served = sequence.next(bytes).unwrap();
+                    assert_eq!((served.addr, served.size), (addr, units * UNIT));
+                    assert_eq!(sequence.find(addr), AddressOwner::Resident(bytes));
+                    held.push(addr);
+                }
+                Op::Free(which) => {
+                    sequence.free(held.remove(which), None).unwrap();
+                }
+            }
+            sequence.check().unwrap();
+        }
+        sequence.restart();
+    }
+    assert!(sequence.next(UNIT).is_some());
+    sequence.restart();
+    assert_eq!(sequence.next(UNIT), None, "the block of the last iteration is in use");
+}

@@ -20,6 +20,10 @@ fn allocator(config: &str) -> Simulated {
     Allocator::new([SimulatedDevice::new(1 << 30)], &config).unwrap()
 }
 
+fn malloc_mib(allocator: &Simulated, mib: u64) -> DevicePtr {
+    allocator.malloc(DEVICE, mib * MIB, STREAM).unwrap()
+}
+
 fn stat(allocator: &Simulated, key: &str) -> i64 {
     allocator.stats(DEVICE).unwrap().get(key).unwrap()
 }
@@ -317,4 +321,41 @@ fn the_reserved_number_is_no_stream_for_any_call() {
         assert_eq!(allocator.malloc(DEVICE, 1000, STREAM), Ok(block), "{config}: no use was announced");
         allocator.check_invariants().unwrap();
     }
+}
+
+#[test]
+fn a_statistic_has_one_value_by_its_key_and_by_its_method() {
+    let allocator = allocator("");
+    let (first, second) = (malloc_mib(&allocator, 3), malloc_mib(&allocator, 40));
+    allocator.record_stream(first, OTHER).unwrap();
+    allocator.free(first).unwrap();
+    allocator.free(second).unwrap();
+    allocator.malloc(DEVICE, 100, STREAM).unwrap();
+    allocator.malloc(DEVICE, 1 << 30, STREAM).unwrap_err();
+    let stats = allocator.stats(DEVICE).unwrap();
+    for (name, counter) in [
+        ("allocated_bytes", stats.allocated_bytes()),
+        ("active_bytes", stats.active_bytes()),
+        ("requested_bytes", stats.requested_bytes()),
+        ("reserved_bytes", stats.reserved_bytes()),
+        ("allocation", stats.allocations()),
+        ("segment", stats.segments()),
+    ] {
+        let fields = [counter.current, counter.peak, counter.allocated, counter.freed];
+        for (field, value) in ["current", "peak", "allocated", "freed"].into_iter().zip(fields) {
+            assert_eq!(stats.get(&std::format!("{name}.all.{field}")), Some(value), "{name}.{field}");
+        }
+        assert!(counter.peak > 1 && counter.allocated > 1, "{name}: {counter:?}");
+    }
+    for (name, count) in [
+        ("num_device_alloc", stats.device_allocs()),
+        ("num_device_free", stats.device_frees()),
+        ("num_ooms", stats.ooms()),
+        ("num_alloc_retries", stats.alloc_retries()),
+    ] {
+        assert_eq!(stats.get(name), Some(count as i64), "{name}");
+    }
+    assert_eq!((stats.device_allocs(), stats.device_frees()), (3, 2));
+    assert_eq!((stats.ooms(), stats.alloc_retries()), (1, 1));
+    assert_eq!(stats.get("no key"), None);
 }

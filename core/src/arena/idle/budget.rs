@@ -111,6 +111,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_grows_with_the_size_and_the_pace() {
+        let mut budget = Budget::new();
+        assert_eq!(budget.cost(UnitKind::Segment, 100 * MIB), Cost { give: 58_000, obtain: 35_500 });
+        assert_eq!(budget.cost(UnitKind::Pages, 100 * MIB), Cost { give: 58_000, obtain: 35_300 });
+        for (estimated, taken) in [(0, 100), (100, 0), (0, 0)] {
+            budget.learn(UnitKind::Segment, estimated, taken);
+        }
+        assert_eq!(budget.cost(UnitKind::Segment, 0), Cost { give: 25_000, obtain: 31_000 }, "nothing was measured");
+        // An eighth of twice the time.
+        budget.learn(UnitKind::Segment, 100, 200);
+        assert_eq!(budget.cost(UnitKind::Segment, 0), Cost { give: 28_125, obtain: 34_875 });
+    }
+
+    #[test]
     fn a_slower_driver_is_learned_and_bounded() {
         let mut budget = Budget::new();
         let before = budget.cost(UnitKind::Segment, 20 * MIB);

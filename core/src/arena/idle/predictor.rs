@@ -291,6 +291,75 @@ mod tests {
     }
 
     #[test]
+    fn sizes_and_times_are_classed_by_powers_of_two() {
+        for (bytes, of) in [(0, 0), (MIB, 0), (2 * MIB - 1, 0), (2 * MIB, 1), (40 * MIB, 5), (1 << 50, CLASSES - 1)] {
+            assert_eq!(class(bytes), of, "{bytes} bytes");
+        }
+        for (ms, of) in [(0, 0), (1, 0), (2, 1), (1023, 9), (1024, 10), (u32::MAX, LENGTHS - 1)] {
+            assert_eq!(length(ms), of, "{ms} ms");
+        }
+    }
+
+    #[test]
+    fn three_quarters_have_to_stay_idle_for_the_whole_time() {
+        let with = |count: u32| {
+            let mut predictor = Predictor::new();
+            // Of 1024 to 2047 ms, which count as 1536.
+            (0..count).for_each(|_| predictor.end(UNIT, 1500));
+            predictor
+        };
+        assert!(with(6).stays_idle(UNIT, 536, 1000), "6 of 8, with the imagined units");
+        assert!(!with(5).stays_idle(UNIT, 536, 1000), "5 of 7");
+        assert!(!with(6).stays_idle(UNIT, 536, 1001), "a millisecond too long");
+        assert!(with(6).stays_idle(UNIT, 1536, 1536), "all times are over, so for as long again");
+    }
+
+    #[test]
+    fn half_the_times_are_forgotten_at_once() {
+        let mut predictor = Predictor::new();
+        (1..MEMORY).for_each(|_| predictor.end(UNIT, 100));
+        assert_eq!(u32::from(predictor.ended[class(UNIT)][length(100)]), MEMORY - 1);
+        predictor.end(UNIT, 100);
+        assert_eq!(u32::from(predictor.ended[class(UNIT)][length(100)]), MEMORY / 2);
+    }
+
+    #[test]
+    fn units_of_one_moment_are_a_group_and_the_newest_group_is_obtained_first() {
+        let mut predictor = Predictor::new();
+        predictor.give_back(UNIT, 2, 100, Moment(5), 10);
+        predictor.give_back(UNIT, 3, 50, Moment(5), 1000);
+        predictor.give_back(UNIT, 1, 0, Moment(6), 20);
+        assert_eq!(predictor.obtain(UNIT, Moment(26)), Obtained::Again { too_early: false }, "the newest");
+        let again = (0..6).map(|_| predictor.obtain(UNIT, Moment(26)));
+        let early = Obtained::Again { too_early: true };
+        assert_eq!(again.collect::<std::vec::Vec<_>>(), [early, early, early, early, early, Obtained::More]);
+        // 50 ms of the youngest and 21 since.
+        assert_eq!(predictor.ended[class(UNIT)][length(71)], 5);
+    }
+
+    #[test]
+    fn caution_grows_above_a_half_of_mistakes_and_falls_up_to_a_quarter() {
+        let judged = |before: u32, early: u32, late: u32| {
+            let mut predictor = Predictor { caution: before, early, late, ..Predictor::new() };
+            predictor.settle(Moment(1));
+            predictor.caution()
+        };
+        assert_eq!((judged(0, 16, 16), judged(0, 17, 16)), (0, 1));
+        assert_eq!((judged(2, 9, 23), judged(2, 8, 24)), (2, 1));
+    }
+
+    #[test]
+    fn a_use_after_idleness_is_a_time_and_a_first_use_is_none() {
+        let mut predictor = Predictor::new();
+        let mut segment = Idle::NEW;
+        predictor.use_again(UNIT, segment, Moment(900));
+        assert_eq!(predictor.ended[class(UNIT)], [0; LENGTHS]);
+        segment = Idle::since(Moment(100));
+        predictor.use_again(UNIT, segment, Moment(400));
+        assert_eq!(predictor.ended[class(UNIT)][length(300)], 1);
+    }
+
+    #[test]
     fn the_clock_may_run_over() {
         let mut predictor = Predictor::new();
         predictor.give_back(UNIT, 1, 100, Moment(u32::MAX - 50), 200);
