@@ -34,7 +34,9 @@ pub mod mutant_switch {
 
     #[inline]
     fn at_run_time(number: u32) -> bool {
-        let taken = TAKEN.load(Relaxed);
+        // `TAKEN.load` is a call with little optimisation, and three quarters of the time of a test.
+        // SAFETY: the pointer is that of a static.
+        let taken = unsafe { core::intrinsics::atomic_load::<u32, { core::intrinsics::AtomicOrdering::Relaxed }>(TAKEN.as_ptr()) };
         if taken >= SEEN { unusual(number) } else { taken == number }
     }
 
