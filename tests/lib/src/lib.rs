@@ -3,6 +3,7 @@
 
 pub mod arbitrary;
 pub mod consistency;
+pub mod course;
 pub mod figures;
 pub mod generated;
 pub mod hooked;
