@@ -1,7 +1,7 @@
-//! Courses: random programs of every operation, written down as text with all that a program sees.
+//! Courses: random programs of every operation, written down as text with every answer.
 //!
 //! A *course* is a configuration and a seed. Equal texts at two commits mean equal answers, addresses, statistics, reports, notices
-//! and calls to the device. The seed also chooses what the device can do, and how often each group of operations is called.
+//! and calls to the device. The seed also chooses the abilities of the device, and how often each group of operations is called.
 //!
 //! ```text
 //! course    the program: blocks, streams, caches, settings, plans
@@ -182,7 +182,7 @@ impl Course {
         }
     }
 
-    /// Gives everything back, and writes what is left.
+    /// Gives everything back, and writes the rest.
     fn end(&mut self) {
         self.device().clear_failures();
         self.restored();
@@ -218,7 +218,7 @@ impl Course {
         &self.allocator.device(DEVICE).expect("there is one device").inner
     }
 
-    /// Writes what the device was told since, and what it has in use.
+    /// Writes the notices since the last call, and the bytes in use.
     fn notices(&mut self) {
         let told = self.allocator.device(DEVICE).expect("there is one device").take();
         note!(self, "{told} {} {}", self.device().used(), self.device().driver_ns());

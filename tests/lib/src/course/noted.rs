@@ -1,4 +1,4 @@
-//! A simulated device that writes down what the allocator tells its host.
+//! A simulated device with a record of the notices to the host.
 
 use crate::consistency::Simulated;
 use cachalot_core::forward::{

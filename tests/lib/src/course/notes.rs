@@ -1,4 +1,4 @@
-//! What a course writes: a digest, and the text if asked for.
+//! The record of a course: a digest, and the text if asked for.
 
 use std::fmt;
 

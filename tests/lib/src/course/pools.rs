@@ -5,7 +5,7 @@ use crate::host::{DEVICE, MIB};
 use cachalot_core::{PoolId, PoolOptions, Route, StreamId, TagLimits};
 
 impl Course {
-    /// Returns a pool, rarely the default one.
+    /// Returns a pool, rarely the default pool.
     fn any_pool(&mut self) -> PoolId {
         let first = usize::from(self.pools.len() > 1 && self.random.u8(..12) > 0);
         self.pools[self.random.usize(first..self.pools.len())]

@@ -1,4 +1,4 @@
-//! What a program reads: answers about addresses, forecasts, statistics, segments, events.
+//! Readings: answers about addresses, forecasts, statistics, segments, events.
 
 use super::noted::Noted;
 use super::{Course, Subject, note};
