@@ -266,7 +266,7 @@ impl Course {
     }
 
     fn malloc(&mut self, bytes: u64, stream: StreamId) {
-        let served = if bytes % 8 == 0 {
+        let served = if bytes.is_multiple_of(8) {
             self.allocator.malloc_inlined(DEVICE, bytes, stream)
         } else {
             self.allocator.malloc(DEVICE, bytes, stream)
