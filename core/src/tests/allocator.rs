@@ -2,8 +2,8 @@
 
 use crate::allocator::Allocator;
 use crate::config::Config;
-use crate::device::Segments;
-use crate::device::simulated::SimulatedDevice;
+use crate::device::simulated::{Call, Failure, SimulatedDevice};
+use crate::device::{DeviceError, ErrorKind, Segments};
 use crate::error::{Error, PointerFault};
 use crate::pool::{PoolId, PoolOptions, Route};
 use crate::tables::Growable;
@@ -358,4 +358,15 @@ fn a_statistic_has_one_value_by_its_key_and_by_its_method() {
     assert_eq!((stats.device_allocs(), stats.device_frees()), (3, 2));
     assert_eq!((stats.ooms(), stats.alloc_retries()), (1, 1));
     assert_eq!(stats.get("no key"), None);
+}
+
+#[test]
+fn a_lost_context_is_the_health_of_the_device_from_then_on() {
+    let allocator = allocator("");
+    assert_eq!(allocator.health(DEVICE), Ok(()));
+    let error = DeviceError::new(ErrorKind::ContextLost, 700);
+    let failure = Failure { call: Call::Obtain, nth: 1, persistent: false, error };
+    allocator.device(DEVICE).unwrap().fail(failure);
+    assert_eq!(allocator.malloc(DEVICE, 1000, STREAM), Err(Error::Device(error)));
+    assert_eq!(allocator.health(DEVICE), Err(Error::Device(error)));
 }
