@@ -23,7 +23,9 @@ mutants=$target/debug/cachalot-mutants
 
 # Which programs judge what the unit tests do not notice.
 case $crate in
-  cachalot-core) further=(--then cachalot-tests:allocator) ;;
+  cachalot-core)
+    further=(--then cachalot-tests:courses --then cachalot-worlds:all --then cachalot-exhaustive:all --then cachalot-tests:allocator)
+    ;;
   cachalot-snapshot) further=(--then cachalot-snapshot:all --then cachalot-tests:allocator) ;;
   cachalot) further=(--then cachalot:all --feature c) ;;
   *) further=(--then "$crate:all") ;;
