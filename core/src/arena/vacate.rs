@@ -93,7 +93,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// The first failure; the release goes on after a failure.
     pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
         // Gathered frees wait for an event that is recorded while the stream exists.
-        let mut result = self.record_all_open().map(|_finished| ());
+        let mut result = self.record_all_open();
         let mut next = 0;
         // `end_next_pair` marks each pair before the release: a block freed after the release finds
         // the mark of the pair, and marks its heap.

@@ -144,8 +144,8 @@ impl<P: Platform> OnDevice<'_, P> {
     ///
     /// # Errors
     /// As for [`record_queues`](Self::record_queues).
-    pub(in crate::arena) fn record_all_open(self) -> Result<u32, Error> {
-        let (mut sum, mut result) = (0, Ok(()));
+    pub(in crate::arena) fn record_all_open(self) -> Result<(), Error> {
+        let mut result = Ok(());
         for group in self.flags.waiting().iter() {
             let mut from = 0;
             loop {
@@ -160,13 +160,10 @@ impl<P: Platform> OnDevice<'_, P> {
                 }
                 from = queue + 1;
                 let Some(_permission) = self.driver.may_record(&self.flags) else { break };
-                match self.record_queue(group, queue, true) {
-                    Ok(ended) => sum += ended,
-                    Err(error) => result = result.and(Err(error)),
-                }
+                result = result.and(self.record_queue(group, queue, true).map(|_ended| ()));
             }
         }
-        result.map(|()| sum)
+        result
     }
 
     /// Records an event for the open blocks of queues in `groups` with blocks of the heap in `slot`; of any

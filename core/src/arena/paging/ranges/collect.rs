@@ -29,7 +29,7 @@ impl<P: Platform> Mapper<'_, P> {
             let Some((number, _)) = next else { break };
             from = number + 1;
             // A range that another thread works on is left to that thread.
-            let Some((held, _)) = self.try_hold_range(number) else { continue };
+            let Some(held) = self.try_hold_range(number) else { continue };
             while left > 0 {
                 let next = device.paging.ranges.lock().next_removable(number);
                 let Some((_, at)) = next.filter(|&(range, _)| range == number) else { break };

@@ -79,7 +79,7 @@ impl<P: Platform> Mapper<'_, P> {
         loop {
             let next = device.paging.ranges.lock().range_on(stream);
             let Some(number) = next else { break };
-            let Some((held, _)) = self.try_hold_range(number) else {
+            let Some(held) = self.try_hold_range(number) else {
                 self.device.driver.give_way();
                 continue;
             };

@@ -184,17 +184,16 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
     }
 
-    /// Holds the range with a number, whether released by the program or not. Returns the whole
-    /// range, or `None` if another operation holds the range.
-    fn try_hold_range(&self, number: u32) -> Option<(Undo<impl FnOnce()>, Part)> {
+    /// Holds the range with a number, whether released by the program or not. Returns `None` if another operation
+    /// holds the range.
+    fn try_hold_range(&self, number: u32) -> Option<Undo<impl FnOnce()>> {
         let mut ranges = self.device.paging.ranges.lock();
         let range = ranges.range(number);
         if range.is_busy {
             return None;
         }
         range.is_busy = true;
-        let part = Part { range: number, begin: range.base, end: range.base + range.bytes };
-        Some((Undo::by(move || self.end_hold(number)), part))
+        Some(Undo::by(move || self.end_hold(number)))
     }
 
     /// Ends the hold of a range. Releases the addresses of a range released by the program,
