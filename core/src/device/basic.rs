@@ -179,3 +179,79 @@ impl<T: BasicDevice> ForwardStreamOrder for T {
 }
 
 impl<T: BasicDevice> ForwardHost for T {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::BasicDevice;
+    use crate::device::{DeviceResult, Event, MemoryInfo, Segments, StreamOrder};
+    use crate::pool::PoolId;
+    use crate::units::{DevicePtr, StreamId};
+    use std::sync::Mutex;
+    use std::vec::Vec;
+
+    /// Notes its calls, with the number of the event or the bytes.
+    #[derive(Default)]
+    struct Noting(Mutex<Vec<(&'static str, u64)>>);
+
+    impl Noting {
+        fn note(&self, call: &'static str, number: u64) {
+            self.0.lock().unwrap().push((call, number));
+        }
+    }
+
+    impl BasicDevice for Noting {
+        fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+            self.note("obtain", bytes);
+            Ok(DevicePtr(4096))
+        }
+
+        fn release(&self, _: DevicePtr, bytes: u64) -> DeviceResult<()> {
+            self.note("release", bytes);
+            Ok(())
+        }
+
+        fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+            Ok(MemoryInfo { free: 1, total: 2 })
+        }
+
+        fn create_event(&self) -> DeviceResult<Event> {
+            Ok(Event(1))
+        }
+
+        fn destroy_event(&self, _: Event) -> DeviceResult<()> {
+            Ok(())
+        }
+
+        fn record(&self, event: Event, _: StreamId) -> DeviceResult<()> {
+            self.note("record", event.0);
+            Ok(())
+        }
+
+        fn is_complete(&self, _: Event) -> DeviceResult<bool> {
+            Ok(true)
+        }
+
+        fn wait(&self, event: Event) -> DeviceResult<()> {
+            self.note("wait", event.0);
+            Ok(())
+        }
+
+        fn synchronize(&self, _: StreamId) -> DeviceResult<()> {
+            Ok(())
+        }
+
+        fn is_capturing(&self, _: StreamId) -> DeviceResult<bool> {
+            Ok(false)
+        }
+    }
+
+    #[test]
+    fn what_a_basic_device_lacks_is_made_of_what_it_has() {
+        let device = Noting::default();
+        assert_eq!(device.obtain_for(PoolId(0, 1), 512), Ok(DevicePtr(4096)));
+        device.record_announced(Event(3), StreamId(1)).unwrap();
+        StreamOrder::order_behind(&device, StreamId(1), Event(4)).unwrap();
+        assert_eq!(*device.0.lock().unwrap(), [("obtain", 512), ("record", 3), ("wait", 4)]);
+    }
+}

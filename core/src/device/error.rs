@@ -62,3 +62,22 @@ impl core::error::Error for DeviceError {}
 
 /// The result of a call to the device.
 pub type DeviceResult<T> = Result<T, DeviceError>;
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::{DeviceError, ErrorKind};
+    use std::string::ToString;
+
+    #[test]
+    fn an_error_names_its_kind_and_the_code_of_the_device() {
+        for (kind, text) in [
+            (ErrorKind::OutOfMemory, "out of device memory (code 2)"),
+            (ErrorKind::NotPermittedInCapture, "not permitted while a stream is capturing (code 2)"),
+            (ErrorKind::ContextLost, "the device context is lost (code 2)"),
+            (ErrorKind::Other, "device error (code 2)"),
+        ] {
+            assert_eq!(DeviceError::new(kind, 2).to_string(), text);
+        }
+    }
+}

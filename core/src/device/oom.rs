@@ -338,10 +338,15 @@ mod tests {
     extern crate std;
     use super::*;
     use crate::units::MIB;
+    use core::num::NonZeroU64;
     use std::string::{String, ToString};
 
     /// Returns the report of a request of 100 MiB on a full device of 1 GiB, changed by `change`.
     fn text(change: impl FnOnce(&mut OutOfMemory)) -> String {
+        report(change).to_string()
+    }
+
+    fn report(change: impl FnOnce(&mut OutOfMemory)) -> OutOfMemory {
         let mut report = OutOfMemory {
             requested: 100 * MIB,
             block: 100 * MIB,
@@ -368,7 +373,7 @@ mod tests {
             tags: TagShares::default(),
         };
         change(&mut report);
-        report.to_string()
+        report
     }
 
     #[test]
@@ -395,6 +400,7 @@ mod tests {
             |report| report.expandable_available = false,
             |report| report.capturing = true,
             |report| report.private_free = 100 * MIB,
+            |report| report.pending = MIB,
         ] {
             let text = text(|report| {
                 fragmented(report);
@@ -403,8 +409,77 @@ mod tests {
             assert!(!text.contains(EXPANDABLE), "{text}");
         }
         assert!(!text(|report| report.limit = Some(1000 * MIB)).contains(LIMIT), "the device is full as well");
+        assert!(!text(|report| report.memory.free = 100 * MIB).contains(LIMIT), "there is no limit");
         let limited = text(|report| (report.limit, report.memory.free) = (Some(1000 * MIB), 100 * MIB));
         assert!(limited.contains(LIMIT) && limited.contains("The memory limit is 1000 MiB."), "{limited}");
+    }
+
+    #[test]
+    fn what_refused_the_block_is_told_to_the_very_byte() {
+        const RULES: &str = ", which the rules for oversize blocks reserve for larger requests.";
+        const ELSEWHERE: &str = " Another stream or pool has a free block of 100 MiB, part of a segment that is in use";
+        const PENDING: &str = " 1 MiB are freed but still in use on other streams";
+        const LIMIT: &str = " The memory limit leaves 100 MiB to allocate.";
+        const DEVICE: &str = " The device would not give 100 MiB more.";
+        let cases: [(fn(&mut OutOfMemory), &[&str]); 7] = [
+            (|_| (), &[DEVICE]),
+            (|report| (report.largest_free, report.largest_free_elsewhere) = (100 * MIB - 1, 100 * MIB - 1), &[DEVICE]),
+            (|report| report.largest_free = 100 * MIB, &[RULES, DEVICE]),
+            (|report| report.largest_free_elsewhere = 100 * MIB, &[ELSEWHERE, DEVICE]),
+            (|report| report.pending = MIB, &[PENDING, DEVICE]),
+            (|report| report.limit = Some(1100 * MIB), &[DEVICE]),
+            (|report| (report.limit, report.segment) = (Some(1100 * MIB), 100 * MIB + 1), &[LIMIT]),
+        ];
+        for (change, parts) in cases {
+            let text = text(change);
+            for part in [RULES, ELSEWHERE, PENDING, LIMIT, DEVICE] {
+                assert_eq!(text.contains(part), parts.contains(&part), "{part} in: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_text_for_pytorch_counts_free_memory_of_pools_apart() {
+        const ADVICE: &str = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+        let text = |change: fn(&mut OutOfMemory)| ReportInPyTorchWords(&report(change)).to_string();
+        let fragmented = text(|report| (report.allocated, report.private_free) = (700 * MIB, 60 * MIB));
+        for part in [
+            "Of the allocated memory 760.00 MiB is allocated by PyTorch, with 60.00 MiB allocated in private pools",
+            "and 240.00 MiB is reserved by PyTorch but unallocated.",
+            ADVICE,
+        ] {
+            assert!(fragmented.contains(part), "{fragmented}");
+        }
+        let whole = text(|report| report.allocated = 700 * MIB);
+        assert!(whole.contains("allocated by PyTorch, and 300.00 MiB is reserved"), "{whole}");
+        assert!(!text(|report| report.expandable = true).contains(ADVICE));
+        assert!(!text(|report| report.supplied = true).contains(ADVICE));
+    }
+
+    #[test]
+    fn the_tag_with_the_most_is_named_and_the_others_are_summed_up() {
+        let shares = |charges: &[(u64, u64)]| {
+            let mut tags = TagShares::default();
+            charges.iter().for_each(|&(tag, charge)| tags.add(Tag(NonZeroU64::new(tag).unwrap()), charge * MIB));
+            tags
+        };
+        for (charges, named) in [
+            (&[(1, 0)][..], None),
+            (&[(1, 30)], Some((1, 30, None))),
+            (&[(1, 0), (2, 30)], Some((2, 30, None))),
+            (&[(1, 10), (2, 30), (3, 20)], Some((2, 30, Some(30)))),
+        ] {
+            let text = text(|report| report.tags = shares(charges));
+            let told = named.map_or(String::new(), |(tag, most, further)| {
+                let further = further.map_or(String::new(), |more: u64| std::format!(" Further tags hold {more} MiB."));
+                let all: u64 = charges.iter().map(|(_, charge)| charge).sum();
+                std::format!(
+                    " The tag {tag:#x} holds {most} MiB.{further} Memory without a tag has {} MiB.",
+                    1000 - all
+                )
+            });
+            assert!(text.contains(&std::format!("0 bytes.{told} The device would not give")), "{text}");
+        }
     }
 
     #[test]

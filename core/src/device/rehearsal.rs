@@ -253,3 +253,72 @@ impl ForwardVirtualMemory for RehearsalDevice {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{ALIGNMENT, Answers, FIRST_ADDRESS, FIRST_NUMBER, RehearsalDevice};
+    use crate::device::{Host, Segments, StreamOrder};
+    use crate::pool::PoolId;
+    use crate::units::StreamId;
+    use alloc::collections::BTreeSet;
+
+    const STREAM: StreamId = StreamId(5);
+    const OTHER: StreamId = StreamId(6);
+    const POOL: PoolId = PoolId(0, 3);
+
+    #[test]
+    fn it_answers_as_the_device_has_answered() {
+        let ordered = |can_order| RehearsalDevice::new(Answers { stream: STREAM, can_order, ..Answers::default() });
+        let answers = Answers {
+            capturing: BTreeSet::from([5]),
+            unreported: BTreeSet::from([6]),
+            thread: 77,
+            route: Some(9),
+            supplied: Some(POOL),
+            granularity: Some(4096),
+            ..Answers::default()
+        };
+        let device = RehearsalDevice::new(answers);
+        assert_eq!([STREAM, OTHER].map(|stream| device.is_capturing(stream).unwrap()), [true, false]);
+        assert_eq!([STREAM, OTHER].map(|stream| device.reports_end(stream)), [true, false]);
+        assert_eq!([STREAM, OTHER].map(|stream| ordered(false).can_order(stream)), [false, true]);
+        assert_eq!([STREAM, OTHER].map(|stream| ordered(true).can_order(stream)), [true, true]);
+        assert_eq!([8, 9].map(|route| device.leads(route, STREAM)), [false, true]);
+        assert_eq!([PoolId(0, 4), POOL].map(|pool| device.supplies(pool)), [false, true]);
+        assert_eq!((device.thread_id(), device.virtual_memory().unwrap().granularity()), (77, 4096));
+    }
+
+    #[test]
+    fn every_segment_and_every_reservation_has_addresses_of_its_own() {
+        let device = RehearsalDevice::new(Answers { granularity: Some(4096), ..Answers::default() });
+        let bytes = 3 * ALIGNMENT / 2;
+        let memory = device.virtual_memory().unwrap();
+        let bases = [
+            device.obtain(bytes).unwrap(),
+            device.obtain_for(POOL, bytes).unwrap(),
+            memory.reserve(bytes).unwrap(),
+            device.obtain(1).unwrap(),
+        ];
+        assert_eq!(bases.map(|base| base.0 - FIRST_ADDRESS), [0, 2, 4, 6].map(|steps| steps * ALIGNMENT));
+        let handles = [memory.create(4096).unwrap().0, memory.create(4096).unwrap().0];
+        assert!(handles[0] > FIRST_NUMBER && handles[1] > handles[0], "{handles:?} are no numbers of a driver");
+    }
+
+    #[test]
+    fn only_a_wait_completes_an_event_and_only_until_it_is_recorded_again() {
+        let device = RehearsalDevice::new(Answers::default());
+        let events = [device.create_event().unwrap(), device.create_event().unwrap()];
+        let complete = || events.map(|event| device.is_complete(event).unwrap());
+        device.record(events[0], STREAM).unwrap();
+        assert_eq!(complete(), [false, false]);
+        device.wait(events[0]).unwrap();
+        assert_eq!(complete(), [true, false]);
+        device.record(events[0], STREAM).unwrap();
+        assert_eq!(complete(), [false, false]);
+        events.iter().for_each(|&event| device.wait(event).unwrap());
+        device.record_announced(events[1], STREAM).unwrap();
+        assert_eq!(complete(), [true, false]);
+        device.destroy_event(events[0]).unwrap();
+        assert_eq!(complete(), [false, false]);
+    }
+}

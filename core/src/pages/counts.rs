@@ -108,6 +108,7 @@ mod tests {
         assert_eq!(all.choose(16 * STEP, u64::MAX, 2), counts(&[8, 4]), "two pages, the largest");
         assert_eq!(all.choose(1, u64::MAX, 99), counts(&[1]), "part of a page takes a page");
         assert_eq!(all.choose(0, u64::MAX, 99).count(), 0);
+        assert_eq!((all.bytes(), counts(&[]).bytes()), (16 * STEP, 0));
         assert_eq!(all.choose(3 * STEP, 3 * STEP, 99), counts(&[2, 1]), "a page of 4 has no room");
         assert_eq!(all.choose(8 * STEP, 7 * STEP, 99), counts(&[4, 2, 1]), "the room ends the choice");
     }

@@ -136,6 +136,18 @@ mod tests {
     }
 
     #[test]
+    fn a_space_may_be_static_and_a_numbered_device_has_one_of_its_own() {
+        let space: &'static AddressSpace =
+            alloc::boxed::Box::leak(alloc::boxed::Box::new(AddressSpace::new(TIB..4 * TIB)));
+        let [first, second] = [(); 2].map(|()| SimulatedDevice::within(space, 8 * TIB));
+        assert_eq!([&first, &second].map(|device| device.obtain(4096).unwrap().0), [TIB, 2 * TIB]);
+        for number in 0..3 {
+            let base = SimulatedDevice::numbered(number, TIB).obtain(4096).unwrap();
+            assert_eq!(base.0 / DEVICE_STRIDE, u64::from(number) + 1, "of device {number}");
+        }
+    }
+
+    #[test]
     fn addresses_kept_by_a_dropped_device_are_never_reused() {
         let space = Arc::new(AddressSpace::new(0..TIB));
         let first = device(&space);

@@ -369,6 +369,30 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_orders_nothing_that_was_queued_before() {
+        let piece = |from: u64| vec![(7, from..from + 10)];
+        let mut streams = Streams::default();
+        let early = streams.queue(A).unwrap();
+        assert_eq!(streams.launch(B, 100..110, piece(0)), Ok(true));
+        streams.wait(A, streams.end(B)).unwrap();
+        streams.wait(C, early).unwrap();
+        assert_eq!(streams.launch(C, 200..210, piece(0)), Ok(false), "behind the early work alone");
+        assert_eq!(streams.launch(A, 300..310, piece(0)), Ok(false), "C is not awaited");
+        streams.complete((C, 1));
+        assert_eq!(streams.launch(A, 300..310, piece(0)), Ok(true));
+    }
+
+    #[test]
+    fn only_work_on_the_addresses_is_finished() {
+        let mut streams = Streams::default();
+        for (stream, from) in [(A, 100), (B, 110), (C, 120)] {
+            assert_eq!(streams.launch(stream, from..from + 10, vec![(0, from..from + 10)]), Ok(true));
+        }
+        streams.finish(&(110..120));
+        assert_eq!([A, B, C].map(|stream| streams.is_complete((stream, 1))), [false, true, false]);
+    }
+
+    #[test]
     fn work_done_at_once_is_complete_when_it_is_queued_and_uses_nothing() {
         let mut streams = Streams { done_at_once: true, ..Streams::default() };
         let place = streams.queue(A).unwrap();
