@@ -256,6 +256,8 @@ mod tests {
     use crate::tables::{Growable, Lazy};
     use crate::units::{DeviceIndex, MIB, StreamId};
 
+    mod registry;
+
     #[test]
     fn heaps_without_a_segment_have_no_tables() {
         const DEVICE: DeviceIndex = DeviceIndex(0);

@@ -98,3 +98,37 @@ impl PairState {
         self.0.fetch_and(!VACANT, Ordering::Release);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::empty;
+
+    #[test]
+    fn a_pair_closes_once_no_call_uses_it() {
+        let pair: PairState = empty!();
+        assert!(!pair.enter(), "it is vacant");
+        pair.leave();
+        pair.open();
+        assert!(pair.enter() && !pair.is_leaving());
+        assert_eq!((pair.users(), pair.close(), pair.leave()), (2, false, false));
+        pair.set_leaving(true);
+        assert!(pair.is_leaving());
+        assert_eq!((pair.users(), pair.leave(), pair.users()), (1, true, 0));
+        assert!(pair.close() && !pair.close() && !pair.is_leaving());
+    }
+
+    #[test]
+    fn a_copy_has_the_marks_and_no_user() {
+        for (is_open, leaving) in [(false, false), (true, false), (true, true)] {
+            let (pair, copy): (PairState, PairState) = (empty!(), empty!());
+            if is_open {
+                pair.open();
+                pair.set_leaving(leaving);
+            }
+            copy.take_over(&pair);
+            assert_eq!((copy.users(), copy.is_leaving()), (0, leaving));
+            assert_eq!(copy.enter(), is_open);
+        }
+    }
+}

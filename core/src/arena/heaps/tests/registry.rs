@@ -1,0 +1,279 @@
+//! The registry against sets, and what of it programs see.
+
+use crate::allocator::Allocator;
+use crate::config::Config;
+use crate::config::rounding::PoolKind;
+use crate::device::simulated::{Call, SimulatedDevice};
+use crate::error::Error;
+use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits};
+use crate::tables::{Fixed, Growable, Storage};
+use crate::units::{DeviceIndex, MIB, StreamId};
+use core::num::NonZeroU64;
+use std::collections::BTreeSet;
+use std::vec::Vec;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const ONE: StreamId = StreamId(1);
+
+type In<S> = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, S>;
+
+fn allocator<S: Storage>() -> In<S> {
+    Allocator::new([SimulatedDevice::new(64 << 30)], &Config::default()).unwrap()
+}
+
+fn device<S: Storage>(allocator: &In<S>) -> &SimulatedDevice {
+    allocator.device(DEVICE).unwrap()
+}
+
+fn tag(number: u64) -> Tag {
+    Tag(NonZeroU64::new(number).unwrap())
+}
+
+/// Allocates a block, and frees it.
+fn cache<S: Storage>(allocator: &In<S>, bytes: u64, stream: StreamId) {
+    let block = allocator.malloc(DEVICE, bytes, stream).unwrap();
+    allocator.free(block).unwrap();
+}
+
+/// Asks for too much: the allocator knows the memory of the device then.
+fn refuse<S: Storage>(allocator: &In<S>) {
+    assert!(allocator.malloc(DEVICE, 1 << 40, StreamId(99)).is_err());
+}
+
+#[test]
+fn the_pairs_of_a_stream_and_of_a_pool_are_found_as_in_a_set() {
+    let allocator = allocator::<Growable>();
+    let mut registry = allocator.arena(DEVICE).unwrap().heaps.registry.lock();
+    let mut set = BTreeSet::new();
+    let mut seed = 7_u64;
+    for _ in 0..300 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (pool, stream) = ((seed >> 40) as u32 % 5, StreamId(seed >> 50 & 7));
+        if set.insert((pool, stream.0)) {
+            registry.room_for_pair().unwrap();
+            registry.add_pair(stream, pool);
+        } else if seed >> 60 < 8 {
+            set.remove(&(pool, stream.0));
+            let (found, pair) = registry.next_pair_of(pool, stream).unwrap();
+            assert_eq!(found, pool);
+            registry.remove_pair(pair);
+        }
+        for (pool, stream) in (0..6).flat_map(|pool| (0..9).map(move |stream| (pool, stream))) {
+            let of_stream = set.iter().find(|of| of.0 >= pool && of.1 == stream).map(|of| of.0);
+            assert_eq!(registry.next_pair_of(pool, StreamId(stream)).map(|found| found.0), of_stream);
+            let of_pool = set.range((pool, stream + 1)..(pool + 1, 0)).next().map(|of| of.1);
+            assert_eq!(registry.next_pair(pool, Some(StreamId(stream))).map(|found| found.0.0), of_pool);
+        }
+    }
+}
+
+#[test]
+fn a_sweep_is_due_each_time_the_pairs_have_grown_by_half() {
+    let allocator = allocator::<Growable>();
+    let mut registry = allocator.arena(DEVICE).unwrap().heaps.registry.lock();
+    let mut due = Vec::new();
+    for stream in 0..400 {
+        if registry.is_sweep_due() {
+            due.push(stream);
+            registry.finish_sweep();
+        }
+        registry.room_for_pair().unwrap();
+        registry.add_pair(StreamId(stream), 0);
+    }
+    assert_eq!(due, [64, 96, 144, 216, 324]);
+    // Few are left after the sweep: the next one is due as the first was.
+    for stream in 0..390 {
+        let (_, pair) = registry.next_pair_of(0, StreamId(stream)).unwrap();
+        registry.remove_pair(pair);
+    }
+    registry.finish_sweep();
+    for stream in 0..54 {
+        assert!(!registry.is_sweep_due());
+        registry.room_for_pair().unwrap();
+        registry.add_pair(StreamId(stream), 0);
+    }
+    assert!(registry.is_sweep_due());
+}
+
+#[test]
+fn idle_streams_keep_no_cache_and_streams_at_work_keep_theirs() {
+    const BUSY: StreamId = StreamId(u64::MAX - 1);
+    const LIVE: StreamId = StreamId(u64::MAX - 2);
+    let allocator = allocator::<Growable>();
+    let live = allocator.malloc(DEVICE, 20 * MIB, LIVE).unwrap();
+    cache(&allocator, 60 * MIB, LIVE);
+    let mut most = 0;
+    for stream in 0..1000 {
+        cache(&allocator, 40 * MIB, BUSY);
+        cache(&allocator, MIB / 2, StreamId(stream));
+        most = most.max(device(&allocator).used());
+    }
+    // Two streams at work and 96 idle ones, each with a segment of 2 MiB.
+    assert!((120 * MIB..=(120 + 2 * 98) * MIB).contains(&most), "{} MiB", most / MIB);
+    assert_eq!(device(&allocator).calls(Call::Obtain), 1003, "no stream at work has lost its cache");
+    allocator.free(live).unwrap();
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_forecast_for_a_new_stream_leaves_no_pair() {
+    let allocator = allocator::<Growable>();
+    cache(&allocator, MIB, ONE);
+    let pairs = || {
+        let registry = allocator.arena(DEVICE).unwrap().heaps.registry.lock();
+        registry.pairs.iter().filter(|pair| pair.exists).count()
+    };
+    for stream in 2..9 {
+        allocator.forecast(DEVICE, MIB, StreamId(stream)).unwrap();
+    }
+    assert_eq!(pairs(), 1);
+    allocator.trim(DEVICE, 0).unwrap();
+    assert_eq!(pairs(), 1, "the stream may go on");
+}
+
+#[test]
+fn the_reserved_bytes_of_private_pools_are_told_by_pool_and_kind() {
+    let allocator = allocator::<Growable>();
+    cache(&allocator, 30 * MIB, ONE);
+    let pools = [(); 3].map(|()| allocator.create_pool(DEVICE, PoolOptions::default()).unwrap());
+    for (pool, stream, bytes) in [(0, 1, 20 * MIB), (0, 2, 512), (2, 1, 40 * MIB), (2, 3, 60 * MIB)] {
+        allocator.begin_allocate_to_pool(DEVICE, pools[pool], Route::All).unwrap();
+        cache(&allocator, bytes, StreamId(stream));
+        allocator.end_allocate_to_pool(DEVICE, pools[pool]).unwrap();
+    }
+    let mut told = Vec::new();
+    allocator.reserved_of_pools(DEVICE, |pool, kind, bytes| told.push((pool, kind, bytes))).unwrap();
+    let told_of = |pool: PoolId, kind| {
+        let mut bytes: Vec<u64> = told.iter().filter(|of| (of.0, of.1) == (pool, kind)).map(|of| of.2).collect();
+        bytes.sort_unstable();
+        bytes
+    };
+    assert_eq!(told.len(), 8, "two kinds of each of four pairs");
+    assert_eq!(told_of(pools[0], PoolKind::Small), [0, 2 * MIB]);
+    assert_eq!(told_of(pools[0], PoolKind::Large), [0, 20 * MIB]);
+    assert_eq!(told_of(pools[2], PoolKind::Small), [0, 0]);
+    assert_eq!(told_of(pools[2], PoolKind::Large), [40 * MIB, 60 * MIB]);
+}
+
+#[test]
+fn a_pool_is_released_as_often_as_it_was_retained() {
+    let allocator = allocator::<Growable>();
+    let pool = PoolId(5, 6);
+    for _ in 0..3 {
+        allocator.retain_pool(DEVICE, pool, PoolOptions::default()).unwrap();
+    }
+    for _ in 0..3 {
+        allocator.release_pool(DEVICE, pool).unwrap();
+    }
+    assert!(allocator.release_pool(DEVICE, pool).is_err());
+    let default = allocator.retain_pool(DEVICE, PoolId::DEFAULT, PoolOptions::default());
+    assert_eq!(default, Err(Error::PoolExists(PoolId::DEFAULT)));
+}
+
+#[test]
+fn threads_that_retain_a_name_at_once_share_the_pool() {
+    let allocator = allocator::<Growable>();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for number in 1..2000 {
+                    allocator.retain_pool(DEVICE, PoolId(1, number), PoolOptions::default()).unwrap();
+                }
+            });
+        }
+    });
+    for number in 1..2000 {
+        (0..3).for_each(|_| allocator.release_pool(DEVICE, PoolId(1, number)).unwrap());
+    }
+}
+
+#[test]
+fn the_entry_of_limits_that_were_removed_serves_another_tag() {
+    let allocator = allocator::<Growable>();
+    let mut registry = allocator.arena(DEVICE).unwrap().heaps.registry.lock();
+    let limits = |low| Some(TagLimits { low, ..TagLimits::NONE });
+    registry.set_limits(tag(1), limits(MIB)).unwrap();
+    registry.set_limits(tag(1), None).unwrap();
+    registry.set_limits(tag(2), limits(2 * MIB)).unwrap();
+    let entries = |entries: &[crate::arena::heaps::registry::TagEntry]| -> Vec<_> {
+        entries.iter().map(|entry| (entry.tag, entry.limits.map(|limits| limits.low))).collect()
+    };
+    assert_eq!(entries(&registry.limited), [(tag(2), Some(2 * MIB))]);
+    registry.set_limits(tag(2), None).unwrap();
+    registry.limited[0].growing = 512;
+    registry.set_limits(tag(3), limits(3 * MIB)).unwrap();
+    assert_eq!(entries(&registry.limited), [(tag(2), None), (tag(3), Some(3 * MIB))], "a growth is in progress");
+}
+
+#[test]
+fn a_tag_may_be_set_and_removed_any_number_of_times() {
+    let allocator = allocator::<Fixed<1, 4, 8, 64>>();
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let mut registry = allocator.arena(DEVICE).unwrap().heaps.registry.lock();
+    let number = registry.private_pool(pool).unwrap();
+    for round in 1..500 {
+        registry.set_tag(number, Some(tag(round))).unwrap();
+        registry.set_tag(number, Some(tag(round + 1))).unwrap();
+        registry.set_tag(number, None).unwrap();
+        registry.check().unwrap();
+    }
+}
+
+#[test]
+fn a_copy_asks_for_the_supply_of_a_pool_by_its_name() {
+    // GiB of the device: the host's own memory has no bound.
+    for (supplied, served) in [(true, 1), (false, 0)] {
+        let allocator: In<Growable> = Allocator::new([SimulatedDevice::new(1 << 30)], &Config::default()).unwrap();
+        refuse(&allocator);
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        device(&allocator).set_supplied(pool, supplied);
+        allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+        cache(&allocator, MIB, ONE);
+        allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+        let asked = device(&allocator).calls(Call::IsCapturing);
+        let would_fit = || allocator.rehearsal(DEVICE).unwrap().would_fit(&[2 << 30], ONE).unwrap().served;
+        assert_eq!(would_fit(), 0, "in the default pool");
+        assert_eq!(device(&allocator).calls(Call::IsCapturing), asked, "no graph is captured");
+        allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+        assert_eq!(would_fit(), served, "supplied: {supplied}");
+    }
+}
+
+#[test]
+fn a_copy_asks_the_host_for_its_routes() {
+    let allocator: In<Growable> = Allocator::new([SimulatedDevice::new(100 * MIB)], &Config::default()).unwrap();
+    refuse(&allocator);
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    device(&allocator).set_led(9, [ONE]);
+    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Host(9)).unwrap();
+    cache(&allocator, 60 * MIB, ONE);
+    let fits = |stream| allocator.rehearsal(DEVICE).unwrap().would_fit(&[60 * MIB], stream).unwrap().served;
+    // The pool is in use and keeps its memory, which serves the streams of the route alone.
+    assert_eq!([ONE, StreamId(2)].map(fits), [1, 0]);
+}
+
+#[test]
+fn a_copy_has_the_memory_of_the_pages_that_it_gives_back() {
+    let config = Config::parse("expandable_segments:True").unwrap();
+    let allocator: In<Growable> = Allocator::new([SimulatedDevice::new(100 * MIB)], &config).unwrap();
+    refuse(&allocator);
+    cache(&allocator, 60 * MIB, ONE);
+    let fits = |bytes| allocator.rehearsal(DEVICE).unwrap().would_fit(&[bytes], StreamId(2)).unwrap().served;
+    assert_eq!([90 * MIB, 110 * MIB].map(fits), [1, 0]);
+}
+
+#[test]
+fn a_request_in_progress_keeps_the_memory_awake() {
+    use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkTarget};
+    let config = Config::parse("expandable_segments:True").unwrap();
+    let allocator: In<Growable> = Allocator::new([SimulatedDevice::new(1 << 30)], &config).unwrap();
+    allocator.malloc(DEVICE, 20 * MIB, ONE).unwrap();
+    let park = || allocator.parking(DEVICE).unwrap().park(ParkTarget::Streams, ParkMode::Keep, ParkOrder::Device);
+    let heaps = &allocator.arena(DEVICE).unwrap().heaps;
+    let used = heaps.find_pair(0, ONE).unwrap();
+    assert!(heaps.is_only_user(&used));
+    let refused = park();
+    assert!(matches!(refused, Err(Error::ParkingRefused(why)) if why.contains("in progress")), "{refused:?}");
+    drop(used);
+    park().unwrap();
+}
