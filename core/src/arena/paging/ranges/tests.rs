@@ -6,9 +6,12 @@ use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
 use crate::pool::{PoolOptions, Route};
 use crate::tables::{Fixed, Growable, Storage};
-use crate::units::{DeviceIndex, MIB, RangeId, StreamId};
+use crate::units::{DeviceIndex, MAX_REQUEST, MIB, RangeId, StreamId};
 
 mod faults;
+mod long_pages;
+mod pieces;
+mod shortage;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const ONE: StreamId = StreamId(1);
@@ -108,7 +111,9 @@ fn parts_that_are_not_whole_pages_of_the_range_are_refused() {
     assert_eq!(range.commit(0, PAGE, StreamId(u64::MAX)), Err(Error::InvalidStream));
     assert_eq!(range.decommit(0, PAGE, StreamId(u64::MAX)), Err(Error::InvalidStream));
     assert!(matches!(allocator.reserve_range(DEVICE, 0), Err(Error::RangeRefused(_))));
-    assert_eq!(allocator.reserve_range(DEVICE, u64::MAX), Err(Error::TooLarge(u64::MAX)));
+    for bytes in [MAX_REQUEST, u64::MAX] {
+        assert_eq!(allocator.reserve_range(DEVICE, bytes), Err(Error::TooLarge(bytes)));
+    }
     let id = allocator.reserve_range(DEVICE, 1).unwrap().range;
     allocator.release_range(DEVICE, id).unwrap();
     for unknown in [id, RangeId(99)] {
