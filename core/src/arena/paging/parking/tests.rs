@@ -11,6 +11,7 @@ use core::num::NonZeroU64;
 use std::vec::Vec;
 
 mod faults;
+mod further;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const ONE: StreamId = StreamId(1);
