@@ -199,3 +199,34 @@ fn a_largest_split_size_does_not_make_expandable_segments_grow() {
     // The free run of a round is oversize, so PyTorch keeps it for requests of 24 MiB and more.
     assert_eq!((reserved(""), reserved(",parity:False")), (980, 120));
 }
+
+#[test]
+fn an_event_frees_the_blocks_of_several_heaps() {
+    let allocator = allocator("parity:False", 1 << 30);
+    let blocks: [DevicePtr; 8] = core::array::from_fn(|number| {
+        let bytes = if number % 3 == 1 { 20 * MIB } else { 512 };
+        allocator.malloc(DEVICE, bytes, if number < 5 { STREAM } else { SIDES[1] }).unwrap()
+    });
+    blocks.into_iter().for_each(|ptr| use_and_free(&allocator, ptr, SIDES[0]));
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!(counter(&allocator, "active.all.current"), 8);
+    complete(&allocator, SIDES[0]);
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!((counter(&allocator, "active.all.current"), counter(&allocator, "active_bytes.all.current")), (0, 0));
+    allocator.check_invariants().unwrap();
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!(allocator.device(DEVICE).unwrap().used(), 0);
+}
+
+#[test]
+fn an_event_recorded_for_a_request_is_asked_after_at_once() {
+    // The device does not tell that the stream is idle.
+    let device = SimulatedDevice::new(1 << 30).with_idle_stream(SIDES[0]);
+    let allocator = Simulated::new([device], &Config::parse("parity:False").unwrap()).unwrap();
+    let blocks = [40, 60].map(|mib| malloc(&allocator, mib * MIB));
+    blocks.into_iter().for_each(|ptr| use_and_free(&allocator, ptr, SIDES[0]));
+    for (mib, ptr) in [(60, blocks[1]), (40, blocks[0])] {
+        assert_eq!(malloc(&allocator, mib * MIB), ptr);
+    }
+    assert_eq!(allocator.device(DEVICE).unwrap().used(), 100 * MIB);
+}

@@ -4,6 +4,7 @@ use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind, Holder, Offset};
+use crate::error::Error;
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use proptest::prelude::*;
@@ -201,6 +202,41 @@ fn addresses_serve_again_after_as_many_frees_as_the_quarantine_says() {
     assert!(allocator.explain(blocks[1]).unwrap().to_string().contains("Since then, 1 guarded"));
     assert!(!allocator.explain(blocks[2]).unwrap().to_string().contains("Since then"), "no free came after");
     assert_eq!(malloc(&allocator, 3 * MIB), blocks[0]);
+}
+
+#[test]
+fn where_addresses_lack_those_kept_away_are_given_back() {
+    let allocator = allocator("guard:all,quarantine:100");
+    for _ in 0..3 {
+        let block = malloc(&allocator, 3 * MIB);
+        allocator.free(block).unwrap();
+        settle(&allocator);
+    }
+    let reservations = || device(&allocator).outstanding().reservations;
+    assert_eq!(reservations(), 3);
+    let fail = |kind| {
+        let (error, nth) = (DeviceError::new(kind, 7), device(&allocator).calls(Call::Reserve) + 1);
+        device(&allocator).fail(Failure { call: Call::Reserve, nth, error, persistent: false });
+        error
+    };
+    fail(ErrorKind::OutOfMemory);
+    let block = malloc(&allocator, 3 * MIB);
+    assert!(allocator.explain(block).unwrap().guarded);
+    assert!(reservations() <= 3, "{} reservations", reservations());
+    let error = fail(ErrorKind::Other);
+    assert_eq!(allocator.malloc(DEVICE, 3 * MIB, STREAM), Err(Error::Device(error)));
+    allocator.end_quarantine(DEVICE).unwrap();
+    assert_eq!(reservations(), 1, "that of the living block");
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_guarded_block_takes_a_granule_of_addresses_more_than_its_pages() {
+    // 16 TiB of addresses.
+    let device = SimulatedDevice::numbered(0, 1 << 40);
+    let allocator = Simulated::new([device], &Config::parse("guard:all").unwrap()).unwrap();
+    let blocks: Vec<_> = (0..12).map(|_| malloc(&allocator, 3 * MIB)).collect();
+    assert!(blocks.iter().all(|&block| allocator.explain(block).unwrap().guarded));
 }
 
 #[test]

@@ -16,6 +16,8 @@ mod filling;
 mod gathered;
 #[cfg(not(loom))]
 mod guards;
+#[cfg(not(loom))]
+mod loans;
 #[cfg(loom)]
 mod loom;
 #[cfg(loom)]

@@ -197,3 +197,39 @@ fn what_cannot_retire_stays_or_waits_for_the_cache_to_be_emptied() {
         allocator.check_invariants().unwrap();
     }
 }
+
+#[test]
+fn pages_of_an_earlier_form_stay_while_their_stream_works() {
+    let allocator = allocator("tune:auto,expandable_segments:True");
+    let device = allocator.device(DEVICE).unwrap();
+    let (_stays, idle) = (malloc(&allocator, 40), malloc(&allocator, 60));
+    allocator.free(idle).unwrap();
+    device.launch(STREAM, idle, 60 * MIB).unwrap();
+    assert!(change(&allocator, ""));
+    assert_eq!((used(&allocator), allocator.leaked_bytes(DEVICE)), (100, Ok(0)));
+    allocator.tuning(DEVICE).unwrap().give_back().unwrap();
+    assert_eq!((used(&allocator), device.calls(Call::Unmap)), (100, 0), "the work may use it");
+}
+
+#[test]
+fn memory_of_an_earlier_form_goes_back_whenever_it_becomes_idle() {
+    let allocator = allocator("tune:auto");
+    let device = allocator.device(DEVICE).unwrap();
+    // Both heaps have memory in use at the change.
+    let blocks = [512, 40 * MIB].map(|bytes| allocator.malloc(DEVICE, bytes, STREAM).unwrap());
+    assert!(change(&allocator, "expandable_segments:True"));
+    let give_back = || {
+        device.complete(STREAM);
+        // Found idle, and then no longer in use.
+        (0..2).for_each(|_| {
+            allocator.tuning(DEVICE).unwrap().give_back().unwrap();
+            device.complete(STREAM);
+        });
+        used(&allocator)
+    };
+    assert_eq!(give_back(), 42);
+    allocator.free(blocks[1]).unwrap();
+    assert_eq!(give_back(), 2);
+    allocator.free(blocks[0]).unwrap();
+    assert_eq!(give_back(), 0);
+}

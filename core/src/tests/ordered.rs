@@ -222,3 +222,84 @@ fn a_failure_changes_nothing() {
     allocator.free(ptr).unwrap();
     assert_eq!(active(&allocator), 0, "the own stream needs no event");
 }
+
+#[test]
+fn a_block_is_free_once_its_uses_on_all_streams_are_complete() {
+    for config in CONFIGS {
+        for order in [[0, 1], [1, 0]] {
+            let allocator = allocator(config, 1 << 30);
+            let ptr = malloc(&allocator);
+            SIDES.into_iter().for_each(|side| allocator.record_use(ptr, side).unwrap());
+            allocator.free(ptr).unwrap();
+            for (side, active_then) in order.into_iter().zip([40, 0]) {
+                device(&allocator).complete(SIDES[side]);
+                allocator.process_events(DEVICE).unwrap();
+                assert_eq!(active(&allocator), active_then, "{config}, {order:?}");
+            }
+            allocator.check_invariants().unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_order_that_an_unannounced_capture_forbids_fails_no_request() {
+    let of_capture = DeviceError::new(ErrorKind::NotPermittedInCapture, 9);
+    for config in ["", "policy:stitched"] {
+        for is_announced in [true, false] {
+            let allocator = allocator(config, 100 * MIB);
+            let ptr = allocator.malloc(DEVICE, 60 * MIB, STREAM).unwrap();
+            if is_announced {
+                allocator.record_use(ptr, SIDES[0]).unwrap();
+            } else {
+                allocator.record_stream(ptr, SIDES[0]).unwrap();
+            }
+            allocator.free(ptr).unwrap();
+            device(&allocator).fail(Failure { call: Call::OrderBehind, nth: 1, persistent: true, error: of_capture });
+            // Waits for the use instead.
+            allocator.malloc(DEVICE, 60 * MIB, STREAM).unwrap();
+            assert!(config.is_empty() && !is_announced || calls(&allocator, Call::OrderBehind) > 0, "`{config}`");
+            allocator.check_invariants().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_the_allocator_waits_as_the_allocator_would() {
+    for config in CONFIGS {
+        for announce in [Simulated::record_use, Simulated::record_stream] {
+            let allocator = allocator(config, 100 * MIB);
+            // The allocator knows the memory of the device then.
+            assert!(allocator.malloc(DEVICE, 1 << 40, SIDES[1]).is_err());
+            let ptr = allocator.malloc(DEVICE, 60 * MIB, STREAM).unwrap();
+            announce(&allocator, ptr, SIDES[0]).unwrap();
+            allocator.free(ptr).unwrap();
+            let fit = |bytes| allocator.rehearsal(DEVICE).unwrap().would_fit(&[bytes], STREAM).unwrap().served;
+            assert_eq!((fit(90 * MIB), fit(110 * MIB)), (1, 0), "`{config}`");
+            assert_eq!((active(&allocator), calls(&allocator, Call::Wait)), (60, 0), "`{config}`: only tried");
+            allocator.malloc(DEVICE, 90 * MIB, STREAM).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_block_that_a_graph_uses_waits_for_the_end_of_the_capture() {
+    let allocator = allocator("", 1 << 30);
+    let ptr = malloc(&allocator);
+    allocator.record_use(ptr, SIDES[0]).unwrap();
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_capture(DEVICE, pool, Route::Stream(SIDES[1])).unwrap();
+    device(&allocator).set_capturing(SIDES[1], true);
+    allocator.record_use(ptr, SIDES[1]).unwrap();
+    allocator.free(ptr).unwrap();
+    device(&allocator).complete(SIDES[0]);
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!(active(&allocator), 40, "the graph may use it to its end");
+    device(&allocator).set_capturing(SIDES[1], false);
+    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.process_events(DEVICE).unwrap();
+    SIDES.into_iter().for_each(|side| device(&allocator).complete(side));
+    device(&allocator).complete(STREAM);
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!(active(&allocator), 0);
+    allocator.check_invariants().unwrap();
+}

@@ -1,9 +1,10 @@
 //! States taken over from snapshots.
 
 use crate::allocator::Allocator;
+use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, Outstanding, SimulatedDevice};
-use crate::device::{DeviceError, ErrorKind};
+use crate::device::{DeviceError, ErrorKind, Segments};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route};
 use crate::snapshot::{BlockState, SnapshotSegment};
@@ -145,6 +146,13 @@ fn what_contradicts_itself_or_the_device_is_refused() {
     assert_eq!(refused(&|s| s[0].total_size += 512), "the blocks do not tile their segment");
     assert_eq!(refused(&|s| s[0].blocks.clear()), "the blocks do not tile their segment");
     assert_eq!(refused(&|s| s[0].blocks[0].size += 1), "a block's size is no multiple of the unit");
+    assert_eq!(refused(&|s| s[0].blocks[0].size = 0), "a block's size is no multiple of the unit");
+    assert_eq!(refused(&|s| s[0].address = DevicePtr(0)), "a segment's address is not aligned");
+    let nothing = |s: &mut Vec<SnapshotSegment>| {
+        s[0].total_size = 0;
+        s[0].blocks.clear();
+    };
+    assert_eq!(refused(&nothing), "the blocks do not tile their segment");
     assert_eq!(refused(&|s| s[0].stream = StreamId(u64::MAX)), "the stream number u64::MAX is reserved");
     assert_eq!(refused(&|s| s[0].address.0 += 1), "a segment's address is not aligned");
     let split = |s: &mut Vec<SnapshotSegment>| {
@@ -285,6 +293,7 @@ fn a_block_is_placed_only_in_free_memory_of_its_pool() {
     );
     assert_eq!(allocator.malloc_at(PoolId::DEFAULT, behind, 100, 100), refused(unit));
     assert_eq!(allocator.malloc_at(PoolId::DEFAULT, behind, 512, 513), refused(unit));
+    assert_eq!(allocator.malloc_at(PoolId::DEFAULT, behind, 0, 0), refused(unit));
     assert!(matches!(
         allocator.malloc_at(PoolId::DEFAULT, DevicePtr(512), MIB, MIB),
         Err(Error::InvalidPointer { .. })
@@ -294,4 +303,43 @@ fn a_block_is_placed_only_in_free_memory_of_its_pool() {
     allocator.free(behind).unwrap();
     allocator.free(block).unwrap();
     assert_eq!(allocator.stats(DEVICE).unwrap().get("inactive_split_bytes.all.current"), Some(0));
+}
+
+#[test]
+fn a_part_of_an_expandable_segment_is_whole_granules_and_a_block_may_be_as_large_as_its_request() {
+    let config = "expandable_segments:True";
+    let original = allocator(config);
+    let blocks = [512, 20 * MIB, 40 * MIB].map(|bytes| original.malloc(DEVICE, bytes, StreamId(1)).unwrap());
+    let segments = sorted(&original);
+    let again = restored(config, &segments).unwrap();
+    assert_eq!(sorted(&again), segments);
+    assert!(blocks.iter().all(|&block| again.free(block).is_ok()));
+    let shorter = |s: &mut SnapshotSegment| {
+        s.total_size -= 512;
+        let last = s.blocks.last_mut().unwrap();
+        last.size -= 512;
+        last.requested_size = last.requested_size.min(last.size);
+    };
+    for number in 0..segments.len() {
+        let mut changed = segments.clone();
+        shorter(&mut changed[number]);
+        let why = "a part of an expandable segment does not begin and end on granules";
+        assert_eq!(restored(config, &changed).map(|_| ()), Err(Error::SnapshotRefused(why)));
+    }
+}
+
+#[test]
+fn a_part_of_an_expandable_segment_may_fill_its_addresses_and_not_exceed_them() {
+    let config = |part: &str| std::format!("expandable_segments:True,expandable_segments_reserve:{part}");
+    let original = allocator(&config("0.25"));
+    let quarter = original.device(DEVICE).unwrap().memory_info().unwrap().total / 4;
+    assert_eq!(original.forecast(DEVICE, quarter, StreamId(1)), Ok(Forecast::Expand));
+    original.malloc(DEVICE, quarter, StreamId(1)).unwrap();
+    let outstanding = original.device(DEVICE).unwrap().outstanding();
+    assert_eq!((outstanding.segments, outstanding.reservations), (0, 1));
+    let segments = sorted(&original);
+    assert_eq!(sorted(&restored(&config("0.25"), &segments).unwrap()), segments);
+    let why = "a part of an expandable segment does not begin and end on granules";
+    let refused = restored(&config("0.125"), &segments).map(|_| ());
+    assert_eq!(refused, Err(Error::SnapshotRefused(why)));
 }

@@ -212,6 +212,25 @@ fn a_wake_and_a_commit_get_free_memory_of_tags_down_to_low() {
 }
 
 #[test]
+fn a_wake_leaves_other_caches_where_a_tag_has_given_enough() {
+    let allocator = allocator("");
+    allocator.set_limit(DEVICE, Some(220 * MIB)).unwrap();
+    let a = limited(&allocator, A, TagLimits { low: 40 * MIB, ..TagLimits::NONE });
+    let b = pool_of(&allocator, B);
+    let block = malloc_in(&allocator, b, 60 * MIB, ONE).unwrap();
+    let parking = allocator.parking(DEVICE).unwrap();
+    parking.park(ParkTarget::Tag(B), ParkMode::Keep, ParkOrder::Device).unwrap();
+    cache(&allocator, a, 9);
+    let untagged = malloc(&allocator, 20 * MIB).unwrap();
+    allocator.free(untagged).unwrap();
+    parking.wake(ParkTarget::Tag(B)).unwrap();
+    assert_eq!((charges(&allocator), device(&allocator).used()), ([140, 60], 220 * MIB));
+    assert_eq!(malloc(&allocator, 20 * MIB), Ok(untagged));
+    allocator.free(block).unwrap();
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
 fn pages_of_a_tag_with_clear_are_zeroes_before_others_have_them() {
     const NINES: u64 = 0x0909_0909_0909_0909;
     for (clear, is_told, left) in [(true, true, 0), (true, false, 0), (false, true, NINES)] {
