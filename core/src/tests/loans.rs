@@ -99,7 +99,7 @@ fn a_peak_counts_what_a_heap_grew_by_for_a_moment() {
 }
 
 #[test]
-fn small_and_large_requests_of_a_stream_share_its_free_memory_and_those_of_a_pool_do_not() {
+fn small_and_large_requests_share_free_memory_outside_of_private_pools() {
     for [first, second] in [[512, 3 * MIB / 2], [3 * MIB / 2, 512]] {
         for private in [false, true] {
             let allocator = allocator("policy:stitched", SimulatedDevice::new(1 << 30));
@@ -121,7 +121,7 @@ fn small_and_large_requests_of_a_stream_share_its_free_memory_and_those_of_a_poo
 }
 
 #[test]
-fn a_failed_wait_for_pages_that_have_moved_is_told_unless_a_capture_forbids_the_wait() {
+fn a_failed_wait_for_moved_pages_is_told_unless_a_capture_forbids_it() {
     for (kind, is_told) in [(ErrorKind::Other, true), (ErrorKind::NotPermittedInCapture, false)] {
         let allocator = allocator("policy:stitched", SimulatedDevice::new(1 << 30));
         allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();

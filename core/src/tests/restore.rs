@@ -306,7 +306,7 @@ fn a_block_is_placed_only_in_free_memory_of_its_pool() {
 }
 
 #[test]
-fn a_part_of_an_expandable_segment_is_whole_granules_and_a_block_may_be_as_large_as_its_request() {
+fn parts_of_expandable_segments_are_whole_granules() {
     let config = "expandable_segments:True";
     let original = allocator(config);
     let blocks = [512, 20 * MIB, 40 * MIB].map(|bytes| original.malloc(DEVICE, bytes, StreamId(1)).unwrap());
