@@ -416,12 +416,13 @@ mod tests {
 
     #[test]
     fn what_refused_the_block_is_told_to_the_very_byte() {
+        type Change = fn(&mut OutOfMemory);
         const RULES: &str = ", which the rules for oversize blocks reserve for larger requests.";
         const ELSEWHERE: &str = " Another stream or pool has a free block of 100 MiB, part of a segment that is in use";
         const PENDING: &str = " 1 MiB are freed but still in use on other streams";
         const LIMIT: &str = " The memory limit leaves 100 MiB to allocate.";
         const DEVICE: &str = " The device would not give 100 MiB more.";
-        let cases: [(fn(&mut OutOfMemory), &[&str]); 7] = [
+        let cases: [(Change, &[&str]); 7] = [
             (|_| (), &[DEVICE]),
             (|report| (report.largest_free, report.largest_free_elsewhere) = (100 * MIB - 1, 100 * MIB - 1), &[DEVICE]),
             (|report| report.largest_free = 100 * MIB, &[RULES, DEVICE]),
