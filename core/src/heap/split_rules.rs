@@ -180,7 +180,8 @@ impl Rules {
     /// Whether the rules are *plain*: every free block may serve every request that fits, no block is oversize, and a rest is split off
     /// whatever the size of the request. Blocks lie in whole segments, and do not age.
     pub(crate) fn are_plain(&self) -> bool {
-        let refuses = self.refuse_from != u64::MAX || self.max_split != u64::MAX;
+        // An oversize block is refused to smaller requests, so `max_split` is not asked for.
+        let refuses = self.refuse_from != u64::MAX;
         let splits = self.ample_rest == 0 && self.whole_from == u64::MAX;
         splits && !refuses && !self.ages && !self.source.maps_pages()
     }
@@ -235,5 +236,109 @@ impl Rules {
     #[inline]
     pub(crate) fn is_oversize(&self, size: u64) -> bool {
         size >= self.max_split
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::slot_table::{NONE, Vacant};
+    use crate::units::MIB;
+
+    fn rules(config: &str, kind: PoolKind, source: Source) -> Rules {
+        Rules::new(&Config::parse(config).unwrap(), kind, false, source)
+    }
+
+    fn large(config: &str) -> Rules {
+        rules(config, PoolKind::Large, Source::Device)
+    }
+
+    /// A free block: a whole segment, or a part.
+    fn block(size: u64, is_part: bool) -> BlockEntry {
+        BlockEntry { size, next: if is_part { 1 } else { NONE }, ..BlockEntry::vacant(NONE) }
+    }
+
+    #[test]
+    fn any_rule_beyond_a_smallest_rest_makes_rules_that_are_not_plain() {
+        let plain = large("");
+        assert!(plain.are_plain() && rules("", PoolKind::Small, Source::Host).are_plain());
+        let special = [
+            Rules { ages: true, ..plain },
+            Rules { source: Source::Expandable, ..plain },
+            Rules { source: Source::Stitched, ..plain },
+            Rules { ample_rest: 512, ..plain },
+            Rules { whole_from: 1 << 40, ..plain },
+            Rules { refuse_from: 1 << 40, ..plain },
+            plain.in_pool(PoolOptions { no_split: true, ..PoolOptions::default() }),
+            large("max_split_size_mb:64"),
+            rules("max_split_size_mb:64", PoolKind::Small, Source::Device),
+            large("compact:0.1"),
+            large("policy:bfc"),
+        ];
+        for rules in special {
+            assert!(!rules.are_plain(), "{rules:?}");
+        }
+    }
+
+    #[test]
+    fn compact_is_in_force_for_large_blocks_of_whole_segments() {
+        let of = |config: &str| (large(config).compact, large(config).refuse_from);
+        assert_eq!(of(""), (Compacting::No, u64::MAX));
+        assert_eq!(of("max_split_size_mb:64"), (Compacting::No, 64 * MIB));
+        assert_eq!(of("compact:0.1"), (Compacting::Shared, LARGE_SEGMENT + 1));
+        assert_eq!(of("compact:0.9"), (Compacting::Shared, LARGE_SEGMENT + 1));
+        assert_eq!(of("compact:0.9,large_segment_size_mb:32").1, 32 * MIB + 1);
+        let exact = |budget| of(&std::format!("compact:{budget},exact_segments:True")).0;
+        assert_eq!(["0.0", "0.1", "0.24"].map(exact), [Compacting::Exact; 3]);
+        assert_eq!(["0.25", "0.5"].map(exact), [Compacting::Whole; 2]);
+        assert!(of("compact:0.1,exact_segments:True").1 <= SMALL_MAX + 1);
+        for (kind, source) in [(PoolKind::Small, Source::Device), (PoolKind::Large, Source::Expandable)] {
+            assert_eq!(rules("compact:0.1", kind, source).compact, Compacting::No, "{kind:?}, {source:?}");
+        }
+        // A budget kept under a policy that has none.
+        let mut config = Config::parse("policy:bfc").unwrap();
+        config.set_compact(Some(0.1)).unwrap();
+        assert_eq!(Rules::new(&config, PoolKind::Large, false, Source::Device).compact, Compacting::No);
+    }
+
+    #[test]
+    fn an_oversize_block_serves_an_oversize_request_with_less_to_lose_than_the_rounding() {
+        let rules = large("max_split_size_mb:32,max_non_split_rounding_mb:24");
+        let refuses = |block: u64, size: u64| rules.refuse_oversize(block, size);
+        assert!(!refuses(32 * MIB - 512, 2 * MIB), "not oversize");
+        assert!(refuses(32 * MIB, 32 * MIB - 512), "kept for oversize requests");
+        assert!(!refuses(32 * MIB, 32 * MIB));
+        assert!(!refuses(56 * MIB - 512, 32 * MIB));
+        assert!(refuses(56 * MIB, 32 * MIB));
+    }
+
+    #[test]
+    fn compact_refuses_whole_segments_with_too_much_to_lose() {
+        let shared = large("compact:0.1");
+        assert!(!shared.refuse(&block(20 * MIB, false), 2 * MIB), "a segment for several blocks");
+        assert!(!shared.refuse(&block(30 * MIB, true), 2 * MIB), "cut already");
+        assert!(shared.refuse(&block(20 * MIB + 512, false), 2 * MIB));
+        assert!(!shared.refuse(&block(30 * MIB, false), 24 * MIB));
+        assert!(shared.refuse(&block(30 * MIB + 512, false), 24 * MIB));
+        let exact = large("compact:0.1,exact_segments:True");
+        assert!(!exact.refuse(&block(129 * MIB, false), 128 * MIB));
+        assert!(exact.refuse(&block(129 * MIB + 512, false), 128 * MIB));
+        assert!(exact.refuse(&block(20 * MIB, false), 2 * MIB), "each segment is of one block");
+        // A rest that would be split off is measured as under a small budget, and another one by a quarter.
+        let whole = large("compact:0.5,exact_segments:True");
+        assert!(!whole.refuse(&block(258 * MIB, false), 256 * MIB));
+        assert!(whole.refuse(&block(258 * MIB + 512, false), 256 * MIB));
+        assert!(!whole.refuse(&block(5 * MIB, false), 4 * MIB));
+        assert!(whole.refuse(&block(3 * MIB + 512, false), 2 * MIB));
+    }
+
+    #[test]
+    fn a_rest_is_split_off_a_supplied_segment_as_where_segments_expand() {
+        let splits = |config: &str, source, rest| rules(config, PoolKind::Large, source).should_split(rest, 2 * MIB);
+        let expandable = "expandable_segments:True";
+        assert!(splits(expandable, Source::Host, UNIT) && splits(expandable, Source::Expandable, UNIT));
+        for source in [Source::Host, Source::Device] {
+            assert!(!splits("", source, SMALL_MAX) && splits("", source, SMALL_MAX + 512));
+        }
     }
 }
