@@ -265,14 +265,11 @@ impl<S: Storage> EventQueues<S> {
         let (first, next) = (entry.head, self.waits[last].next);
         self.waits[last].next = NONE;
         self.queues[queue].head = next;
-        let mut at = first;
-        while at != NONE {
-            if let Some(event) = self.waits[at].event.take() {
-                self.queues[queue].events -= 1;
-                self.events.end(Some(event));
-            }
-            at = self.waits[at].next;
-        }
+        // Without an event in the queue a question or a first recording begins, and what comes later lies behind `last`.
+        debug_assert!(
+            self.waits.chain(first, |wait| wait.next).all(|(_, wait)| wait.event.is_none()),
+            "nothing has an event"
+        );
         self.queues[queue].open = self.open_from(next);
         first
     }
@@ -443,5 +440,168 @@ impl<S: Storage> EventQueues<S> {
     /// Returns whether any event is pending.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waits.len() > 0
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::Growable;
+    use std::vec::Vec;
+
+    const HEAP: u32 = 3;
+    const ONE: StreamId = StreamId(1);
+    const TWO: StreamId = StreamId(2);
+
+    type Queues = EventQueues<Growable>;
+
+    /// Lends an event of the queues, for a fence.
+    fn fence(queues: &mut Queues, stream: StreamId) -> Fence {
+        let (number, event) = queues.events.lend().unwrap();
+        Fence { stream, number, event: event.unwrap_or(Event(number)) }
+    }
+
+    fn push(queues: &mut Queues, stream: StreamId, block: u32) {
+        let fence = fence(queues, stream);
+        queues.push(fence, HEAP, block).unwrap();
+    }
+
+    /// Adds a block without an event. Returns the queue if an event is due.
+    fn gather(queues: &mut Queues, stream: StreamId, block: u32) -> Option<usize> {
+        queues.gather(stream, HEAP, block).unwrap()
+    }
+
+    fn record(queues: &mut Queues, queue: usize) {
+        let DueRecording { stream, .. } = queues.begin_recording(queue).unwrap();
+        let fence = fence(queues, stream);
+        queues.finish_recording(queue, Some(fence));
+    }
+
+    /// The blocks covered by the first event of a queue, which is complete.
+    fn complete(queues: &mut Queues, queue: usize) -> Vec<u32> {
+        queues.begin_poll(queue).unwrap();
+        let first = queues.finish_poll(queue, |_| true);
+        finished(queues, first)
+    }
+
+    fn finished(queues: &mut Queues, mut first: u32) -> Vec<u32> {
+        let mut blocks = Vec::new();
+        while first != NONE {
+            blocks.extend(queues.take_finished(&mut first).into_iter().map(|(_, block)| block));
+        }
+        blocks
+    }
+
+    #[test]
+    fn each_stream_has_a_queue_and_an_empty_one_serves_another_stream() {
+        let mut queues = Queues::default();
+        let (one, two) = (gather(&mut queues, ONE, 10).unwrap(), gather(&mut queues, TWO, 20).unwrap());
+        assert_ne!(one, two);
+        record(&mut queues, one);
+        assert_eq!(complete(&mut queues, one), [10]);
+        assert_eq!(queues.next_queue(0, None), Some(two), "a queue without blocks is none to look at");
+        assert_eq!(gather(&mut queues, StreamId(9), 90), Some(one));
+    }
+
+    #[test]
+    fn an_event_is_due_for_the_first_block_and_for_each_16_behind_an_event() {
+        let mut queues = Queues::default();
+        let queue = gather(&mut queues, ONE, 0).unwrap();
+        record(&mut queues, queue);
+        assert_eq!(queues.next_open(0, None), None, "the event covers the block");
+        assert!(queues.begin_recording(queue).is_none());
+        for block in 1..GATHER {
+            assert_eq!(gather(&mut queues, ONE, block), None);
+        }
+        assert_eq!(gather(&mut queues, ONE, GATHER), Some(queue));
+        assert_eq!(queues.next_open(0, None), Some(queue));
+        // Blocks that come during the recording stay open: the event may stand before them.
+        queues.begin_recording(queue).unwrap();
+        assert!(queues.is_recording(queue) && queues.is_at_work());
+        assert!(queues.begin_recording(queue).is_none(), "another thread records");
+        (100..103).for_each(|block| assert_eq!(gather(&mut queues, ONE, block), None));
+        let fence = fence(&mut queues, ONE);
+        queues.finish_recording(queue, Some(fence));
+        assert!(!queues.is_recording(queue) && !queues.is_at_work());
+        assert_eq!((queues.queues[queue].open, queues.queues[queue].events), (3, 2));
+        assert_eq!(complete(&mut queues, queue), [0]);
+        assert_eq!(complete(&mut queues, queue), (1..=GATHER).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_quick_stream_has_its_event_when_a_request_wants_it() {
+        let mut queues = Queues::default();
+        let queue = gather(&mut queues, ONE, 1).unwrap();
+        record(&mut queues, queue);
+        queues.note_quick(queue, true);
+        assert_eq!(complete(&mut queues, queue), [1]);
+        assert_eq!(gather(&mut queues, ONE, 2), None, "also after the queue was empty");
+        queues.note_quick(queue, false);
+        assert_eq!(gather(&mut queues, ONE, 3), Some(queue));
+    }
+
+    #[test]
+    fn a_stream_is_asked_whether_idle_if_nothing_else_is_known_of_it() {
+        let mut queues = Queues::default();
+        let queue = gather(&mut queues, ONE, 1).unwrap();
+        assert_eq!(queues.begin_question(queue, 2), None, "too few blocks");
+        queues.begin_recording(queue).unwrap();
+        assert_eq!(queues.begin_question(queue, 1), None, "another thread records");
+        queues.finish_recording(queue, None);
+        assert_eq!(queues.begin_question(queue, 1), Some(ONE));
+        assert!(queues.is_at_work());
+        assert_eq!(queues.begin_question(queue, 1), None, "another thread asks");
+        gather(&mut queues, ONE, 2);
+        let first = queues.finish_question(queue, Some(true));
+        assert_eq!(finished(&mut queues, first), [1], "block 2 came later");
+        assert_eq!((queues.queues[queue].open, queues.queues[queue].events), (1, 0));
+        push(&mut queues, ONE, 3);
+        gather(&mut queues, ONE, 4);
+        assert_eq!(queues.begin_question(queue, 1), None, "the event may keep the stream busy alone");
+        queues.begin_poll(queue).unwrap();
+        assert!(queues.is_at_work(), "a poll");
+        queues.finish_poll(queue, |_| true);
+        assert_eq!(queues.begin_question(queue, 1), Some(ONE));
+        assert_eq!(queues.finish_question(queue, Some(false)), NONE);
+        assert_eq!(queues.begin_question(queue, 1), None, "there is little hope");
+    }
+
+    #[test]
+    fn a_cancelled_wait_leaves_its_event_to_the_blocks_that_the_event_covers() {
+        let mut queues = Queues::default();
+        let queue = gather(&mut queues, ONE, 1).unwrap();
+        gather(&mut queues, ONE, 2);
+        gather(&mut queues, ONE, 3);
+        record(&mut queues, queue);
+        assert_eq!(queues.cancel(HEAP, 3), 1);
+        assert_eq!(queues.cancel(HEAP, 1), 1, "no event of its own");
+        assert_eq!((queues.queues[queue].open, queues.queues[queue].events), (0, 1));
+        assert_eq!(complete(&mut queues, queue), [2]);
+        // Each block has an event: the event of a cancelled one ends.
+        push(&mut queues, ONE, 4);
+        push(&mut queues, ONE, 5);
+        assert_eq!(queues.cancel(HEAP, 5), 1);
+        assert_eq!(queues.queues[queue].events, 1);
+        assert_eq!(queues.cancel(HEAP, 4), 1);
+        assert_eq!(queues.queues[queue].events, 0);
+        assert!([queues.events.take_idle(), queues.events.take_idle()].iter().all(Option::is_some));
+        assert!(!queues.is_waiting());
+        // A block whose event is being recorded takes no other.
+        let queue = gather(&mut queues, ONE, 6).unwrap();
+        queues.begin_recording(queue).unwrap();
+        push(&mut queues, ONE, 7);
+        assert_eq!((queues.cancel(HEAP, 6), queues.cancel(HEAP, 7)), (0, 1));
+        assert_eq!(queues.queues[queue].events, 0);
+        let fence = fence(&mut queues, ONE);
+        queues.finish_recording(queue, Some(fence));
+        assert_eq!(complete(&mut queues, queue), [6]);
+        // The first block, while the event of another one is being recorded.
+        push(&mut queues, TWO, 8);
+        let queue = queues.next_queue(0, None).unwrap();
+        gather(&mut queues, TWO, 9);
+        queues.begin_recording(queue).unwrap();
+        assert_eq!((queues.cancel(HEAP, 8), queues.queues[queue].events), (1, 0));
+        queues.finish_recording(queue, None);
+        assert_eq!(queues.queues[queue].open, 1);
     }
 }
