@@ -35,3 +35,20 @@ pub(crate) const fn bin_of(size: u64) -> usize {
 pub(crate) const fn bin(size: u64) -> u16 {
     bin_of(size) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_size_has_a_bin_alone_and_a_larger_one_shares_a_64th_of_an_octave() {
+        for units in 1..EXACT {
+            assert_eq!(bin_of(units * GRAIN) as u64, units);
+        }
+        for (shift, step) in (1..44).flat_map(|shift| (64..128).map(move |step| (shift, step))) {
+            let (first, next) = ((step << shift) * GRAIN, ((step + 1) << shift) * GRAIN);
+            assert_eq!(bin_of(next - 1), bin_of(first), "{step} << {shift} units");
+            assert_eq!(bin_of(next), bin_of(first) + 1, "{step} << {shift} units");
+        }
+    }
+}

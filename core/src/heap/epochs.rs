@@ -53,3 +53,21 @@ impl Epochs {
         if self.unfinished > 0 { self.last } else { 0 }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_epoch_is_told_until_the_last_one_has_ended() {
+        let mut epochs = Epochs::default();
+        assert_eq!(epochs.newest(), 0);
+        (1..=u64::from(MAX_UNFINISHED)).for_each(|stamp| epochs.begin(stamp * 10));
+        assert!(!epochs.has_room());
+        for _ in 0..MAX_UNFINISHED {
+            assert_eq!(epochs.newest(), u64::from(MAX_UNFINISHED) * 10);
+            epochs.end();
+        }
+        assert_eq!((epochs.newest(), epochs.has_room()), (0, true));
+    }
+}

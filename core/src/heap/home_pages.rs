@@ -276,3 +276,47 @@ impl StaleList {
         Some((block, page))
     }
 }
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::Growable;
+    use std::vec::Vec;
+
+    /// Pages at 10 to 13, 14 and 15, and 20 to 23.
+    fn pages() -> HomePages<Growable> {
+        let mut pages = HomePages::default();
+        pages.make_room(3).unwrap();
+        [(10, 4), (14, 2), (20, 4)].into_iter().for_each(|(at, bytes)| pages.insert(HomePage::new(at, bytes, 0)));
+        pages
+    }
+
+    #[test]
+    fn an_address_is_on_the_page_around_it_or_on_none() {
+        let pages = pages();
+        let on = [9, 10, 13, 14, 15, 16, 19, 20, 23, 24].map(|address| pages.containing(address).map(|page| page.at));
+        let none = None;
+        assert_eq!(on, [none, Some(10), Some(10), Some(14), Some(14), none, none, Some(20), Some(20), none]);
+    }
+
+    #[test]
+    fn every_page_is_visited_and_no_removed_one() {
+        let mut pages = pages();
+        pages.remove(14);
+        let mut visited = Vec::new();
+        pages.for_each(|page| visited.push((page.at, page.bytes)));
+        visited.sort_unstable();
+        assert_eq!(visited, [(10, 4), (20, 4)]);
+    }
+
+    #[test]
+    fn pages_with_a_byte_in_the_range_stay_mapped_and_no_others() {
+        for (begin, end, stay) in [(13, 14, 1..2), (14, 20, 2..3), (11, 21, 1..4), (16, 20, 0..0), (15, 16, 2..3)] {
+            let mut pages = pages();
+            pages.keep_mapped(begin, end);
+            let stays = [10, 14, 20].map(|at| pages.from(at).unwrap().stays == Stays::Parking);
+            let expected = [1, 2, 3].map(|number| stay.contains(&number));
+            assert_eq!(stays, expected, "from {begin} to {end}");
+        }
+    }
+}

@@ -47,6 +47,8 @@ mod staying;
 pub(crate) mod stitched;
 pub(crate) mod suballoc;
 mod suballocated;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;
 pub(crate) mod uses;
 
 /// The result of an operation on counters.
