@@ -503,4 +503,117 @@ mod tests {
         // Next to a gap already.
         assert_eq!(fixture.take(2), first(&[2]), "no other page is free");
     }
+
+    impl Fixture {
+        /// Takes one page, and leaves unmapped addresses in its place.
+        fn unmap(&mut self) -> u64 {
+            let taken = self.take(1);
+            let mut heap = PagedHeap(&mut self.heap);
+            let (block, ..) = heap.take_stale(u64::MAX).unwrap();
+            heap.finish_stale(block);
+            taken[0]
+        }
+
+        /// Holds room for so many pages. Returns the first address to map, the bytes to map, and the bytes held.
+        fn hold(&mut self, pages: u64) -> (u64, u64, u64) {
+            self.heap.make_room().unwrap();
+            let held = PagedHeap(&mut self.heap).hold_room(pages * STEP, 0).unwrap();
+            let at = PagedHeap(&mut self.heap).place_in(held, held.needed).0;
+            PagedHeap(&mut self.heap).release_room(held, false);
+            (at, held.needed, held.room)
+        }
+
+        fn lacking(&mut self, pages: u64) -> Option<Lacking> {
+            PagedHeap(&mut self.heap).lacking(pages * STEP)
+        }
+    }
+
+    #[test]
+    fn a_request_uses_the_free_pages_beside_a_gap_and_holds_no_more_than_it_lacks() {
+        let mut fixture = Fixture::new();
+        fixture.map(FIRST, 8);
+        let page = |number: u64| FIRST + number * STEP;
+        // Without a gap, the end of the range serves, with the free page before it.
+        assert_eq!(fixture.hold(2), (page(8), 2 * STEP, 2 * STEP));
+        fixture.free(&[page(7)]);
+        assert_eq!(fixture.hold(3), (page(8), 2 * STEP, 2 * STEP));
+        assert_eq!(fixture.lacking(3), Some(Lacking { needed: 2 * STEP, beside: STEP }));
+        assert_eq!(fixture.lacking(63), None, "no range has the addresses");
+        assert_eq!(fixture.heap.malloc(STEP, STEP, &fixture.counters).unwrap().unwrap().value.0, page(7));
+        // A gap as good as the end of the range comes second.
+        fixture.free(&[page(3)]);
+        assert_eq!(fixture.unmap(), page(3));
+        assert_eq!(fixture.hold(1), (page(8), STEP, STEP));
+        // With free pages on both sides it is better, and the whole of it is used.
+        fixture.free(&[page(2), page(4)]);
+        assert_eq!(fixture.lacking(3), Some(Lacking { needed: STEP, beside: 2 * STEP }));
+        assert_eq!(fixture.hold(3), (page(3), STEP, STEP));
+        fixture.heap.make_room().unwrap();
+        let held = PagedHeap(&mut fixture.heap).hold_room(3 * STEP, 0).unwrap();
+        fixture.heap.sets.pages.make_room(1).unwrap();
+        fixture.heap.sets.pages.insert(HomePage::new(page(3), STEP, 99));
+        PagedHeap(&mut fixture.heap).extend(held, STEP, &fixture.counters);
+        fixture.heap.check_invariants(&fixture.counters).unwrap();
+        assert_eq!(fixture.heap.malloc(3 * STEP, 3 * STEP, &fixture.counters).unwrap().unwrap().value.0, page(2));
+    }
+
+    #[test]
+    fn of_equal_places_the_end_of_the_newest_range_serves() {
+        let mut fixture = Fixture::new();
+        fixture.map(SECOND, 2);
+        fixture.map(FIRST, 2);
+        assert_eq!(fixture.hold(1), (FIRST + 2 * STEP, STEP, STEP));
+        // With a free page before it, the end of the other range has less to map.
+        fixture.free(&[SECOND + STEP]);
+        assert_eq!(fixture.hold(2), (SECOND + 2 * STEP, STEP, STEP));
+    }
+
+    #[test]
+    fn whole_runs_move_the_shortest_first_and_one_after_another() {
+        let mut fixture = Fixture::new();
+        fixture.map(FIRST, 3);
+        fixture.map(SECOND, 2);
+        fixture.free(&[FIRST, FIRST + STEP, FIRST + 2 * STEP, SECOND, SECOND + STEP]);
+        let taken = fixture.take(4);
+        assert_eq!(taken, [SECOND + STEP, SECOND, FIRST + 2 * STEP, FIRST + STEP]);
+    }
+
+    #[test]
+    fn pages_are_ranked_in_the_order_in_which_they_move() {
+        // Addresses of which few bits differ.
+        const HIGH: u64 = 1 << 47;
+        let mut fixture = Fixture::new();
+        fixture.map(HIGH, 14);
+        fixture.free(&[1, 3, 5, 6, 8, 10, 12, 13].map(|page| HIGH + page * STEP));
+        let mut ranked = Vec::new();
+        let mut block = fixture.heap.sets.free.first();
+        while let Some(free) = block {
+            let BlockEntry { addr, size, .. } = fixture.heap.blocks[free];
+            let pages = fixture.heap.sets.pages.within(addr, addr + size);
+            ranked.extend(pages.map(|page| (fixture.heap.blocks.order_of_page(free, page.at), page.at)));
+            block = fixture.heap.sets.free.next(free, fixture.heap.blocks.entries());
+        }
+        ranked.sort_unstable();
+        let ranks = ranked.iter().map(|&(rank, _)| rank).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(ranks.len(), ranked.len(), "no two pages have a rank");
+        assert_eq!(fixture.take(8), ranked.into_iter().map(|(_, at)| at).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn pages_are_lent_and_whole_segments_and_blocks_that_rules_refuse_are_not() {
+        let mut fixture = Fixture::new();
+        fixture.map(FIRST, 2);
+        fixture.free(&[FIRST, FIRST + STEP]);
+        let lendable = |fixture: &mut Fixture, bytes| PagedHeap(&mut fixture.heap).lendable(bytes);
+        assert_eq!(lendable(&mut fixture, STEP), Some(2 * STEP));
+        assert_eq!(lendable(&mut fixture, 3 * STEP), None);
+        fixture.heap.rules.refuse_from = 2 * STEP;
+        assert_eq!(lendable(&mut fixture, STEP), None);
+        fixture.heap.rules.refuse_from = 2 * STEP + 1;
+        assert_eq!(lendable(&mut fixture, STEP), Some(2 * STEP));
+        fixture.heap.rules.refuse_from = u64::MAX;
+        fixture.heap.make_room_for_segment(10 * STEP, STEP).unwrap();
+        fixture.heap.add_segment(DevicePtr(SECOND), 10 * STEP, STEP, &fixture.counters);
+        assert_eq!(lendable(&mut fixture, 3 * STEP), None, "the only block so long is of a segment");
+    }
 }
