@@ -66,6 +66,19 @@ fn requests_are_rounded_to_powers_of_two_and_midpoints() {
 }
 
 #[test]
+fn behind_the_last_free_object_of_a_word_the_next_may_be_anywhere_in_a_later_one() {
+    let mut slabs = slabs();
+    add(&mut slabs, 0, 512);
+    let number = |(segment, offset): (u32, u64)| (segment, offset / 512);
+    assert!((0..200).all(|object| number(take(&mut slabs, 512)) == (0, object)));
+    let freed = [3, 70, 139];
+    freed.iter().for_each(|&object| give(&mut slabs, (0, object * 512), 512));
+    for object in freed.into_iter().chain([200, 201]) {
+        assert_eq!(number(take(&mut slabs, 512)), (0, object));
+    }
+}
+
+#[test]
 fn every_request_gets_the_smallest_class_that_suffices() {
     let classes = classes();
     for bytes in 1..=LARGEST_MAX {

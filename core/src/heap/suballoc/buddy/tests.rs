@@ -37,10 +37,11 @@ fn piece(addr: u64, segment: u32) -> SubBlock {
     SubBlock { addr, segment, number: NONE }
 }
 
-/// Takes a piece of segment 0. Returns the piece's offset.
+/// Takes a piece of segment 0, as foretold. Returns the piece's offset.
 fn take(buddies: &mut Buddies<Growable>, size: u64) -> u64 {
+    let foretold = buddies.peek(size);
     let SubBlock { addr, segment, .. } = buddies.take_told(size).unwrap_or_default().expect("a block that fits");
-    assert_eq!((segment, buddies.check()), (0, Ok(())));
+    assert_eq!((foretold, segment, buddies.check()), (Some(addr), 0, Ok(())));
     addr - BASE
 }
 
@@ -64,6 +65,37 @@ fn requests_round_to_powers_of_two() {
     }
     assert_eq!(round(MAX_REQUEST - 1), MAX_REQUEST);
     assert_eq!([KIB, MIB, 2 * MIB].map(|size| buddies.segment_bytes(size)), [MIB, MIB, 2 * MIB]);
+}
+
+#[test]
+fn the_rest_of_a_split_serves_before_equal_blocks_behind_it() {
+    let mut all = buddies::<Growable>(16 * KIB);
+    assert_eq!(obtain(&mut all, 0, BASE, KIB), Some(16 * KIB));
+    assert_eq!([4, 4, 4, 2, 2].map(|kib| take(&mut all, kib * KIB) / KIB), [0, 4, 8, 12, 14]);
+    assert_eq!(all.peek(KIB), None);
+    give(&mut all, 0, 4 * KIB);
+    assert_eq!(take(&mut all, KIB), 0);
+    give(&mut all, 14 * KIB, 2 * KIB);
+    assert_eq!(map(&all), [(1, 1), (2, 2), (14, 2)]);
+    assert_eq!([2, 2, 1].map(|kib| take(&mut all, kib * KIB) / KIB), [2, 14, 1]);
+}
+
+#[test]
+fn blocks_freed_in_one_word_and_in_several_serve_from_the_lowest_on() {
+    // 64 leaves are a word, and 4096 are 64 words.
+    let mut all = buddies::<Growable>(64 * KIB);
+    assert_eq!(obtain(&mut all, 0, BASE, KIB), Some(64 * KIB));
+    assert_eq!([(); 6].map(|()| take(&mut all, KIB) / KIB), [0, 1, 2, 3, 4, 5]);
+    [0, 2, 4].iter().for_each(|kib| give(&mut all, kib * KIB, KIB));
+    assert_eq!([(); 3].map(|()| take(&mut all, KIB) / KIB), [0, 2, 4]);
+    let mut all = buddies::<Growable>(4096 * KIB);
+    assert_eq!(obtain(&mut all, 0, BASE, KIB), Some(4096 * KIB));
+    let words = [0, 64, 128];
+    for word in words {
+        assert_eq!([1, 1, 2, 4, 8, 16, 32].map(|kib| take(&mut all, kib * KIB) / KIB)[0], word);
+    }
+    words.iter().for_each(|kib| give(&mut all, kib * KIB, KIB));
+    assert_eq!(words.map(|_| take(&mut all, KIB) / KIB), words);
 }
 
 #[test]
