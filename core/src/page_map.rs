@@ -241,4 +241,24 @@ mod tests {
         assert_eq!(owner(4 * MIB), Owner::Shared);
         assert_eq!(owner(2 * MIB), Owner::Lane(LaneRef { device: 3, lane: 1 }));
     }
+
+    #[test]
+    fn a_copy_has_the_pages_of_one_device_as_those_of_device_0_and_the_shared_ones() {
+        let map = PageMap::<spin::Mutex<()>, Growable>::default();
+        let of = |device: u32, number: u32| {
+            let heap = Owner::Heap(HeapRef { device, heap: number });
+            [heap, Owner::Lane(LaneRef { device, lane: number + 1 })]
+        };
+        let owners = [of(3, 7), of(0, 9), of(4, 5)].concat();
+        for (page, &owner) in (0..).zip(&owners) {
+            map.insert(DevicePtr(page * 2 * MIB), 2 * MIB, owner).expect("there is room");
+        }
+        for _ in 0..2 {
+            map.insert(DevicePtr(20 * MIB), MIB, HEAP).expect("there is room");
+        }
+        let copy = map.copy_of(3, &map.lock_beside()).expect("there is room");
+        let copied = (0..11).map(|page| copy.owner(DevicePtr(page * 2 * MIB)));
+        let expected = of(0, 7).into_iter().chain([Owner::None; 8]).chain([Owner::Shared]);
+        assert!(copied.eq(expected));
+    }
 }

@@ -89,3 +89,20 @@ impl GroupSet {
         })
     }
 }
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::Growable;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn streams_spread_over_the_groups_wherever_their_handles_differ() {
+        let groups: Groups<spin::Mutex<()>, Growable> = empty!();
+        assert_eq!(groups.count(), GROUPS);
+        for shift in [0, 4, 12, 20, 32, 47] {
+            let used: BTreeSet<u32> = (0..64).map(|stream| groups.of(StreamId(stream << shift))).collect();
+            assert!(used.len() > 4 && used.iter().all(|&group| group < GROUPS), "{shift}: {used:?}");
+        }
+    }
+}

@@ -317,6 +317,7 @@ impl<C: Cells> AtomicMap<C> {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+    use std::vec::Vec;
 
     #[test]
     fn keys_that_come_and_go_need_no_more_cells() {
@@ -374,5 +375,39 @@ mod tests {
             map.remove(key);
             map.remove(key + 1);
         }
+    }
+
+    #[test]
+    fn a_map_grows_once_more_than_half_of_its_cells_are_wanted() {
+        let map = AtomicMap::<GrowingCells>::default();
+        for key in 0..32 {
+            assert!(map.make_room(1));
+            map.insert(key, 1);
+        }
+        assert_eq!(map.cells.cells().len(), 64);
+        assert!(map.make_room(1));
+        assert_eq!(map.cells.cells().len(), 128);
+        // Many keys at once, in an empty map.
+        let map = AtomicMap::<GrowingCells>::default();
+        assert!(map.make_room(100));
+        (0..100).for_each(|key| map.insert(key, 1));
+        assert_eq!(map.cells.cells().len(), 256);
+        let map = AtomicMap::<FixedCells<64>>::default();
+        assert!(map.make_room(64) && !map.make_room(65));
+    }
+
+    #[test]
+    fn cells_of_removed_keys_before_a_gap_are_empty_again() {
+        let map = AtomicMap::<FixedCells<64>>::default();
+        assert!(map.make_room(4));
+        // Keys of one cell fill the cells from it on.
+        let first = start(0, 64);
+        let keys: Vec<u64> = (0..).filter(|&key| start(key, 64) == first).take(4).collect();
+        keys.iter().for_each(|&key| map.insert(key, 7));
+        keys[..3].iter().for_each(|&key| map.remove(key));
+        assert_eq!((map.get(keys[3]), map.used.load(Ordering::Relaxed)), (Some(7), 4), "a later probe passes them");
+        map.remove(keys[3]);
+        assert_eq!(map.used.load(Ordering::Relaxed), 0);
+        assert!(map.cells.cells().iter().all(|cell| cell.key.load(Ordering::Relaxed) == 0));
     }
 }

@@ -521,6 +521,17 @@ mod growable {
             assert_eq!(table.get(1000), Some(&7));
             assert_eq!(table.get(999), None);
             assert_eq!(table.get_or_set((FIRST + CHUNK * CHUNKS) as u32, |_| ()), None);
+            let last = (FIRST + CHUNK * CHUNKS - 1) as u32;
+            assert_eq!(table.get_or_make(last, || Box::new(8)), Some(&8));
+            assert_eq!((table.get(last), table.get(last - CHUNK as u32)), (Some(&8), None));
+        }
+
+        #[test]
+        fn a_table_of_the_host_has_the_room_that_it_has_made() {
+            let mut table = Vec::<u64>::new();
+            assert!(Table::make_room(&mut table, 100));
+            assert!(table.capacity() >= 100);
+            assert!(!Table::make_room(&mut table, usize::MAX), "no host has so much");
         }
     }
 }

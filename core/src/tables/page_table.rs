@@ -268,4 +268,15 @@ mod tests {
         assert_eq!(near, [VACANT, 7, 7, VACANT]);
         table.change(3 * FAR..=3 * FAR + 9_000, |word| word);
     }
+
+    #[test]
+    fn a_full_fixed_table_refuses_a_further_page_and_a_range_longer_than_itself() {
+        let table = AtomicMap::<FixedCells<64>>::default();
+        assert!(!PageTable::make_room(&table, 0..=64));
+        assert!(PageTable::make_room(&table, 0..=63));
+        PageTable::change(&table, 0..=63, |_| 7);
+        assert!(!PageTable::make_room(&table, 64..=64));
+        PageTable::change(&table, 5..=5, |_| VACANT);
+        assert!(PageTable::make_room(&table, 64..=64) && !PageTable::make_room(&table, 64..=65));
+    }
 }

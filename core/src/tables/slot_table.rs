@@ -203,3 +203,29 @@ impl<T: Vacant, S: Storage> IndexMut<u32> for SlotTable<T, S> {
         &mut self.table[index as usize]
     }
 }
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::Growable;
+    use std::vec::Vec;
+
+    #[derive(Clone)]
+    struct Entry {
+        next: u32,
+    }
+
+    vacant!(Entry, next, |next| Self { next });
+
+    #[test]
+    fn the_vacant_entries_are_those_that_no_one_holds() {
+        let mut table = SlotTable::<Entry, Growable>::default();
+        assert_eq!(table.vacant().count(), 0);
+        assert!(table.make_room(5));
+        let held: Vec<u32> = (0..5).map(|_| table.insert(Entry { next: 7 })).collect();
+        [held[1], held[4], held[2]].into_iter().for_each(|entry| table.remove(entry));
+        let vacant: Vec<u32> = table.vacant().collect();
+        assert_eq!(vacant, [held[2], held[4], held[1]], "the latest first");
+        assert_eq!((table.len(), table.has_room(3), table.has_room(4)), (2, true, false));
+    }
+}
