@@ -113,3 +113,16 @@ impl fmt::Display for Guard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_has_an_end_to_fill_or_to_check_the_block() {
+        let filling = Filling { on_alloc: Some(7), ..Filling::NOTHING };
+        assert!(!filling.ends_frees());
+        assert!(Filling { on_free: Some(0), ..filling }.ends_frees());
+        assert!(Filling { canary: true, ..filling }.ends_frees());
+    }
+}

@@ -80,3 +80,52 @@ impl fmt::Display for ConfigError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::config::{Config, POLICIES};
+    use std::string::ToString;
+
+    #[test]
+    fn the_distance_of_two_texts_is_the_least_number_of_changes() {
+        for (from, to, distance) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("abc", "", 3),
+            ("abc", "abc", 0),
+            ("abc", "xabc", 1),
+            ("xabc", "abc", 1),
+            ("kitten", "sitting", 3),
+            ("sunday", "saturday", 3),
+        ] {
+            assert_eq!(differences(from, to), distance, "`{from}` to `{to}`");
+        }
+    }
+
+    #[test]
+    fn four_letters_stand_for_the_key_that_begins_with_them() {
+        assert_eq!(nearest("roun"), Some("roundup_power2_divisions"));
+        assert_eq!(nearest("rou"), None);
+    }
+
+    #[test]
+    fn the_policies_are_listed_with_a_word_before_the_last() {
+        let message = Config::parse("policy:none").unwrap_err().to_string();
+        let (last, others) = POLICIES.split_last().unwrap();
+        let quoted = others.iter().map(|name| std::format!("`{name}`")).collect::<std::vec::Vec<_>>();
+        let expected = std::format!("only {} or `{last}`", quoted.join(", "));
+        assert!(message.ends_with(&expected), "{message}");
+    }
+
+    #[test]
+    fn an_update_that_must_not_come_names_the_key() {
+        for (update, key) in [("zero:on_alloc", "zero"), ("pattern:7", "pattern"), ("canary:True", "canary")] {
+            let mut config = Config::new();
+            let message = config.update(update).unwrap_err().to_string();
+            assert!(message.starts_with(key), "{update}: {message}");
+            assert_eq!(config, Config::new());
+        }
+    }
+}

@@ -140,3 +140,39 @@ impl Config {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_key_has_a_note_iff_it_is_set_and_has_no_effect() {
+        let oversize = "max_split_size_mb:64,max_non_split_rounding_mb:32";
+        let expandable = "max_split_size_mb:64,max_non_split_rounding_mb:32,expandable_segments:True";
+        let apart = "max_split_size_mb:64,max_non_split_rounding_mb:32,expandable_segments:True,parity:False";
+        for (config, limited, keys) in [
+            ("", false, &[][..]),
+            ("exact_segments:True,expandable_segments:True", false, &["exact_segments"]),
+            ("exact_segments:True,expandable_segments:True", true, &[]),
+            (
+                "exact_segments:True,expandable_segments:True,per_process_memory_fraction:1.0",
+                false,
+                &["exact_segments"],
+            ),
+            ("exact_segments:True,expandable_segments:True,per_process_memory_fraction:0.9", false, &[]),
+            ("garbage_collection_threshold:0.5", false, &["garbage_collection_threshold"]),
+            ("garbage_collection_threshold:0.5", true, &[]),
+            ("max_non_split_rounding_mb:32", false, &["max_non_split_rounding_mb"]),
+            ("max_non_split_rounding_mb:20", false, &[]),
+            (oversize, false, &[]),
+            ("max_split_size_mb:64,max_non_split_rounding_mb:32,parity:False", false, &[]),
+            (expandable, false, &[]),
+            (apart, false, &["max_non_split_rounding_mb", "max_split_size_mb"]),
+        ] {
+            let notes = Config::parse(config).unwrap().notes(limited).map(|note| note.key).collect::<Vec<_>>();
+            assert_eq!(notes, keys, "`{config}`, limited: {limited}");
+        }
+    }
+}
