@@ -150,3 +150,68 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
         Ok(Allocator::over(arenas, pages, Once::initialized(())))
     }
 }
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::device::oom::TagShares;
+    use crate::device::simulated::SimulatedDevice;
+    use crate::tables::Fixed;
+    use crate::units::MIB;
+
+    /// A report of a request for a segment of 100 MiB beside 1000 MiB.
+    fn report(limit: Option<u64>, free: u64, held_to_max: bool) -> OutOfMemory {
+        OutOfMemory {
+            requested: 100 * MIB,
+            block: 100 * MIB,
+            segment: 100 * MIB,
+            device: DeviceIndex(0),
+            memory: MemoryInfo { free, total: 4096 * MIB },
+            process: None,
+            limit,
+            allocated: 900 * MIB,
+            reserved: 960 * MIB,
+            spare: 40 * MIB,
+            beside_guarded: 0,
+            pinned: 0,
+            parked: 0,
+            pending: 0,
+            private_free: 0,
+            largest_free: 0,
+            largest_free_elsewhere: 0,
+            expandable: false,
+            supplied: false,
+            expandable_available: true,
+            capturing: false,
+            held_to_max,
+            tags: TagShares::default(),
+        }
+    }
+
+    #[test]
+    fn a_request_is_bound_by_what_it_would_exceed() {
+        for (limit, free, bound) in [
+            (None, 100 * MIB, Bound::Other),
+            (None, 100 * MIB - 1, Bound::Device),
+            (Some(1100 * MIB), 100 * MIB, Bound::Other),
+            (Some(1100 * MIB), 10 * MIB, Bound::Device),
+            (Some(1100 * MIB - 1), 100 * MIB, Bound::Limit),
+        ] {
+            assert_eq!(Bound::of(&report(limit, free, false)), bound, "limit {limit:?}, {free} bytes free");
+            assert_eq!(Bound::of(&report(limit, free, true)), Bound::TagMax);
+        }
+    }
+
+    #[test]
+    fn an_allocator_of_fixed_tables_tells_what_fits() {
+        static ALLOCATOR: Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Fixed<1, 2, 16, 64>> =
+            Allocator::empty();
+        ALLOCATOR.start([SimulatedDevice::new(64 * MIB)], &crate::Config::new()).unwrap();
+        let device = DeviceIndex(0);
+        let held = ALLOCATOR.malloc(device, 20 * MIB, StreamId(1)).unwrap();
+        let fits = || ALLOCATOR.rehearsal(device).unwrap().would_fit(&[20 * MIB; 3], StreamId(1)).unwrap();
+        assert_eq!((fits().served, fits().new_bytes), (3, 60 * MIB));
+        ALLOCATOR.free(held).unwrap();
+        assert_eq!((fits().served, fits().new_bytes), (3, 40 * MIB));
+    }
+}

@@ -2,12 +2,14 @@
 
 use crate::allocator::Allocator;
 use crate::config::Config;
-use crate::device::simulated::{Call, Failure, SimulatedDevice};
-use crate::device::{DeviceError, ErrorKind, Segments};
+use crate::config::rounding::PoolKind;
+use crate::device::simulated::{Failure, SimulatedDevice};
+use crate::device::{Call, DeviceError, ErrorKind, Segments};
 use crate::error::{Error, PointerFault};
 use crate::pool::{PoolId, PoolOptions, Route};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use std::vec::Vec;
 
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
 
@@ -361,12 +363,43 @@ fn a_statistic_has_one_value_by_its_key_and_by_its_method() {
 }
 
 #[test]
-fn a_lost_context_is_the_health_of_the_device_from_then_on() {
+fn a_lost_context_is_told_without_a_call_of_the_device() {
     let allocator = allocator("");
     assert_eq!(allocator.health(DEVICE), Ok(()));
     let error = DeviceError::new(ErrorKind::ContextLost, 700);
-    let failure = Failure { call: Call::Obtain, nth: 1, persistent: false, error };
-    allocator.device(DEVICE).unwrap().fail(failure);
-    assert_eq!(allocator.malloc(DEVICE, 1000, STREAM), Err(Error::Device(error)));
+    let device = allocator.device(DEVICE).unwrap();
+    device.fail(Failure { call: Call::Obtain, nth: device.calls(Call::Obtain) + 1, persistent: false, error });
+    assert_eq!(allocator.malloc(DEVICE, 512, STREAM), Err(Error::Device(error)));
     assert_eq!(allocator.health(DEVICE), Err(Error::Device(error)));
+    assert_eq!(device.calls_after_loss(), 0);
+}
+
+#[test]
+fn idle_events_are_destroyed_and_created_again_for_later_uses() {
+    let allocator = allocator("");
+    let device = allocator.device(DEVICE).unwrap();
+    for created in 1..3 {
+        let ptr = allocator.malloc(DEVICE, 512, STREAM).unwrap();
+        allocator.record_stream(ptr, StreamId(9)).unwrap();
+        allocator.free(ptr).unwrap();
+        device.complete(StreamId(9));
+        allocator.process_events(DEVICE).unwrap();
+        assert_eq!([Call::CreateEvent, Call::DestroyEvent].map(|call| device.calls(call)), [created, created - 1]);
+        allocator.destroy_idle_events(DEVICE).unwrap();
+        assert_eq!(device.calls(Call::DestroyEvent), created);
+    }
+}
+
+#[test]
+fn private_pools_tell_the_bytes_of_each_kind() {
+    let allocator = allocator("");
+    allocator.malloc(DEVICE, 512, STREAM).unwrap();
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    [512, 3 * MIB].iter().for_each(|&bytes| _ = allocator.malloc(DEVICE, bytes, STREAM).unwrap());
+    let mut told = Vec::new();
+    allocator.reserved_of_pools(DEVICE, |pool, kind, bytes| told.push((pool, kind, bytes))).unwrap();
+    told.retain(|&(.., bytes)| bytes > 0);
+    told.sort_unstable();
+    assert_eq!(told, [(pool, PoolKind::Small, 2 * MIB), (pool, PoolKind::Large, 20 * MIB)]);
 }

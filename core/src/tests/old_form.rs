@@ -78,6 +78,29 @@ fn nothing_comes_into_force_where_it_must_not() {
 }
 
 #[test]
+fn settings_taken_back_are_those_of_the_window_and_the_trace_tells_so() {
+    let allocator = allocator("tune:auto");
+    allocator.record_trace(DEVICE, 100).unwrap();
+    let tuning = allocator.tuning(DEVICE).unwrap();
+    assert!(tuning.is_possible().unwrap());
+    let serial = tuning.window().unwrap().serial;
+    assert!(change(&allocator, "large_segment_size_mb:32"));
+    assert!(!tuning.take_back(&parse(""), serial + 7, 0).unwrap(), "the program has changed the settings");
+    assert!(tuning.take_back(&parse(""), serial, 5).unwrap());
+    assert_eq!(allocator.config(DEVICE).unwrap(), parse("tune:auto"));
+    let mut actions = alloc::vec::Vec::new();
+    allocator.for_each_trace_entry(DEVICE, |entry| actions.push(entry.action)).unwrap();
+    assert_eq!(actions, [Action::SettingsChanged, Action::SettingsTakenBack]);
+    tuning.update_report(|report| (report.stage, report.windows) = (TuneStage::Trial, 3)).unwrap();
+    let report = tuning.report().unwrap();
+    assert_eq!((report.stage, report.windows), (TuneStage::Trial, 3));
+    allocator.configure(&Config::new());
+    assert!(!tuning.is_possible().unwrap());
+    tuning.update_report(|report| report.stage = TuneStage::Trial).unwrap();
+    assert_eq!(tuning.report().unwrap().stage, TuneStage::Off);
+}
+
+#[test]
 fn the_window_is_no_trace_of_the_program() {
     let allocator = allocator("tune:auto");
     let count = || {

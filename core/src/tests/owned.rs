@@ -1,6 +1,6 @@
 //! Self-freeing blocks and buffers.
 
-use crate::allocator::{Allocator, Block, Buffer, FailedDrop};
+use crate::allocator::{Allocator, Block, Buffer, FailedDrop, Range};
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
@@ -104,6 +104,36 @@ fn a_buffer_used_by_another_stream_waits_for_its_work() {
     assert_ne!(allocator.block(DEVICE, 800, STREAM).unwrap().ptr(), ptr);
     allocator.device(DEVICE).unwrap().complete(OTHER);
     assert_eq!(allocator.block(DEVICE, 800, STREAM).unwrap().ptr(), ptr);
+}
+
+#[test]
+fn a_use_recorded_by_a_block_lasts_as_long_as_the_work_before_it() {
+    let allocator = allocator();
+    let block = allocator.block(DEVICE, 800, STREAM).unwrap();
+    let ptr = block.ptr();
+    block.record_use(OTHER).unwrap();
+    drop(block);
+    let active = || allocator.stats(DEVICE).unwrap().active_bytes().current;
+    assert_eq!(active(), 1024, "the block is pending");
+    allocator.device(DEVICE).unwrap().complete(OTHER);
+    allocator.process_events(DEVICE).unwrap();
+    assert_eq!((active(), allocator.block(DEVICE, 800, STREAM).unwrap().ptr()), (0, ptr));
+}
+
+#[test]
+fn owners_print_what_they_own() {
+    let devices = [SimulatedDevice::new(1 << 30), SimulatedDevice::new(1 << 30)];
+    let allocator = Simulated::new(devices, &Config::new()).unwrap();
+    let block = allocator.block(DeviceIndex(1), 1000, STREAM).unwrap();
+    let printed = std::format!("{block:?}");
+    assert!(printed.starts_with("Block {") && printed.contains("bytes: 1000"), "{printed}");
+    let buffer = allocator.buffer::<u64>(DEVICE, 100, STREAM).unwrap();
+    let printed = std::format!("{buffer:?}");
+    assert!(printed.starts_with("Buffer {") && printed.contains("len: 100"), "{printed}");
+    let range = Range::reserve(&allocator, DeviceIndex(1), 4 << 20).unwrap();
+    assert_eq!(range.device(), DeviceIndex(1));
+    let printed = std::format!("{range:?}");
+    assert!(printed.starts_with("Range {") && printed.contains("DeviceIndex(1)"), "{printed}");
 }
 
 #[test]
