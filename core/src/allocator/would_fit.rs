@@ -154,38 +154,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
-    use crate::device::oom::TagShares;
+    use crate::device::oom;
     use crate::device::simulated::SimulatedDevice;
     use crate::tables::Fixed;
     use crate::units::MIB;
 
     /// A report of a request for a segment of 100 MiB beside 1000 MiB.
     fn report(limit: Option<u64>, free: u64, held_to_max: bool) -> OutOfMemory {
-        OutOfMemory {
-            requested: 100 * MIB,
-            block: 100 * MIB,
-            segment: 100 * MIB,
-            device: DeviceIndex(0),
-            memory: MemoryInfo { free, total: 4096 * MIB },
-            process: None,
-            limit,
-            allocated: 900 * MIB,
-            reserved: 960 * MIB,
-            spare: 40 * MIB,
-            beside_guarded: 0,
-            pinned: 0,
-            parked: 0,
-            pending: 0,
-            private_free: 0,
-            largest_free: 0,
-            largest_free_elsewhere: 0,
-            expandable: false,
-            supplied: false,
-            expandable_available: true,
-            capturing: false,
-            held_to_max,
-            tags: TagShares::default(),
-        }
+        oom::tests::report(|report| {
+            report.memory = MemoryInfo { free, total: 4096 * MIB };
+            (report.limit, report.held_to_max) = (limit, held_to_max);
+            (report.allocated, report.reserved, report.spare) = (900 * MIB, 960 * MIB, 40 * MIB);
+        })
     }
 
     #[test]

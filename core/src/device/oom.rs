@@ -334,7 +334,7 @@ impl OutOfMemory {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     extern crate std;
     use super::*;
     use crate::units::MIB;
@@ -346,7 +346,8 @@ mod tests {
         report(change).to_string()
     }
 
-    fn report(change: impl FnOnce(&mut OutOfMemory)) -> OutOfMemory {
+    /// A report of a request for 100 MiB, changed by `change`.
+    pub(crate) fn report(change: impl FnOnce(&mut OutOfMemory)) -> OutOfMemory {
         let mut report = OutOfMemory {
             requested: 100 * MIB,
             block: 100 * MIB,

@@ -88,6 +88,28 @@ fn charges(allocator: &Simulated) -> [u64; 2] {
     [A, B].map(|tag| use_of(allocator, tag).charge / MIB)
 }
 
+/// Parks 60 MiB of the tag B under a limit of the process, caches 180 MiB of the tag A above its `low` of 40 MiB. Returns the
+/// parked block.
+fn park_beside_a_cache(allocator: &Simulated, limit: u64) -> DevicePtr {
+    allocator.set_limit(DEVICE, Some(limit)).unwrap();
+    let a = limited(allocator, A, TagLimits { low: 40 * MIB, ..TagLimits::NONE });
+    let b = pool_of(allocator, B);
+    let block = malloc_in(allocator, b, 60 * MIB, ONE).unwrap();
+    allocator.parking(DEVICE).unwrap().park(ParkTarget::Tag(B), ParkMode::Keep, ParkOrder::Device).unwrap();
+    cache(allocator, a, 9);
+    block
+}
+
+/// An allocator under a limit, whose device tells of the ends of streams or does not. A stream that may have ended untold is not
+/// used: the device fills pages apart.
+fn with_told_ends(is_told: bool, limit: u64) -> Simulated {
+    let device_of = SimulatedDevice::new(CAPACITY);
+    let device_of = if is_told { device_of } else { device_of.with_unreported_ends() };
+    let allocator = Simulated::new([device_of], &Config::parse("expandable_segments:True").unwrap()).unwrap();
+    allocator.set_limit(DEVICE, Some(limit)).unwrap();
+    allocator
+}
+
 /// Returns the number of calls that change the device's memory.
 fn changes(allocator: &Simulated) -> u64 {
     let is_change = |call: &Call| !matches!(call, Call::MemoryInfo | Call::IsCapturing | Call::IsIdle);
@@ -193,14 +215,8 @@ fn a_tag_below_its_low_is_left_alone_under_a_limit_of_the_process() {
 #[test]
 fn a_wake_and_a_commit_get_free_memory_of_tags_down_to_low() {
     let allocator = allocator("");
-    allocator.set_limit(DEVICE, Some(200 * MIB)).unwrap();
-    let a = limited(&allocator, A, TagLimits { low: 40 * MIB, ..TagLimits::NONE });
-    let b = pool_of(&allocator, B);
-    let block = malloc_in(&allocator, b, 60 * MIB, ONE).unwrap();
-    let parking = allocator.parking(DEVICE).unwrap();
-    parking.park(ParkTarget::Tag(B), ParkMode::Keep, ParkOrder::Device).unwrap();
-    cache(&allocator, a, 9);
-    parking.wake(ParkTarget::Tag(B)).unwrap();
+    let block = park_beside_a_cache(&allocator, 200 * MIB);
+    allocator.parking(DEVICE).unwrap().wake(ParkTarget::Tag(B)).unwrap();
     assert_eq!(charges(&allocator), [140, 60]);
     allocator.free(block).unwrap();
     let range = allocator.reserve_range(DEVICE, 200 * MIB).unwrap().range;
@@ -214,16 +230,10 @@ fn a_wake_and_a_commit_get_free_memory_of_tags_down_to_low() {
 #[test]
 fn a_wake_leaves_other_caches_where_a_tag_has_given_enough() {
     let allocator = allocator("");
-    allocator.set_limit(DEVICE, Some(220 * MIB)).unwrap();
-    let a = limited(&allocator, A, TagLimits { low: 40 * MIB, ..TagLimits::NONE });
-    let b = pool_of(&allocator, B);
-    let block = malloc_in(&allocator, b, 60 * MIB, ONE).unwrap();
-    let parking = allocator.parking(DEVICE).unwrap();
-    parking.park(ParkTarget::Tag(B), ParkMode::Keep, ParkOrder::Device).unwrap();
-    cache(&allocator, a, 9);
+    let block = park_beside_a_cache(&allocator, 220 * MIB);
     let untagged = malloc(&allocator, 20 * MIB).unwrap();
     allocator.free(untagged).unwrap();
-    parking.wake(ParkTarget::Tag(B)).unwrap();
+    allocator.parking(DEVICE).unwrap().wake(ParkTarget::Tag(B)).unwrap();
     assert_eq!((charges(&allocator), device(&allocator).used()), ([140, 60], 220 * MIB));
     assert_eq!(malloc(&allocator, 20 * MIB), Ok(untagged));
     allocator.free(block).unwrap();
@@ -234,12 +244,7 @@ fn a_wake_leaves_other_caches_where_a_tag_has_given_enough() {
 fn pages_of_a_tag_with_clear_are_zeroes_before_others_have_them() {
     const NINES: u64 = 0x0909_0909_0909_0909;
     for (clear, is_told, left) in [(true, true, 0), (true, false, 0), (false, true, NINES)] {
-        let device_of = SimulatedDevice::new(CAPACITY);
-        // A stream that may have ended untold is not used: the device fills the pages apart.
-        let device_of = if is_told { device_of } else { device_of.with_unreported_ends() };
-        let config = Config::parse("expandable_segments:True").unwrap();
-        let allocator = Simulated::new([device_of], &config).unwrap();
-        allocator.set_limit(DEVICE, Some(100 * MIB)).unwrap();
+        let allocator = with_told_ends(is_told, 100 * MIB);
         let pool = limited(&allocator, A, TagLimits { clear, ..TagLimits::NONE });
         let blocks: Vec<_> = (0..5).map(|_| malloc_in(&allocator, pool, PAGE, ONE).unwrap()).collect();
         for block in blocks {
@@ -258,11 +263,7 @@ fn pages_of_a_tag_with_clear_are_zeroes_before_others_have_them() {
 fn a_page_behind_one_that_is_cleared_keeps_its_contents() {
     const NINES: u64 = 0x0909_0909_0909_0909;
     for is_told in [true, false] {
-        let device_of = SimulatedDevice::new(CAPACITY);
-        let device_of = if is_told { device_of } else { device_of.with_unreported_ends() };
-        let config = Config::parse("expandable_segments:True").unwrap();
-        let allocator = Simulated::new([device_of], &config).unwrap();
-        allocator.set_limit(DEVICE, Some(3 * PAGE)).unwrap();
+        let allocator = with_told_ends(is_told, 3 * PAGE);
         let pool = limited(&allocator, A, TagLimits { clear: true, ..TagLimits::NONE });
         let blocks = [(); 3].map(|()| malloc_in(&allocator, pool, PAGE, ONE).unwrap());
         assert_eq!([blocks[1], blocks[2]], [1, 2].map(|pages| blocks[0].offset(pages * PAGE)), "side by side");
