@@ -120,16 +120,19 @@ impl Process {
     pub fn give_host_memory_back(&self) {
         let Some(sleeping) = &self.sleeping else { return };
         let (phase, time) = sleeping.sleeper.phase();
-        if phase != SleepState::Awake || host_memory_stays(time, sleeping.options.yields, memory_of_system) {
+        if phase != SleepState::Awake {
             return;
         }
-        for served in self.contexts.all() {
-            let cuda = served.device().cuda();
-            if cuda.host_memory_for_contents().0 > 0 {
-                // What the driver does not take back is lost, and nothing else is.
-                let _ = cuda.retain_host_memory(0);
-                let _ = cuda.retain_host_memory(u64::MAX);
-            }
+        let mut holders = self.contexts.all();
+        holders.retain(|served| served.device().cuda().host_memory_for_contents().0 > 0);
+        // The system is asked at each look of the keeper, so only while there is something to give.
+        if holders.is_empty() || host_memory_stays(time, sleeping.options.yields, memory_of_system) {
+            return;
+        }
+        for served in holders {
+            // What the driver does not take back is lost, and nothing else is.
+            let _ = served.device().cuda().retain_host_memory(0);
+            let _ = served.device().cuda().retain_host_memory(u64::MAX);
         }
     }
 
