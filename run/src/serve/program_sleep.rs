@@ -210,7 +210,8 @@ impl Process {
         Ok(handle)
     }
 
-    /// Creates memory anew as far as it is not there, maps it where it was, and begins to copy the contents: piece by piece.
+    /// Wakes a parked allocation piece by piece: creates each piece that the driver does not have, maps the piece at its place in every
+    /// mapping of the allocation, and begins to copy the piece's contents.
     fn take_memory(&self, mut item: ProgramItem, kept: &ProgramContents) -> DeviceResult<()> {
         let cuda = kept.served.device().cuda();
         // The program may have unmapped the memory while it was parked.
