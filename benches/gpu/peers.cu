@@ -9,9 +9,9 @@
 //   nvcc -DWITH_TORCH -std=c++20 -I$TORCH/include … -L$TORCH/lib -lc10_cuda -lc10 -Xlinker -rpath,$TORCH/lib
 // With RMM (-DWITH_RMM), whose headers are in the PyPI packages librmm-cu13 and rapids-logger:
 //   nvcc -DWITH_RMM -std=c++20 --expt-relaxed-constexpr -I… … -lrmm -lrapids_logger
-//   taskset --cpu-list 3 ./peers pair         or: ./peers cold, ./peers threads
+//   taskset --cpu-list 3 ./peers pair         or: cold, threads, programs RECORD...
 //
-// Prints all tables, or the named table. The tables `pair` and `cold` can be bound to one processor.
+// Prints the named table. All tables but `threads` can be bound to one processor.
 //
 // pair: one cached block is allocated and freed repeatedly. Median and quartiles of the rounds;
 // each round measures the allocators in turn. cachalot has two rows: the block is split off a
@@ -23,7 +23,11 @@
 // threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
 // 64 KiB in random order. The unit is millions of operations (allocations or frees) per second, in
 // all threads together.
+//
+// programs: nanoseconds for an allocation or a free of a recorded program, once the cache holds what the program needs.
+// A record is replayed as recorded.cu does, without the writes. RMM's arena is left out: programs need more than its 8 GiB.
 #include "check.h"
+#include "record.h"
 
 #include "cachalot.h"
 
@@ -42,6 +46,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -300,41 +305,90 @@ void threads(Allocators &...allocators) {
   std::printf("\n");
 }
 
+// Adds nanoseconds an operation of three passes, behind two that fill the cache, and gives all memory back.
+template <class Allocator>
+void program_ns(Allocator &allocator, const Program &program, const std::vector<cudaStream_t> &streams, std::vector<double> &times) {
+  std::vector<void *> blocks(program.blocks, nullptr);
+  for (int pass = 0; pass < 5; pass++) {
+    const double start = now();
+    for (const Step &step : program.steps) {
+      void *&block = blocks[step.block];
+      if (step.requests) {
+        block = allocator.obtain(step.bytes, streams[step.stream]);
+      } else {
+        allocator.free(block, step.bytes, streams[step.stream]);
+      }
+    }
+    if (pass >= 2) {
+      times.push_back((now() - start) / program.steps.size() * 1e9);
+    }
+  }
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  allocator.empty();
+}
+
+template <class... Allocators>
+void programs(const std::vector<std::string> &records, Allocators &...allocators) {
+  constexpr int rounds = 5;
+  print_head<Allocators...>("program");
+  for (const std::string &record : records) {
+    const Program program = read(record);
+    std::vector<cudaStream_t> streams(program.streams, nullptr);
+    for (std::size_t at = 1; at < streams.size(); at++) {
+      check(cudaStreamCreateWithFlags(&streams[at], cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    }
+    std::vector<double> times[sizeof...(Allocators)];
+    for (int round = 0; round < rounds; round++) {
+      int column = 0;
+      (program_ns(allocators, program, streams, times[column++]), ...);
+    }
+    std::printf("\n| %s |", program.name.c_str());
+    for (auto &column : times) {
+      print_median(column);
+    }
+    std::fflush(stdout);
+  }
+  std::printf("\n");
+}
+
 }  // namespace
 
 int main(int arguments, char **argument) {
   const std::string_view table = arguments > 1 ? argument[1] : "";
-  const bool known = arguments == 1 || arguments == 2 && (table == "pair" || table == "cold" || table == "threads");
-  check(known, "peers [pair|cold|threads]: reading the arguments");
-  const auto wanted = [&](std::string_view name) { return arguments == 1 || table == name; };
+  const std::vector<std::string> records(argument + std::min(arguments, 2), argument + arguments);
+  const bool known = table == "pair" || table == "cold" || table == "threads" || table == "programs";
+  check(known && records.empty() == (table != "programs"), "peers pair|cold|threads|programs RECORD...: reading the arguments");
   check(cudaSetDevice(0), "cudaSetDevice");
   check(cudaFree(nullptr), "cudaFree");
   Plain plain;
   StreamOrdered ordered;
   Cub cub;
   Cachalot cachalot;
-  CachalotBetween between;
   const auto all = [&](auto &&...others) {
-    if (wanted("pair")) {
-      pairs(plain, ordered, cub, others..., cachalot, between);
+    if (table == "programs") {
+      programs(records, ordered, cub, others..., cachalot);
+      return;
     }
-    if (wanted("cold")) {
-      colds(plain, ordered, cub, others..., cachalot);
-    }
-    if (wanted("threads")) {
-      threads(plain, ordered, cub, others..., cachalot, between);
-    }
+    const auto beside = [&](auto &&...arena) {
+      CachalotBetween between;
+      if (table == "pair") {
+        pairs(plain, ordered, cub, others..., arena..., cachalot, between);
+      } else if (table == "cold") {
+        colds(plain, ordered, cub, others..., arena..., cachalot);
+      } else {
+        threads(plain, ordered, cub, others..., arena..., cachalot, between);
+      }
+    };
+#ifdef WITH_RMM
+    Arena arena;
+    beside(arena);
+#else
+    beside();
+#endif
   };
-#if defined(WITH_TORCH) && defined(WITH_RMM)
-  Torch torch;
-  Arena arena;
-  all(torch, arena);
-#elif defined(WITH_TORCH)
+#ifdef WITH_TORCH
   Torch torch;
   all(torch);
-#elif defined(WITH_RMM)
-  Arena arena;
-  all(arena);
 #else
   all();
 #endif
