@@ -4,7 +4,7 @@ use crate::model::{Event, Segment, Snapshot};
 use crate::{pickle, shared};
 use serde::Serialize;
 use std::fmt;
-use std::io::{self, BufRead, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
 /// Size of the write buffer in bytes.
@@ -142,8 +142,14 @@ enum Start {
 }
 
 fn start(reader: &mut impl BufRead) -> Result<Start, ReadError> {
-    let start = reader.fill_buf().map_err(ReadError::Io)?;
-    Ok(match start.trim_ascii_start().first() {
+    let start = loop {
+        match reader.fill_buf() {
+            Ok(bytes) => break bytes.trim_ascii_start().first(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(ReadError::Io(error)),
+        }
+    };
+    Ok(match start {
         Some(b'{') => Start::Object,
         Some(b'[') => Start::List,
         _ => Start::Pickle,

@@ -1,5 +1,6 @@
 //! Tests of the files of snapshots.
 
+mod reading;
 mod recorded;
 mod shared;
 mod variants;
