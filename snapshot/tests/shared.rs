@@ -7,19 +7,19 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// A pickle built by hand from operations and plain values.
-struct Pickle(Vec<u8>);
+pub(crate) struct Pickle(pub(crate) Vec<u8>);
 
 impl Pickle {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(b"\x80\x02".to_vec())
     }
 
-    fn put(mut self, operations: &[u8]) -> Self {
+    pub(crate) fn put(mut self, operations: &[u8]) -> Self {
         self.0.extend_from_slice(operations);
         self
     }
 
-    fn text(mut self, text: &str) -> Self {
+    pub(crate) fn text(mut self, text: &str) -> Self {
         self.0.push(b'X');
         self.0.extend_from_slice(&(text.len() as u32).to_le_bytes());
         self.0.extend_from_slice(text.as_bytes());
@@ -27,12 +27,12 @@ impl Pickle {
     }
 
     /// Adds the number 1 under a key.
-    fn one(self, key: &str) -> Self {
+    pub(crate) fn one(self, key: &str) -> Self {
         self.text(key).put(b"K\x01")
     }
 
     /// Adds a memoized value several times.
-    fn recall(mut self, number: u8, times: usize) -> Self {
+    pub(crate) fn recall(mut self, number: u8, times: usize) -> Self {
         self.0.extend([b'h', number].repeat(times));
         self
     }
