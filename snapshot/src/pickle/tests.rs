@@ -5,7 +5,7 @@ use super::opcode::{
     SHORT_BINUNICODE,
 };
 use super::{Error, from_slice, to_writer};
-use crate::{Frame, Stack};
+use crate::{Event, Frame, Stack};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde::Serialize;
@@ -157,7 +157,7 @@ fn lengths_beyond_the_end_are_refused() {
 /// Covers stack operations that Python's own pickler never writes, or writes in old protocols only.
 #[test]
 fn the_stack_is_moved_as_python_moves_it() {
-    let cases: [(&[u8], Value); 7] = [
+    let cases: [(&[u8], Value); 13] = [
         (b"K\x052\x86.", json!([5, 5])),
         (b"K\x01K\x020.", json!(1)),
         (b"K\x07(K\x01K\x021.", json!(7)),
@@ -165,6 +165,12 @@ fn the_stack_is_moved_as_python_moves_it() {
         (b"(K\x01K\x02t.", json!([1, 2])),
         (b"(X\x01\0\0\0aK\x01X\x01\0\0\0bK\x02d.", json!({"a": 1, "b": 2})),
         (b"K\x09(X\x01\0\0\0aK\x01d\x86.", json!([9, {"a": 1}])),
+        (b"(l.", json!([])),
+        (b"(t.", json!([])),
+        (b"(d.", json!({})),
+        (b"](e.", json!([])),
+        (b"K\x01\x85.", json!([1])),
+        (b"K\x01K\x02K\x03\x87.", json!([1, 2, 3])),
     ];
     for (operations, wanted) in cases {
         let pickle = [b"\x80\x02", operations].concat();
@@ -212,4 +218,165 @@ fn objects_are_refused_by_name() {
     assert_eq!(error.to_string(), "the operation 0x63, which plain values do not need, at byte 2");
     let error = from_slice::<Value>(&pickled(&json!({"a": [1]}))[..7]).expect_err("cut off");
     assert!(matches!(error, Error::Truncated(7)), "{error}");
+}
+
+/// Every kind of value that a program may ask to write.
+#[derive(Serialize)]
+enum Kind {
+    Plain,
+    Of(u8),
+    Pair(u8, u8),
+    Named { one: u8 },
+}
+
+#[derive(Serialize)]
+struct Unit;
+
+#[derive(Serialize)]
+struct Wrapped(u8);
+
+#[derive(Serialize)]
+struct Couple(u8, u8);
+
+#[derive(Serialize)]
+struct Triple(u8, u8, u8);
+
+#[derive(Serialize)]
+struct Record {
+    one: u8,
+}
+
+/// Bytes, as no list of numbers.
+struct Bytes;
+
+impl Serialize for Bytes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(b"")
+    }
+}
+
+#[test]
+fn every_value_is_written_in_its_shortest_form() {
+    let cases: [(Vec<u8>, &[u8]); 33] = [
+        (pickled(&0_u8), b"K\0"),
+        (pickled(&255_i16), b"K\xff"),
+        (pickled(&256_u16), b"M\0\x01"),
+        (pickled(&65_535_i32), b"M\xff\xff"),
+        (pickled(&65_536_u32), b"J\0\0\x01\0"),
+        (pickled(&-1_i8), b"J\xff\xff\xff\xff"),
+        (pickled(&i32::MAX), b"J\xff\xff\xff\x7f"),
+        (pickled(&i32::MIN), b"J\0\0\0\x80"),
+        (pickled(&(i64::from(i32::MIN) - 1)), b"\x8a\x05\xff\xff\xff\x7f\xff"),
+        (pickled(&0x7f_ffff_ffff_u64), b"\x8a\x05\xff\xff\xff\xff\x7f"),
+        (pickled(&0x80_0000_0000_u64), b"\x8a\x06\0\0\0\0\x80\0"),
+        (pickled(&-0x80_0000_0000_i64), b"\x8a\x05\0\0\0\0\x80"),
+        (pickled(&u64::MAX), b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0"),
+        (pickled(&true), b"\x88"),
+        (pickled(&false), b"\x89"),
+        (pickled(&1.5_f32), b"G\x3f\xf8\0\0\0\0\0\0"),
+        (pickled(&-2.0_f64), b"G\xc0\0\0\0\0\0\0\0"),
+        (pickled(&'é'), b"X\x02\0\0\0\xc3\xa9"),
+        (pickled("text"), b"X\x04\0\0\0text"),
+        (pickled(&None::<u8>), b"N"),
+        (pickled(&Some(7)), b"K\x07"),
+        (pickled(&()), b"N"),
+        (pickled(&Unit), b"N"),
+        (pickled(&Kind::Plain), b"X\x05\0\0\0Plain"),
+        (pickled(&Wrapped(7)), b"K\x07"),
+        (pickled(&(7,)), b"(K\x07t"),
+        (pickled(&(7, 8)), b"K\x07K\x08\x86"),
+        (pickled(&(7, 8, 9)), b"(K\x07K\x08K\x09t"),
+        (pickled(&Couple(7, 8)), b"K\x07K\x08\x86"),
+        (pickled(&Triple(7, 8, 9)), b"(K\x07K\x08K\x09t"),
+        (pickled(&Vec::<u8>::new()), b"]"),
+        (pickled(&BTreeMap::from([(1, 2)])), b"}(K\x01K\x02u"),
+        (pickled(&Record { one: 7 }), b"}(X\x03\0\0\0oneK\x07u"),
+    ];
+    for (pickle, operations) in cases {
+        assert_eq!(pickle, [b"\x80\x02", operations, b"."].concat(), "{operations:x?}");
+    }
+    for (unsupported, text) in [
+        (to_writer(Vec::new(), &Bytes), "bytes cannot be pickled"),
+        (to_writer(Vec::new(), &Kind::Of(7)), "a variant with a field cannot be pickled"),
+        (to_writer(Vec::new(), &Kind::Pair(7, 8)), "a variant with fields cannot be pickled"),
+        (to_writer(Vec::new(), &Kind::Named { one: 7 }), "a variant with fields cannot be pickled"),
+    ] {
+        assert_eq!(unsupported.expect_err("no plain value").to_string(), text);
+    }
+}
+
+#[test]
+fn batches_have_a_thousand_entries() {
+    let batch = |count: usize| [&b"("[..], &b"N".repeat(count), b"e"].concat();
+    for (count, batches) in [(999, vec![999]), (1000, vec![1000]), (1001, vec![1000, 1]), (2000, vec![1000, 1000])] {
+        let entries: Vec<u8> = batches.into_iter().flat_map(batch).collect();
+        assert_eq!(pickled(&vec![(); count]), [&b"\x80\x02]"[..], &entries, b"."].concat(), "{count}");
+    }
+}
+
+#[test]
+fn a_program_of_nonsense_is_refused_with_its_place() {
+    let no_value = "an operation needs a value, and the stack is empty at byte";
+    let above = "an operation needs a value, and none is above the latest mark at byte";
+    let no_mark = "an operation needs a mark, and none is set at byte";
+    let no_list = "entries are added to a value that is no list at byte";
+    let no_dict = "entries are added to a value that is no dictionary, or a key lacks a value at byte";
+    let cases: [(&[u8], &str, usize); 21] = [
+        (b"\x80\x06N.", "protocol 6, and 5 is the highest known at byte", 1),
+        (b".", no_value, 0),
+        (b"N00.", no_value, 2),
+        (b"2.", no_value, 0),
+        (b"q\x00.", no_value, 1),
+        (b"K\x01(0.", above, 3),
+        (b"K\x01(.", above, 3),
+        (b"K\x01(\x85.", above, 3),
+        (b"K\x01\x86.", no_value, 2),
+        (b"1.", no_mark, 0),
+        (b"]e.", no_mark, 1),
+        (b"N(N0N.", "", 0),
+        (b"a.", no_value, 0),
+        (b"Na.", no_value, 1),
+        (b"NNa.", no_list, 2),
+        (b"(e.", no_list, 1),
+        (b"}(Ne.", no_list, 3),
+        (b"](NNu.", no_dict, 4),
+        (b"}(Nu.", no_dict, 3),
+        (b"(Nd.", no_dict, 2),
+        (b"h\x07.", "there is no value 7 to refer to at byte", 1),
+    ];
+    for (pickle, text, at) in cases {
+        let wanted = if text.is_empty() { Ok(Value::Null) } else { Err(format!("{text} {at}")) };
+        assert_eq!(from_slice::<Value>(pickle).map_err(|error| error.to_string()), wanted, "{pickle:x?}");
+    }
+}
+
+#[test]
+fn values_are_nested_64_deep() {
+    let nested = |depth: usize| from_slice::<Value>(&[&b"]".repeat(depth)[..], &b"a".repeat(depth - 1), b"."].concat());
+    let mut wanted = json!([]);
+    for _ in 0..64 {
+        wanted = json!([wanted]);
+    }
+    assert_eq!(nested(65).expect("64 levels below the first"), wanted);
+    assert_eq!(nested(66).expect_err("65 levels").to_string(), "values are nested more than 64 deep");
+}
+
+#[test]
+fn shared_values_expand_up_to_the_bound() {
+    // A list of references to a text that counts as 1 + 100 values, and of `None`: 65,536 values or one more.
+    let list = |operation: u8, numbers: usize| {
+        let text = [&[operation][..], &3200_u32.to_le_bytes(), &b"x".repeat(3200), b"q\0"].concat();
+        [b"](", &text[..], &b"h\0".repeat(647), &b"N".repeat(numbers), b"e"].concat()
+    };
+    let event = |list: &[u8]| [b"}(X\x06\0\0\0actionU\x05allocU\x04more", list, b"u."].concat();
+    for operation in [BINUNICODE, BINBYTES] {
+        let pickle = |numbers| [&list(operation, numbers)[..], b"."].concat();
+        let read: Vec<Option<String>> = from_slice(&pickle(87)).expect("as many as are accepted");
+        assert_eq!(read.len(), 648 + 87);
+        assert!(matches!(from_slice::<Vec<Option<String>>>(&pickle(88)), Err(Error::Expands(65_536))));
+    }
+    // An event has a dictionary, two keys and a text more.
+    let pickle = |numbers| event(&list(BINUNICODE, numbers));
+    assert_eq!(from_slice::<Event>(&pickle(83)).expect("as many as are accepted").action, "alloc");
+    assert!(matches!(from_slice::<Event>(&pickle(84)), Err(Error::Expands(65_536))));
 }
