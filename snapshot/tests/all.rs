@@ -1,5 +1,7 @@
-//! Tests of the files of snapshots.
+//! Tests of the files of snapshots, and of metrics.
 
+mod device;
+mod metrics;
 mod reading;
 mod recorded;
 mod shared;
