@@ -1,8 +1,9 @@
-//! Tests of the files of snapshots, and of metrics.
+//! Tests of the files of snapshots, of snapshots taken, and of metrics.
 
 mod device;
 mod metrics;
 mod reading;
 mod recorded;
 mod shared;
+mod taken;
 mod variants;
