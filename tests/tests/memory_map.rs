@@ -61,7 +61,9 @@ Blocks in use by size:
   1 of 16777728 bytes: 16.00 MiB
 Of 40.00 MiB: in use 21.00 MiB, asked for 21.00 MiB, free 19.00 MiB, at most 15.00 MiB in one piece.
 [_____*************_____________________________________****************************************_____]";
-    assert_eq!(MemoryMap::of(host.allocator.snapshot()).to_string(), expected);
+    let map = MemoryMap::of(host.allocator.snapshot());
+    assert_eq!(map.to_string(), expected);
+    assert_eq!((map.bytes_free(), map.fragmentation()), (19_921_408, 1.0 - 15_728_640.0 / 19_921_408.0));
 }
 
 /// The sums of the map equal the statistics, under every policy.
