@@ -233,10 +233,12 @@ mod tests {
             let file = ContentsFile::new(&folder, 16 << 10).expect("room");
             for direct in [true, false] {
                 let mut bytes = Box::new(Aligned([7; 8192]));
+                let before = file.direct.load(Ordering::Relaxed);
                 file.write(&bytes.0, 4096).expect("written");
                 bytes.0.fill(0);
                 file.read(&mut bytes.0, 4096).expect("read");
                 assert!(bytes.0.iter().all(|&byte| byte == 7), "{direct}");
+                assert_eq!(file.direct.load(Ordering::Relaxed), before);
                 // An unaligned length is refused once, and then goes through the cache.
                 file.write(&bytes.0[..100], 4096).expect("written");
             }
@@ -256,5 +258,23 @@ mod tests {
         folder.faults.fail(FileStep::Reserve, 0, io::ErrorKind::StorageFull);
         assert!(is_no_room(&ContentsFile::new(&folder, 4096).expect_err("planned")));
         assert!(ContentsFile::new(&folder, 4096).is_ok());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri cannot fork")]
+    fn a_file_is_not_longer_than_a_file_of_the_process_may_be() {
+        let (_made, folder) = folder();
+        let in_child = || {
+            let limit = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
+            // SAFETY: the structure outlives the call, and the limit is for the child alone.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+            let made = |bytes| ContentsFile::new(&folder, bytes).map(|file| file.bytes);
+            let refused = made(8193).map_err(|error| (error.kind(), error.to_string().contains("(ulimit -f): 8192")));
+            let right = refused == Err((io::ErrorKind::FileTooLarge, true))
+                && made(4096).is_ok_and(|bytes| bytes == 4096)
+                && made(8192).is_ok_and(|bytes| bytes == 8192);
+            i32::from(!right)
+        };
+        assert_eq!(crate::fork::tests::in_forked_child(in_child), 0);
     }
 }

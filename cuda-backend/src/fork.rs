@@ -112,12 +112,12 @@ fn marked_page() -> Option<&'static AtomicU32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Returns the exit status of a child that runs `body`.
-    fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
-        // SAFETY: the child runs only `body`, which takes no lock, and then leaves without running
+    pub(crate) fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
+        // SAFETY: the child runs only `body`, which takes no lock of this process, and then leaves without running
         // destructors.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "fork failed");

@@ -20,14 +20,16 @@ const HUGE_PAGE: usize = 2 << 20;
 const BYTES_OF_A_THREAD: usize = 8 << 20;
 /// More threads than this do not touch memory faster: the memory itself is the limit.
 const MOST_THREADS: usize = 16;
-/// Bytes that a thread touches by one call of the system. A claim shrinks by as much.
-const TOUCHED_AT_ONCE: usize = 64 << 20;
+/// Bytes that a thread touches by one call of the system. A claim shrinks by as much. In tests, memory is longer.
+const TOUCHED_AT_ONCE: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 /// Touches the pages of a range for writing (Linux 5.14, not in `libc` for every target).
 const MADV_POPULATE_WRITE: c_int = 23;
 /// Takes pages from a node while the node has some, else from others.
 const MPOL_PREFERRED: c_int = 1;
 /// The greatest number of NUMA nodes of the kernel.
 const NODES: usize = 1024;
+/// Bits of a word of a mask.
+const WORD: usize = u64::BITS as usize;
 
 /// Reason why there is no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,14 +123,18 @@ fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
 
 /// Lets the pages of a range come from a NUMA node, if the system permits.
 fn prefer(base: NonNull<c_void>, length: usize, node: u32) {
-    const WORD: usize = u64::BITS as usize;
-    let mut nodes = [0_u64; NODES / WORD];
-    let Some(word) = nodes.get_mut(node as usize / WORD) else { return };
-    *word = 1 << (node as usize % WORD);
+    let Some(nodes) = mask_of(node) else { return };
     // The kernel reads one bit less than it is told.
     // SAFETY: the range is mapped, and the mask outlives the call, which reads `NODES` bits.
     let _ =
         unsafe { libc::syscall(libc::SYS_mbind, base.as_ptr(), length, MPOL_PREFERRED, nodes.as_ptr(), NODES + 1, 0) };
+}
+
+/// Returns the mask of a NUMA node for the kernel. `None` if the kernel has no such node.
+fn mask_of(node: u32) -> Option<[u64; NODES / WORD]> {
+    let mut nodes = [0; NODES / WORD];
+    *nodes.get_mut(node as usize / WORD)? = 1 << (node as usize % WORD);
+    Some(nodes)
 }
 
 /// Touches all pages of a range of new memory, on several threads for a long range. Returns false if the
@@ -195,7 +201,12 @@ fn touch_piece(start: usize, length: usize) -> bool {
 /// Returns the NUMA node of a device on the bus, by its `domain:bus:device.function`. `None` if the system
 /// has one node, or does not tell.
 pub(crate) fn node_of(bus_id: &str) -> Option<u32> {
-    let only = read("/sys/devices/system/node/online").is_none_or(|nodes| nodes.trim() == "0");
+    node_in(Path::new("/sys"), bus_id)
+}
+
+/// Returns the NUMA node as [`node_of`] does, from the system's files in a folder.
+fn node_in(system: &Path, bus_id: &str) -> Option<u32> {
+    let only = read(system.join("devices/system/node/online")).is_none_or(|nodes| nodes.trim() == "0");
     if only {
         return None;
     }
@@ -203,7 +214,7 @@ pub(crate) fn node_of(bus_id: &str) -> Option<u32> {
     let name = bus_id.to_ascii_lowercase();
     let name = name.get(name.len().checked_sub("0000:00:00.0".len())?..)?;
     // -1 for no node.
-    read(Path::new("/sys/bus/pci/devices").join(name).join("numa_node"))?.trim().parse().ok()
+    read(system.join("bus/pci/devices").join(name).join("numa_node"))?.trim().parse().ok()
 }
 
 /// Returns the memory of the system and the part that a program can still get, in bytes. Within a control
@@ -313,5 +324,98 @@ mod tests {
         assert!(of_process().expect("Linux") < total);
         assert_eq!(entry("MemTotal:  12 kB\nMemFree: 3 kB", "MemFree:"), Some(3));
         assert_eq!(node_of("no bus"), None);
+        let status = read("/proc/self/status").expect("Linux");
+        let resident = entry(&status, "VmRSS:").expect("told") << 10;
+        // Other tests have memory of their own meanwhile.
+        let told = of_process().expect("Linux");
+        assert!(told.abs_diff(resident) < 512 << 20, "{told} {resident}");
+    }
+
+    #[test]
+    fn a_device_on_the_bus_has_the_node_that_the_system_tells() {
+        let system = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = system.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(path, text).expect("written");
+        };
+        let node = || node_in(system.path(), "00000000:3B:00.0");
+        write("bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+        assert_eq!(node(), None, "the system does not tell its nodes");
+        write("devices/system/node/online", "0\n");
+        assert_eq!(node(), None, "one node");
+        write("devices/system/node/online", "0-1\n");
+        assert_eq!(node(), Some(1));
+        assert_eq!(node_in(system.path(), "0000:3b:00.0"), Some(1));
+        assert_eq!(node_in(system.path(), "0000:3c:00.0"), None);
+        assert_eq!(node_in(system.path(), "3b:00.0"), None);
+        write("bus/pci/devices/0000:3b:00.0/numa_node", "-1\n");
+        assert_eq!(node(), None, "no node");
+    }
+
+    #[test]
+    fn a_mask_has_the_bit_of_its_node() {
+        for node in [0, 1, 63, 64, 200, 1023] {
+            let mask = mask_of(node).expect("the kernel has as many");
+            let bits: Vec<u32> =
+                (0..NODES as u32).filter(|bit| mask[*bit as usize / 64] >> (bit % 64) & 1 == 1).collect();
+            assert_eq!(bits, [node]);
+        }
+        assert_eq!(mask_of(1024), None);
+    }
+
+    #[test]
+    fn a_group_has_the_memory_below_its_limit_and_what_the_kernel_can_drop() {
+        let group = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| std::fs::write(group.path().join(name), text).expect("written");
+        assert_eq!(of_group(group.path()), None);
+        write("memory.current", "600\n");
+        write("memory.max", "max\n");
+        assert_eq!(of_group(group.path()), None, "no limit");
+        write("memory.max", "1000\n");
+        assert_eq!(of_group(group.path()), Some((1000, 400)));
+        write("memory.stat", "anon 500\ninactive_file 70\n");
+        assert_eq!(of_group(group.path()), Some((1000, 470)));
+        write("memory.current", "1100\n");
+        assert_eq!(of_group(group.path()), Some((1000, 0)));
+    }
+
+    #[test]
+    fn an_aligned_mapping_leaves_nothing_mapped_beside_it() {
+        let pages = || read("/proc/self/statm")?.split_whitespace().next()?.parse::<usize>().ok();
+        let in_child = || {
+            // The first reading has the buffer made.
+            let (Some(_), Some(mut before)) = (pages(), pages()) else { return 1 };
+            for length in [PAGE, HUGE_PAGE - PAGE, HUGE_PAGE, HUGE_PAGE + PAGE, 3 * HUGE_PAGE] {
+                for _ in 0..3 {
+                    let (Some(base), Some(after)) = (map_aligned(length), pages()) else { return 2 };
+                    if after - before != length / PAGE {
+                        return 3;
+                    }
+                    if length >= HUGE_PAGE && !base.addr().get().is_multiple_of(HUGE_PAGE) {
+                        return 4;
+                    }
+                    // Other addresses next time.
+                    let (Some(_), Some(later)) = (map_aligned(PAGE), pages()) else { return 5 };
+                    before = later;
+                }
+            }
+            0
+        };
+        assert_eq!(crate::fork::tests::in_forked_child(in_child), 0);
+    }
+
+    #[test]
+    fn a_kernel_without_the_call_has_each_page_written_to() {
+        let base = map_untouched(64 << 10, None).expect("memory");
+        // The kernel refuses an address within a page as it refuses an unknown advice.
+        let start = base.as_ptr().expose_provenance() + 512;
+        assert!(touch_piece(start, 5 * PAGE));
+        let mut present = [0_u8; 16];
+        // SAFETY: the range is mapped, and the array has a byte for each page.
+        assert_eq!(unsafe { libc::mincore(base.as_ptr(), 64 << 10, present.as_mut_ptr()) }, 0);
+        assert!(present[..5].iter().all(|&page| page & 1 == 1), "{present:?}");
+        assert!(unmap(base, 64 << 10));
+        assert!(!touch_piece(base.as_ptr().expose_provenance(), PAGE), "no memory is there");
     }
 }
