@@ -161,26 +161,9 @@ impl MemoryTool {
     fn load(path: &std::ffi::OsStr) -> Option<Self> {
         // SAFETY: the user of the process has named the library, which NVTX's own loader would load, too.
         let library = unsafe { Library::new(path) }.ok()?;
-        let mut functions = [0; FUNCTIONS];
-        let mut segment = Segment { id: 1, count: FUNCTIONS, functions: functions.as_mut_ptr() };
-        let mut module = Module {
-            version: VERSION,
-            size: size_of::<Module>() as u16,
-            number: MODULE,
-            compatible: COMPATIBLE,
-            segment_count: 1,
-            segments: &raw mut segment,
-            export: core::ptr::null(),
-            extra: core::ptr::null(),
-        };
         // SAFETY: the symbol is NVTX's, with this signature.
         let initialize = unsafe { library.get::<Initialize>(b"InitializeInjectionNvtxExtension\0") }.ok()?;
-        // SAFETY: the structures are complete, and outlive the call, which fills the table.
-        let listens = unsafe { initialize(&raw mut module) } != 0;
-        let complete = [HEAP_REGISTER, HEAP_UNREGISTER, REGIONS_REGISTER, REGIONS_UNREGISTER];
-        // 0 stands for a function that the tool does not have, and -1 for one that does nothing.
-        let has_all = complete.into_iter().all(|at| functions[at] != 0 && functions[at] != usize::MAX);
-        (listens && has_all).then_some(Self { functions, _library: library })
+        Some(Self { functions: functions_of(*initialize)?, _library: library })
     }
 
     /// Registers a segment, of which only the regions may be used. `None` if the tool refuses, and the segment is plain memory for
@@ -280,13 +263,180 @@ impl MemoryTool {
     }
 }
 
+/// Has a tool fill the table of functions. `None` if the tool does not listen, or lacks a function.
+fn functions_of(initialize: Initialize) -> Option<[usize; FUNCTIONS]> {
+    let mut functions = [0; FUNCTIONS];
+    let mut segment = Segment { id: 1, count: FUNCTIONS, functions: functions.as_mut_ptr() };
+    let mut module = Module {
+        version: VERSION,
+        size: size_of::<Module>() as u16,
+        number: MODULE,
+        compatible: COMPATIBLE,
+        segment_count: 1,
+        segments: &raw mut segment,
+        export: core::ptr::null(),
+        extra: core::ptr::null(),
+    };
+    // SAFETY: the structures are complete, and outlive the call, which fills the table.
+    let listens = unsafe { initialize(&raw mut module) } != 0;
+    let complete = [HEAP_REGISTER, HEAP_UNREGISTER, REGIONS_REGISTER, REGIONS_UNREGISTER];
+    // 0 stands for a function that the tool does not have, and -1 for one that does nothing.
+    let has_all = complete.into_iter().all(|at| functions[at] != 0 && functions[at] != usize::MAX);
+    (listens && has_all).then_some(functions)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{
-        COMPATIBLE, HEAP_REGISTER, HEAP_UNREGISTER, MODULE, REGIONS_NAME, REGIONS_REGISTER, REGIONS_UNREGISTER,
-    };
+    use super::*;
+    use std::cell::{Cell, RefCell};
     use std::io::Write;
     use std::path::Path;
+
+    thread_local! {
+        /// What the tool was told, and what it answers to the registration of a heap.
+        static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+        static HEAP: Cell<usize> = const { Cell::new(0x77) };
+    }
+
+    fn note(text: String) {
+        TOLD.with_borrow_mut(|told| told.push(text));
+    }
+
+    fn told() -> Vec<String> {
+        TOLD.take()
+    }
+
+    /// Returns what a pointer of the caller leads to.
+    fn at<'a, T>(pointer: *const T) -> &'a T {
+        // SAFETY: the tool is given complete structures, which outlive the call.
+        unsafe { &*pointer }
+    }
+
+    fn text<'a>(pointer: *const c_char) -> &'a str {
+        // SAFETY: the tool is given texts, which outlive the call.
+        unsafe { CStr::from_ptr(pointer) }.to_str().expect("ASCII")
+    }
+
+    unsafe extern "C" fn heap_register(domain: *const c_void, heap: *const HeapDescription) -> usize {
+        let heap = at(heap);
+        let span = at(heap.span);
+        assert!(domain.is_null() && usize::from(heap.size) == size_of::<HeapDescription>());
+        assert_eq!((heap.compatible, heap.usage, heap.kind, heap.text_kind), (0x0102, 1, 1, 1));
+        assert_eq!((heap.span_size, heap.category, heap.reserved), (16, 0, 0));
+        note(format!("heap {:#x} {:#x} {}", span.at, span.bytes, text(heap.text)));
+        HEAP.get()
+    }
+
+    unsafe extern "C" fn heap_unregister(domain: *const c_void, heap: usize) {
+        assert!(domain.is_null());
+        note(format!("heap {heap:#x} ends"));
+    }
+
+    unsafe extern "C" fn regions_register(domain: *const c_void, batch: *const Registered) {
+        let batch = at(batch);
+        let span = at(batch.elements);
+        assert!(domain.is_null() && usize::from(batch.size) == size_of::<Registered>());
+        assert_eq!((batch.compatible, batch.kind, batch.count, batch.element_size), (0x0102, 1, 1, 16));
+        note(format!("region {:#x} {:#x} of {:#x}", span.at, span.bytes, batch.heap));
+    }
+
+    unsafe extern "C" fn regions_unregister(domain: *const c_void, batch: *const Unregistered) {
+        let batch = at(batch);
+        assert!(domain.is_null() && usize::from(batch.size) == size_of::<Unregistered>());
+        assert_eq!((batch.compatible, batch.kind, batch.count, batch.element_size), (0x0102, 1, 1, 8));
+        note(format!("region {:#x} ends", at(batch.elements)));
+    }
+
+    unsafe extern "C" fn regions_name(domain: *const c_void, batch: *const NamedRegions) {
+        let batch = at(batch);
+        let named = at(batch.elements);
+        assert!(domain.is_null() && usize::from(batch.size) == size_of::<NamedRegions>());
+        assert_eq!((batch.compatible, batch.count, batch.element_size), (0x0102, 1, size_of::<Named>()));
+        assert_eq!((named.kind, named.text_kind), (1, 1));
+        note(format!("region {:#x} is {}", named.at, text(named.text)));
+    }
+
+    /// Fills the table of functions, as the library of a tool does.
+    unsafe extern "C" fn initialize(module: *mut Module) -> c_int {
+        let module = at(module);
+        let segment = at(module.segments);
+        assert_eq!((module.version, module.number, module.segment_count, segment.id), (3, 1, 1, 1));
+        assert_eq!((usize::from(module.size), segment.count), (size_of::<Module>(), FUNCTIONS));
+        // SAFETY: the table has as many places.
+        let functions = unsafe { core::slice::from_raw_parts_mut(segment.functions, segment.count) };
+        functions[HEAP_REGISTER] = heap_register as *const () as usize;
+        functions[HEAP_UNREGISTER] = heap_unregister as *const () as usize;
+        functions[REGIONS_REGISTER] = regions_register as *const () as usize;
+        functions[REGIONS_UNREGISTER] = regions_unregister as *const () as usize;
+        functions[REGIONS_NAME] = regions_name as *const () as usize;
+        1
+    }
+
+    /// As [`initialize`], without the function at a place.
+    unsafe extern "C" fn initialize_without<const AT: usize, const ABSENT: usize>(module: *mut Module) -> c_int {
+        // SAFETY: the caller passes on its own pointer.
+        let listens = unsafe { initialize(module) };
+        let functions = at(at(module).segments).functions;
+        // SAFETY: the place lies in the table.
+        unsafe { *functions.wrapping_add(AT) = ABSENT };
+        listens
+    }
+
+    unsafe extern "C" fn refuse(module: *mut Module) -> c_int {
+        // SAFETY: the caller passes on its own pointer.
+        unsafe { initialize(module) };
+        0
+    }
+
+    fn tool(initialize: Initialize) -> Option<MemoryTool> {
+        let functions = functions_of(initialize)?;
+        Some(MemoryTool { functions, _library: libloading::os::unix::Library::this().into() })
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri cannot load libraries")]
+    fn a_tool_is_told_of_segments_and_blocks() {
+        let tool = tool(initialize).expect("listens");
+        let heap = tool.register_heap(0x1000, 0x400, c"segment").expect("accepted");
+        tool.register_region(heap, 0x1100, 0x80);
+        tool.name_region(0x1100, c"block");
+        tool.unregister_region(0x1100);
+        tool.unregister_heap(heap);
+        let expected = [
+            "heap 0x1000 0x400 segment",
+            "region 0x1100 0x80 of 0x77",
+            "region 0x1100 is block",
+            "region 0x1100 ends",
+            "heap 0x77 ends",
+        ];
+        assert_eq!(told(), expected);
+        for refused in [0, usize::MAX] {
+            HEAP.set(refused);
+            assert_eq!(tool.register_heap(0x1000, 0x400, c"segment"), None);
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri cannot load libraries")]
+    fn a_tool_that_does_not_listen_or_lacks_a_function_is_not_told() {
+        let lacking: [Initialize; 6] = [
+            refuse,
+            initialize_without::<HEAP_REGISTER, 0>,
+            initialize_without::<HEAP_UNREGISTER, { usize::MAX }>,
+            initialize_without::<REGIONS_REGISTER, 0>,
+            initialize_without::<REGIONS_UNREGISTER, 0>,
+            initialize_without::<REGIONS_UNREGISTER, { usize::MAX }>,
+        ];
+        assert!(lacking.into_iter().all(|initialize| tool(initialize).is_none()));
+        // Names are an extra.
+        for nameless in
+            [initialize_without::<REGIONS_NAME, 0> as Initialize, initialize_without::<REGIONS_NAME, { usize::MAX }>]
+        {
+            tool(nameless).expect("listens").name_region(0x1100, c"block");
+        }
+        assert_eq!(told(), Vec::<String>::new());
+        assert!(MemoryTool::load("/nonexistent/tool.so".as_ref()).is_none());
+    }
 
     #[test]
     fn the_places_of_functions_are_those_of_nvidias_header() {
