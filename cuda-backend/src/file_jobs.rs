@@ -227,3 +227,83 @@ impl FileJobs {
         queue.failures = queue.failures.split_off(&(after + 1));
     }
 }
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::contents_file::ContentsFolder;
+    use std::time::Duration;
+
+    const QUARTER: u64 = CHUNK / 4;
+
+    fn file() -> Arc<ContentsFile> {
+        let folder = Arc::new(ContentsFolder::new(std::env::temp_dir()));
+        Arc::new(ContentsFile::new(&folder, 4 * CHUNK).expect("room"))
+    }
+
+    /// Takes all jobs. Returns the numbers of the jobs of each read or write.
+    fn taken(jobs: &FileJobs) -> Vec<Vec<u64>> {
+        let mut taken = Vec::new();
+        while !jobs.lock().waiting.is_empty() {
+            let next = jobs.take(|| false).expect("not dismissed");
+            taken.push(next.iter().map(|job| job.number).collect());
+            jobs.end(next, Ok(()));
+        }
+        assert!(jobs.is_idle());
+        taken
+    }
+
+    #[test]
+    fn neighbouring_bytes_of_a_file_become_one_read_or_write_of_at_most_a_chunk() {
+        use FileWay::{ToDevice, ToFile};
+        let (jobs, files) = (FileJobs::default(), [file(), file()]);
+        let begin = |way, file: usize, offset, bytes| jobs.begin(way, &files[file], offset, DevicePtr(0), bytes);
+        (3..9).for_each(|quarter| begin(ToFile, 0, quarter * QUARTER, QUARTER));
+        assert_eq!(taken(&jobs), [vec![1, 2, 3, 4], vec![5, 6]]);
+        // Another way, another file, a gap, and an earlier place.
+        begin(ToFile, 0, 0, QUARTER);
+        begin(ToDevice, 0, QUARTER, QUARTER);
+        begin(ToDevice, 1, 2 * QUARTER, QUARTER);
+        begin(ToDevice, 1, 4 * QUARTER, QUARTER);
+        begin(ToDevice, 1, 3 * QUARTER, QUARTER);
+        begin(ToDevice, 1, 4 * QUARTER, 3 * QUARTER);
+        begin(ToDevice, 1, 7 * QUARTER, 1);
+        assert_eq!(taken(&jobs), [vec![7], vec![8], vec![9], vec![10], vec![11, 12], vec![13]]);
+        // More than a chunk is cut, and the last part goes with what follows.
+        begin(ToFile, 0, 5 * QUARTER, 2 * CHUNK + QUARTER);
+        begin(ToFile, 0, 5 * QUARTER + 2 * CHUNK + QUARTER, QUARTER);
+        assert_eq!(taken(&jobs), [vec![14], vec![15], vec![16, 17]]);
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_last_job_that_it_is_for() {
+        let (jobs, file) = (FileJobs::default(), file());
+        jobs.wait(5);
+        jobs.begin(FileWay::ToFile, &file, 0, DevicePtr(0), CHUNK);
+        jobs.begin(FileWay::ToFile, &file, CHUNK, DevicePtr(0), CHUNK);
+        let first = jobs.take(|| false).expect("not dismissed");
+        jobs.wait(0);
+        let waits = |last, end: &dyn Fn()| {
+            std::thread::scope(|scope| {
+                let wait = scope.spawn(|| jobs.wait(last));
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(!wait.is_finished(), "{last}");
+                end();
+                wait.join().expect("no panic");
+            });
+        };
+        let first = std::cell::Cell::new(Some(first));
+        waits(1, &|| jobs.end(first.take().expect("once"), Ok(())));
+        assert!(!jobs.is_idle());
+        // Neither a job that no thread has begun nor one that a thread does has ended.
+        waits(2, &|| {
+            let second = jobs.take(|| false).expect("not dismissed");
+            jobs.change(|| {});
+            std::thread::sleep(Duration::from_millis(20));
+            jobs.end(second, Ok(()));
+        });
+        assert!(jobs.is_idle());
+        jobs.wait(2);
+    }
+}

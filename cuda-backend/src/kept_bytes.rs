@@ -105,3 +105,55 @@ impl KeptBytes {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_wait_without_a_byte_waits_for_that_of_another_thread() {
+        let (kept, context) = (KeptBytes::new(), CuContext(1));
+        kept.begin(context);
+        assert!(kept.want(context) && kept.lacks(context));
+        assert_eq!((kept.take(context), kept.keep(context, 7)), (None, None));
+        for byte in [Some(8), None] {
+            assert!(kept.take(context).is_some());
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| kept.take(context));
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(!other.is_finished(), "the byte may come back");
+                assert_eq!(kept.give_back(context, byte), None);
+                assert_eq!(other.join().expect("no panic"), byte);
+            });
+            assert_eq!(kept.give_back(context, Some(9)), None);
+            kept.end(context);
+            kept.begin(context);
+            kept.keep(context, 7);
+        }
+    }
+
+    #[test]
+    fn so_many_bytes_are_kept_and_a_taken_one_counts() {
+        let (kept, context) = (KeptBytes::new(), CuContext(1));
+        assert!(!kept.want(context) && !kept.lacks(context), "no device is open");
+        kept.begin(context);
+        assert!(!kept.lacks(context), "no byte is wanted");
+        kept.want(context);
+        for byte in 0..KEPT as u64 {
+            assert!(kept.lacks(context));
+            assert_eq!(kept.keep(context, byte), None);
+        }
+        assert!(!kept.lacks(context));
+        let byte = kept.take(context).expect("kept");
+        assert!(!kept.lacks(context), "it may come back");
+        assert_eq!(kept.give_back(context, None), None);
+        assert!(kept.lacks(context));
+        kept.begin(context);
+        assert_eq!(kept.end(context), Vec::<u64>::new(), "another device is open");
+        assert_eq!(kept.end(context).len(), KEPT - 1);
+        assert_eq!(kept.keep(context, byte), Some(byte), "no device is open");
+        assert_eq!((kept.give_back(context, Some(byte)), kept.take(context)), (Some(byte), None));
+        assert_eq!(kept.end(context), Vec::<u64>::new());
+    }
+}

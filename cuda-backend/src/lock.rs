@@ -101,6 +101,29 @@ mod tests {
     }
 
     #[test]
+    fn waiters_come_through_one_by_one() {
+        let lock = Mutex::<HeapLock, u64>::new(0);
+        let (held, inside) = (lock.lock(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut count = lock.lock();
+                    assert!(!inside.swap(true, Ordering::Relaxed), "another waiter has the lock");
+                    // All others wait, and look at the lock.
+                    std::thread::sleep(Duration::from_millis(2));
+                    assert!(lock.try_lock().is_none());
+                    inside.store(false, Ordering::Relaxed);
+                    *count += 1;
+                });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(*held, 0);
+            drop(held);
+        });
+        assert_eq!(*lock.lock(), 8);
+    }
+
+    #[test]
     fn a_waiter_outlasts_a_holder_who_sleeps() {
         let flag = Mutex::<HeapLock, bool>::new(false);
         let mut held = flag.lock();

@@ -22,8 +22,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Bytes pinned by a single call of the driver. A copy lies within a piece.
-const PIECE: u64 = 64 << 20;
+/// Bytes pinned by a single call of the driver. A copy lies within a piece. In tests, contents are longer.
+const PIECE: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 
 /// How far the threads have come.
 #[derive(Debug, Default)]
@@ -212,5 +212,42 @@ fn touch_all(base: Base, bytes: u64, claim: &Claim, shared: &(Mutex<Progress>, C
         progress.ended |= !there;
         there &= !progress.ended;
         moved.notify_all();
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_thread_of_a_region_ends_once_all_is_touched() {
+        for bytes in [4096, PIECE, 2 * PIECE + 4096] {
+            let region = Region::new(bytes, None).expect("memory");
+            assert_eq!((region.wait_for(bytes), region.is_useless()), (Ok(()), false));
+            let begun = Instant::now();
+            while region.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "the thread goes on");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(host_memory::unmap(region.base.0, bytes));
+        }
+    }
+
+    #[test]
+    fn a_region_without_memory_ends_the_waits_and_one_that_is_given_back_is_touched_no_further() {
+        let bytes = 2 * PIECE;
+        let base = Base(host_memory::map_untouched(bytes, None).expect("addresses"));
+        let claim = host_memory::claim(0).expect("nothing");
+        let touched = |ended| {
+            let shared = (Mutex::new(Progress { touched: 0, ended }), Condvar::new());
+            touch_all(base, bytes, &claim, &shared);
+            let progress = shared.0.into_inner().expect("no panic");
+            (progress.touched, progress.ended)
+        };
+        assert_eq!((touched(true), touched(false)), ((PIECE, true), (bytes, false)));
+        assert!(host_memory::unmap(base.0, bytes));
+        assert_eq!((touched(true), touched(false)), ((0, true), (0, true)));
     }
 }

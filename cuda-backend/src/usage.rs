@@ -182,3 +182,61 @@ impl Management {
         Some(found.iter().take(count as usize).map(memory_of).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with three processes, of which the size of the second is not known.
+    const DEVICE: usize = 0xd0;
+    const FULL: &[u8] = b"0000:0B:00.0";
+
+    /// Writes an answer through a pointer of the caller.
+    fn answer<T>(to: *mut T, value: T) {
+        // SAFETY: the code under test passes pointers to live variables of the right type.
+        unsafe { to.write(value) };
+    }
+
+    unsafe extern "C" fn by_bus_id(bus_id: *const c_char, device: *mut NvmlDevice) -> c_uint {
+        // SAFETY: the code under test passes a text.
+        if unsafe { CStr::from_ptr(bus_id) }.to_bytes() != FULL {
+            return 6;
+        }
+        answer(device, core::ptr::without_provenance_mut(DEVICE));
+        0
+    }
+
+    unsafe extern "C" fn running(device: NvmlDevice, count: *mut c_uint, to: *mut NvmlProcess) -> c_uint {
+        assert_eq!(device.addr(), DEVICE);
+        let known = [(std::process::id(), 7 << 20), (1, NOT_AVAILABLE), (2, 0)];
+        for (at, (process, used_bytes)) in known.into_iter().enumerate() {
+            answer(to.wrapping_add(at), NvmlProcess { process, used_bytes, ..NvmlProcess::default() });
+        }
+        answer(count, known.len() as c_uint);
+        0
+    }
+
+    unsafe extern "C" fn refuse(_: NvmlDevice, _: *mut c_uint, _: *mut NvmlProcess) -> c_uint {
+        3
+    }
+
+    fn bus_id(text: &[u8]) -> [c_char; BUS_ID_BYTES] {
+        core::array::from_fn(|at| text.get(at).map_or(0, |&letter| letter as c_char))
+    }
+
+    #[test]
+    fn the_processes_of_a_device_are_listed_with_the_sizes_that_are_known() {
+        let library = Management { by_bus_id, running };
+        let processes = library.processes(&bus_id(FULL)).expect("listed");
+        let listed: Vec<_> = processes.iter().map(|process| (process.process, process.bytes)).collect();
+        let own = std::process::id();
+        assert_eq!(listed, [(own, Some(7 << 20)), (1, None), (2, Some(0))]);
+        assert_eq!(MemoryUsers { processes, pool_reserved: None }.own(), Some(7 << 20));
+        assert_eq!(MemoryUsers::default().own(), None);
+        let others =
+            vec![ProcessMemory { process: own + 1, bytes: Some(1) }, ProcessMemory { process: own, bytes: None }];
+        assert_eq!(MemoryUsers { processes: others, pool_reserved: None }.own(), None);
+        assert_eq!(library.processes(&bus_id(b"0000:0C:00.0")), None);
+        assert_eq!(Management { by_bus_id, running: refuse }.processes(&bus_id(FULL)), None);
+    }
+}

@@ -139,3 +139,19 @@ fn has(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> Dev
 fn stop_if_sticky(context: &Context, code: CuResult) -> DeviceResult<()> {
     if code.is_sticky() { context.check(code) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_uses_are_asked_for_one_by_one() {
+        let fewer = |rdma, export| -> Vec<_> {
+            Uses { rdma, export }.or_fewer().map(|Uses { rdma, export }| (rdma, export)).collect()
+        };
+        assert_eq!(fewer(true, true), [(true, true), (false, true), (true, false), (false, false)]);
+        assert_eq!(fewer(false, true), [(false, true), (false, false)]);
+        assert_eq!(fewer(true, false), [(true, false), (false, false)]);
+        assert_eq!(fewer(false, false), [(false, false)]);
+    }
+}

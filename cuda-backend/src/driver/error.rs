@@ -94,3 +94,43 @@ impl fmt::Display for LoadError {
 }
 
 impl std::error::Error for LoadError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_told_with_what_helps() {
+        let not_loaded =
+            |by_variable| LoadError::NotLoaded { path: "/opt/cuda.so".into(), reason: "no file".into(), by_variable };
+        let expected = [
+            (
+                LoadError::NotFound {
+                    tried: vec!["libcuda.so.1".into(), "libcuda.so".into()],
+                    reason: "no file".into(),
+                },
+                "no CUDA driver: cannot load libcuda.so.1 or libcuda.so (no file); install NVIDIA's driver, start a \
+                 container with `--gpus all`, or name the library in CACHALOT_LIBCUDA",
+            ),
+            (not_loaded(false), "no CUDA driver: cannot load /opt/cuda.so (no file)"),
+            (not_loaded(true), "no CUDA driver: cannot load /opt/cuda.so, which CACHALOT_LIBCUDA names (no file)"),
+            (LoadError::MissingSymbol(c"cuInit"), "the CUDA driver has no cuInit"),
+            (LoadError::TooOld { version: 10_020 }, "the CUDA driver is too old: it speaks 10.2, and 11.4 is needed"),
+            (
+                LoadError::Start(CuResult::NO_DEVICE),
+                "the CUDA driver did not start: NO_DEVICE (100); the process sees no GPU: check `nvidia-smi` and \
+                 CUDA_VISIBLE_DEVICES, and start a container with `--gpus all`",
+            ),
+            (
+                LoadError::Start(CuResult::STUB_LIBRARY),
+                "the CUDA driver did not start: STUB_LIBRARY (34); the library is the toolkit's stub: name NVIDIA's \
+                 driver in CACHALOT_LIBCUDA",
+            ),
+            (LoadError::Start(CuResult::UNKNOWN), "the CUDA driver did not start: UNKNOWN (999)"),
+            (LoadError::Forked, "the CUDA driver cannot be used in a forked child process"),
+        ];
+        for (error, text) in expected {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}
