@@ -5,9 +5,9 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::table::Table;
 use crate::driver::types::*;
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The context of device 0. The context of device 1 has the next number.
 pub(crate) const CONTEXT: CuContext = CuContext(0xc0);
@@ -76,10 +76,18 @@ pub(crate) struct Fake {
     pub(crate) events: BTreeMap<usize, FakeEvent>,
     /// Number of recordings of events.
     recordings: usize,
+    /// The streams that the device has made.
+    pub(crate) streams: BTreeSet<CuStream>,
     /// The stream and the event of each `cuStreamWaitEvent`.
     pub(crate) waits: Vec<(CuStream, CuEvent)>,
     /// Ids reported by `cuStreamGetId`, by handle. A handle without an entry serves as the id.
     pub(crate) ids: BTreeMap<usize, u64>,
+    /// The id of the capture that every capturing stream takes part in.
+    pub(crate) capture: u64,
+    /// The nodes right before the next work of each capturing stream.
+    pub(crate) ends: BTreeMap<usize, Vec<CuGraphNode>>,
+    /// The nodes right before each node of the captured graph.
+    pub(crate) graph: BTreeMap<usize, Vec<CuGraphNode>>,
     /// Code and status returned by `cuStreamIsCapturing`.
     pub(crate) capturing: (CuResult, CuCaptureStatus),
     /// Whether another thread begins a capture on the stream right before the next recording.
@@ -96,6 +104,8 @@ pub(crate) struct Fake {
     next: usize,
     /// The address and the devices of each `cuMemSetAccess`.
     pub(crate) access: Vec<(u64, Vec<c_int>)>,
+    /// The address, value, length and stream of each fill.
+    pub(crate) fills: Vec<(u64, u8, usize, CuStream)>,
     /// Registered host memory, as addresses with sizes in bytes.
     pub(crate) pinned: BTreeMap<usize, usize>,
     /// The host address of each copy between host and device, in the order of the calls.
@@ -104,6 +114,8 @@ pub(crate) struct Fake {
     copies_ended: usize,
     /// Whether host memory was unregistered during a copy from or to the memory.
     pub(crate) torn: bool,
+    /// The answer of the granularity query, also where it refuses.
+    pub(crate) granularity: usize,
     /// Whether the granularity query (first) and `cuMemCreate` (second) refuse direct access from
     /// the bus.
     pub(crate) refuse_rdma: (bool, bool),
@@ -145,8 +157,12 @@ impl Fake {
             attributes: BTreeMap::from([(102, 1), (103, 1), (110, 1)]),
             events: BTreeMap::new(),
             recordings: 0,
+            streams: BTreeSet::new(),
             waits: Vec::new(),
             ids: BTreeMap::new(),
+            capture: 77,
+            ends: BTreeMap::new(),
+            graph: BTreeMap::new(),
             capturing: (CuResult::SUCCESS, CuCaptureStatus::NONE),
             capture_before_record: false,
             retained: [0; 2],
@@ -155,10 +171,12 @@ impl Fake {
             next_address: 0x7000_0000_0000,
             next: 0x5000,
             access: Vec::new(),
+            fills: Vec::new(),
             pinned: BTreeMap::new(),
             copies: Vec::new(),
             copies_ended: 0,
             torn: false,
+            granularity: 2 << 20,
             refuse_rdma: (false, false),
             refuse_export: (false, false),
         }
@@ -241,6 +259,30 @@ extern "C" fn device_get(device: *mut CuDevice, ordinal: c_int) -> CuResult {
         _ => CuResult::INVALID_DEVICE,
     })
 }
+extern "C" fn total_mem(bytes: *mut usize, _device: CuDevice) -> CuResult {
+    call("cuDeviceTotalMem_v2", |_| answer(bytes, 4 << 30))
+}
+/// As [`table`]'s functions, of a driver with UUIDs.
+pub(crate) extern "C" fn uuid(uuid: *mut CuUuid, device: CuDevice) -> CuResult {
+    let bytes = core::array::from_fn(|at| (0xf8 + at as i32 + device.0) as c_char);
+    call("cuDeviceGetUuid_v2", |_| answer(uuid, CuUuid { bytes }))
+}
+/// Writes a text that the driver has for `CUDA_ERROR_OUT_OF_MEMORY`, and for a code without a meaning.
+fn text(code: CuResult, to: *mut *const c_char, texts: [(u32, &'static CStr); 2]) -> CuResult {
+    match texts.iter().find(|(known, _)| *known == code.0) {
+        Some((_, text)) => answer(to, text.as_ptr()),
+        None => CuResult::INVALID_VALUE,
+    }
+}
+extern "C" fn error_name(code: CuResult, to: *mut *const c_char) -> CuResult {
+    let texts = [(2, c"CUDA_ERROR_OUT_OF_MEMORY"), (4711, c"CUDA_ERROR_NEW")];
+    call("cuGetErrorName", |_| text(code, to, texts))
+}
+extern "C" fn error_string(code: CuResult, to: *mut *const c_char) -> CuResult {
+    let texts = [(2, c"out of memory"), (4712, c"a meaning without a name")];
+    // A text that is null stands for none.
+    call("cuGetErrorString", |_| if code.0 == 4711 { answer(to, core::ptr::null()) } else { text(code, to, texts) })
+}
 extern "C" fn device_get_count(count: *mut c_int) -> CuResult {
     call("cuDeviceGetCount", |_| answer(count, 2))
 }
@@ -289,6 +331,16 @@ extern "C" fn synchronize() -> CuResult {
         CuResult::SUCCESS
     })
 }
+/// Of drivers since 12.5: not in the table, as in the older drivers.
+pub(crate) extern "C" fn record_context(_context: CuContext, event: CuEvent) -> CuResult {
+    in_context("cuCtxRecordEvent", |fake| match fake.events.get_mut(&event.0) {
+        Some(event) => {
+            event.done = false;
+            CuResult::SUCCESS
+        }
+        None => CuResult::INVALID_HANDLE,
+    })
+}
 extern "C" fn alloc(address: *mut u64, bytes: usize) -> CuResult {
     in_context("cuMemAlloc_v2", |fake| {
         if fake.room == Some(0) {
@@ -331,8 +383,20 @@ extern "C" fn get_info(free: *mut usize, total: *mut usize) -> CuResult {
         answer(total, 4 << 30)
     })
 }
-extern "C" fn memset(_address: u64, _value: u8, _bytes: usize, _stream: CuStream) -> CuResult {
-    in_context("cuMemsetD8Async", |_| CuResult::SUCCESS)
+extern "C" fn memset(address: u64, value: u8, bytes: usize, stream: CuStream) -> CuResult {
+    in_context("cuMemsetD8Async", |fake| {
+        fake.fills.push((address, value, bytes, stream));
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn read(to: *mut c_void, from: u64, bytes: usize) -> CuResult {
+    // The fake's memory has the low byte of each address.
+    let read = |at: usize| (from as usize + at) as u8;
+    in_context("cuMemcpyDtoH_v2", |_| {
+        // SAFETY: as for `answer`: the caller has room for `bytes` bytes.
+        (0..bytes).for_each(|at| unsafe { *to.cast::<u8>().wrapping_add(at) = read(at) });
+        CuResult::SUCCESS
+    })
 }
 /// Returns whether memory is wanted for direct access from the bus, and for export.
 fn uses(properties: *const CuMemAllocationProp) -> (bool, bool) {
@@ -344,7 +408,8 @@ extern "C" fn granularity(out: *mut usize, properties: *const CuMemAllocationPro
     in_context("cuMemGetAllocationGranularity", |fake| {
         let (rdma, export) = uses(properties);
         let refused = rdma && fake.refuse_rdma.0 || export && fake.refuse_export.0;
-        if refused { CuResult::NOT_SUPPORTED } else { answer(out, 2 << 20) }
+        let _ = answer(out, fake.granularity);
+        if refused { CuResult::NOT_SUPPORTED } else { CuResult::SUCCESS }
     })
 }
 extern "C" fn reserve(address: *mut u64, bytes: usize, _alignment: usize, _hint: u64, _flags: u64) -> CuResult {
@@ -448,10 +513,23 @@ extern "C" fn stream_synchronize(stream: CuStream) -> CuResult {
         CuResult::SUCCESS
     })
 }
-extern "C" fn host_register(address: *mut c_void, bytes: usize, _flags: CuMemHostRegisterFlags) -> CuResult {
-    in_context("cuMemHostRegister_v2", |fake| match fake.pinned.insert(address.addr(), bytes) {
-        None => CuResult::SUCCESS,
-        Some(_) => CuResult::HOST_MEMORY_ALREADY_REGISTERED,
+/// Of a driver that tells whether a stream has work: not in the table.
+pub(crate) extern "C" fn stream_query(stream: CuStream) -> CuResult {
+    call("cuStreamQuery", |fake| {
+        let has_work = fake.events.values().any(|event| event.stream == Some(stream) && !event.done);
+        if has_work { CuResult::NOT_READY } else { CuResult::SUCCESS }
+    })
+}
+extern "C" fn host_register(address: *mut c_void, bytes: usize, flags: CuMemHostRegisterFlags) -> CuResult {
+    in_context("cuMemHostRegister_v2", |fake| {
+        // For every GPU of the process, and for kernels.
+        if flags.0 != CuMemHostRegisterFlags::PORTABLE.0 + CuMemHostRegisterFlags::DEVICEMAP.0 {
+            return CuResult::INVALID_VALUE;
+        }
+        match fake.pinned.insert(address.addr(), bytes) {
+            None => CuResult::SUCCESS,
+            Some(_) => CuResult::HOST_MEMORY_ALREADY_REGISTERED,
+        }
     })
 }
 extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
@@ -486,16 +564,48 @@ extern "C" fn is_capturing(_stream: CuStream, status: *mut CuCaptureStatus) -> C
     })
 }
 extern "C" fn capture_info(
-    _stream: CuStream,
+    stream: CuStream,
     status: *mut CuCaptureStatus,
     id: *mut u64,
     _graph: *mut CuGraph,
-    _dependencies: *mut *const CuGraphNode,
-    _count: *mut usize,
+    dependencies: *mut *const CuGraphNode,
+    count: *mut usize,
 ) -> CuResult {
     in_context("cuStreamGetCaptureInfo_v2", |fake| {
-        let _ = answer(id, 77);
+        let _ = answer(id, fake.capture);
+        if !dependencies.is_null() {
+            let ends = fake.ends.get(&stream.0).map_or(&[][..], Vec::as_slice);
+            // A driver has no list for a stream without work.
+            let _ = answer(dependencies, if ends.is_empty() { core::ptr::null() } else { ends.as_ptr() });
+            let _ = answer(count, ends.len());
+        }
         answer(status, fake.capturing.1)
+    })
+}
+/// Tells the nodes right before a node: their number, or the nodes if `nodes` has room.
+fn before(fake: &Fake, node: CuGraphNode, nodes: *mut CuGraphNode, count: *mut usize) -> CuResult {
+    let known = fake.graph.get(&node.0).map_or(&[][..], Vec::as_slice);
+    if nodes.is_null() {
+        return answer(count, known.len());
+    }
+    // SAFETY: as for `answer`: the caller has room for `count` nodes.
+    let room = unsafe { *count };
+    // SAFETY: as above.
+    let nodes = unsafe { core::slice::from_raw_parts_mut(nodes, room) };
+    nodes.iter_mut().zip(known).for_each(|(to, node)| *to = *node);
+    answer(count, known.len().min(nodes.len()))
+}
+extern "C" fn dependencies(node: CuGraphNode, nodes: *mut CuGraphNode, count: *mut usize) -> CuResult {
+    in_context("cuGraphNodeGetDependencies", |fake| before(fake, node, nodes, count))
+}
+extern "C" fn dependencies_v2(
+    node: CuGraphNode,
+    nodes: *mut CuGraphNode,
+    properties: *mut CuGraphEdgeData,
+    count: *mut usize,
+) -> CuResult {
+    in_context("cuGraphNodeGetDependencies_v2", |fake| {
+        if nodes.is_null() == properties.is_null() { before(fake, node, nodes, count) } else { CuResult::INVALID_VALUE }
     })
 }
 extern "C" fn exchange(mode: *mut CuCaptureMode) -> CuResult {
@@ -520,12 +630,15 @@ extern "C" fn wait_event(stream: CuStream, event: CuEvent, _flags: u32) -> CuRes
 }
 extern "C" fn stream_create(stream: *mut CuStream, _flags: CuStreamFlags) -> CuResult {
     in_context("cuStreamCreate", |fake| {
-        let fresh = fake.fresh();
-        answer(stream, CuStream(STREAM.0 + fresh))
+        let fresh = CuStream(STREAM.0 + fake.fresh());
+        fake.streams.insert(fresh);
+        answer(stream, fresh)
     })
 }
-extern "C" fn stream_destroy(_stream: CuStream) -> CuResult {
-    in_context("cuStreamDestroy_v2", |_| CuResult::SUCCESS)
+extern "C" fn stream_destroy(stream: CuStream) -> CuResult {
+    in_context("cuStreamDestroy_v2", |fake| {
+        if fake.streams.remove(&stream) { CuResult::SUCCESS } else { CuResult::INVALID_HANDLE }
+    })
 }
 extern "C" fn pool(pool: *mut CuMemoryPool, _device: CuDevice) -> CuResult {
     call("cuDeviceGetDefaultMemPool", |_| answer(pool, CuMemoryPool(0x99)))
@@ -553,6 +666,9 @@ pub(crate) fn table() -> Table {
         driver_get_version: Some(version),
         device_get: Some(device_get),
         device_get_count: Some(device_get_count),
+        device_total_mem: Some(total_mem),
+        get_error_name: Some(error_name),
+        get_error_string: Some(error_string),
         device_get_attribute: Some(attribute),
         device_can_access_peer: Some(can_access_peer),
         ctx_enable_peer_access: Some(enable_peer),
@@ -572,6 +688,7 @@ pub(crate) fn table() -> Table {
         mem_get_info: Some(get_info),
         mem_get_address_range: Some(address_range),
         memset_d8_async: Some(memset),
+        memcpy_dtoh: Some(read),
         mem_host_register: Some(host_register),
         mem_host_unregister: Some(host_unregister),
         memcpy_dtoh_async: Some(copy_to_host),
@@ -593,6 +710,8 @@ pub(crate) fn table() -> Table {
         stream_synchronize: Some(stream_synchronize),
         stream_is_capturing: Some(is_capturing),
         stream_get_capture_info: Some(capture_info),
+        graph_node_get_dependencies: Some(dependencies),
+        graph_node_get_dependencies_v2: Some(dependencies_v2),
         thread_exchange_stream_capture_mode: Some(exchange),
         stream_get_id: Some(get_id),
         stream_get_ctx: Some(get_ctx),

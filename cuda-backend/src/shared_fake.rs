@@ -64,6 +64,8 @@ pub(crate) struct State {
     memory: BTreeMap<u64, Vec<u8>>,
     /// Violations by the program, as texts.
     pub(crate) violations: Vec<String>,
+    /// Whether no wait for a stream succeeds.
+    is_stuck: bool,
     /// The share of failing calls in percent, and the random numbers.
     faults: u64,
     random: u64,
@@ -97,6 +99,17 @@ pub(crate) fn start() -> SharedFake {
 /// Lets `percent` of the calls fail from now on, with codes that lose no context.
 pub(crate) fn set_faults(percent: u64) {
     with(|state| state.faults = percent);
+}
+
+/// Lets every wait for a stream fail from now on, or no longer. The stream's work goes on.
+pub(crate) fn set_stuck(is_stuck: bool) {
+    with(|state| state.is_stuck = is_stuck);
+}
+
+/// Runs `body` while every call that looks at streams, events or copies waits. `body` makes none.
+pub(crate) fn held_up<T>(body: impl FnOnce() -> T) -> T {
+    let _state = lock();
+    body()
 }
 
 /// Creates a stream.
@@ -396,6 +409,9 @@ extern "C" fn event_destroy(event: CuEvent) -> CuResult {
 extern "C" fn synchronize(stream: CuStream) -> CuResult {
     call(|| {
         on_stream("cuStreamSynchronize", stream, |state, id| {
+            if state.is_stuck {
+                return CuResult::UNKNOWN;
+            }
             let submitted = state.streams[id as usize].submitted;
             state.complete(id, submitted);
             state.end_copies(|copy| copy.stream == id);

@@ -1,5 +1,6 @@
 //! Tests of the device over the fake driver: restored state, and handling of failures.
 
+mod captures;
 mod failures;
 mod files;
 mod memory;
