@@ -3,6 +3,7 @@
 mod captures;
 mod failures;
 mod files;
+mod host;
 mod memory;
 mod store;
 mod streams;
