@@ -1,6 +1,8 @@
 //! Tests of the device over the fake driver: restored state, and handling of failures.
 
 mod captures;
+mod contents;
+mod devices;
 mod failures;
 mod files;
 mod host;
