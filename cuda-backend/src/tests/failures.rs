@@ -177,7 +177,9 @@ fn closing_releases_the_context_and_the_streams_once() {
     device.record(prepared.event, id(FOREIGN_STREAM)).expect("over the bridge");
     assert_eq!(fake::with(|fake| fake.retained), [1, 1]);
     let events = fake::with(|fake| fake.events.len());
+    assert_eq!(fake::with(|fake| fake.streams.len()), 1);
     assert_eq!(device.close(), Ok(()));
+    assert!(fake::with(|fake| fake.streams.is_empty()));
     // The allocator destroys the two events of `prepared`; closing destroys the event behind the
     // retired stream, and the one that a wait for a stream has left.
     assert_eq!(fake::with(|fake| fake.events.len()), events - 2);
@@ -207,6 +209,16 @@ fn an_adopted_context_is_checked_and_not_released() {
     assert_eq!(device.close(), Ok(()));
     assert_eq!(fake::with(|fake| fake.retained), [0, 0]);
     assert_eq!(adopt(CuContext(CONTEXT.0 + 1)).map(drop), Err(CuResult::INVALID_CONTEXT.error()));
+    assert_eq!(fake::with(|fake| fake.retained), [0, 0]);
+}
+
+#[test]
+fn a_driver_that_shuts_down_meanwhile_is_not_called_to_release() {
+    let driver = fake::driver();
+    let (function, code, when) = (Some("cuCtxGetDevice"), CuResult::DEINITIALIZED, When::Before);
+    fake::with(|fake| fake.plan = Some(Plan { function, skip: 0, code, when, permanent: false }));
+    let made = calls(|| assert_eq!(CudaDevice::open(driver, 0).map(drop), Err(code.error())));
+    assert_eq!(made.last(), Some(&"cuCtxGetDevice"));
 }
 
 #[test]
@@ -339,6 +351,8 @@ fn an_old_or_absent_driver_is_refused_with_its_reason() {
     let old = fake::load(&fake::table()).map(drop);
     assert_eq!(old, Err(LoadError::TooOld { version: 11_030 }));
     assert_eq!(old.expect_err("too old").to_string(), "the CUDA driver is too old: it speaks 11.3, and 11.4 is needed");
+    fake::with(|fake| fake.version = 11_040);
+    assert!(fake::load(&fake::table()).is_ok(), "the oldest");
     for code in [CuResult::NO_DEVICE, CuResult::STUB_LIBRARY, CuResult::NOT_INITIALIZED] {
         fake::with(|fake| {
             let (function, when) = (Some("cuInit"), When::Before);
@@ -353,5 +367,8 @@ fn an_old_or_absent_driver_is_refused_with_its_reason() {
 fn a_library_that_does_not_exist_is_named() {
     let path = std::path::Path::new("/nonexistent/libcuda.so.1");
     let error = crate::Driver::load_from(path).expect_err("there is no such file");
-    assert!(error.to_string().contains("/nonexistent/libcuda.so.1"), "{error}");
+    let LoadError::NotLoaded { path: named, reason, by_variable } = error else { panic!("{error}") };
+    assert_eq!((&*named, by_variable), (path, false));
+    // The loader's reason begins with the path, which the message has already.
+    assert!(reason.contains("No such file") && !reason.contains("libcuda"), "{reason}");
 }

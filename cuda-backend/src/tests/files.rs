@@ -316,3 +316,136 @@ fn random_parks_and_wakes_with_failures_agree_with_a_model() {
     let failures: u32 = (0..12).map(run_model).sum();
     assert!(failures > 10, "{failures} failures");
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_close_waits_for_the_copies_of_a_park_under_way_and_gives_all_memory_back() {
+    let files = to_files();
+    fill(3);
+    files.device.prepare(3 * PAGE, PAGE).expect("prepared");
+    (0..3).for_each(|page| _ = files.device.save(at(page), PAGE).expect("room"));
+    files.close();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_device_that_is_not_closed_leaves_no_thread_behind() {
+    let files = to_files();
+    fill(1);
+    files.device.prepare(PAGE, PAGE).expect("prepared");
+    let saved = files.device.save(at(0), PAGE).expect("room");
+    let jobs = std::sync::Arc::clone(&files.device.store.copies.files.jobs);
+    assert!(std::sync::Arc::strong_count(&jobs) > 2, "the device's, this one, and those of the threads");
+    drop(files.device);
+    assert_eq!(std::sync::Arc::strong_count(&jobs), 1);
+    assert!(jobs.is_idle(), "no copy is in progress or waits, also of {saved:?}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_chunk_with_a_copy_that_may_be_in_progress_is_never_used_again() {
+    let files = to_files();
+    let device = &files.device;
+    fill(1);
+    let failed = Err(CuResult::UNKNOWN.error());
+    device.prepare(PAGE, PAGE).expect("prepared");
+    shared_fake::set_stuck(true);
+    let saved = device.save(at(0), PAGE / 2).expect("room");
+    let mark = device.mark().expect("marked");
+    assert_eq!(device.finish(mark), failed);
+    shared_fake::set_stuck(false);
+    device.forget(saved);
+    // The threads of the park refuse further jobs, and their memory stays pinned for ever.
+    let saved = device.save(at(0), PAGE / 2).expect("room");
+    assert_eq!(finish(device), failed);
+    device.forget(saved);
+    device.end_saves();
+    let [_, pinned, _] = shared_fake::left().1;
+    assert!(pinned > 0);
+    // The next park has others.
+    let saved = park(device, 1).expect("parked");
+    clear(1);
+    wake(device, &saved).expect("awake");
+    check(1);
+    assert_eq!(shared_fake::left().1[1], pinned);
+    saved.into_iter().for_each(|name| device.forget(name));
+    assert_eq!(files.device.close(), Ok(()));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn contents_that_go_by_one_write_come_back_by_one_read_each_to_its_place() {
+    const SMALL: u64 = 4096;
+    const MANY: u64 = 200;
+    let files = to_files();
+    let device = &files.device;
+    let at = |number: u64| DevicePtr((1 << 40) + number * SMALL);
+    let small = |number| bytes(number)[..SMALL as usize].to_vec();
+    fill(1);
+    let first = park(device, 1).expect("the stream of the copies is made");
+    (0..MANY).for_each(|number| shared_fake::put(at(number), small(number)));
+    device.prepare(MANY * SMALL, SMALL).expect("prepared");
+    // The threads come to a stop with their first jobs, and find the others in a row.
+    let saved: Vec<Saved> =
+        shared_fake::held_up(|| (0..MANY).map(|number| device.save(at(number), SMALL).expect("room")).collect());
+    finish(device).expect("copied");
+    device.end_saves();
+    (0..MANY).for_each(|number| shared_fake::put(at(number), vec![0xee; SMALL as usize]));
+    saved.iter().zip(0..).for_each(|(&name, number)| device.restore(name, at(number), SMALL).expect("begun"));
+    finish(device).expect("copied");
+    for number in 0..MANY {
+        assert!(shared_fake::bytes_at(at(number)) == small(number), "{number}");
+    }
+    saved.into_iter().chain(first).for_each(|name| device.forget(name));
+    files.close();
+}
+
+/// Contents of two and a half pieces in memory, each piece pinned by a call of its own.
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn long_contents_come_back_from_memory_whole_and_in_parts() {
+    const LONG: u64 = 10 << 20;
+    let files = to_files();
+    let device = &files.device;
+    device.keep_contents_in(None);
+    let mut random = fastrand::Rng::with_seed(1);
+    let bytes: Vec<Vec<u8>> = [LONG, LONG + 8192].map(|length| vec![0; length as usize]).into();
+    let bytes: Vec<Vec<u8>> = bytes
+        .into_iter()
+        .map(|mut bytes| {
+            random.fill(&mut bytes);
+            bytes
+        })
+        .collect();
+    let at = [DevicePtr(1 << 40), DevicePtr(1 << 41)];
+    device.prepare(2 * LONG + 8192, LONG + 8192).expect("prepared");
+    let saved: Vec<Saved> = at
+        .iter()
+        .zip(&bytes)
+        .map(|(&at, bytes)| {
+            shared_fake::put(at, bytes.clone());
+            device.save(at, bytes.len() as u64).expect("room")
+        })
+        .collect();
+    finish(device).expect("copied");
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (2 * LONG + 8192, 0));
+    assert_eq!(shared_fake::left().1[1], 6, "pieces of 4 MiB");
+    for (number, (&at, bytes)) in at.iter().zip(&bytes).enumerate() {
+        shared_fake::put(at, vec![0xee; bytes.len()]);
+        device.restore(saved[number], at, bytes.len() as u64).expect("begun");
+        finish(device).expect("copied");
+        assert!(shared_fake::bytes_at(at) == *bytes, "{number}");
+        // A part from the middle of a piece to the middle of the next but one.
+        let (from, length) = (3 << 20, 6 << 20);
+        shared_fake::put(at, vec![0xee; bytes.len()]);
+        device.restore_part(saved[number], from, at.offset(4096), length).expect("begun");
+        finish(device).expect("copied");
+        let mut expected = vec![0xee; bytes.len()];
+        expected[4096..4096 + length as usize].copy_from_slice(&bytes[from as usize..(from + length) as usize]);
+        assert!(shared_fake::bytes_at(at) == expected, "{number}");
+    }
+    saved.into_iter().for_each(|name| device.forget(name));
+    assert_eq!(device.host_memory_for_contents(), (0, 0));
+    files.close();
+}

@@ -41,6 +41,33 @@ fn ordered_memory_is_obtained_and_released_on_its_stream() {
 }
 
 #[test]
+fn a_driver_without_either_call_has_no_ordered_memory() {
+    for change in [(|table| table.mem_alloc_async = None) as fn(&mut Table), |table| table.mem_free_async = None] {
+        let _ = fake::driver();
+        let mut table = fake::table();
+        change(&mut table);
+        let options = DeviceOptions { stream_ordered: true, ..DeviceOptions::default() };
+        let device = CudaDevice::open_with(fake::load(&table).expect("loads"), 0, options).expect("opens");
+        assert!(!device.is_ordered());
+        assert!(device.obtain_on(id(STREAM), 512).is_ok());
+    }
+}
+
+#[test]
+fn ordered_memory_is_freed_at_once_while_its_stream_captures() {
+    let options = DeviceOptions { stream_ordered: true, ..DeviceOptions::default() };
+    let device = CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device");
+    let base = device.obtain_on(id(STREAM), 2 << 20).expect("memory");
+    fake::with(|fake| fake.capturing.1 = crate::driver::types::CuCaptureStatus::ACTIVE);
+    let called = calls(|| assert_eq!(device.release(base, 2 << 20), Ok(())));
+    assert!(called.contains(&"cuMemFree_v2") && !called.contains(&"cuMemFreeAsync"), "{called:?}");
+    let base = device.obtain_on(StreamId::DEFAULT, 2 << 20).expect("memory");
+    fake::with(|fake| fake.capturing.1 = crate::driver::types::CuCaptureStatus::NONE);
+    let called = calls(|| assert_eq!(device.release(base, 2 << 20), Ok(())));
+    assert!(called.contains(&"cuMemFreeAsync"), "the legacy stream has an order, too: {called:?}");
+}
+
+#[test]
 fn memory_lies_in_no_order_where_nothing_tells_of_the_end_of_streams() {
     let options = DeviceOptions { stream_ordered: true, identity: StreamIdentity::Asked, ..DeviceOptions::default() };
     let device = CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device");
@@ -116,6 +143,7 @@ fn virtual_memory_needs_every_entry_point_and_attribute() {
     assert_eq!(device().granularity(), 2 << 20);
     for change in [
         (|_| fake::with(|fake| fake.attributes.extend([(102, 0)]))) as fn(&mut Table),
+        |_| fake::with(|fake| fake.granularity = 3 << 20),
         |table| table.mem_set_access = None,
         |table| table.mem_address_reserve = None,
     ] {
@@ -125,6 +153,23 @@ fn virtual_memory_needs_every_entry_point_and_attribute() {
         let device = CudaDevice::open(fake::load(&table).expect("loads"), 0).expect("opens");
         assert!(device.virtual_memory().is_none());
     }
+}
+
+#[test]
+fn one_thread_at_a_time_changes_mappings() {
+    let device = device();
+    device.begin_mapping();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| device.begin_mapping());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!other.is_finished());
+        device.end_mapping();
+        other.join().expect("no panic");
+    });
+    device.end_mapping();
+    let made = calls(|| assert_eq!(device.unmap(DevicePtr(1 << 40), 2 << 20), Ok(())));
+    assert!(made.contains(&"cuMemUnmap"), "{made:?}");
+    device.begin_mapping();
 }
 
 #[test]
@@ -229,6 +274,15 @@ fn devices_out_of_reach_and_old_peers_are_told_apart() {
 fn the_size_of_the_drivers_own_pool_is_reported() {
     let users = device().memory_users().expect("reported");
     assert_eq!(users.pool_reserved, Some(12_345));
+    for function in ["cuDeviceGetDefaultMemPool", "cuMemPoolGetAttribute"] {
+        for (code, is_told) in [(CuResult::UNKNOWN, true), (CuResult::ILLEGAL_ADDRESS, false)] {
+            let device = device();
+            let (function, when) = (Some(function), When::Before);
+            fake::with(|fake| fake.plan = Some(Plan { function, skip: 0, code, when, permanent: false }));
+            assert_eq!(device.memory_users().expect("reported").pool_reserved, None);
+            assert_eq!(device.health().is_ok(), is_told, "a lost context is remembered");
+        }
+    }
 }
 
 #[test]

@@ -139,6 +139,27 @@ fn a_region_goes_back_behind_its_copies_though_no_mark_tells_of_their_end() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_region_goes_back_without_a_wait_behind_a_mark_that_was_waited_for() {
+    let device = device();
+    let waits = |body: &dyn Fn()| calls(body).into_iter().filter(|name| *name == "cuStreamSynchronize").count();
+    for _ in 0..2 {
+        let saved = parked(&device);
+        assert_eq!(waits(&|| device.forget(saved)), 0);
+    }
+    // The copies of the second park have no mark, and one wait is for both.
+    device.prepare(PAGE, PAGE).expect("prepared");
+    let first = device.save(AT, PAGE).expect("saved");
+    device.prepare(PAGE, PAGE).expect("prepared");
+    let second = device.save(AT, PAGE).expect("saved");
+    device.end_saves();
+    assert_eq!(waits(&|| [first, second].into_iter().for_each(|saved| device.forget(saved))), 1);
+    assert!(fake::with(|fake| fake.pinned.is_empty() && !fake.torn));
+    assert_eq!(device.close(), Ok(()));
+    assert!(fake::with(|fake| fake.streams.is_empty()), "the stream of the copies");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
 fn copies_are_waited_for_where_no_event_can_be_made() {
     for failing in ["cuEventCreate", "cuEventRecord"] {
         let device = device();
@@ -231,6 +252,26 @@ fn memory_that_may_be_registered_stays_mapped_and_is_used_for_no_other_park() {
         "its address is not used again"
     );
     device.forget(saved);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_short_region_with_contents_stays_beside_a_park_of_longer_ones() {
+    let device = device();
+    assert_eq!(device.retain_host_memory(u64::MAX), Ok(()));
+    let short = parked(&device);
+    device.prepare(4 * PAGE, 4 * PAGE).expect("prepared");
+    let long = device.save(AT, 4 * PAGE).expect("room was prepared");
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (5 * PAGE, 0));
+    assert_eq!((device.restore(short, AT, PAGE), device.restore(long, AT, 4 * PAGE)), (Ok(()), Ok(())));
+    device.forget(long);
+    // The long region is idle, too long for a page, and long enough for the next park of its kind.
+    device.prepare(PAGE, PAGE).expect("prepared");
+    device.end_saves();
+    assert_eq!(device.host_memory_for_contents(), (6 * PAGE, 5 * PAGE));
+    device.forget(short);
+    assert_eq!(device.close(), Ok(()));
 }
 
 /// Prepares for contents of `pages` pages, saves them one by one, and forgets them.

@@ -193,6 +193,38 @@ fn a_stream_destroyed_without_a_report_does_not_capture() {
 }
 
 #[test]
+fn a_stream_that_the_driver_fails_to_look_at_is_not_taken_for_a_destroyed_one() {
+    let device = asking();
+    let event = device.create_event().expect("an event");
+    let number = device.stream_id(STREAM).expect("a number");
+    fake::with(|fake| fake.capturing = (CuResult::UNKNOWN, CuCaptureStatus::NONE));
+    let failed = CuResult::UNKNOWN.error();
+    assert_eq!((device.is_capturing(number), device.record(event, number)), (Err(failed), Err(failed)));
+    assert_eq!(device.streams().handle(number), Some(STREAM));
+    // A driver that wants a context is asked again, and no other.
+    fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
+    for (code, answer) in [(CuResult::UNKNOWN, Err(failed)), (CuResult::INVALID_CONTEXT, Ok(false))] {
+        let (function, when) = (Some("cuStreamIsCapturing"), When::Before);
+        fake::with(|fake| fake.plan = Some(Plan { function, skip: 0, code, when, permanent: false }));
+        assert_eq!(device.is_capturing(number), answer);
+    }
+}
+
+#[test]
+fn only_a_created_stream_has_a_number_with_a_handle() {
+    for (number, is_created) in [
+        (StreamId::DEFAULT, false),
+        (StreamId(2), false),
+        (StreamId(65_535), false),
+        (StreamId(65_536), true),
+        (StreamId((0xfffe << 48) + 65_536), true),
+        (StreamId((0xffff << 48) + 70_000), false),
+    ] {
+        assert_eq!(crate::Streams::is_of_created(number), is_created, "{number:?}");
+    }
+}
+
+#[test]
 fn a_reported_streams_handle_comes_back_with_another_number() {
     let device = device();
     let old = device.stream_id(STREAM).expect("a number");
