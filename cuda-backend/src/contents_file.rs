@@ -143,18 +143,21 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
     match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes)) {
         Ok(()) => Ok(()),
-        // The file system takes room for written bytes only. A write finds a full disk then.
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-            let system = fstatvfs(file)?;
-            let free = system.f_bavail.saturating_mul(system.f_frsize);
-            if free < bytes {
-                let text = format!("{bytes} bytes are needed, and {free} are free");
-                return Err(io::Error::new(io::ErrorKind::StorageFull, text));
-            }
-            file.set_len(bytes)
-        }
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => lengthen(file, bytes),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Makes a file longer if there is room at the moment: the file system takes room for written bytes only. A write finds a
+/// full disk then.
+fn lengthen(file: &File, bytes: u64) -> io::Result<()> {
+    let system = fstatvfs(file)?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    if free < bytes {
+        let text = format!("{bytes} bytes are needed, and {free} are free");
+        return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+    }
+    file.set_len(bytes)
 }
 
 /// Returns whether an error of [`CudaDevice::take_contents_error`](crate::CudaDevice::take_contents_error) tells of a
@@ -247,6 +250,28 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no unnamed files")]
+    fn a_refused_call_is_made_again_once_and_through_the_cache() {
+        let (_made, folder) = folder();
+        let file = ContentsFile::new(&folder, 4096).expect("room");
+        let transfer = |direct, first: io::Result<()>| {
+            file.direct.store(direct, Ordering::Relaxed);
+            let (mut first, mut count) = (Some(first), 0);
+            let done = file.transfer(|_| {
+                count += 1;
+                first.take().unwrap_or(Ok(()))
+            });
+            (done.map_err(|error| error.raw_os_error()), count, file.direct.load(Ordering::Relaxed))
+        };
+        let error = |errno: Errno| Err(io::Error::from(errno));
+        assert_eq!(transfer(true, Ok(())), (Ok(()), 1, true));
+        assert_eq!(transfer(true, error(Errno::INVAL)), (Ok(()), 2, false));
+        assert_eq!(transfer(true, error(Errno::NOSPC)), (Err(Some(Errno::NOSPC.raw_os_error())), 1, true));
+        assert_eq!(transfer(false, error(Errno::INVAL)), (Err(Some(Errno::INVAL.raw_os_error())), 1, false));
+        assert_eq!(transfer(false, Ok(())), (Ok(()), 1, false));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no unnamed files")]
     fn errors_name_the_folder_the_step_and_the_reason() {
         let (made, folder) = folder();
         let missing = Arc::new(ContentsFolder::new(made.path().join("missing")));
@@ -258,6 +283,18 @@ mod tests {
         folder.faults.fail(FileStep::Reserve, 0, io::ErrorKind::StorageFull);
         assert!(is_no_room(&ContentsFile::new(&folder, 4096).expect_err("planned")));
         assert!(ContentsFile::new(&folder, 4096).is_ok());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no unnamed files")]
+    fn a_file_that_takes_no_room_is_as_long_as_the_room_allows() {
+        let (_made, folder) = folder();
+        let file = ContentsFile::new(&folder, 4096).expect("room").file;
+        lengthen(&file, 1 << 20).expect("room");
+        assert_eq!(file.metadata().expect("open").len(), 1 << 20);
+        let error = lengthen(&file, 1 << 60).expect_err("too much");
+        assert!(is_no_room(&error) && error.to_string().contains("1152921504606846976 bytes are needed"), "{error:?}");
+        assert_eq!(file.metadata().expect("open").len(), 1 << 20);
     }
 
     #[test]
