@@ -267,6 +267,15 @@ pub(crate) extern "C" fn uuid(uuid: *mut CuUuid, device: CuDevice) -> CuResult {
     let bytes = core::array::from_fn(|at| (0xf8 + at as i32 + device.0) as c_char);
     call("cuDeviceGetUuid_v2", |_| answer(uuid, CuUuid { bytes }))
 }
+/// Of a driver that tells the place on the bus: not in the table.
+pub(crate) extern "C" fn bus_id(to: *mut c_char, length: c_int, device: CuDevice) -> CuResult {
+    let text = if device.0 == 0 { c"0000:3b:00.0" } else { c"0000:3b:00.1" };
+    call("cuDeviceGetPCIBusId", |_| {
+        assert!(text.count_bytes() < length as usize);
+        let bytes = text.to_bytes_with_nul().iter().enumerate();
+        bytes.map(|(at, &byte)| answer(to.wrapping_add(at), byte as c_char)).fold(CuResult::SUCCESS, |_, code| code)
+    })
+}
 /// Writes a text that the driver has for `CUDA_ERROR_OUT_OF_MEMORY`, and for a code without a meaning.
 fn text(code: CuResult, to: *mut *const c_char, texts: [(u32, &'static CStr); 2]) -> CuResult {
     match texts.iter().find(|(known, _)| *known == code.0) {

@@ -306,4 +306,33 @@ mod tests {
         assert!(jobs.is_idle());
         jobs.wait(2);
     }
+
+    #[test]
+    fn a_failure_is_kept_until_it_was_told_to_every_mark_before_the_news() {
+        let (jobs, file) = (FileJobs::default(), file());
+        let error = CuResult::UNKNOWN.error();
+        let begin = |result: Result<(), Failed>| {
+            jobs.begin(FileWay::ToFile, &file, 0, DevicePtr(0), CHUNK);
+            let job = jobs.take(|| false).expect("not dismissed");
+            jobs.end(job, result);
+            jobs.span()
+        };
+        let before = begin(Ok(()));
+        let of_failure = begin(Err(error.into()));
+        assert_eq!((jobs.failure_in(before), jobs.failure_in(of_failure)), (None, Some(error)));
+        jobs.tell(of_failure);
+        jobs.tell(before);
+        let behind = begin(Ok(()));
+        assert_eq!(jobs.failure_in(behind), None, "the failure was told");
+        jobs.forget_failures(Some(of_failure));
+        assert_eq!(jobs.failure_in(of_failure), Some(error), "another mark is to hear of it");
+        jobs.forget_failures(Some(behind));
+        assert_eq!(jobs.failure_in(of_failure), None);
+        let next = begin(Err(error.into()));
+        jobs.forget_failures(None);
+        assert_eq!((jobs.failure_in(next), jobs.failure_in(behind)), (Some(error), None), "not told yet");
+        jobs.tell(next);
+        jobs.forget_failures(None);
+        assert_eq!(jobs.failure_in(next), None);
+    }
 }

@@ -117,9 +117,10 @@ mod tests {
                 });
             }
             std::thread::sleep(Duration::from_millis(20));
-            assert_eq!(*held, 0);
+            assert_eq!((*held, lock.is_locked()), (0, true));
             drop(held);
         });
+        assert!(!lock.is_locked());
         assert_eq!(*lock.lock(), 8);
     }
 

@@ -144,6 +144,7 @@ fn ends_that_the_program_replaces_are_looked_at_anew() {
     // As by cuStreamUpdateCaptureDependencies: the stream goes on from node 1, beside node 2.
     work(STREAM, 3, &[1]);
     assert!(!is_behind(&device, STREAM, marked));
+    assert_eq!(questions(|| assert!(!is_behind(&device, STREAM, marked))), 0, "once");
     work(STREAM, 4, &[3]);
     assert!(!is_behind(&device, STREAM, marked));
     work(STREAM, 5, &[4, 2]);

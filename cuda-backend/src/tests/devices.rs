@@ -44,7 +44,7 @@ fn a_code_is_described_by_the_driver_as_far_as_the_driver_knows_it() {
 }
 
 #[test]
-fn a_device_tells_its_uuid_handles_and_streams() {
+fn a_device_tells_its_uuid_place_and_handles() {
     let _ = fake::driver();
     let mut table = fake::table();
     table.device_get_uuid = Some(fake::uuid);
@@ -57,7 +57,12 @@ fn a_device_tells_its_uuid_handles_and_streams() {
         assert_eq!(device.uuid(), Some(expected));
     }
     fail("cuDeviceGetUuid_v2", CuResult::UNKNOWN);
-    assert_eq!(CudaDevice::open(driver, 0).expect("opens").uuid(), None);
+    let device = CudaDevice::open(driver, 0).expect("opens");
+    assert_eq!((device.uuid(), device.bus_id(), device.process_use()), (None, None, None));
+    table.device_get_pci_bus_id = Some(fake::bus_id);
+    let device = CudaDevice::open(fake::load(&table).expect("loads"), 1).expect("opens");
+    let told = device.bus_id().expect("told").map(|letter| letter as u8);
+    assert_eq!(core::ffi::CStr::from_bytes_until_nul(&told), Ok(c"0000:3b:00.1"));
     let handle = core::ptr::without_provenance_mut::<u8>(STREAM.0);
     assert_eq!(CuStream::from_handle(handle), STREAM);
 }
@@ -135,7 +140,7 @@ fn a_capture_that_begins_before_the_recording_is_told_where_captures_are_not_ann
     let device = asking();
     let event = device.create_event().expect("an event");
     let number = device.stream_id(STREAM).expect("a number");
-    fake::with(|fake| fake.capture_before_record = true);
+    fake::with(|fake| (fake.contexts, fake.capture_before_record) = (vec![fake::CONTEXT], true));
     let refused = device.record(event, number).map_err(|error| error.kind);
     assert_eq!(refused, Err(ErrorKind::NotPermittedInCapture));
 }

@@ -376,11 +376,14 @@ fn a_chunk_with_a_copy_that_may_be_in_progress_is_never_used_again() {
 #[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
 fn contents_that_go_by_one_write_come_back_by_one_read_each_to_its_place() {
     const SMALL: u64 = 4096;
-    const MANY: u64 = 200;
+    const MANY: u64 = 40;
     let files = to_files();
     let device = &files.device;
     let at = |number: u64| DevicePtr((1 << 40) + number * SMALL);
-    let small = |number| bytes(number)[..SMALL as usize].to_vec();
+    let small = |number| -> Vec<u8> {
+        let mut random = fastrand::Rng::with_seed(number);
+        std::iter::repeat_with(|| random.u8(..)).take(SMALL as usize).collect()
+    };
     fill(1);
     let first = park(device, 1).expect("the stream of the copies is made");
     (0..MANY).for_each(|number| shared_fake::put(at(number), small(number)));

@@ -274,6 +274,21 @@ fn a_short_region_with_contents_stays_beside_a_park_of_longer_ones() {
     assert_eq!(device.close(), Ok(()));
 }
 
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
+fn a_region_that_goes_back_is_unmapped() {
+    let device = device();
+    // Other tests may map memory at the same place right after.
+    let is_unmapped = |_| {
+        let saved = parked(&device);
+        let at = fake::with(|fake| fake.pinned.keys().copied().next()).expect("registered") as u64;
+        assert!(super::host::is_mapped(at));
+        device.forget(saved);
+        !super::host::is_mapped(at)
+    };
+    assert!((0..20).any(is_unmapped));
+}
+
 /// Prepares for contents of `pages` pages, saves them one by one, and forgets them.
 fn park_of(device: &CudaDevice, pages: u64) {
     device.prepare(pages * PAGE, PAGE).expect("prepared");

@@ -211,6 +211,18 @@ fn a_stream_that_the_driver_fails_to_look_at_is_not_taken_for_a_destroyed_one() 
 }
 
 #[test]
+fn a_host_that_reports_ends_has_no_stream_taken_for_a_destroyed_one() {
+    for code in [CuResult::INVALID_HANDLE, CuResult::INVALID_CONTEXT] {
+        let device = device();
+        let event = device.create_event().expect("an event");
+        fake::with(|fake| fake.capturing = (code, CuCaptureStatus::NONE));
+        let failed = code.error();
+        assert_eq!((device.is_capturing(id(STREAM)), device.record(event, id(STREAM))), (Err(failed), Err(failed)));
+        assert_eq!(device.streams().handle(id(STREAM)), Some(STREAM));
+    }
+}
+
+#[test]
 fn only_a_created_stream_has_a_number_with_a_handle() {
     for (number, is_created) in [
         (StreamId::DEFAULT, false),
@@ -459,6 +471,18 @@ fn an_id_that_is_told_late_is_not_taken_for_that_of_the_next_stream() {
     let named = Handle::vouched(STREAM);
     assert_eq!(streams.learn(&named, 78, CuContext(0xc0)), Some(next), "the next stream keeps its number");
     assert_eq!(streams.number_of_id(&named, 78), Some(next));
+}
+
+#[test]
+fn an_end_that_comes_during_a_wait_is_not_forgotten_with_those_before() {
+    let streams = crate::Streams::new();
+    let first = streams.retire(STREAM, None).expect("room");
+    let Some(Remaining::Contexts(before)) = streams.remaining(first) else { panic!("not recorded") };
+    let second = streams.retire(STREAM, None).expect("room");
+    streams.forget_unrecorded(first, &before);
+    let Some(Remaining::Contexts(ends)) = streams.remaining(second) else { panic!("not waited for") };
+    streams.forget_unrecorded(second, &ends);
+    assert_eq!(streams.remaining(second), None);
 }
 
 #[test]

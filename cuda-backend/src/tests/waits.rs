@@ -63,6 +63,20 @@ fn a_device_without_a_byte_is_an_error_and_recovers() {
 }
 
 #[test]
+fn a_wait_that_fails_for_another_reason_takes_no_kept_byte() {
+    let device = asking();
+    let kept = allocations();
+    let (code, when) = (CuResult::UNKNOWN, When::Before);
+    fake::with(|fake| {
+        fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, permanent: false });
+    });
+    let (result, made) = wait(&device);
+    assert_eq!(result, Err(code.error()));
+    assert!(!made.contains(&"cuMemFree_v2"), "{made:?}");
+    assert_eq!(allocations(), kept);
+}
+
+#[test]
 fn a_device_whose_streams_are_reported_keeps_bytes_once_an_end_is_not_recorded() {
     let device = device();
     let event = device.create_event().expect("an event");
