@@ -324,6 +324,10 @@ mod tests {
         assert!(of_process().expect("Linux") < total);
         assert_eq!(entry("MemTotal:  12 kB\nMemFree: 3 kB", "MemFree:"), Some(3));
         assert_eq!(node_of("no bus"), None);
+    }
+
+    #[test]
+    fn the_memory_of_the_process_grows_by_what_is_touched() {
         // In a child, where no other test takes memory meanwhile.
         let in_child = || {
             let (bytes, before) = (64 << 20, of_process());
