@@ -22,12 +22,23 @@ cargo build --locked --package cachalot-mutants
 mutants=$target/debug/cachalot-mutants
 
 # Which programs judge what the unit tests do not notice.
+alone=()
 case $crate in
   cachalot-core)
     further=(--then cachalot-tests:courses --then cachalot-worlds:all --then cachalot-exhaustive:all --then cachalot-tests:allocator)
     ;;
   cachalot-snapshot) further=(--then cachalot-snapshot:all --then cachalot-tests:allocator) ;;
-  cachalot) further=(--then cachalot:all --feature c) ;;
+  # The C programs of its tests link the library with the changes.
+  cachalot)
+    further=(--then cachalot:all --feature c)
+    further+=(--beside libcachalot.so --beside libcachalot.a --beside libcachalot_emulated_driver.so)
+    # The tests compile programs into one folder: each gets a file system of its own there, or they run one by one.
+    if unshare --mount true 2>/dev/null; then
+      alone=(--alone "$target/mutants/work/build/tmp")
+    else
+      jobs=1
+    fi
+    ;;
   *) further=(--then "$crate:all") ;;
 esac
 sources=$(git rev-parse HEAD; git diff HEAD | sha256sum)
@@ -43,7 +54,7 @@ ulimit -t 1000
 ulimit -c 0
 export PROPTEST_CASES=${PROPTEST_CASES:-8}
 begun=$SECONDS
-"$mutants" run "$folder" --jobs "$jobs" "${limit[@]}"
+"$mutants" run "$folder" --jobs "$jobs" "${limit[@]}" "${alone[@]}"
 "$mutants" report "$folder" >"$folder/report"
 cat "$folder/report"
 if [ -n "${LEDGER:-}" ]; then

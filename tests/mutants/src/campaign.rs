@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -164,13 +164,16 @@ pub(crate) struct Pace {
     pub(crate) limit: Option<Duration>,
     /// Whether slow tests are left out.
     pub(crate) is_quick: bool,
+    /// A folder that each test finds empty.
+    pub(crate) alone: Option<PathBuf>,
 }
 
 /// Takes every change, and writes a line for each and each pass. Goes on where an earlier call stopped.
 pub(crate) fn run(folder: &Path, pace: &Pace) -> Result<(), String> {
     let begun = Instant::now();
     let is_over = || pace.limit.is_some_and(|limit| begun.elapsed() > limit);
-    let list: List = read(&folder.join("list.json"))?;
+    let mut list: List = read(&folder.join("list.json"))?;
+    list.programs.iter_mut().for_each(|program| program.alone.clone_from(&pace.alone));
     let passes = Pass::all(&list);
     let is_noticed = |name: &str, known: &[HashMap<String, Outcome>]| {
         known.iter().any(|of| of.get(name).is_some_and(|outcome| outcome.is_noticed()))

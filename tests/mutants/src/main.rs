@@ -48,6 +48,9 @@ enum Step {
         /// Features that the test programs turn on, besides the package's own.
         #[arg(long)]
         feature: Vec<String>,
+        /// Names of files beside the test programs that tests need, such as a library.
+        #[arg(long)]
+        beside: Vec<String>,
         /// The folder for the changed copy of the workspace and the build.
         #[arg(long, default_value = "target/mutants/work")]
         work: PathBuf,
@@ -65,6 +68,9 @@ enum Step {
         /// Leaves out slow tests.
         #[arg(long)]
         quick: bool,
+        /// A folder that each test finds empty. Needs the right to mount.
+        #[arg(long)]
+        alone: Option<PathBuf>,
     },
     /// Prints the sums by file, and the changes without a failing test.
     Report {
@@ -80,12 +86,14 @@ fn program(text: &str) -> Result<(String, String), String> {
 
 fn main() -> ExitCode {
     let result = match Options::parse().step {
-        Step::Build { package, folder, then, feature, work } => build(&package, &folder, &then, &feature, &work),
-        Step::Run { folder, jobs, seconds, quick } => {
+        Step::Build { package, folder, then, feature, beside, work } => {
+            build(&package, &folder, &then, &feature, &beside, &work)
+        }
+        Step::Run { folder, jobs, seconds, quick, alone } => {
             // The tests run in other folders.
             let folder = folder.canonicalize().unwrap_or(folder);
             let limit = seconds.map(Duration::from_secs);
-            campaign::run(&folder, &Pace { jobs: jobs.max(1), limit, is_quick: quick })
+            campaign::run(&folder, &Pace { jobs: jobs.max(1), limit, is_quick: quick, alone })
         }
         Step::Report { folder } => report::print(&folder),
     };
@@ -104,6 +112,7 @@ fn build(
     folder: &Path,
     then: &[(String, String)],
     features: &[String],
+    beside: &[String],
     work: &Path,
 ) -> Result<(), String> {
     let told = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -119,7 +128,15 @@ fn build(
         std::fs::copy(&program, folder.join(&name)).map_err(told)?;
         // The program is carried to other machines.
         let _ = Command::new("strip").arg(folder.join(&name)).status();
-        programs.push(tests::Program { name, runs_in });
+        for file in beside {
+            // Other programs may lie in other folders.
+            let from = program.with_file_name(file);
+            if from.is_file() {
+                std::fs::copy(&from, folder.join(file)).map_err(told)?;
+                let _ = Command::new("strip").arg("--strip-debug").arg(folder.join(file)).status();
+            }
+        }
+        programs.push(tests::Program { name, runs_in, alone: None });
     }
     campaign::write(&folder.join("list.json"), &campaign::List { changes, programs })
 }

@@ -16,6 +16,9 @@ pub(crate) struct Program {
     pub(crate) name: String,
     /// The folder of the package, where cargo runs the tests, for files named by relative paths.
     pub(crate) runs_in: PathBuf,
+    /// A folder that each test finds empty, for tests that write files of the same name there.
+    #[serde(skip)]
+    pub(crate) alone: Option<PathBuf>,
 }
 
 /// A test, run in a process of its own.
@@ -65,6 +68,16 @@ impl Program {
         Ok(seen.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
+    /// Returns the command that runs the program, with a file system of its own in [`alone`](Self::alone).
+    fn command(&self, folder: &Path) -> Command {
+        let program = folder.join(&self.name);
+        let Some(alone) = &self.alone else { return Command::new(program) };
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", r#"mount -t tmpfs tmpfs "$1" && shift && exec "$@""#, "sh"]);
+        command.arg(alone).arg(program);
+        command
+    }
+
     /// Runs a test, with a variable of the switch, and ends the process at the limit.
     pub(crate) fn run(
         &self,
@@ -74,7 +87,7 @@ impl Program {
         limit: Duration,
     ) -> Result<End, String> {
         let told = |error: std::io::Error| format!("{} in {}: {error}", self.name, self.runs_in.display());
-        let mut command = Command::new(folder.join(&self.name));
+        let mut command = self.command(folder);
         command.args(["--exact", test, "--test-threads", "1", "--quiet"]).env(variable.0, variable.1);
         command.current_dir(&self.runs_in);
         // One sequence of programs for every change, and none made shorter after a failure.
