@@ -41,6 +41,12 @@ case $crate in
     ;;
   *) further=(--then "$crate:all") ;;
 esac
+if [ "$crate" = cachalot ] || [ "$crate" = cachalot-cuda ]; then
+  cargo build --locked --package cachalot-emulated-driver
+  "$target/debug/emulated-driver" install "$target/emulated"
+  CACHALOT_LIBCUDA=$(readlink -f "$target/emulated/libcuda.so.1")
+  export CACHALOT_LIBCUDA CACHALOT_EMU_DEVICES=2
+fi
 sources=$(git rev-parse HEAD; git diff HEAD | sha256sum)
 if [ "$(cat "$folder/sources" 2>/dev/null)" != "$sources" ]; then
   rm -rf "$folder"
