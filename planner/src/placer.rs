@@ -7,11 +7,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The exclusive bytes of a member. Steps are numbered among the steps at which a life begins or
-/// ends.
+/// The exclusive bytes of a member.
 struct Piece {
-    /// Steps during which the bytes belong to the member alone.
-    steps: Range<u32>,
+    /// Sections during which the bytes belong to the member alone. Lives overlap iff they share a section, and there are far fewer
+    /// sections than steps.
+    sections: Range<u32>,
     /// Distance in bytes from the beginning of the chain.
     offset: u64,
     size: u64,
@@ -36,19 +36,23 @@ impl<'a> Placer<'a> {
     pub(super) fn new(chains: &'a Chains) -> Self {
         // A writer that ends together with its target has no exclusive steps, and so no piece.
         let lives = || chains.members().iter().filter(|member| member.since < member.end);
-        let mut times: Vec<u64> = lives().flat_map(|member| [member.since, member.end]).collect();
-        times.sort_unstable();
-        times.dedup();
-        let step = |time| times.partition_point(|&other| other < time) as u32;
+        let mut events: Vec<(u64, bool)> =
+            lives().flat_map(|member| [(member.since, true), (member.end, false)]).collect();
+        // Within one step, ends come before beginnings (`false < true`).
+        events.sort_unstable();
+        // A section ends with the first end after a beginning: just before, the most lives overlap.
+        let is_last = |pair: &&[(u64, bool)]| pair[0].1 && !pair[1].1;
+        let ends: Vec<u64> = events.windows(2).filter(is_last).map(|pair| pair[1].0).collect();
+        let section = |time| ends.partition_point(|&end| end <= time) as u32;
         let (mut pieces, mut first) = (Vec::new(), vec![0]);
         for chain in chains.all() {
             for member in chains.members_of(chain).iter().filter(|member| member.since < member.end) {
-                let steps = step(member.since)..step(member.end);
-                pieces.push(Piece { steps, offset: member.offset, size: member.size });
+                let sections = section(member.since)..section(member.end);
+                pieces.push(Piece { sections, offset: member.offset, size: member.size });
             }
             first.push(pieces.len() as u32);
         }
-        let space = Space::new(times.len());
+        let space = Space::new(ends.len());
         let mut placer =
             Self { chains, pieces, first, space, offsets: vec![0; chains.len()], blocked: Vec::new(), peak: 0 };
         placer.place_fixed();
@@ -115,7 +119,7 @@ impl<'a> Placer<'a> {
         self.peak = self.peak.max(align_up(offset + whole.size, whole.alignment));
         for piece in &self.pieces[self.first[chain as usize] as usize..self.first[chain as usize + 1] as usize] {
             let low = offset + piece.offset;
-            self.space.occupy(&piece.steps, low, low + piece.size);
+            self.space.occupy(&piece.sections, low, low + piece.size);
         }
     }
 
@@ -128,7 +132,7 @@ impl<'a> Placer<'a> {
         let mut runs: Vec<_> = self
             .pieces(chain)
             .iter()
-            .flat_map(|piece| self.space.taken(&piece.steps).map(move |runs| (runs.all(), piece)))
+            .flat_map(|piece| self.space.taken(&piece.sections).map(move |runs| (runs.all(), piece)))
             .filter(|(runs, _)| !runs.is_empty())
             .collect();
         let mut offset = 0;
@@ -165,7 +169,7 @@ impl<'a> Placer<'a> {
         let mut blocked = core::mem::take(&mut self.blocked);
         blocked.clear();
         for piece in self.pieces(chain) {
-            for runs in self.space.taken(&piece.steps) {
+            for runs in self.space.taken(&piece.sections) {
                 // A run that ends below the piece at offset 0 blocks no offset.
                 let above = runs.all().iter().filter(|run| run.1 > piece.offset);
                 // The blocked offsets: from the first at which the piece would touch the run, to

@@ -32,17 +32,20 @@ impl Runs {
         &self.0
     }
 
-    /// Adds a run, merged with all runs that it touches.
-    fn add(&mut self, low: u64, high: u64) {
+    /// Adds a run, merged with all runs that it touches. Returns whether the list had not all of its bytes.
+    fn add(&mut self, low: u64, high: u64) -> bool {
         let first = self.0.partition_point(|run| run.1 < low);
-        let last = first + self.0[first..].partition_point(|run| run.0 <= high);
+        // A run is counted here once before it is merged away.
+        let last = first + self.0[first..].iter().take_while(|run| run.0 <= high).count();
         if first == last {
             self.0.insert(first, (low, high));
-            return;
+            return true;
         }
         let joined = (self.0[first].0.min(low), self.0[last - 1].1.max(high));
+        let grows = self.0[first] != joined;
         self.0[first] = joined;
         self.0.drain(first + 1..last);
+        grows
     }
 }
 
@@ -51,6 +54,7 @@ pub(super) struct Space {
     /// Number of leaves: the number of steps, rounded up to a power of two. Nodes are numbered from
     /// 1; the children of `i` are `2i` and `2i + 1`.
     leaves: usize,
+    /// A leaf has no entry: only the lists of ancestors are read.
     covering: Vec<Runs>,
     within: Vec<Runs>,
 }
@@ -59,7 +63,7 @@ impl Space {
     /// Creates a tree of `steps` steps without occupied bytes.
     pub(super) fn new(steps: usize) -> Self {
         let leaves = steps.next_power_of_two();
-        Self { leaves, covering: vec![Runs::default(); 2 * leaves], within: vec![Runs::default(); 2 * leaves] }
+        Self { leaves, covering: vec![Runs::default(); leaves], within: vec![Runs::default(); 2 * leaves] }
     }
 
     /// Frees all bytes at all steps.
@@ -69,43 +73,61 @@ impl Space {
 
     /// Occupies the bytes `low..high` at `steps`.
     pub(super) fn occupy(&mut self, steps: &Range<u32>, low: u64, high: u64) {
-        let (covered, above) = self.nodes(steps);
-        for node in covered {
-            self.covering[node].add(low, high);
+        for node in self.covered(steps) {
+            if let Some(runs) = self.covering.get_mut(node) {
+                runs.add(low, high);
+            }
             self.within[node].add(low, high);
         }
-        for node in above {
-            self.within[node].add(low, high);
-        }
+        // The list of a node has all bytes of its descendants' lists. So where the bytes are no news, they are none further up.
+        let (left, right) = self.above(steps);
+        let mut is_news = |&node: &usize| self.within[node].add(low, high);
+        left.take_while(&mut is_news).for_each(drop);
+        right.take_while(&mut is_news).for_each(drop);
     }
 
     /// Returns lists of the runs occupied at any of `steps`. A byte may appear in several lists.
     pub(super) fn taken(&self, steps: &Range<u32>) -> impl Iterator<Item = &Runs> {
-        let (covered, above) = self.nodes(steps);
-        covered.map(|node| &self.within[node]).chain(above.map(|node| &self.covering[node]))
+        let (left, right) = self.above(steps);
+        self.covered(steps).map(|node| &self.within[node]).chain(left.chain(right).map(|node| &self.covering[node]))
     }
 
-    /// Returns the nodes that cover `steps` exactly, and all ancestors of these nodes.
-    fn nodes(&self, steps: &Range<u32>) -> (impl Iterator<Item = usize> + use<>, impl Iterator<Item = usize> + use<>) {
-        let (low, high) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
-        let levels = 0..=self.leaves.trailing_zeros();
+    /// Returns the nodes that cover `steps` exactly.
+    fn covered(&self, steps: &Range<u32>) -> impl Iterator<Item = usize> + use<> {
+        let (mut left, mut right) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
         // On each level the range loses a left end that is a right child, and a right end that is a
         // left child.
-        let covered = levels.clone().flat_map(move |level| {
-            let (left, right) = (((low - 1) >> level) + 1, high >> level);
-            let lost_left = (left < right && left % 2 == 1).then_some(left);
-            let lost_right = (left < right && right % 2 == 1).then_some(right - 1);
-            lost_left.into_iter().chain(lost_right)
-        });
+        core::iter::from_fn(move || {
+            while left < right {
+                if left % 2 == 1 {
+                    left += 1;
+                    return Some(left - 1);
+                }
+                if right % 2 == 1 {
+                    right -= 1;
+                    return Some(right);
+                }
+                (left, right) = (left / 2, right / 2);
+            }
+            None
+        })
+    }
+
+    /// Returns the ancestors of these nodes, each side from the lowest up. Those above both ends of the range are on the left.
+    fn above(&self, steps: &Range<u32>) -> (impl Iterator<Item = usize> + use<>, impl Iterator<Item = usize> + use<>) {
+        let (low, high) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
+        let levels = 1..=self.leaves.trailing_zeros();
         // A node is an ancestor iff it meets the range and also reaches out of it. Only the two
         // ends of a level can.
-        let above = levels.skip(1).flat_map(move |level| {
-            let (left, right) = (low >> level, (high - 1) >> level);
-            let cut_left = left << level != low || (left == right && (right + 1) << level != high);
-            let cut_right = left != right && (right + 1) << level != high;
-            cut_left.then_some(left).into_iter().chain(cut_right.then_some(right))
+        let left = levels.clone().filter_map(move |level| {
+            let node = low >> level;
+            (node << level < low || (node + 1) << level > high).then_some(node)
         });
-        (covered, above)
+        let right = levels.filter_map(move |level| {
+            let node = (high - 1) >> level;
+            (node != low >> level && (node + 1) << level > high).then_some(node)
+        });
+        (left, right)
     }
 }
 
