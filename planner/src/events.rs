@@ -29,17 +29,17 @@ pub(super) enum Event {
 /// MegEngine keeps the order in which the buffers were added. A plan independent of the input order
 /// needs a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Arrival {
+struct Arrival {
     /// Whether the longest-lived chain comes first. If false, the shortest-lived comes first.
-    pub(super) longest: bool,
+    longest: bool,
     /// Among chains with equal lives: whether the largest comes first. If false, the smallest comes
     /// first.
-    pub(super) largest: bool,
+    largest: bool,
 }
 
 impl Arrival {
-    /// All four orders. None is better on every problem, so [`best`] tries all of them.
-    pub(super) const ALL: [Self; 4] = [
+    /// All four orders.
+    const ALL: [Self; 4] = [
         Self { longest: false, largest: false },
         Self { longest: false, largest: true },
         Self { longest: true, largest: true },
@@ -62,14 +62,27 @@ impl Arrival {
     }
 }
 
+/// Returns the ranks of the chains in every order of arrival, each order once: where no two chains start at once, all four are one. No
+/// order is better on every problem.
+pub(super) fn orders(chains: &Chains) -> Vec<Vec<u32>> {
+    let mut orders = Vec::new();
+    for arrival in Arrival::ALL {
+        let ranks = arrival.ranks(chains);
+        if !orders.contains(&ranks) {
+            orders.push(ranks);
+        }
+    }
+    orders
+}
+
 /// Lists the events of chains without gaps, in MegEngine's order: within one step frees come first,
 /// then new buffers, then writes in place.
 ///
 /// A writer frees the bytes of its target around itself. New buffers of the step come before, and
 /// so cannot use these bytes while the target is still read.
-pub(super) fn events(chains: &Chains, arrival: Arrival) -> Vec<Event> {
+pub(super) fn events(chains: &Chains, ranks: &[u32]) -> Vec<Event> {
     let mut events = Vec::with_capacity(chains.members().len() + chains.len());
-    for (chain, rank) in chains.all().iter().zip(arrival.ranks(chains)) {
+    for (chain, &rank) in chains.all().iter().zip(ranks) {
         let range = chain.range();
         let (first, last) = (range.start as u32, range.end as u32 - 1);
         events.push((chain.start, Turn::Allocate, rank, Event::Allocate(first)));
@@ -91,11 +104,11 @@ pub(super) fn best(
 ) -> Option<Plan> {
     let solid = chains.solid();
     let mut best: Option<Plan> = None;
-    for arrival in Arrival::ALL {
+    for ranks in orders(&solid) {
         if watch.stop() {
             break;
         }
-        let Some(offsets) = place(&solid, &events(&solid, arrival), watch) else { break };
+        let Some(offsets) = place(&solid, &events(&solid, &ranks), watch) else { break };
         let offsets = first_fit::refit(chains, offsets);
         if best.as_ref().is_none_or(|best| chains.peak(&offsets) < best.peak) {
             let plan = chains.plan(&offsets);
@@ -109,7 +122,7 @@ pub(super) fn best(
 #[cfg(test)]
 mod tests {
     use super::Event::{Allocate, Free, Overwrite};
-    use super::{Arrival, events};
+    use super::{Arrival, events, orders};
     use crate::{Buffer, Chains, Overwrite as Overwriting, Problem};
     use alloc::vec;
 
@@ -123,11 +136,23 @@ mod tests {
         };
         let chains = Chains::of(&problem);
         let buffer_of = |member: u32| chains.members()[member as usize].buffer;
-        let named = events(&chains, Arrival { longest: false, largest: false }).into_iter().map(|event| match event {
+        let ranks = Arrival { longest: false, largest: false }.ranks(&chains);
+        let named = events(&chains, &ranks).into_iter().map(|event| match event {
             Free(member) => Free(buffer_of(member)),
             Allocate(member) => Allocate(buffer_of(member)),
             Overwrite(member) => Overwrite(buffer_of(member)),
         });
         assert!(named.eq([Allocate(3), Allocate(0), Free(3), Allocate(2), Overwrite(1), Free(2), Free(1)]));
+    }
+
+    #[test]
+    fn orders_of_arrival_that_are_one_come_once() {
+        let count = |lives: &[(u64, u64, u64)]| {
+            let buffer = |&(start, end, size)| Buffer { start, end, size, alignment: 1, fixed: None };
+            orders(&Chains::of(&Problem { buffers: lives.iter().map(buffer).collect(), ..Problem::default() })).len()
+        };
+        assert_eq!(count(&[(0, 3, 4), (1, 3, 4), (2, 5, 4)]), 1);
+        assert_eq!(count(&[(0, 3, 4), (0, 4, 4), (2, 5, 4)]), 2);
+        assert_eq!(count(&[(0, 3, 4), (0, 3, 5), (0, 4, 4)]), 4);
     }
 }

@@ -1,7 +1,7 @@
 //! Squeezing: lowers every buffer of a plan as far as possible, from the lowest up, and repeats
 //! while the peak falls.
 
-use super::events::{Arrival, events};
+use super::events::{events, orders};
 use super::first_fit::{by_offset, fill};
 use super::placer::Placer;
 use super::{Algorithm, Chains, Plan, Problem, Watch, pushdown};
@@ -19,8 +19,8 @@ impl Algorithm for Squeeze {
         let chains = Chains::of(problem);
         let solid = chains.solid();
         let mut best: Option<Plan> = None;
-        for arrival in Arrival::ALL {
-            let offsets = pushdown::offsets(&solid, &events(&solid, arrival), watch);
+        for ranks in orders(&solid) {
+            let offsets = pushdown::offsets(&solid, &events(&solid, &ranks), watch);
             let Some(plan) = offsets.and_then(|offsets| squeeze(&chains, offsets, watch)) else { break };
             if best.as_ref().is_none_or(|best| plan.peak < best.peak) {
                 watch.improved(&plan);
