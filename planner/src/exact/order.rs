@@ -7,6 +7,8 @@
 //! Zuckerman (1993).
 
 use super::instance::Item;
+use super::span::Span;
+use crate::levels::Levels;
 use alloc::vec::Vec;
 
 /// The rule for picking the next buffer.
@@ -96,17 +98,19 @@ impl Order {
             _ => Pick::LowestAndFullest,
         };
         let noise = if plain { 0.0 } else { [0.02, 0.1, 0.3][random.below(3) as usize] };
-        let mut order: Vec<(Vec<f64>, u32)> = Vec::with_capacity(items.len());
-        for (number, item) in items.iter().enumerate() {
-            let key = |key: &SortKey| key.of(item, load) * (1.0 + noise * (random.fraction() - 0.5));
-            order.push((keys.iter().map(key).collect(), number as u32));
+        let loads = SpanLoads::new(load);
+        let mut values = Vec::with_capacity(items.len() * keys.len());
+        for item in items {
+            values.extend(keys.iter().map(|key| key.of(item, &loads) * (1.0 + noise * (random.fraction() - 0.5))));
         }
-        order.sort_by(|one, other| {
-            let keys = one.0.iter().zip(&other.0).map(|(one, other)| other.total_cmp(one));
-            keys.fold(core::cmp::Ordering::Equal, core::cmp::Ordering::then).then(one.1.cmp(&other.1))
+        let of = |item: u32| &values[item as usize * keys.len()..][..keys.len()];
+        let mut order: Vec<u32> = (0..items.len() as u32).collect();
+        order.sort_by(|&one, &other| {
+            let keys = of(one).iter().zip(of(other)).map(|(one, other)| other.total_cmp(one));
+            keys.fold(core::cmp::Ordering::Equal, core::cmp::Ordering::then)
         });
         let mut rank = alloc::vec![0; order.len()];
-        for (place, (_, item)) in order.into_iter().enumerate() {
+        for (place, item) in order.into_iter().enumerate() {
             rank[item as usize] = place as u32;
         }
         Self { rank, pick }
@@ -114,15 +118,43 @@ impl Order {
 }
 
 impl SortKey {
-    fn of(self, item: &Item, load: &[u64]) -> f64 {
-        let loads = || load[item.span.indices()].iter();
+    fn of(self, item: &Item, loads: &SpanLoads) -> f64 {
         match self {
             Width => item.steps as f64,
             Area => item.steps as f64 * item.size as f64,
-            Load => loads().copied().max().unwrap_or(0) as f64,
-            Loads => loads().map(|&load| load as f64).sum(),
+            Load => loads.largest(item.span) as f64,
+            Loads => loads.sum(item.span) as f64,
             Sections => f64::from(item.span.last - item.span.first + 1),
         }
+    }
+}
+
+/// The loads of all sections, for the largest load and the sum of the loads in a span. A life of a million sections is not walked.
+struct SpanLoads {
+    levels: Levels,
+    /// For each section, the sum of the loads before; at the end, the sum of all.
+    before: Vec<u128>,
+}
+
+impl SpanLoads {
+    fn new(load: &[u64]) -> Self {
+        let mut levels = Levels::new(load.len());
+        let mut before = alloc::vec![0];
+        let mut sum = 0;
+        for (section, &load) in (0..).zip(load) {
+            levels.raise(&(section..section + 1), load);
+            sum += u128::from(load);
+            before.push(sum);
+        }
+        Self { levels, before }
+    }
+
+    fn largest(&self, span: Span) -> u64 {
+        self.levels.largest(&(span.first..span.last + 1))
+    }
+
+    fn sum(&self, span: Span) -> u128 {
+        self.before[span.last as usize + 1] - self.before[span.first as usize]
     }
 }
 
