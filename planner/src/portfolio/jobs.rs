@@ -19,14 +19,14 @@ pub enum Job {
 }
 
 /// Algorithms that need milliseconds for a thousand buffers.
-static QUICK: [&(dyn Algorithm + Sync); 4] = [&Pushdown, &Greedy::LowestScale, &Greedy::Size, &Greedy::Area];
+static QUICK: [&(dyn Algorithm + Sync); 5] =
+    [&Pushdown, &Greedy::LowestScale, &Greedy::Conflicts, &Greedy::Size, &Greedy::Area];
 
 /// Algorithms that need more time. The last two run only with few buffers.
-static SLOW: [&(dyn Algorithm + Sync); 11] = [
+static SLOW: [&(dyn Algorithm + Sync); 10] = [
     &Greedy::LowestSize,
     &Skyline(2),
     &Skyline(7),
-    &Greedy::Conflicts,
     &Greedy::Birth,
     &BestFit,
     &Squeeze,
