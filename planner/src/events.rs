@@ -108,8 +108,8 @@ pub(super) fn best(
         if watch.stop() {
             break;
         }
-        let Some(offsets) = place(&solid, &events(&solid, &ranks), watch) else { break };
-        let offsets = first_fit::refit(chains, offsets);
+        let offsets = place(&solid, &events(&solid, &ranks), watch);
+        let Some(offsets) = offsets.and_then(|offsets| first_fit::refit(chains, offsets, watch)) else { break };
         if best.as_ref().is_none_or(|best| chains.peak(&offsets) < best.peak) {
             let plan = chains.plan(&offsets);
             watch.improved(&plan);

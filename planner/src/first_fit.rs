@@ -30,12 +30,13 @@ pub(super) fn fill(placer: &mut Placer<'_>, order: &[u32], watch: &dyn Watch) ->
 /// Turns offsets of solid chains into a plan of chains with gaps and fixed offsets.
 ///
 /// Without gaps and fixed offsets, returns `offsets` unchanged. Otherwise places the fixed chains
-/// first, and the rest by first fit in the order of `offsets`.
-pub(super) fn refit(chains: &Chains, offsets: Vec<u64>) -> Vec<u64> {
+/// first, and the rest by first fit in the order of `offsets`. Returns `None` if `watch` stopped
+/// the placement.
+pub(super) fn refit(chains: &Chains, offsets: Vec<u64>, watch: &dyn Watch) -> Option<Vec<u64>> {
     if chains.all().iter().all(|chain| chain.fixed.is_none() && !chain.gaps) {
-        return offsets;
+        return Some(offsets);
     }
     let mut placer = Placer::new(chains);
-    by_offset(&offsets).into_iter().for_each(|chain| placer.first_fit(chain));
-    placer.offsets().to_vec()
+    fill(&mut placer, &by_offset(&offsets), watch)?;
+    Some(placer.offsets().to_vec())
 }

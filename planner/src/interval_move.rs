@@ -32,7 +32,7 @@ impl Algorithm for IntervalMove {
             }
             stack.insert(chain);
         }
-        let plan = chains.plan(&first_fit::refit(&chains, stack.lows));
+        let plan = chains.plan(&first_fit::refit(&chains, stack.lows, watch)?);
         watch.improved(&plan);
         Some(plan)
     }

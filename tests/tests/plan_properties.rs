@@ -1,7 +1,12 @@
 //! Properties of all algorithms: every plan is valid, independent of the input order, and not below
 //! the bound; the verifier detects invalid plans.
 
-use cachalot_planner::{Buffer, Colocation, HEURISTICS, Overwrite, Plan, Problem, Watch, lower_bound, verify};
+use cachalot_planner::best_fit::BestFit;
+use cachalot_planner::exact::Skyline;
+use cachalot_planner::pushdown::Pushdown;
+use cachalot_planner::{
+    Algorithm, Buffer, Colocation, HEURISTICS, Overwrite, Plan, Problem, Watch, lower_bound, verify,
+};
 use cachalot_tests::planning::large::{MODELS, training_step};
 use cachalot_tests::planning::{naive, problems};
 use cachalot_tests::strategies::proptest_config;
@@ -64,6 +69,13 @@ impl Watch for Questions {
     }
 }
 
+/// Runs an algorithm, and returns the number of its questions.
+fn asked(algorithm: &dyn Algorithm, problem: &Problem, last: usize) -> usize {
+    let mut watch = Questions { asked: Cell::new(0), last };
+    let _ = algorithm.plan(problem, &mut watch);
+    watch.asked.get()
+}
+
 #[test]
 fn every_algorithm_asks_again_and_again_and_ends_when_it_is_told_to() {
     let [many, few] = [6_000, 300].map(|buffers| training_step(MODELS[0], buffers, 1));
@@ -71,16 +83,24 @@ fn every_algorithm_asks_again_and_again_and_ends_when_it_is_told_to() {
         // The last two take minutes for many buffers, and ask at each of their steps.
         let is_slow = ["hill-climb", "interval-move"].contains(&algorithm.name());
         let problem = if is_slow { &few } else { &many };
-        let asked = |last| {
-            let mut watch = Questions { asked: Cell::new(0), last };
-            let _ = algorithm.plan(problem, &mut watch);
-            watch.asked.get()
-        };
-        let all = asked(usize::MAX);
+        let all = asked(algorithm, problem, usize::MAX);
         assert!(all >= problem.buffers.len() / 1_024, "{}: {all} questions", algorithm.name());
         for last in 1..=all.min(12) {
-            assert_eq!(asked(last), last, "{}", algorithm.name());
+            assert_eq!(asked(algorithm, problem, last), last, "{}", algorithm.name());
         }
+    }
+}
+
+#[test]
+fn a_plan_made_anew_for_a_fixed_offset_asks_and_ends_too() {
+    let free = training_step(MODELS[0], 6_000, 1);
+    let mut fixed = free.clone();
+    fixed.buffers[0].fixed = Some(0);
+    for algorithm in [&Pushdown as &dyn Algorithm, &BestFit, &Skyline(0)] {
+        let all = asked(algorithm, &fixed, usize::MAX);
+        let more = all - asked(algorithm, &free, usize::MAX);
+        assert!(more >= free.buffers.len() / 1_024, "{}: {more} more questions", algorithm.name());
+        assert_eq!(asked(algorithm, &fixed, all - 1), all - 1, "{}", algorithm.name());
     }
 }
 

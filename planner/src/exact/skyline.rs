@@ -30,7 +30,7 @@ impl Algorithm for Skyline {
     fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
         let chains = Chains::of(problem);
         let offsets = dive(&chains, self.0, watch)?;
-        let plan = chains.plan(&first_fit::refit(&chains, offsets));
+        let plan = chains.plan(&first_fit::refit(&chains, offsets, watch)?);
         watch.improved(&plan);
         Some(plan)
     }
