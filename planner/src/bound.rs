@@ -20,10 +20,28 @@ pub fn lower_bound(problem: &Problem) -> u64 {
     alignments.push(1);
     alignments.sort_unstable();
     alignments.dedup();
-    let load = alignments.into_iter().map(|alignment| largest_load(&chains, alignment)).max().unwrap_or(0);
+    let changes = changes(&chains);
+    let load = alignments.into_iter().map(|alignment| largest_load(&chains, &changes, alignment)).max().unwrap_or(0);
     // A chain with a fixed offset reaches up to its own end in every plan.
     let fixed = chains.all().iter().filter_map(|chain| Some(align_up(chain.fixed? + chain.size, chain.alignment)));
     fixed.fold(load, u64::max)
+}
+
+/// The beginning or the end of a life: the step, whether the life begins, the chain and the member.
+type Change = (u64, bool, u32, u32);
+
+/// Lists the changes in the order of time, once for all alignments.
+fn changes(chains: &Chains) -> Vec<Change> {
+    let mut changes = Vec::with_capacity(2 * chains.members().len());
+    for (number, chain) in (0..).zip(chains.all()) {
+        for (member, own) in chain.range().zip(chains.members_of(chain)).filter(|(_, own)| own.since < own.end) {
+            changes.push((own.since, true, number, member as u32));
+            changes.push((own.end, false, number, member as u32));
+        }
+    }
+    // An end sorts before a beginning of the same step (`false < true`), so the two never add up.
+    changes.sort_unstable();
+    changes
 }
 
 /// Returns the largest number of bytes live at one step, over the chains with at least `alignment`.
@@ -31,19 +49,14 @@ pub fn lower_bound(problem: &Problem) -> u64 {
 ///
 /// The count is a lower bound: no two live buffers contain the same multiple, and the highest
 /// multiple is below the peak.
-fn largest_load(chains: &Chains, alignment: u64) -> u64 {
-    let mut changes = Vec::with_capacity(2 * chains.members().len());
-    for chain in chains.all().iter().filter(|chain| chain.alignment >= alignment) {
-        for member in chains.members_of(chain).iter().filter(|member| member.since < member.end) {
-            let bytes = align_up(member.offset + member.size, alignment) - align_up(member.offset, alignment);
-            changes.push((member.since, true, bytes));
-            changes.push((member.end, false, bytes));
-        }
-    }
-    // An end sorts before a beginning of the same step (`false < true`), so the two never add up.
-    changes.sort_unstable();
+fn largest_load(chains: &Chains, changes: &[Change], alignment: u64) -> u64 {
     let (mut load, mut largest) = (0, 0);
-    for (_, begins, bytes) in changes {
+    for &(_, begins, chain, member) in changes {
+        if chains.all()[chain as usize].alignment < alignment {
+            continue;
+        }
+        let member = &chains.members()[member as usize];
+        let bytes = align_up(member.offset + member.size, alignment) - align_up(member.offset, alignment);
         if begins {
             load += bytes;
             largest = u64::max(largest, load);
