@@ -74,12 +74,12 @@ impl Instance {
     pub fn of(chains: Chains) -> Option<Self> {
         let unit = unit(chains.all());
         let (mut items, sections) = spread(chains.all(), unit);
-        link_twins(&mut items);
         let begin: Vec<u32> =
             (0..=sections as u32).map(|at| items.partition_point(|item| item.span.first < at) as u32).collect();
         if pairs(&items, &begin) > LARGEST || words(&items, &begin) > LARGEST {
             return None;
         }
+        link_twins(&mut items);
         let mut load = vec![0_u64; sections];
         for item in &items {
             for section in item.span.indices() {

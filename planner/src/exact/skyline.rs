@@ -43,6 +43,9 @@ const PATIENCE: u32 = 1 << 12;
 fn dive(chains: &Chains, run: u64, watch: &dyn Watch) -> Option<Vec<u64>> {
     let unit = unit(chains.all());
     let (items, sections) = spread(chains.all(), unit);
+    if watch.stop() {
+        return None;
+    }
     let order = Order::of(run, &items, &loads(&items, sections));
     let mut skyline = Roofs::new(sections);
     let mut offsets = vec![0; items.len()];
@@ -50,10 +53,10 @@ fn dive(chains: &Chains, run: u64, watch: &dyn Watch) -> Option<Vec<u64>> {
     let mut next: BinaryHeap<_> = lows.collect();
     let mut looked_at: u32 = 0;
     while let Some(Reverse((known, rank, item))) = next.pop() {
-        looked_at = looked_at.wrapping_add(1);
         if looked_at.is_multiple_of(PATIENCE) && watch.stop() {
             return None;
         }
+        looked_at = looked_at.wrapping_add(1);
         let Item { span, size, alignment, .. } = items[item];
         let low = align_up(skyline.highest(span), alignment);
         // Lazy update: an entry's key may be out of date. Offsets only rise, so a stale entry goes
