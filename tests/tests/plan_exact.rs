@@ -125,7 +125,7 @@ fn one_that_is_stopped_has_decided_nothing() {
     let Some(hard) = instances::read("E.1048576.csv", "one_that_is_stopped_has_decided_nothing") else { return };
     assert_eq!(fits(&hard, 1_048_576, &mut Patience(0.into())), Verdict::Undecided);
     let mut portfolio = Portfolio::new(&hard);
-    portfolio.run(&mut Patience(5.into()));
+    portfolio.run(&mut Patience(50.into()));
     assert!(!portfolio.finished() && !portfolio.optimal());
     verify(&hard, portfolio.best().expect("the first algorithms have answered")).expect("a plan");
 }
