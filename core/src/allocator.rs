@@ -150,7 +150,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> core::ops::Deref for Begun<'a, D,
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Returns the device with this number, for operations that change the page map.
     #[inline]
-    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, On<D, R, S>>, Error> {
+    pub(crate) fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, On<D, R, S>>, Error> {
         Ok(OnDevice { arena: self.arena(device)?, pages: &self.pages })
     }
 

@@ -1,12 +1,17 @@
+use super::Round;
 use crate::allocator::Allocator;
+use crate::arena::give::units::UnitKind;
 use crate::config::Config;
-use crate::device::simulated::{Call, Failure, SimulatedDevice};
+use crate::config::rounding::PoolKind;
+use crate::device::simulated::{Call, CostPoint, DriverCosts, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind, Host};
+use crate::heap::age::Moment;
 use crate::pool::{PoolOptions, Route};
 use crate::stats::ReclaimStats;
 use crate::tables::Growable;
 use crate::trace::Action;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use core::cell::Cell;
 use std::vec::Vec;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
@@ -320,4 +325,202 @@ fn a_call_takes_about_its_time_and_tells_that_something_is_left() {
         assert!(more, "{config}");
         assert_eq!(reserved(&allocator), 0, "{config}");
     }
+}
+
+/// A round at the present, with so many bytes above those ever held and so many nanoseconds.
+fn round(allocator: &Simulated, excess: u64, ns: u64) -> Round {
+    Round {
+        now: now(allocator),
+        share: 0.01,
+        held: allocator.arena(DEVICE).unwrap().ledger.reserved(),
+        left: Cell::new(ns),
+        excess: Cell::new(excess),
+        blocked: Cell::new(false),
+        more: Cell::new(false),
+    }
+}
+
+fn now(allocator: &Simulated) -> Moment {
+    Moment((allocator.device(DEVICE).unwrap().now_us() / 1000) as u32)
+}
+
+fn give(allocator: &Simulated, round: &Round) -> Result<bool, crate::error::Error> {
+    let given = allocator.on(DEVICE).unwrap().give_worthwhile(round);
+    allocator.check_invariants().unwrap();
+    given
+}
+
+/// Makes what is free in the large heap idle and quiet.
+fn quiesce(allocator: &Simulated) {
+    pass(allocator, 150, 50);
+    let arena = allocator.arena(DEVICE).unwrap();
+    let slot = arena.heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
+    assert!(arena.begin_epoch(slot, STREAM));
+    arena.poll_departures();
+}
+
+/// Caches blocks, which are idle and quiet afterwards.
+fn cache_quiet(allocator: &Simulated, mib: &[u64]) {
+    cache(allocator, mib);
+    quiesce(allocator);
+}
+
+/// Sets the budget.
+fn allow(allocator: &Simulated, us: u64) {
+    let mut idle = allocator.arena(DEVICE).unwrap().idle.lock();
+    idle.budget.spend(u64::MAX);
+    idle.budget.earn(us, 1.0);
+}
+
+#[test]
+fn with_caution_memory_goes_back_after_twice_the_time() {
+    for (caution, expected) in [(0, 5000), (1, 10_000)] {
+        let allocator = allocator(KINDS[0]);
+        {
+            let mut idle = allocator.arena(DEVICE).unwrap().idle.lock();
+            // Of a class without a further unit.
+            idle.predictor.give_back(MIB, 32 * caution, 0, now(&allocator), 1000);
+            for _ in 0..32 * caution {
+                idle.predictor.obtain(MIB, now(&allocator));
+            }
+            idle.predictor.settle(now(&allocator));
+            assert_eq!(idle.predictor.caution(), caution);
+        }
+        cache(&allocator, &[40]);
+        let mut ms = 0;
+        while reserved(&allocator) > 0 {
+            pass(&allocator, 50, 50);
+            ms += 50;
+        }
+        assert!((expected..expected + 200).contains(&ms), "caution {caution}: {ms} ms");
+    }
+}
+
+#[test]
+fn a_unit_of_exactly_the_excess_goes_back_and_is_not_too_early() {
+    let allocator = allocator(KINDS[0]);
+    cache_quiet(&allocator, &[40]);
+    give(&allocator, &round(&allocator, 40 * MIB - 1, u64::MAX)).unwrap();
+    assert_eq!(reserved(&allocator), 40);
+    give(&allocator, &round(&allocator, 40 * MIB, u64::MAX)).unwrap();
+    assert_eq!(reserved(&allocator), 0);
+    cache_quiet(&allocator, &[40]);
+    let stats = stats(&allocator);
+    assert_eq!((stats.obtained_again_units, stats.too_early_units), (1, 0), "{stats:?}");
+}
+
+#[test]
+fn a_budget_for_two_pages_gives_two_of_ten_neighbours() {
+    let allocator = allocator(KINDS[1]);
+    cache_quiet(&allocator, &[200]);
+    let cost = allocator.arena(DEVICE).unwrap().idle.lock().budget.cost(UnitKind::Pages, 20 * MIB).both();
+    allow(&allocator, (2 * cost).div_ceil(1000));
+    give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).unwrap();
+    assert_eq!(reserved(&allocator), 160, "{:?}", stats(&allocator));
+}
+
+#[test]
+fn quiet_pages_stay_during_a_capture_and_after_an_error() {
+    let allocator = allocator(KINDS[1]);
+    let device = allocator.device(DEVICE).unwrap();
+    let [one, _, two, _] = [40, 20, 60, 20].map(|mib| malloc(&allocator, mib));
+    [one, two].into_iter().for_each(|block| allocator.free(block).unwrap());
+    quiesce(&allocator);
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_capture(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    let unmapped = device.calls(Call::Unmap);
+    allow(&allocator, 1_000_000);
+    give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).unwrap();
+    assert_eq!(device.calls(Call::Unmap), unmapped);
+    allocator.end_capture(DEVICE, pool).unwrap();
+    let error = DeviceError::new(ErrorKind::Other, 7);
+    device.fail(Failure { call: Call::Unmap, nth: unmapped + 1, persistent: false, error });
+    assert!(give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).is_err());
+    assert_eq!(reserved(&allocator), 80, "the smaller block of 40 MiB stays, beside those in use");
+}
+
+#[test]
+fn a_call_without_budget_leaves_nothing_for_a_further_call() {
+    for config in KINDS {
+        let allocator = allocator(config);
+        cache_quiet(&allocator, &[40]);
+        for (ns, budget, more) in [(u64::MAX, 0, false), (0, 1_000_000, true), (0, 0, true)] {
+            allow(&allocator, budget);
+            let round = round(&allocator, u64::MAX, ns);
+            give(&allocator, &round).unwrap();
+            assert_eq!((round.more.get(), reserved(&allocator)), (more, 40), "{config}: {ns}, {budget}");
+        }
+    }
+}
+
+#[test]
+fn neighbouring_pages_freed_at_different_times_go_back_in_one_call() {
+    let allocator = allocator(KINDS[1]);
+    let [low, high] = [(); 2].map(|()| malloc(&allocator, 20));
+    assert_eq!(high, low.offset(20 * MIB));
+    for block in [high, low] {
+        allocator.free(block).unwrap();
+        quiesce(&allocator);
+    }
+    give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).unwrap();
+    assert_eq!((reserved(&allocator), stats(&allocator).given_back_units), (0, 2));
+}
+
+#[test]
+fn a_driver_ten_times_as_slow_uses_the_time_up() {
+    let mut costs = DriverCosts::h200();
+    assert!(costs.set(Call::Release, [CostPoint { bytes: 0, ns: 380_000 }]));
+    let allocator = over(SimulatedDevice::new(1 << 40).with_work_done_at_once().with_costs(costs), KINDS[0]);
+    cache_quiet(&allocator, &[40; 20]);
+    allow(&allocator, 1_000_000);
+    give(&allocator, &round(&allocator, u64::MAX, 200_000)).unwrap();
+    assert_eq!(stats(&allocator).given_back_units, 1);
+}
+
+#[test]
+fn idle_memory_is_needed_soon_or_busy_or_unpaid() {
+    for config in KINDS {
+        let is_segment = config == KINDS[0];
+        let allocator = allocator(config);
+        cache_quiet(&allocator, &[40]);
+        allow(&allocator, 0);
+        for (excess, blocked, expected) in [
+            (0, false, [40, 0, 0]),
+            (u64::MAX, false, [0, 0, 40]),
+            (u64::MAX, true, if is_segment { [0, 40, 0] } else { [0, 0, 40] }),
+        ] {
+            let round = round(&allocator, excess, u64::MAX);
+            round.blocked.set(blocked);
+            give(&allocator, &round).unwrap();
+            let ReclaimStats { needed_soon, busy, unpaid, .. } = stats(&allocator);
+            assert_eq!([needed_soon, busy, unpaid].map(|bytes| bytes / MIB), expected, "{config}: {blocked}");
+        }
+    }
+}
+
+#[test]
+fn the_handle_of_an_ended_stream_is_not_asked() {
+    let device = SimulatedDevice::new(1 << 40).with_work_done_at_once().with_idle_streams_told();
+    let allocator = over(device, KINDS[0]);
+    let live = allocator.malloc(DEVICE, 40 * MIB, OTHER).unwrap();
+    allocator.stream_destroyed(DEVICE, OTHER).unwrap();
+    cache_quiet(&allocator, &[40]);
+    let asked = calls(&allocator, &[Call::IsIdle]);
+    give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).unwrap();
+    assert_eq!((reserved(&allocator), calls(&allocator, &[Call::IsIdle])), (40, asked + 1), "the other stream");
+    allocator.free(live).unwrap();
+}
+
+#[test]
+fn a_stream_that_may_have_ended_unreported_is_not_asked_about_a_capture() {
+    let device = SimulatedDevice::new(1 << 40).with_unreported_ends();
+    let allocator = over(device, KINDS[0]);
+    cache(&allocator, &[40]);
+    pass(&allocator, 150, 50);
+    let arena = allocator.arena(DEVICE).unwrap();
+    let slot = arena.heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
+    arena.heaps.lock(slot).sets.quiet = u64::MAX;
+    let asked = calls(&allocator, &[Call::IsCapturing]);
+    give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).unwrap();
+    assert_eq!((reserved(&allocator), calls(&allocator, &[Call::IsCapturing])), (0, asked));
 }
