@@ -1,4 +1,4 @@
-use super::units::units_down;
+use super::units::{first_oversize, units_down};
 use crate::allocator::Allocator;
 use crate::arena::forecast::Forecast;
 use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkTarget};
@@ -109,6 +109,73 @@ fn a_trim_to_the_bytes_held_gives_nothing_back_and_below_the_largest_segment() {
     assert_eq!(held(), 100);
     allocator.trim(DEVICE, 100 * MIB - 1).unwrap();
     assert_eq!(held(), 40);
+}
+
+#[test]
+fn a_trim_to_the_bytes_held_unmaps_no_pages() {
+    let allocator = allocator("expandable_segments:True");
+    cache(&allocator, &[40, 60]);
+    allocator.device(DEVICE).unwrap().complete(STREAM);
+    let held = || allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB;
+    allocator.trim(DEVICE, 100 * MIB).unwrap();
+    assert_eq!(held(), 100);
+    allocator.trim(DEVICE, 100 * MIB - 1).unwrap();
+    assert_eq!(held(), 0);
+}
+
+#[test]
+fn one_sufficient_oversize_segment_goes_back_for_a_request() {
+    let allocator = allocator("max_split_size_mb:100");
+    malloc(&allocator, 250);
+    cache(&allocator, &[300, 400]);
+    // Both segments are more than 20 MiB larger than the request, so neither serves it.
+    malloc(&allocator, 270);
+    assert_eq!(released(&allocator), [300]);
+}
+
+#[test]
+fn an_oversize_segment_as_large_as_an_expandable_one_before_it_stays() {
+    let allocator = allocator("expandable_segments:True");
+    let expandable = malloc(&allocator, 300);
+    allocator.configure(&Config::parse("max_split_size_mb:100").unwrap());
+    let ordinary = malloc(&allocator, 300);
+    assert!(expandable < ordinary);
+    [expandable, ordinary].into_iter().for_each(|block| allocator.free(block).unwrap());
+    let arena = allocator.arena(DEVICE).unwrap();
+    let slot = arena.heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
+    let first = |wanted: u64| first_oversize(&mut arena.heaps.lock(slot), slot, wanted * MIB, 100 * MIB);
+    assert_eq!(first(300), None, "as in PyTorch");
+    assert_eq!(first(301).map(|unit| unit.at), Some(ordinary.0));
+}
+
+#[test]
+fn pages_used_since_the_last_look_are_not_idle_and_a_unit_of_them_is_not_taken() {
+    let allocator = allocator("reclaim:auto,expandable_segments:True");
+    let [low, _, used, _, high] = [40, 20, 60, 20, 80].map(|mib| malloc(&allocator, mib));
+    [low, used, high].into_iter().for_each(|block| allocator.free(block).unwrap());
+    pass(&allocator, 100);
+    let arena = allocator.arena(DEVICE).unwrap();
+    let slot = arena.heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
+    let idle = || -> Vec<_> {
+        let mut idle: Vec<_> = units_down(&arena.heaps.lock(slot), slot)
+            .filter(|unit| unit.idle.is_idle())
+            .map(|unit| (unit.at, unit))
+            .collect();
+        idle.sort_unstable_by_key(|&(at, _)| at);
+        idle
+    };
+    let pages = |block: DevicePtr, count: u64| (0..count).map(move |page| block.0 + page * 20 * MIB);
+    let before = idle();
+    let expected = pages(low, 2).chain(pages(used, 3)).chain(pages(high, 4));
+    assert!(before.iter().map(|&(at, _)| at).eq(expected), "{before:?}");
+    assert_eq!(malloc(&allocator, 60), used);
+    allocator.free(used).unwrap();
+    let after = idle();
+    assert!(after.iter().map(|&(at, _)| at).eq(pages(low, 2).chain(pages(high, 4))), "{after:?}");
+    for (at, unit) in before {
+        let is_used = (used.0..used.0 + 60 * MIB).contains(&at);
+        assert_eq!(unit.find(&mut arena.heaps.lock(slot)).is_none(), is_used, "{unit:?}");
+    }
 }
 
 #[test]
