@@ -294,6 +294,71 @@ fn a_tag_gives_what_lies_above_its_low_to_the_byte() {
 }
 
 #[test]
+fn pages_of_two_blocks_go_back_as_far_as_needed() {
+    let allocator = allocator("expandable_segments:True");
+    allocator.set_limit(DEVICE, Some(7 * PAGE)).unwrap();
+    let pool = limited(&allocator, A, TagLimits::NONE);
+    let mut blocks = [(); 7].map(|()| malloc_in(&allocator, pool, PAGE, ONE).unwrap()).to_vec();
+    blocks.remove(3);
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    malloc(&allocator, 4 * PAGE).unwrap();
+    assert_eq!(use_of(&allocator, A).charge, 3 * PAGE, "three pages of one block, and one of the other");
+}
+
+#[test]
+fn the_pages_on_both_sides_of_a_pinned_one_go_back() {
+    let allocator = allocator("expandable_segments:True");
+    allocator.set_limit(DEVICE, Some(3 * PAGE)).unwrap();
+    let pool = limited(&allocator, A, TagLimits::NONE);
+    let blocks = [(); 3].map(|()| malloc_in(&allocator, pool, PAGE, ONE).unwrap());
+    allocator.pages(DEVICE).unwrap().pin(blocks[1]).unwrap();
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    malloc(&allocator, 2 * PAGE).unwrap();
+    assert_eq!(use_of(&allocator, A).charge, PAGE);
+    allocator.pages(DEVICE).unwrap().unpin(blocks[1]).unwrap();
+}
+
+#[test]
+fn one_segment_goes_back_for_one() {
+    for low in [0, 2 * PAGE] {
+        // Without virtual memory, the memory of a tag is in segments.
+        let device = SimulatedDevice::new(CAPACITY).without_virtual_memory();
+        let allocator = Simulated::new([device], &Config::default()).unwrap();
+        allocator.set_limit(DEVICE, Some(3 * PAGE)).unwrap();
+        let pool = limited(&allocator, A, TagLimits { low, ..TagLimits::NONE });
+        cache(&allocator, pool, 3);
+        malloc(&allocator, PAGE).unwrap();
+        assert_eq!(use_of(&allocator, A).charge, 2 * PAGE);
+    }
+}
+
+#[test]
+fn the_default_pool_gives_what_is_missing_after_a_tag_has_given() {
+    let allocator = allocator("");
+    allocator.set_limit(DEVICE, Some(4 * PAGE)).unwrap();
+    // By its weight, the tag is the first to give all that it has.
+    let pool = limited(&allocator, A, TagLimits { weight: 1, ..TagLimits::NONE });
+    cache(&allocator, pool, 1);
+    let blocks = [(); 3].map(|()| malloc(&allocator, PAGE).unwrap());
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    allocator.malloc(DEVICE, 2 * PAGE, TWO).unwrap();
+    assert_eq!((use_of(&allocator, A).charge, device(&allocator).used()), (0, 4 * PAGE));
+}
+
+#[test]
+fn a_forecast_names_the_first_memory_that_goes_back() {
+    let allocator = allocator("");
+    allocator.set_limit(DEVICE, Some(5 * PAGE)).unwrap();
+    let pool = limited(&allocator, A, TagLimits { max: Some(2 * PAGE), ..TagLimits::NONE });
+    let tagged = malloc_in(&allocator, pool, PAGE, ONE).unwrap();
+    let untagged = malloc(&allocator, 3 * PAGE).unwrap();
+    [tagged, untagged].into_iter().for_each(|block| allocator.free(block).unwrap());
+    let forecast = || allocator.forecast(DEVICE, 2 * PAGE, TWO);
+    assert_eq!(routed(&allocator, pool, forecast), Ok(Forecast::Release(tagged)), "for `max`");
+    assert_eq!(forecast(), Ok(Forecast::Release(untagged)), "the highest share");
+}
+
+#[test]
 fn a_page_that_cannot_be_cleared_stays() {
     let allocator = allocator("expandable_segments:True");
     allocator.set_limit(DEVICE, Some(100 * MIB)).unwrap();

@@ -1,11 +1,13 @@
 //! The registry against sets, and what of it programs see.
 
 use crate::allocator::Allocator;
+use crate::arena::heaps::Heaps;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Call, SimulatedDevice};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits};
+use crate::sync::Ordering;
 use crate::tables::{Fixed, Growable, Storage};
 use crate::units::{DeviceIndex, MIB, StreamId};
 use core::num::NonZeroU64;
@@ -173,13 +175,16 @@ fn a_pool_is_released_as_often_as_it_was_retained() {
 #[test]
 fn threads_that_retain_a_name_at_once_share_the_pool() {
     let allocator = allocator::<Growable>();
+    // The threads meet before each name, and none leaves before the last.
+    let barrier = std::sync::Barrier::new(3);
+    let retain = |number| {
+        barrier.wait();
+        allocator.retain_pool(DEVICE, PoolId(1, number), PoolOptions::default())
+    };
     std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                for number in 1..2000 {
-                    allocator.retain_pool(DEVICE, PoolId(1, number), PoolOptions::default()).unwrap();
-                }
-            });
+        let threads = [(); 3].map(|()| scope.spawn(|| (1..2000).map(retain).collect::<Vec<_>>()));
+        for retained in threads {
+            assert!(retained.join().unwrap().iter().all(Result::is_ok));
         }
     });
     for number in 1..2000 {
@@ -217,6 +222,51 @@ fn a_tag_may_be_set_and_removed_any_number_of_times() {
         registry.set_tag(number, None).unwrap();
         registry.check().unwrap();
     }
+}
+
+#[test]
+fn growth_in_progress_counts_against_max() {
+    let allocator = allocator::<Growable>();
+    let limits = TagLimits { max: Some(60 * MIB), ..TagLimits::NONE };
+    allocator.limit_tag(DEVICE, tag(1), Some(limits)).unwrap();
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(tag(1))).unwrap();
+    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    let on_device = allocator.on(DEVICE).unwrap();
+    // As two threads do that grow at the same time.
+    let twice = on_device.with_request(40 * MIB, ONE, 0, Heaps::use_pair_for_forecast, |request| {
+        let first = on_device.charge_tag(request, 40 * MIB);
+        let second = on_device.charge_tag(request, 40 * MIB);
+        assert!(matches!((&first, &second), (Ok(Some(_)), Err(_))));
+        drop(first);
+        assert!(matches!(on_device.charge_tag(request, 60 * MIB), Ok(Some(_))));
+        Ok(())
+    });
+    twice.unwrap();
+}
+
+#[test]
+fn a_request_waits_for_the_segment_that_another_thread_adds() {
+    let allocator = allocator::<Growable>();
+    let block = allocator.malloc(DEVICE, 40 * MIB, ONE).unwrap();
+    let on_device = allocator.on(DEVICE).unwrap();
+    let slot = on_device.heaps.find_pair(0, ONE).unwrap().slot(PoolKind::Large);
+    let pending = &on_device.heaps.slot(slot).pending_segments;
+    let search = || {
+        on_device.with_request(40 * MIB, ONE, 0, Heaps::use_pair_for_forecast, |request| {
+            on_device.search_after_pending_segments(request)
+        })
+    };
+    assert_eq!(search(), Ok(None), "no segment is on the way");
+    pending.store(1, Ordering::Release);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            allocator.free(block).unwrap();
+            pending.store(0, Ordering::Release);
+        });
+        assert_eq!(search(), Ok(Some(block)));
+    });
 }
 
 #[test]
@@ -276,7 +326,9 @@ fn a_request_in_progress_keeps_the_memory_awake() {
     let heaps = &allocator.arena(DEVICE).unwrap().heaps;
     let used = heaps.find_pair(0, ONE).unwrap();
     assert!(heaps.is_only_user(&used));
+    let before = device(&allocator).now_us();
     let refused = park();
+    assert!(device(&allocator).now_us() - before >= 1_000_000, "the call waits for the request");
     assert!(matches!(refused, Err(Error::ParkingRefused(why)) if why.contains("in progress")), "{refused:?}");
     drop(used);
     park().unwrap();
