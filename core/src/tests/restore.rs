@@ -325,21 +325,45 @@ fn parts_of_expandable_segments_are_whole_granules() {
         shorter(&mut changed[number]);
         let why = "a part of an expandable segment does not begin and end on granules";
         assert_eq!(restored(config, &changed).map(|_| ()), Err(Error::SnapshotRefused(why)));
+        // As many granules, which begin between two.
+        let mut changed = segments.clone();
+        changed[number].address = changed[number].address.offset(512);
+        changed[number].blocks.iter_mut().for_each(|block| block.address = block.address.offset(512));
+        let mut other = elsewhere(config);
+        script(&other, &segments);
+        assert_eq!(other.restore(DEVICE, &changed), Err(Error::SnapshotRefused(why)));
     }
 }
 
 #[test]
 fn a_part_of_an_expandable_segment_may_fill_its_addresses_and_not_exceed_them() {
     let config = |part: &str| std::format!("expandable_segments:True,expandable_segments_reserve:{part}");
-    let original = allocator(&config("0.25"));
+    // A quarter of the device is whole granules of 20 MiB.
+    let original = on_device(SimulatedDevice::new(8000 * MIB), &config("0.25"));
     let quarter = original.device(DEVICE).unwrap().memory_info().unwrap().total / 4;
     assert_eq!(original.forecast(DEVICE, quarter, StreamId(1)), Ok(Forecast::Expand));
     original.malloc(DEVICE, quarter, StreamId(1)).unwrap();
     let outstanding = original.device(DEVICE).unwrap().outstanding();
     assert_eq!((outstanding.segments, outstanding.reservations), (0, 1));
     let segments = sorted(&original);
+    assert_eq!(segments[0].total_size, quarter);
     assert_eq!(sorted(&restored(&config("0.25"), &segments).unwrap()), segments);
     let why = "a part of an expandable segment does not begin and end on granules";
     let refused = restored(&config("0.125"), &segments).map(|_| ());
     assert_eq!(refused, Err(Error::SnapshotRefused(why)));
+}
+
+#[test]
+fn the_peaks_of_a_restored_segment_count_all_of_it() {
+    let original = allocator("");
+    let whole = original.malloc(DEVICE, 60 * MIB, StreamId(1)).unwrap();
+    original.free(whole).unwrap();
+    original.malloc(DEVICE, 40 * MIB, StreamId(1)).unwrap();
+    // Where 20 MiB are oversize, every statistic of the heap rises at once.
+    let again = restored("max_split_size_mb:20", &sorted(&original)).unwrap();
+    again.free(whole).unwrap();
+    again.empty_cache(DEVICE).unwrap();
+    let peak = |key: &str| again.stats(DEVICE).unwrap().get(&std::format!("{key}.peak")).unwrap();
+    assert_eq!((peak("allocated_bytes.all"), peak("reserved_bytes.all")), (40 << 20, 60 << 20));
+    assert_eq!((peak("oversize_allocations"), peak("inactive_split_bytes.all")), (1, 20 << 20));
 }
