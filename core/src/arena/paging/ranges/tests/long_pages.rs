@@ -127,7 +127,8 @@ fn long_pages_serve_another_range_behind_the_work() {
 #[test]
 fn peaks_count_ranges_and_what_is_taken_back() {
     let allocator = beside(16);
-    let blocks = [(); 4].map(|()| allocator.malloc(DEVICE, 512, ONE).unwrap());
+    // Large blocks, as ranges count as large: the peak of allocations leaves room for both ranges, and that of segments does not.
+    let blocks = [(); 4].map(|()| allocator.malloc(DEVICE, 2 * MIB, ONE).unwrap());
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
     let peak = |key: &str| stat(&allocator, &std::format!("{key}.all.peak"));
     {
@@ -142,4 +143,19 @@ fn peaks_count_ranges_and_what_is_taken_back() {
     range.decommit(0, 32 * PAGE, ONE).unwrap();
     allocator.free(block).unwrap();
     assert_eq!(peak("allocated_bytes"), (16 << 30) + 100 * MIB as i64 + 32 * PAGE as i64);
+}
+
+#[test]
+fn the_rest_of_a_page_stays_once_the_work_before_a_part_is_complete() {
+    let allocator = beside(16);
+    let range = committed(&allocator);
+    range.decommit(0, 4 * PAGE, ONE).unwrap();
+    range.decommit(8 * PAGE, 8 * PAGE, ONE).unwrap();
+    device(&allocator).complete(ONE);
+    allocator.pages(DEVICE).unwrap().maintain(1_000_000).unwrap();
+    allocator.check_invariants().unwrap();
+    for (begin, pages, is_there) in [(4, 4, true), (8, 8, false), (16, 16, true)] {
+        let at = range.base().offset(begin * PAGE);
+        assert_eq!(device(&allocator).is_accessible(at, pages * PAGE), is_there, "{begin}");
+    }
 }
