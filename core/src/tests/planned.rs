@@ -5,6 +5,7 @@ use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::{Error, PointerFault};
+use crate::page_map::LaneRef;
 use crate::planned::is_planned;
 use crate::planned::tests_sequence::first_fit;
 use crate::pool::{PoolOptions, Route};
@@ -586,4 +587,150 @@ fn who_finds_a_lane_locked_waits_for_it() {
     let report = report(&allocator);
     assert_eq!((report.served - before, report.deviations()), (3000, 0));
     allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn an_observation_survives_the_end_of_a_stream_without_requests_in_it() {
+    let allocator = planned();
+    iterate(&allocator, OTHER);
+    announce(&allocator);
+    iterate(&allocator, STREAM);
+    allocator.stream_destroyed(DEVICE, OTHER).unwrap();
+    announce(&allocator);
+    assert_eq!(report(&allocator).stage, Stage::Ready);
+}
+
+#[test]
+fn an_address_inside_a_block_of_a_plan_is_recorded_on_no_stream() {
+    let allocator = serving("policy:planned");
+    let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
+    allocator.record_stream(block.offset(512), STREAM).unwrap_err();
+    allocator.record_stream(block, STREAM).unwrap();
+    allocator.free(block).unwrap();
+}
+
+#[test]
+fn a_forecast_names_the_segment_of_a_plan_as_the_last_to_go() {
+    let allocator = serving("policy:planned");
+    let [first, ..] = iterate(&allocator, STREAM);
+    allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
+    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::Release(first)));
+    allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
+}
+
+#[test]
+fn a_wrong_size_of_a_block_of_a_plan_frees_nothing() {
+    let allocator = serving("policy:planned");
+    let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
+    assert_eq!(allocator.free_sized(block, 5), Err(Error::WrongSize { ptr: block, given: 5, requested: 3 * MIB }));
+    allocator.free(block).unwrap();
+    assert_eq!(stat(&allocator, "allocation.all.current"), 0);
+}
+
+#[test]
+fn a_block_is_found_by_the_number_of_a_lane_that_the_page_map_had_before() {
+    let allocator = serving("policy:planned");
+    let on_device = allocator.on(DEVICE).unwrap();
+    let before = LaneRef { device: 0, lane: 1 };
+    let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
+    on_device.free_planned(before, block, None).unwrap();
+    let second = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+    on_device.home_of(before, second).unwrap();
+    allocator.free(second).unwrap();
+    allocator.check_invariants().unwrap();
+}
+
+/// Returns whether plans for the iteration `observed` stay in force for several iterations of another kind.
+fn stays_in_force(observed: impl Fn(&Simulated), repeated: impl Fn(&Simulated)) -> bool {
+    let allocator = planned();
+    for _ in 0..2 {
+        announce(&allocator);
+        observed(&allocator);
+    }
+    announce(&allocator);
+    assert_eq!(report(&allocator).stage, Stage::Serving);
+    for _ in 0..6 {
+        repeated(&allocator);
+        announce(&allocator);
+    }
+    report(&allocator).given_up == 0
+}
+
+#[test]
+fn one_deviation_in_four_requests_gives_no_plan_up() {
+    let malloc = |allocator: &Simulated, mib: u64| allocator.malloc(DEVICE, mib * MIB, STREAM).unwrap();
+    let free = |allocator: &Simulated, block| allocator.free(block).unwrap();
+    // Two blocks that outlive the iteration, beside an extra one.
+    let lasting = |allocator: &Simulated| {
+        let [one, two] = [1, 2].map(|mib| malloc(allocator, mib));
+        let _kept = [3, 4].map(|mib| malloc(allocator, mib));
+        [one, two].into_iter().for_each(|block| free(allocator, block));
+    };
+    assert!(stays_in_force(lasting, |allocator| {
+        free(allocator, malloc(allocator, 9));
+        lasting(allocator);
+    }));
+    // The third block lies where the first one was, which is freed too late.
+    assert!(stays_in_force(
+        |allocator| {
+            let [one, two] = [3, 1].map(|mib| malloc(allocator, mib));
+            free(allocator, one);
+            let [three, four] = [2, 4].map(|mib| malloc(allocator, mib));
+            [two, three, four].into_iter().for_each(|block| free(allocator, block));
+        },
+        |allocator| {
+            let before = report(allocator).occupied;
+            let blocks = [3, 1, 2].map(|mib| malloc(allocator, mib));
+            blocks.into_iter().for_each(|block| free(allocator, block));
+            free(allocator, malloc(allocator, 4));
+            assert_eq!(report(allocator).occupied, before + 1);
+        },
+    ));
+}
+
+#[test]
+fn a_peak_counts_blocks_that_a_snapshot_has_moved_to_the_heap() {
+    let allocator = planned();
+    let malloc = |mib: &[u64]| mib.iter().map(|mib| allocator.malloc(DEVICE, mib * MIB, STREAM).unwrap()).collect();
+    let free = |blocks: Vec<DevicePtr>| blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    for _ in 0..2 {
+        announce(&allocator);
+        free(malloc(&[1, 2, 3, 4]));
+    }
+    announce(&allocator);
+    allocator.reset_peak_stats(DEVICE).unwrap();
+    let first: Vec<_> = malloc(&[1, 2]);
+    allocator.snapshot();
+    let second: Vec<_> = malloc(&[3, 4]);
+    assert_eq!(report(&allocator).served, 4);
+    free(second);
+    free(first);
+    assert_eq!((stat(&allocator, "allocation.all.peak"), stat(&allocator, "allocated_bytes.all.peak")), (4, 10 << 20));
+}
+
+#[test]
+fn the_peak_of_oversize_blocks_of_a_plan_is_exact() {
+    let allocator = planned();
+    allocator.configure(&Config::parse("max_split_size_mb:20").unwrap());
+    let use_of = |mib: &[u64]| {
+        let blocks: Vec<_> = mib.iter().map(|mib| allocator.malloc(DEVICE, mib * MIB, STREAM).unwrap()).collect();
+        blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    };
+    let oversize = || (stat(&allocator, "oversize_allocations.peak"), stat(&allocator, "oversize_allocations.current"));
+    for _ in 0..2 {
+        announce(&allocator);
+        use_of(&[20]);
+        use_of(&[15, 15, 15]);
+        use_of(&[20]);
+    }
+    announce(&allocator);
+    allocator.reset_peak_stats(DEVICE).unwrap();
+    use_of(&[20]);
+    assert_eq!(oversize(), (1, 0), "all peaks rise");
+    allocator.reset_peak_stats(DEVICE).unwrap();
+    use_of(&[15, 15, 15]);
+    assert_eq!(oversize(), (0, 0));
+    use_of(&[20]);
+    assert_eq!(oversize(), (1, 0), "only this peak rises");
+    assert_eq!(report(&allocator).served, 5);
 }
