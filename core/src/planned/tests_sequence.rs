@@ -340,6 +340,21 @@ fn eight_consecutive_requests_locate_the_program_anywhere() {
     ops[100..].iter().for_each(|&op| run.perform(op));
     assert_eq!(run.fallback, 14, "{:?}", run.sequence.deviations.counts);
     assert_eq!(run.sequence.served(), 80 + 150 - 14);
+    run.sequence.restart();
+    assert_eq!(run.sequence.served(), 80 + 150 - 14);
+}
+
+#[test]
+fn a_program_that_jumps_is_found_at_its_eighth_request() {
+    // The requests of the sequence, those made before the jump, the first one behind it, and the missing ones.
+    for (length, made, to, missing) in [(1000, 0, 500, 507), (200, 20, 60, 47), (200, 100, 0, 100)] {
+        let ops: Vec<Op> = (1..=length).flat_map(|units| [Op::Malloc(units), Op::Free(0)]).collect();
+        let mut run = Run::new(&observe(&ops));
+        ops[..2 * made].iter().for_each(|&op| run.perform(op));
+        ops[2 * to..2 * to + 40].iter().for_each(|&op| run.perform(op));
+        let counts = run.sequence.deviations.counts;
+        assert_eq!((run.fallback, counts.extra, counts.missing), (7, 7, missing), "{made} of {length}, then {to}");
+    }
 }
 
 #[test]
@@ -379,6 +394,7 @@ fn the_fast_path_serves_what_follows_the_sequence() {
                     let (bytes, addr) = (units * UNIT - round, BASE + step.offset.unwrap());
                     assert_eq!(sequence.peek(bytes), Some(addr));
                     assert_eq!(sequence.next(bytes + UNIT), None, "another size");
+                    assert_eq!(sequence.next((units - 1) * UNIT), None, "a unit less");
                     let served = sequence.next(bytes).unwrap();
                     assert_eq!((served.addr, served.size), (addr, units * UNIT));
                     assert_eq!(sequence.find(addr), AddressOwner::Resident(bytes));
