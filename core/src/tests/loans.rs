@@ -139,3 +139,36 @@ fn a_failed_wait_for_moved_pages_is_told_unless_a_capture_forbids_it() {
         allocator.check_invariants().unwrap();
     }
 }
+
+#[test]
+fn a_stream_lends_beside_one_that_has_gone() {
+    let allocator = allocator("policy:stitched,slack:0", SimulatedDevice::new(1 << 30));
+    let borrowed = allocator.malloc(DEVICE, 512, BORROWER).unwrap();
+    // The second pair becomes vacant, and the third one lends.
+    let gone = allocator.malloc(DEVICE, 512, StreamId(8)).unwrap();
+    let [hole] = holes(&allocator, [20]);
+    allocator.free(gone).unwrap();
+    allocator.stream_destroyed(DEVICE, StreamId(8)).unwrap();
+    let block = allocator.malloc(DEVICE, 20 * MIB, BORROWER).unwrap();
+    assert!(hole.contains(&block), "{block} in {hole:?}");
+    [borrowed, block].into_iter().for_each(|block| allocator.free(block).unwrap());
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_failed_wait_for_stale_mappings_is_told() {
+    let allocator = allocator("policy:stitched,slack:0", SimulatedDevice::new(1 << 30));
+    let blocks = [20, 20, 20, 20].map(|mib| allocator.malloc(DEVICE, mib * MIB, BORROWER).unwrap());
+    [blocks[0], blocks[2]].into_iter().for_each(|block| allocator.free(block).unwrap());
+    // The pages of both free blocks move, and leave stale mappings.
+    allocator.malloc(DEVICE, 40 * MIB, BORROWER).unwrap();
+    let device = allocator.device(DEVICE).unwrap();
+    assert_eq!(device.used(), 80 * MIB);
+    let error = DeviceError::new(ErrorKind::Other, 7);
+    let nth = device.calls(Call::Synchronize) + 1;
+    device.fail(Failure { call: Call::Synchronize, nth, persistent: false, error });
+    assert_eq!(allocator.trim(DEVICE, 0), Err(Error::Device(error)));
+    assert_eq!(device.calls(Call::Synchronize), nth);
+    allocator.trim(DEVICE, 0).unwrap();
+    allocator.check_invariants().unwrap();
+}
