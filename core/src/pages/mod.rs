@@ -675,6 +675,15 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_spare_page_may_have_exactly_the_length() {
+        let mut pages = PagePool::<Growable>::default();
+        let [one, two] = add_all(&mut pages, [4096, 8192]);
+        [one, two].into_iter().for_each(|page| pages.make_spare(page));
+        let largest = [4095, 4096, 8191, 8192, 9000].map(|bytes| pages.largest_spare(bytes));
+        assert_eq!(largest, [None, Some(4096), Some(4096), Some(8192), Some(8192)]);
+    }
+
+    #[test]
     fn a_page_left_by_a_failed_wake_is_filled_by_the_next() {
         let mut pages = PagePool::<Growable>::default();
         let [asleep, replacement] = add_all(&mut pages, [4096, 4096]);

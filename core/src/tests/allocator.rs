@@ -1,6 +1,7 @@
 //! The allocator from outside, on the simulated device.
 
 use crate::allocator::Allocator;
+use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Failure, SimulatedDevice};
@@ -402,4 +403,77 @@ fn private_pools_tell_the_bytes_of_each_kind() {
     told.retain(|&(.., bytes)| bytes > 0);
     told.sort_unstable();
     assert_eq!(told, [(pool, PoolKind::Small, 2 * MIB), (pool, PoolKind::Large, 20 * MIB)]);
+}
+
+#[test]
+fn a_block_above_the_slabs_shares_a_segment_of_large_blocks() {
+    let allocator = allocator("policy:slab");
+    let block = malloc_mib(&allocator, 1);
+    assert_eq!(allocator.base_of(block).unwrap().segment_bytes, 20 * MIB);
+}
+
+#[test]
+fn a_request_above_the_largest_arena_asks_nothing_of_the_device() {
+    let config = Config::parse("policy:buddy").unwrap();
+    let allocator = Simulated::new([SimulatedDevice::new(1 << 50)], &config).unwrap();
+    let refused = allocator.malloc(DEVICE, 1 << 46, STREAM);
+    assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
+    assert_eq!(allocator.device(DEVICE).unwrap().calls(Call::Obtain), 0);
+}
+
+#[test]
+fn a_request_that_completes_a_pending_block_is_rounded_as_others_are() {
+    let allocator = allocator("roundup_power2_divisions:4");
+    let block = malloc_mib(&allocator, 8);
+    allocator.record_stream(block, OTHER).unwrap();
+    allocator.free(block).unwrap();
+    allocator.device(DEVICE).unwrap().complete(OTHER);
+    let again = allocator.malloc(DEVICE, 9 * MIB / 2, STREAM).unwrap();
+    assert_eq!((again, allocator.base_of(again).unwrap().size), (block, 5 * MIB));
+}
+
+#[test]
+fn a_rehearsal_searches_once_more_after_the_wait_where_requests_do() {
+    for second_search in [true, false] {
+        let allocator = allocator("");
+        allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
+        allocator.set_second_search(DEVICE, second_search).unwrap();
+        let [pending, free, _live] = [8, 8, 3].map(|mib| malloc_mib(&allocator, mib));
+        allocator.record_stream(pending, OTHER).unwrap();
+        [pending, free].into_iter().for_each(|block| allocator.free(block).unwrap());
+        // Neither block is large enough alone.
+        let fit = allocator.rehearsal(DEVICE).unwrap().would_fit(&[16 * MIB], STREAM).unwrap();
+        assert_eq!(fit.served, u64::from(second_search) as _);
+        assert_eq!(allocator.malloc(DEVICE, 16 * MIB, STREAM).is_ok(), second_search);
+    }
+}
+
+#[test]
+fn a_forecast_names_the_memory_of_ended_streams_and_not_that_of_its_own() {
+    let [two, three] = [2, 3].map(StreamId);
+    let allocator = allocator("");
+    let blocks = [STREAM, two, three].map(|stream| allocator.malloc(DEVICE, 40 * MIB, stream).unwrap());
+    allocator.stream_destroyed(DEVICE, three).unwrap();
+    // Freed after the end, so that the next request releases the segment.
+    allocator.free(blocks[2]).unwrap();
+    let forecast = |stream| allocator.forecast(DEVICE, 60 * MIB, stream).unwrap();
+    assert_eq!(forecast(two), Forecast::Release(blocks[2]));
+    assert_eq!(forecast(three), Forecast::Obtain(60 * MIB), "the request would revive the stream");
+    allocator.free(blocks[1]).unwrap();
+    allocator.stream_destroyed(DEVICE, two).unwrap();
+    assert_eq!(forecast(STREAM), Forecast::Release(blocks[2]));
+    allocator.malloc(DEVICE, 60 * MIB, STREAM).unwrap();
+    assert_eq!(allocator.device(DEVICE).unwrap().used(), 100 * MIB);
+}
+
+#[test]
+fn a_forecast_waits_for_the_work_before_pages_that_ranges_gave_up() {
+    let allocator = allocator("policy:bfc,region_garbage_collection:False,first_region_mb:20");
+    allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
+    let range = allocator.reserve_range(DEVICE, 40 * MIB).unwrap().range;
+    allocator.commit_range(DEVICE, range, 0, 40 * MIB, OTHER).unwrap();
+    allocator.decommit_range(DEVICE, range, 0, 40 * MIB, OTHER).unwrap();
+    let forecast = allocator.forecast(DEVICE, 20 * MIB, STREAM).unwrap();
+    assert!(matches!(forecast, Forecast::Obtain(_)), "{forecast:?}");
+    allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
 }

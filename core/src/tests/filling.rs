@@ -49,6 +49,12 @@ fn a_new_block_is_cleared_or_filled() {
             settle(&allocator);
             let next = malloc(&allocator, 3000);
             assert_eq!(bytes(&allocator, next, 3000), [value; 3], "{policy}{config}");
+            let behind = next.offset(3000);
+            let is_filled = !policy.starts_with("guard");
+            assert!(
+                !is_filled || device(&allocator).byte(behind) == value,
+                "{policy}{config}: to the end of the block"
+            );
         }
     }
 }

@@ -150,6 +150,7 @@ fn an_overrun_or_an_underrun_leaves_the_mapped_memory() {
         let explained = allocator.explain(block.offset(size + 7)).unwrap();
         assert_eq!((explained.block, explained.offset()), (block, Offset::Behind(7)), "{config}");
         assert_eq!(explained.holder, Holder::Program);
+        assert_eq!(allocator.explain(block.offset(size)).unwrap().offset(), Offset::Behind(0), "{config}");
     }
     let allocator = allocator("guard:before");
     let block = malloc(&allocator, 512);

@@ -332,6 +332,28 @@ mod tests {
     }
 
     #[test]
+    fn a_record_as_old_as_the_overwritten_is_not_stored_and_not_read() {
+        let trace: Traced = empty!();
+        assert!(trace.start(SLACK, 0, 0));
+        let room = 2 * SLACK as u64;
+        (1..=room).for_each(|ticks| trace.add(record(10 * ticks)));
+        trace.add(record(10 * room + 10));
+        trace.add(record(11));
+        assert_eq!(trace.window().first().map(|event| event.time_us), Some(20), "11 goes over no event");
+        trace.add(record(12));
+        assert_eq!(trace.window().first().map(|event| event.time_us), Some(30));
+        // The first event to be overwritten is later than all others but one, which tells half a story.
+        assert!(trace.start(5, 0, 0));
+        let others = SLACK as u64 + 3;
+        [1000, 1001]
+            .into_iter()
+            .chain(core::iter::repeat_n(1, others as usize))
+            .for_each(|ticks| trace.add(record(ticks)));
+        trace.add(record(2000));
+        assert_eq!(times(&trace), [2000]);
+    }
+
+    #[test]
     fn a_free_at_once_is_two_events() {
         assert_eq!((record(5).last(), freed(5).last()), (5, 6));
         let trace: Traced = empty!();
