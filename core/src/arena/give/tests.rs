@@ -6,11 +6,12 @@ use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::Host;
 use crate::device::simulated::{Call, SimulatedDevice};
+use crate::error::Error;
 use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::counts::PageCounts;
 use crate::pool::{PoolOptions, Route};
 use crate::stats::ReclaimStats;
-use crate::tables::Growable;
+use crate::tables::{Fixed, Growable};
 use crate::trace::{Action, TraceEntry};
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use proptest::prelude::*;
@@ -305,6 +306,26 @@ fn pages_of_a_heap_asleep_stay_for_the_call_that_parks_or_wakes_it() {
     parking.wake(ParkTarget::Stream(STREAM)).unwrap();
     [block, kept].iter().for_each(|&block| allocator.free(block).unwrap());
     allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_unit_is_not_cut_out_of_a_block_where_the_table_has_one_entry_left() {
+    type Small = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Fixed<1, 4, 16, 1024>>;
+    // In a static: the tables are too much for the stack.
+    static ALLOCATOR: Small = Small::empty();
+    let config = Config::parse("expandable_segments:True").unwrap();
+    ALLOCATOR.start([SimulatedDevice::new(1 << 40)], &config).unwrap();
+    let malloc = |mib: u64| ALLOCATOR.malloc(DEVICE, mib * MIB, STREAM);
+    let block = malloc(60).unwrap();
+    while malloc(2).is_ok() {}
+    ALLOCATOR.free(block).unwrap();
+    let heaps = &ALLOCATOR.arena(DEVICE).unwrap().heaps;
+    let slot = heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
+    let mut heap = heaps.lock(slot);
+    assert_eq!(heap.blocks.len(), 15);
+    let middle = block.0 + 20 * MIB;
+    let unit = units_down(&heap, slot).find(|unit| unit.at == middle).unwrap();
+    assert_eq!(unit.detach(&mut heap), Err(Error::TableFull("blocks")));
 }
 
 proptest! {
