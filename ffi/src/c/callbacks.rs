@@ -237,3 +237,27 @@ fn describe(report: &OutOfMemory, text: *const c_char) -> cachalot_oom_report {
         reserved: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_have_the_numbers_of_the_header() {
+        let numbered = [
+            (Action::Alloc, CACHALOT_ACTION_ALLOC),
+            (Action::FreeRequested, CACHALOT_ACTION_FREE_REQUESTED),
+            (Action::FreeCompleted, CACHALOT_ACTION_FREE_COMPLETED),
+            (Action::SegmentAlloc, CACHALOT_ACTION_SEGMENT_ALLOC),
+            (Action::SegmentFree, CACHALOT_ACTION_SEGMENT_FREE),
+            (Action::SegmentMap, CACHALOT_ACTION_SEGMENT_MAP),
+            (Action::SegmentUnmap, CACHALOT_ACTION_SEGMENT_UNMAP),
+            (Action::OutOfMemory, CACHALOT_ACTION_OOM),
+            (Action::SettingsChanged, CACHALOT_ACTION_SETTINGS_CHANGED),
+            (Action::SettingsTakenBack, CACHALOT_ACTION_SETTINGS_TAKEN_BACK),
+        ];
+        for (action, number) in numbered {
+            assert_eq!(number_of(action), number, "{action:?}");
+        }
+    }
+}

@@ -245,6 +245,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cachalot_core::DeviceIndex;
 
     #[test]
     fn numbers_and_names_are_unique_and_only_success_is_zero() {
@@ -260,6 +261,38 @@ mod tests {
         assert_eq!((status.number(), last_error::driver_code()), (CACHALOT_ERROR_CONTEXT_LOST, 719));
         let status = Status::null("out");
         assert_eq!((status.number(), last_error::driver_code()), (CACHALOT_ERROR_NULL, 0));
+    }
+
+    #[test]
+    fn each_failure_has_its_status() {
+        for (kind, status) in [
+            (ErrorKind::OutOfMemory, CACHALOT_ERROR_OUT_OF_MEMORY),
+            (ErrorKind::NotPermittedInCapture, CACHALOT_ERROR_CAPTURING),
+            (ErrorKind::InvalidArgument, CACHALOT_ERROR_DRIVER),
+            (ErrorKind::Unsupported, CACHALOT_ERROR_UNSUPPORTED),
+            (ErrorKind::Deinitialized, CACHALOT_ERROR_SHUTDOWN),
+            (ErrorKind::Forked, CACHALOT_ERROR_FORKED),
+        ] {
+            assert_eq!(Status::from(DeviceError::new(kind, 1)).number(), status, "{kind:?}");
+        }
+        for (error, status) in [
+            (Error::UnknownDevice(DeviceIndex(7)), CACHALOT_ERROR_UNKNOWN_DEVICE),
+            (Error::ParkingRefused("it is in use"), CACHALOT_ERROR_NOT_PARKABLE),
+            (Error::NoHostMemory, CACHALOT_ERROR_NOT_PARKABLE),
+            (Error::InvalidStream, CACHALOT_ERROR_INVALID_STREAM),
+            (Error::TableFull("streams"), CACHALOT_ERROR_TABLE_FULL),
+            (Error::PlanRefused("it overlaps"), CACHALOT_ERROR_INVALID_ARGUMENT),
+        ] {
+            assert_eq!(Status::from(error).number(), status, "{error:?}");
+        }
+        for (error, status, code) in [
+            (LoadError::TooOld { version: 9000 }, CACHALOT_ERROR_DRIVER_TOO_OLD, 0),
+            (LoadError::Start(CuResult::NO_DEVICE), CACHALOT_ERROR_NO_DRIVER, CuResult::NO_DEVICE.0),
+            (LoadError::Forked, CACHALOT_ERROR_FORKED, 0),
+        ] {
+            let told = Status::no_driver(&error, Host::Program).number();
+            assert_eq!((told, last_error::driver_code()), (status, code), "{error:?}");
+        }
     }
 
     #[test]

@@ -71,3 +71,23 @@ fn described(report: &PlannedReport) -> cachalot_plan_report {
         reserved: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_have_the_numbers_of_the_header() {
+        for (stage, number) in [
+            (Stage::Waiting, CACHALOT_STAGE_WAITING),
+            (Stage::Observing, CACHALOT_STAGE_OBSERVING),
+            (Stage::Planning, CACHALOT_STAGE_PLANNING),
+            (Stage::Ready, CACHALOT_STAGE_READY),
+            (Stage::Serving, CACHALOT_STAGE_SERVING),
+        ] {
+            let mut report = PlannedReport::default();
+            report.stage = stage;
+            assert_eq!(described(&report).stage, number, "{stage:?}");
+        }
+    }
+}

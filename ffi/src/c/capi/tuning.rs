@@ -60,3 +60,20 @@ fn described(report: &TuneReport) -> cachalot_tune_report {
         tuned: i32::from(report.is_tuned),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_have_the_numbers_of_the_header() {
+        for (stage, number) in [
+            (TuneStage::Off, CACHALOT_TUNE_OFF),
+            (TuneStage::Recording, CACHALOT_TUNE_RECORDING),
+            (TuneStage::Searching, CACHALOT_TUNE_SEARCHING),
+            (TuneStage::Trial, CACHALOT_TUNE_TRIAL),
+        ] {
+            assert_eq!(described(&TuneReport { stage, ..TuneReport::default() }).stage, number, "{stage:?}");
+        }
+    }
+}
