@@ -312,3 +312,30 @@ impl Host for Device {
         self.stacks.number(site, &self.callbacks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_and_numbers_of_simulated_streams_name_each_other() {
+        let own = StreamId(OWN_STREAM | this_thread());
+        let other_threads = StreamId(own.0 + 1);
+        for (handle, number) in [
+            (CuStream::NULL, StreamId::DEFAULT),
+            (CuStream::PER_THREAD, own),
+            (CuStream(3), StreamId(3)),
+            (CuStream(OWN_STREAM as usize - 1), StreamId(OWN_STREAM - 1)),
+        ] {
+            assert_eq!(simulated_stream_id(handle), Ok(number));
+            assert_eq!(simulated_stream_handle(number), Some(handle));
+        }
+        assert_eq!(simulated_stream_id(CuStream::LEGACY), Ok(StreamId::DEFAULT));
+        // What another thread's own stream is named is no handle here.
+        for number in [StreamId(OWN_STREAM), other_threads, StreamId(u64::MAX)] {
+            assert_eq!(simulated_stream_handle(number), None, "{number:?}");
+            let refused = simulated_stream_id(CuStream(number.0 as usize)).map_err(Status::number);
+            assert_eq!(refused, Err(CACHALOT_ERROR_INVALID_STREAM), "{number:?}");
+        }
+    }
+}

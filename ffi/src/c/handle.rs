@@ -182,3 +182,31 @@ pub(crate) fn poison(handle: *const cachalot_allocator) {
     let handle = number(handle);
     replace(slot(handle), handle, handle | POISONED);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::c::capi::{cachalot_check, cachalot_destroy};
+    use crate::c::status::CACHALOT_OK;
+    use crate::c::tests::create;
+
+    #[test]
+    fn a_number_with_the_bit_of_poison_is_no_handle() {
+        let allocator = create();
+        let invented = core::ptr::without_provenance_mut((number(allocator) | POISONED) as usize);
+        assert_eq!(cachalot_check(invented), CACHALOT_ERROR_INVALID_HANDLE);
+        assert_eq!(cachalot_destroy(invented), CACHALOT_ERROR_INVALID_HANDLE);
+        assert_eq!((cachalot_check(allocator), cachalot_destroy(allocator)), (CACHALOT_OK, CACHALOT_OK));
+    }
+
+    #[test]
+    fn a_slot_is_retired_after_its_last_generation() {
+        let early = number(create());
+        let last = early | GENERATIONS;
+        slot(early).word.store(last, Ordering::Release);
+        let allocator = core::ptr::without_provenance_mut(last as usize);
+        assert_eq!((cachalot_check(allocator), cachalot_destroy(allocator)), (CACHALOT_OK, CACHALOT_OK));
+        assert_eq!(slot(early).word.load(Ordering::Acquire), RETIRED);
+        assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_INVALID_HANDLE);
+    }
+}

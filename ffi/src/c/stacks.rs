@@ -151,3 +151,40 @@ impl Stacks {
         entry.map_or_else(Stack::default, |(_, stack)| stack.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a description of one frame, as long as every other of a line.
+    fn described(line: i32) -> Described {
+        let mut described = Described::default();
+        described.push(b"forward", b"model.py", line);
+        described
+    }
+
+    #[test]
+    fn descriptions_fill_the_room_to_the_byte() {
+        let stacks = Stacks::default();
+        let bytes = described(0).bytes.len();
+        stacks.known.write().unwrap().bytes = MOST_BYTES - 2 * bytes;
+        let numbers = [1, 2, 3, 2].map(|line| stacks.intern(&described(line)));
+        assert_eq!(numbers, [1, 2, 0, 2], "a known one needs no room");
+        let frames =
+            numbers.map(|number| stacks.get(number).frames().iter().map(|frame| frame.line).collect::<Vec<_>>());
+        assert_eq!(frames, [vec![1], vec![2], vec![], vec![2]]);
+    }
+
+    #[test]
+    fn the_table_has_a_greatest_number_of_stacks() {
+        let stacks = Stacks::default();
+        let last = (0..MOST_STACKS as i32).map(|line| stacks.intern(&described(line))).last();
+        assert_eq!((last, stacks.intern(&described(-1))), (Some(MOST_STACKS as u32), 0));
+    }
+
+    #[test]
+    fn a_frame_is_a_function_with_its_place() {
+        let frame = described(81).frames().remove(0);
+        assert_eq!(describe_frame(&frame), "forward (model.py:81)");
+    }
+}

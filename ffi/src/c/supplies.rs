@@ -117,3 +117,23 @@ impl SuppliedPools {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::null_mut;
+
+    #[test]
+    fn only_the_pool_that_is_supplied_is_included() {
+        extern "C" fn supplies(_: *mut c_void, _: usize, _: c_int) -> *mut c_void {
+            null_mut()
+        }
+        extern "C" fn takes_back(_: *mut c_void, _: *mut c_void, _: usize, _: c_int) {}
+        let (pools, pool, other) = (SuppliedPools::default(), PoolId(0, 1), PoolId(0, 2));
+        pools.set(0, pool, Supply { supplies, takes_back, released: None, userdata: Userdata(null_mut()) });
+        let included = [(0, pool), (0, other), (1, pool)].map(|(device, pool)| pools.includes(device, pool));
+        assert_eq!(included, [true, false, false]);
+        pools.forget(0, pool);
+        assert!(!pools.includes(0, pool));
+    }
+}

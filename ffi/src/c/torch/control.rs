@@ -96,3 +96,31 @@ pub extern "C" fn cachalot_torch_record_stacks(on: c_int) -> cachalot_status {
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::c::status::CACHALOT_OK;
+
+    /// Gathers texts, and asks to stop after the second.
+    unsafe extern "C" fn gather(texts: *mut c_void, text: *const c_char, bytes: usize) -> c_int {
+        // SAFETY: the test's own list, without another user during the call.
+        let texts = unsafe { &mut *texts.cast::<Vec<String>>() };
+        // SAFETY: the text has the passed length.
+        let text = unsafe { core::slice::from_raw_parts(text.cast::<u8>(), bytes) };
+        texts.push(String::from_utf8_lossy(text).into_owned());
+        c_int::from(texts.len() == 2)
+    }
+
+    #[test]
+    fn each_setting_without_effect_is_told_until_the_program_asks_to_stop() {
+        let (one, two) = (c"garbage_collection_threshold:0.8", c"compact:0.05,expandable_segments:True");
+        let mut texts = Vec::<String>::new();
+        for (config, status) in [(one, CACHALOT_OK), (two, CACHALOT_ERROR_STOPPED)] {
+            // SAFETY: the configuration and the list outlive the call.
+            let told = unsafe { cachalot_torch_notes(config.as_ptr(), Some(gather), (&raw mut texts).cast()) };
+            assert_eq!(told, status, "{texts:?}");
+        }
+        assert!(texts[0].contains("garbage_collection_threshold") && texts[1].contains("compact"), "{texts:?}");
+    }
+}

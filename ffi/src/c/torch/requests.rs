@@ -96,3 +96,15 @@ fn free_in_doubt(block: *mut c_void) -> cachalot_status {
 fn address(block: *mut c_void) -> DevicePtr {
     DevicePtr(block.addr() as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::dangling_mut;
+
+    /// No test of this program creates the plug-in's allocator.
+    #[test]
+    fn before_the_allocator_exists_nothing_is_a_block() {
+        assert_eq!(free_in_doubt(dangling_mut::<c_void>()), CACHALOT_ERROR_INVALID_POINTER);
+    }
+}
