@@ -113,3 +113,72 @@ impl core::fmt::Debug for Planner {
         f.debug_struct("Planner").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
+    use cachalot_core::{Config, Growable, StreamId};
+    use cachalot_cuda::HeapLock;
+
+    const DEVICES: [DeviceIndex; 2] = [DeviceIndex(0), DeviceIndex(1)];
+
+    /// Announces an iteration of `blocks` blocks of different sizes and lives.
+    fn iterate(
+        planner: &Planner,
+        allocator: &Allocator<SimulatedDevice, HeapLock, Growable>,
+        device: DeviceIndex,
+        blocks: u64,
+    ) {
+        planner.iteration(allocator, device).unwrap();
+        let (mut held, mut random) = (Vec::new(), 1_u64);
+        for number in 0..blocks {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            held.push(allocator.malloc(device, 512 * (1 + (random >> 40) % 90), StreamId::DEFAULT).unwrap());
+            if number > 50 {
+                allocator.free(held.swap_remove((random >> 33) as usize % held.len())).unwrap();
+            }
+        }
+        held.into_iter().for_each(|block| allocator.free(block).unwrap());
+    }
+
+    #[test]
+    fn a_plan_is_searched_to_the_deadline_or_the_end_of_the_planner() {
+        static ADDRESSES: AddressSpace = AddressSpace::new(1 << 44..1 << 46);
+        let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:60000").unwrap();
+        let devices = [1_u64 << 40; 2].map(|bytes| SimulatedDevice::within(&ADDRESSES, bytes));
+        let allocator = Allocator::<_, HeapLock, Growable>::new(devices, &config).unwrap();
+        let planner = Planner::default();
+        for _ in 0..3 {
+            // Few blocks are planned at once, and many not before the deadline.
+            iterate(&planner, &allocator, DEVICES[0], 2);
+            iterate(&planner, &allocator, DEVICES[1], 1000);
+        }
+        let runs = |device| {
+            let jobs = planner.jobs.lock().unwrap();
+            jobs.iter().find(|job| job.device == device).map(|job| !job.thread.is_finished())
+        };
+        while runs(DEVICES[0]) == Some(true) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(runs(DEVICES[1]), Some(true));
+        assert!(planner.finished(DEVICES[1]).is_none());
+        let abandoned = Arc::downgrade(&planner.abandoned);
+        drop(planner);
+        assert_eq!(abandoned.strong_count(), 0, "its threads have ended");
+    }
+
+    #[test]
+    fn waiting_ends_when_everything_is_planned() {
+        let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:200").unwrap();
+        let allocator = Allocator::<_, HeapLock, Growable>::new([SimulatedDevice::new(1 << 40)], &config).unwrap();
+        let planner = Planner::default();
+        while planner.jobs.lock().unwrap().is_empty() {
+            iterate(&planner, &allocator, DEVICES[0], 1000);
+        }
+        planner.wait();
+        assert!(planner.finished(DEVICES[0]).is_some());
+        assert_eq!(format!("{planner:?}"), "Planner { .. }");
+    }
+}

@@ -145,3 +145,77 @@ fn lower_priority() {
     // SAFETY: the call has no pointer, and changes nothing but the priority.
     let _refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cachalot_core::{Config, StreamId};
+
+    const DEVICE: DeviceIndex = DeviceIndex(0);
+
+    /// Three blocks at a time, of sizes that grow and begin anew.
+    fn work(allocator: &crate::SimulatedAllocator) {
+        for step in 0..180 {
+            let blocks = [0; 3].map(|_| allocator.malloc(DEVICE, (20 + step % 12) << 21, StreamId::DEFAULT).unwrap());
+            blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_search_is_followed_by_a_rest_and_ends_with_its_tuner() {
+        let config = Config::parse("tune:auto,tune_budget_ms:1000000").unwrap();
+        let allocator = crate::open_simulated(1 << 36, &config).unwrap();
+        let tuner = AutoTuner::default();
+        // Whether a search was begun, and whether it is running.
+        let search = || {
+            let devices = tuner.devices.lock().unwrap();
+            devices[&0].job.as_ref().map(|job| !job.is_finished())
+        };
+        let rest = |change: &dyn Fn(&mut Option<Instant>)| {
+            let mut devices = tuner.devices.lock().unwrap();
+            let until = &mut devices.get_mut(&0).unwrap().rests_until;
+            change(until);
+            *until
+        };
+        work(&allocator);
+        tuner.idle(&allocator, DEVICE).unwrap();
+        while search().expect("it was begun") {
+            std::thread::yield_now();
+        }
+        let ended = Instant::now();
+        tuner.idle(&allocator, DEVICE).unwrap();
+        let took = Duration::from_micros(allocator.tuning(DEVICE).unwrap().report().unwrap().search_us);
+        let until = rest(&|_| ()).expect("a rest");
+        assert!(!took.is_zero() && until >= ended + took * REST, "{took:?}");
+        rest(&|until| *until = Some(Instant::now() + Duration::from_secs(3600)));
+        (0..4).for_each(|_| work(&allocator));
+        tuner.idle(&allocator, DEVICE).unwrap();
+        assert_eq!(search(), None);
+        tuner.wait();
+        assert_eq!(rest(&|_| ()), None);
+        tuner.idle(&allocator, DEVICE).unwrap();
+        assert!(search().is_some());
+        tuner.wait();
+        assert_eq!(search(), Some(false));
+        assert_eq!(format!("{tuner:?}"), "AutoTuner { .. }");
+
+        let other = AutoTuner::default();
+        let allocator = crate::open_simulated(1 << 36, &config).unwrap();
+        work(&allocator);
+        other.idle(&allocator, DEVICE).unwrap();
+        assert!(other.devices.lock().unwrap()[&0].job.is_some(), "a search was begun");
+        let abandoned = Arc::downgrade(&other.abandoned);
+        drop(other);
+        assert_eq!(abandoned.strong_count(), 0, "its thread has ended");
+    }
+
+    #[test]
+    fn a_search_gives_way_to_all_other_threads() {
+        let lowered = std::thread::spawn(|| {
+            lower_priority();
+            // SAFETY: the call has no pointer.
+            unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+        });
+        assert_eq!(lowered.join().unwrap(), 19);
+    }
+}

@@ -109,3 +109,24 @@ fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &Shared, idle: &IdleW
         guard = orders.1.wait_timeout(guard, interval).unwrap_or_else(PoisonError::into_inner).0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::c::capi::{cachalot_destroy, cachalot_maintain_every};
+    use crate::c::status::CACHALOT_OK;
+    use crate::c::{handle, tests};
+
+    #[test]
+    fn no_interval_ends_the_thread() {
+        let allocator = tests::create();
+        let upkeep = &handle::instance(allocator).expect("it is live").upkeep;
+        for interval_us in [1000, 50, 0, 0, 1000] {
+            assert_eq!(cachalot_maintain_every(allocator, interval_us, 0), CACHALOT_OK);
+            assert_eq!(locked(&upkeep.thread).is_some(), interval_us > 0, "{interval_us}");
+        }
+        let orders = Arc::downgrade(&upkeep.orders);
+        assert_eq!(cachalot_destroy(allocator), CACHALOT_OK);
+        assert_eq!(orders.strong_count(), 0, "the thread has ended");
+    }
+}
