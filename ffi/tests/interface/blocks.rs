@@ -10,7 +10,7 @@ use cachalot::c::capi::{
     cachalot_check, cachalot_forecast, cachalot_free_sized, cachalot_set_limit, cachalot_would_fit,
 };
 use cachalot::c::status::CACHALOT_OK;
-use std::ptr::{null_mut, without_provenance_mut};
+use std::ptr::{null, null_mut, without_provenance_mut};
 use std::thread;
 
 fn forecast(subject: &Subject, bytes: usize, stream: cachalot_stream) -> cachalot_outlook {
@@ -53,6 +53,10 @@ fn requests_that_would_fit_are_told_from_those_that_would_not() {
     };
     let mib = |count: u64| count * MIB as u64;
     assert_eq!(ask(&[]), (0, 0, 0, CACHALOT_BOUND_NONE));
+    let mut out = cachalot_fit { struct_size: size_of::<cachalot_fit>(), served: 7, ..cachalot_fit::default() };
+    // SAFETY: no sizes are read, and the structure outlives the call.
+    ok(unsafe { cachalot_would_fit(subject.0, 0, null(), 0, null_mut(), &raw mut out) });
+    assert_eq!(out.served, 0);
     assert_eq!(ask(&[1000, 30 * MIB, 60 * MIB]), (3, mib(92), mib(92), CACHALOT_BOUND_NONE));
     assert_eq!(ask(&[1000, 60 * MIB, 60 * MIB, 1]), (2, mib(62), mib(62), CACHALOT_BOUND_LIMIT));
     let block = subject.malloc(60 * MIB, null_mut());

@@ -4,7 +4,7 @@ use crate::common::subject::{last_error, ok};
 use cachalot::c::abi::{CACHALOT_BUFFER_FIXED, cachalot_buffer, cachalot_plan_result};
 use cachalot::c::capi::cachalot_plan;
 use cachalot::c::status::{CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_NULL, CACHALOT_ERROR_STRUCT_SIZE};
-use std::ptr::{null, null_mut};
+use std::ptr::{dangling, dangling_mut, null, null_mut};
 
 /// A second in microseconds.
 const SECOND: u64 = 1_000_000;
@@ -69,6 +69,21 @@ fn a_deadline_of_nothing_still_gives_a_plan() {
     check(&many, &offsets, out.peak_bytes);
     assert!(out.lower_bound_bytes <= out.peak_bytes);
     assert_eq!(out.optimal == 1, out.lower_bound_bytes == out.peak_bytes);
+    // Nothing is below the bound, so the plan at the bound needs no proof.
+    let few: Vec<_> = (0..2000).map(|at| buffer(at, at + 10, 256)).collect();
+    let (status, offsets, out) = planned(&few, 1, 0);
+    ok(status);
+    check(&few, &offsets, out.peak_bytes);
+    assert_eq!((out.peak_bytes, out.lower_bound_bytes, out.optimal), (2560, 2560, 1));
+}
+
+#[test]
+fn more_buffers_than_have_numbers_are_refused_before_they_are_read() {
+    let (count, mut out) = (u32::MAX as usize, nothing());
+    // SAFETY: no pointer is followed.
+    let status = unsafe { cachalot_plan(dangling(), count, 1, SECOND, dangling_mut(), &raw mut out) };
+    assert_eq!((status, out), (CACHALOT_ERROR_INVALID_ARGUMENT, nothing()));
+    assert_eq!(last_error(), "4294967295 buffers are more than 4294967294");
 }
 
 #[test]

@@ -2,18 +2,20 @@
 
 use crate::common::subject::{MIB, Subject, last_error, ok, stream};
 use cachalot::c::abi::{
-    CACHALOT_POOL_NO_SPLIT, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD, cachalot_pool,
+    CACHALOT_POOL_NO_SPLIT, CACHALOT_POOL_USE_ON_OOM, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD,
+    cachalot_pool, cachalot_range,
 };
 use cachalot::c::capi::{
     cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_empty_cache, cachalot_pool_begin,
     cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_pool_users,
-    cachalot_simulate_capture,
+    cachalot_range_reserve, cachalot_simulate_capture,
 };
 use cachalot::c::status::{
-    CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_POOL, CACHALOT_OK,
+    CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_STILL_HELD,
+    CACHALOT_ERROR_UNKNOWN_POOL, CACHALOT_OK,
 };
 use std::ffi::c_void;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::thread;
 
@@ -67,6 +69,29 @@ fn pools_keep_their_blocks_apart() {
 }
 
 #[test]
+fn free_memory_of_a_pool_serves_others_if_its_flag_says_so() {
+    for (flags, serves) in [
+        (0, false),
+        (CACHALOT_POOL_NO_SPLIT, false),
+        (CACHALOT_POOL_USE_ON_OOM, true),
+        (CACHALOT_POOL_USE_ON_OOM | CACHALOT_POOL_NO_SPLIT, true),
+    ] {
+        let subject = Subject::new(|options| options.limit_bytes = 64 * MIB as u64);
+        let pool = cachalot_pool { first: 7, second: 9 };
+        ok(cachalot_pool_retain(subject.0, 0, pool, flags));
+        ok(cachalot_pool_begin(subject.0, 0, pool, CACHALOT_ROUTE_ALL, null_mut()));
+        let block = subject.malloc(40 * MIB, stream(1));
+        ok(cachalot_pool_end(subject.0, 0, pool));
+        subject.free(block);
+        let (status, other) = subject.try_malloc(0, 40 * MIB, stream(1));
+        let expected = if serves { (CACHALOT_OK, block) } else { (CACHALOT_ERROR_OUT_OF_MEMORY, null_mut()) };
+        assert_eq!((status, other), expected, "{flags}");
+        subject.free(other);
+        (0..2).for_each(|_| ok(cachalot_pool_release(subject.0, 0, pool)));
+    }
+}
+
+#[test]
 fn a_captured_pool_is_kept_until_its_graph_is_gone() {
     let subject = Subject::plain();
     let pool = subject.pool();
@@ -91,6 +116,13 @@ fn a_captured_pool_is_kept_until_its_graph_is_gone() {
 
 #[test]
 fn what_is_still_held_at_the_end_is_told() {
+    // A range without memory holds addresses.
+    let subject = ManuallyDrop::new(Subject::plain());
+    let mut range = MaybeUninit::<cachalot_range>::uninit();
+    // SAFETY: the variable outlives the call.
+    ok(unsafe { cachalot_range_reserve(subject.0, 0, 2 * MIB, range.as_mut_ptr()) });
+    assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_STILL_HELD);
+    assert!(last_error().contains(": 1 block of 0 bytes is still held"), "{}", last_error());
     for keep_block in [true, false] {
         let subject = ManuallyDrop::new(Subject::plain());
         let pool = subject.pool();

@@ -106,4 +106,11 @@ fn limits_without_a_meaning_are_refused() {
     assert_eq!(try_held(&subject, TAG).map(|_| ()), Err(CACHALOT_ERROR_UNKNOWN_TAG));
     ok(limit(&subject, TAG, NONE));
     assert_eq!(try_held(&subject, TAG).map(|held| held.weight), Ok(100));
+    // 0 is no limit.
+    let pool = subject.pool();
+    ok(cachalot_pool_tag(subject.0, 0, pool, TAG));
+    ok(cachalot_pool_begin(subject.0, 0, pool, CACHALOT_ROUTE_ALL, stream(0)));
+    subject.free(subject.malloc(40 * MIB, stream(1)));
+    ok(cachalot_pool_end(subject.0, 0, pool));
+    (0..2).for_each(|_| ok(cachalot_pool_release(subject.0, 0, pool)));
 }
