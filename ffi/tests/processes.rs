@@ -382,6 +382,12 @@ fn a_device_gets_its_context_when_it_is_first_allocated_from() {
 }
 
 #[test]
+fn devices_open_their_memory_to_peers_and_work_in_contexts_of_the_program() {
+    let Some(program) = program("peers") else { return };
+    without_leaks(&mut emulated(&program), "peers");
+}
+
+#[test]
 fn a_driver_that_will_not_do_is_named_as_such() {
     let Some(program) = program("drivers") else { return };
     let expect = |driver: &Path, variables: &[(&str, &str)], status: &str| {

@@ -32,6 +32,7 @@ static void ask(cachalot_allocator *allocator, int device) {
   NEEDED(cachalot_trim(allocator, device, 0));
   NEEDED(cachalot_trace_start(allocator, device, 100));
   NEEDED(cachalot_snapshot(allocator, ignore_text, NULL));
+  NEEDED(cachalot_metrics(allocator, ignore_text, NULL));
   NEEDED(cachalot_pool_retain(allocator, device, pool, 0));
   NEEDED(cachalot_pool_begin(allocator, device, pool, CACHALOT_ROUTE_THREAD, NULL));
   NEEDED(cachalot_pool_end(allocator, device, pool));
@@ -53,13 +54,15 @@ static void *request(void *argument) {
 }
 
 int main(int argc, char **argv) {
-  const int devices[] = {0, 9};
+  const int devices[] = {0, 2};
+  const cachalot_pool pool = {7, 7};
+  const cachalot_stream own = (cachalot_stream)2;
   cachalot_options options = CACHALOT_OPTIONS_INIT;
   cachalot_allocator *allocator = NULL, *other = NULL;
   cachalot_device described = CACHALOT_DEVICE_INIT;
   cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
   pthread_t threads[THREADS];
-  void *block = NULL;
+  void *block = NULL, *outside = NULL;
   int count = 0, index;
   void *library;
   begin(argc, argv);
@@ -115,8 +118,25 @@ int main(int argc, char **argv) {
   NEEDED(cachalot_create(&options, &allocator));
   NEEDED(cachalot_malloc(allocator, 1, MEBIBYTE, NULL, &block));
   NEEDED(cachalot_record_stream(allocator, block, (cachalot_stream)1));
+  /* The open device knows that there is no such stream. */
+  CHECK(cachalot_record_stream(allocator, block, (cachalot_stream)&count) == CACHALOT_ERROR_INVALID_STREAM);
   NEEDED(cachalot_free(allocator, block));
   CHECK(contexts() == 4);
+  NEEDED(cachalot_destroy(allocator));
+
+  /* A stream has the same number before a device is opened. */
+  options.flags = CACHALOT_OPEN_LATER;
+  NEEDED(cachalot_create(&options, &allocator));
+  NEEDED(cachalot_pool_retain(allocator, 0, pool, 0));
+  NEEDED(cachalot_pool_begin(allocator, 0, pool, CACHALOT_ROUTE_STREAM, own));
+  NEEDED(cachalot_malloc(allocator, 0, MEBIBYTE, own, &block));
+  NEEDED(cachalot_free(allocator, block));
+  NEEDED(cachalot_pool_end(allocator, 0, pool));
+  NEEDED(cachalot_malloc(allocator, 0, MEBIBYTE, own, &outside));
+  CHECK(outside != block);
+  NEEDED(cachalot_free(allocator, outside));
+  NEEDED(cachalot_pool_release(allocator, 0, pool));
+  NEEDED(cachalot_pool_release(allocator, 0, pool));
   NEEDED(cachalot_destroy(allocator));
   return failures != 0;
 }
