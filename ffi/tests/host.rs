@@ -10,7 +10,7 @@ use cachalot_core::Growable;
 use cachalot_emulated_driver::client::Client;
 use cachalot_emulated_driver::install::install;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const MIB: u64 = 1 << 20;
@@ -66,6 +66,8 @@ fn a_rust_program_opens_host_memory_in_one_call() {
     assert!(matches!(absent, Err(cachalot::OpenError::Device { ordinal: 9, .. })), "{absent:?}");
     let host: HostAllocator = cachalot::open_host(&[0, 1], "compact:0.5").expect("the emulated driver");
     assert_eq!(host.config(DEVICE).expect("one").to_string(), "compact:0.5,exact_segments:True");
+    let streams = [0, 1].map(|number| host.device(DeviceIndex(number)).expect("open").cuda().streams());
+    assert!(Arc::ptr_eq(streams[0], streams[1]), "a stream has one number on all devices");
     let buffer = host.buffer::<u32>(DeviceIndex(1), 1000, HOST_STREAM).expect("memory");
     // SAFETY: the buffer has 1000 elements of memory of the host, and nothing else uses them.
     let numbers = unsafe { std::slice::from_raw_parts_mut(buffer.ptr().0 as *mut u32, 1000) };
