@@ -25,6 +25,9 @@ int main(int argc, char **argv) {
     }
   }
   if (!works) {
+    /* What fails after settings were chosen anew is told anew. */
+    NEEDED(cachalot_torch_configure(nullptr));
+    torch.init(1);
     /* Right settings, given late, still make an allocator. */
     NEEDED(cachalot_torch_configure("max_split_size_mb:40"));
     CHECK(torch.allocate(1000, 0, nullptr) != nullptr);

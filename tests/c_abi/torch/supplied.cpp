@@ -113,6 +113,13 @@ int main(int count, char **arguments) {
   for (void *block : {small, large, next, shared, meanwhile, outside, target}) {
     release(block);
   }
+  /* The pool is supplied while it has a user. */
+  cachalot_torch_release_pool(0, pool);
+  NEEDED(cachalot_torch_begin_allocate_to_pool(0, pool, nullptr, nullptr, nullptr));
+  void *later = allocate(50 << 20, stream);
+  CHECK(own.lent.count(later) == 1);
+  cachalot_torch_end_allocate_to_pool(0, pool);
+  release(later);
   cachalot_torch_release_pool(0, pool);
   cachalot_torch_release_pool(0, pool);
   cachalot_torch_reset();
