@@ -82,6 +82,22 @@ fn a_memory_checker_knows_exactly_the_live_blocks() {
     // Each block is the driver's, in the order of its stream.
     assert_eq!(said("policy:direct", true, "1").as_deref(), Some("nvtx: silent\n"));
     assert_eq!(said("nvtx:off", true, "1").as_deref(), Some("nvtx: silent\n"));
+    let refused = emulated(&program)
+        .arg("")
+        .envs([("CACHALOT_EMU_DELAY_US", "100"), ("CACHALOT_LOG", "off"), ("NVTX_TOOL_REFUSES", "1")])
+        .env("NVTX_INJECTION64_PATH", &tool)
+        .output();
+    assert!(refused.is_ok_and(|output| output.status.success()));
+    // Settings that cannot be kept are named.
+    for (config, warnings) in [("policy:bfc", 0), ("expandable_segments:True", 1)] {
+        let mut command = emulated(&program);
+        let lines = logged(command.args([config, "1"]).env("NVTX_INJECTION64_PATH", &tool), "warning", "nvtx");
+        let told = lines.iter().filter(|line| line.starts_with("warning: a memory checker listens"));
+        assert_eq!(told.count(), warnings, "{lines:?}");
+    }
+    // Simulated devices have no memory to check. The tool names mistakes on the standard error.
+    let Some(planned) = self::program("planned") else { return };
+    logged(simulated(&planned).env("NVTX_INJECTION64_PATH", &tool), "warning", "nvtx");
 }
 
 /// The emulated driver delivers the faults, and its memory has real pages.
@@ -265,7 +281,19 @@ fn the_log_tells_of_parked_memory_and_of_plans() {
     );
     assert!(lines.iter().any(|line| line.contains(" is awake: 0 bytes parked")), "{lines:?}");
     let lines = logged(&mut simulated(&planned), "info", "planned");
-    assert!(lines.iter().any(|line| line.contains("requests are served from plans with a peak of ")), "{lines:?}");
+    let changes: Vec<_> = lines.iter().filter(|line| line.starts_with("info: device 0: ")).collect();
+    let [served, given_up] = changes[..] else { panic!("{lines:?}") };
+    assert!(served.contains("requests are served from plans with a peak of "), "{served}");
+    assert!(given_up.contains("the plans are given up"), "{given_up}");
+    // A test of this program that waits until other settings are in force.
+    let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
+    let lines = logged(command.args(["--exact", "tuned::a_capture_keeps_its_settings"]), "info", "tuned");
+    let told: Vec<_> = lines.iter().filter(|line| line.starts_with("info: device 0: ")).collect();
+    let [switched] = told[..] else { panic!("{lines:?}") };
+    assert!(
+        switched.contains("tune:auto has put `") && switched.contains("bytes are predicted in place of"),
+        "{switched}"
+    );
 }
 
 #[test]

@@ -86,7 +86,10 @@ int main(int argc, char **argv) {
   NEEDED(cachalot_malloc(it.allocator, 0, 40 * MEBIBYTE, NULL, &it.spare));
   CHECK(it.asked == 1 && it.told == 0);
   served = it.spare;
+  /* What it frees comes before further memory of the device. */
+  NEEDED(cachalot_set_limit(it.allocator, 0, 100 * MEBIBYTE));
   NEEDED(cachalot_malloc(it.allocator, 0, 40 * MEBIBYTE, NULL, &kept));
+  NEEDED(cachalot_set_limit(it.allocator, 0, 64 * MEBIBYTE));
   CHECK(it.asked == 2 && it.told == 0 && kept == served);
   CHECK(cachalot_malloc(it.allocator, 0, 50 * MEBIBYTE, NULL, &served) == CACHALOT_ERROR_OUT_OF_MEMORY);
   CHECK(it.asked == 3 && it.told == 1);

@@ -17,6 +17,7 @@ static size_t (*tool_heaps)(void);
 static size_t (*tool_regions)(void);
 static size_t (*tool_region)(uintptr_t);
 static unsigned (*tool_mistakes)(void);
+static size_t (*tool_named)(const char *);
 
 static uint64_t seed;
 
@@ -26,6 +27,12 @@ static size_t below(size_t end) {
   return (size_t)((seed >> 33) % end);
 }
 
+/* Each block is requested at the same place. */
+static void describe(void *userdata, cachalot_stack *stack, cachalot_action action) {
+  (void)userdata, (void)action;
+  cachalot_stack_push(stack, "planted", "/home/user/program.py", 81);
+}
+
 int main(int argc, char **argv) {
   cachalot_options options = CACHALOT_OPTIONS_INIT;
   cachalot_allocator *allocator = NULL;
@@ -33,6 +40,7 @@ int main(int argc, char **argv) {
   static held live[blocks];
   size_t count = 0, step, at;
   const char *path = getenv("NVTX_INJECTION64_PATH");
+  const int refuses = getenv("NVTX_TOOL_REFUSES") != NULL; /* the tool knows no block of every second segment */
   void *library;
   int listens;
   options.config = argc > 1 ? argv[1] : "";
@@ -40,12 +48,14 @@ int main(int argc, char **argv) {
   NEEDED(cachalot_create(&options, &allocator));
   library = path == NULL ? NULL : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
   listens = library != NULL && strstr(options.config, "nvtx:off") == NULL && strstr(options.config, "policy:direct") == NULL;
-  if (listens) {
+  if (library != NULL) {
     *(void **)&tool_heaps = dlsym(library, "nvtx_tool_heaps");
     *(void **)&tool_regions = dlsym(library, "nvtx_tool_regions");
     *(void **)&tool_region = dlsym(library, "nvtx_tool_region");
     *(void **)&tool_mistakes = dlsym(library, "nvtx_tool_mistakes");
+    *(void **)&tool_named = dlsym(library, "nvtx_tool_named");
   }
+  NEEDED(cachalot_on_stack(allocator, describe, NULL));
   enter_driver(0);
   for (at = 0; at < 2; ++at) {
     CHECK(cuda.stream_create(&streams[at], 1) == 0);
@@ -70,15 +80,18 @@ int main(int argc, char **argv) {
       NEEDED(cachalot_empty_cache(allocator, 0));
     }
     if (!listens) {
+      CHECK(library == NULL || (tool_heaps() == 0 && tool_regions() == 0));
       continue;
     }
     /* A freed block may be a region still, until the work known at its free is complete. */
     for (at = 0; at < count; ++at) {
-      CHECK(tool_region((uintptr_t)live[at].at) == live[at].bytes);
+      const size_t bytes = tool_region((uintptr_t)live[at].at);
+      CHECK(bytes == live[at].bytes || (refuses && bytes == 0));
     }
-    CHECK(tool_mistakes() == 0 && tool_regions() >= count);
+    CHECK(tool_mistakes() == 0 && (refuses || tool_regions() >= count));
   }
   enter_driver(0);
+  CHECK(!listens || tool_named("program.py:81 planted") > 0);
   /* Frees that share an event record it at the first of two questions. */
   for (at = 0; at < 4; ++at) {
     CHECK(cuda.stream_synchronize(streams[at % 2]) == 0);
@@ -86,7 +99,7 @@ int main(int argc, char **argv) {
       NEEDED(cachalot_process_events(allocator, 0));
     }
   }
-  CHECK(!listens || tool_regions() == count);
+  CHECK(!listens || refuses || tool_regions() == count);
   while (count > 0) {
     NEEDED(cachalot_free(allocator, live[--count].at));
   }

@@ -56,9 +56,26 @@ typedef struct unregister_batch {
   const uintptr_t *elements;
 } unregister_batch;
 
+typedef struct named_region {
+  uint32_t kind, text_kind;
+  uintptr_t at;
+  const char *text;
+  uint32_t category, reserved;
+} named_region;
+
+typedef struct name_batch {
+  uint16_t compatible, size;
+  uint32_t reserved;
+  size_t count, element_size;
+  const named_region *elements;
+  uintptr_t more;
+} name_batch;
+
 static span heaps[MOST], regions[MOST];
+static char last_name[64];
+static size_t named_count; /* the latest names in a row that are equal */
 static uintptr_t owner[MOST]; /* the heap of each region */
-static size_t heap_count, region_count;
+static size_t heap_count, region_count, heaps_named;
 static unsigned mistakes;
 
 static void mistake(const char *what) {
@@ -98,6 +115,10 @@ static uintptr_t heap_register(void *domain, const heap_description *of) {
     if (overlaps(&heaps[at], of->place)) {
       mistake("two heaps overlap");
     }
+  }
+  /* A checker may refuse what it has no room for. */
+  if (getenv("NVTX_TOOL_REFUSES") != NULL && ++heaps_named % 2 == 0) {
+    return 0;
   }
   if (heap_count < MOST) {
     heaps[heap_count++] = *of->place;
@@ -172,6 +193,17 @@ static void regions_unregister(void *domain, const unregister_batch *batch) {
   region_forget(at);
 }
 
+static void regions_name(void *domain, const name_batch *batch) {
+  (void)domain;
+  if (batch->compatible != 0x0102 || batch->size != sizeof *batch || batch->count != 1 ||
+      batch->element_size != sizeof(named_region) || strlen(batch->elements->text) >= sizeof last_name) {
+    mistake("a region is named wrongly");
+    return;
+  }
+  named_count = strcmp(last_name, batch->elements->text) == 0 ? named_count + 1 : 1;
+  strcpy(last_name, batch->elements->text);
+}
+
 int InitializeInjectionNvtxExtension(module_info *module) {
   intptr_t *functions;
   if (module->module != 1 || module->version != 3 || module->size != sizeof *module || module->segment_count != 1) {
@@ -182,6 +214,7 @@ int InitializeInjectionNvtxExtension(module_info *module) {
   functions[1] = (intptr_t)heap_unregister;
   functions[3] = (intptr_t)regions_register;
   functions[5] = (intptr_t)regions_unregister;
+  functions[6] = (intptr_t)regions_name;
   return 1;
 }
 
@@ -202,6 +235,11 @@ size_t nvtx_tool_region(uintptr_t address) {
     }
   }
   return 0;
+}
+
+/* How often a region was named so, since one got another name. */
+size_t nvtx_tool_named(const char *name) {
+  return strcmp(name, last_name) == 0 ? named_count : 0;
 }
 
 unsigned nvtx_tool_mistakes(void) {

@@ -158,6 +158,16 @@ int main(int count, char **arguments) {
     CHECK(is_near(free_memory(), before));
   }
 
+  /* The emulated driver counts waits for the whole device. */
+  uint64_t (*calls)(const char *);
+  *(void **)&calls = dlsym(RTLD_DEFAULT, "emu_calls");
+  for (uint32_t order = 0; calls != NULL && order <= CACHALOT_PARK_STREAMS; order += CACHALOT_PARK_STREAMS) {
+    const uint64_t before = calls("cuCtxRecordEvent");
+    NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_KEEP | order));
+    CHECK((calls("cuCtxRecordEvent") > before) == (order == 0));
+    NEEDED(cachalot_wake(allocator, 0, CACHE));
+  }
+
   /* Zeroes, and anything. */
   NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_ZERO));
   CHECK(parked(allocator, CACHE).kept_bytes == 0 && parked(allocator, CACHE).host_bytes == 0);

@@ -78,6 +78,14 @@ int main(int argc, char **argv) {
   if (options.flags == CACHALOT_SIMULATED) {
     NEEDED(cachalot_simulate_progress(allocator, 0, stream(1)));
   }
+
+  /* A program that goes on otherwise is observed again. */
+  for (turn = 0; turn < PATIENCE && planned(allocator).given_up == 0; ++turn) {
+    NEEDED(cachalot_iteration(allocator, 0));
+    NEEDED(cachalot_malloc(allocator, 0, 7 * MEBIBYTE, stream(1), &first.blocks[0]));
+    NEEDED(cachalot_free(allocator, first.blocks[0]));
+  }
+  CHECK(planned(allocator).given_up == 1);
   CHECK(cachalot_destroy(allocator) == CACHALOT_OK);
   return failures > 0;
 }
