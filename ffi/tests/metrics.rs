@@ -264,6 +264,7 @@ fn the_c_function_has_the_text_of_the_rust_function() {
     let (status, text) = metrics_of(usize::MAX);
     assert_eq!(status, CACHALOT_OK);
     assert_eq!(value(&text, "reserved_bytes", 0), 0);
+    assert!(!text.contains("uuid="), "a simulated device has none");
     let block = subject.malloc(5000, null_mut());
     let text = metrics_of(usize::MAX).1;
     assert_eq!(value(&text, "reserved_bytes", 0), 2 * MIB as i64);

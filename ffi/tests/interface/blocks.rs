@@ -12,6 +12,7 @@ use cachalot::c::capi::{
 use cachalot::c::status::CACHALOT_OK;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::thread;
+use std::time::Duration;
 
 fn forecast(subject: &Subject, bytes: usize, stream: cachalot_stream) -> cachalot_outlook {
     let mut out = cachalot_outlook {
@@ -84,6 +85,22 @@ fn forecasts_say_what_comes_first() {
     assert_eq!((outlook.outcome, outlook.address), (CACHALOT_WOULD_RELEASE, block));
     ok(subject.configure(c"expandable_segments:True"));
     assert_eq!(forecast(&subject, MIB, stream(9)).outcome, CACHALOT_WOULD_EXPAND);
+}
+
+#[test]
+fn a_request_waits_for_memory_that_another_thread_frees() {
+    let subject = Subject::new(|options| {
+        options.config = c"policy:bfc,retry_ms:3000".as_ptr();
+        options.limit_bytes = 64 * MIB as u64;
+    });
+    let block = subject.malloc(40 * MIB, null_mut()).addr();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(200));
+            subject.free(without_provenance_mut(block));
+        });
+        subject.free(subject.malloc(40 * MIB, null_mut()));
+    });
 }
 
 #[test]
