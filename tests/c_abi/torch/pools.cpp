@@ -109,6 +109,11 @@ static void detour(Pluggable &torch) {
   torch.begin_allocate_to_pool(0, inner, [side](cudaStream_t asked) { return asked == side; });
   CHECK(pool_of(torch.allocate(1000, 0, side)) == inner && pool_of(torch.allocate(1000, 0, stream)) == pool);
   CHECK(pool_of(torch.allocate(1000, 0, nullptr)) == pool);
+  /* A new stream may have the handle of an ended one. */
+  cachalot_allocator *handle = nullptr;
+  NEEDED(cachalot_torch_allocator(&handle));
+  NEEDED(cachalot_stream_destroyed(handle, 0, side));
+  CHECK(pool_of(torch.allocate(1000, 0, side)) == inner);
   torch.end_allocate_to_pool(0, inner);
   CHECK(pool_of(torch.allocate(1000, 0, side)) == pool);
   /* An empty function leads everything. */
