@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_without_memory_ends_the_waits_and_one_that_is_given_back_is_touched_no_further() {
+    fn a_region_without_memory_ends_the_waits_and_a_given_back_one_is_touched_no_more() {
         let bytes = 2 * PIECE;
         let base = Base(host_memory::map_untouched(bytes, None).expect("addresses"));
         let claim = host_memory::claim(0).expect("nothing");

@@ -97,7 +97,7 @@ fn an_event_behind_all_work_of_the_context_is_waited_for_and_destroyed() {
 }
 
 #[test]
-fn a_full_device_without_events_of_contexts_and_without_a_byte_is_waited_for_in_the_driver() {
+fn a_full_device_without_events_of_contexts_is_waited_for_in_the_driver() {
     let device = device();
     let waited = |device: &CudaDevice| calls(|| assert_eq!(device.synchronize_all(), Ok(())));
     let made = waited(&device);

@@ -136,7 +136,7 @@ fn a_usual_stream_is_asked_and_recorded_on_without_its_context() {
 }
 
 #[test]
-fn a_capture_that_begins_before_the_recording_is_told_where_captures_are_not_announced() {
+fn a_capture_begun_before_the_recording_is_told_where_none_are_announced() {
     let device = asking();
     let event = device.create_event().expect("an event");
     let number = device.stream_id(STREAM).expect("a number");
