@@ -368,12 +368,15 @@ fn pages_are_told_of_and_pinned_ones_stay() {
 #[test]
 fn idle_memory_is_given_back_by_a_thread_of_the_library() {
     let Some(program) = program("reclaim") else { return };
-    // Each run takes the seconds that memory must be idle for.
     let [segments, pages] = ["reclaim:auto,reclaim_budget:1", "reclaim:auto,expandable_segments:True,reclaim_budget:1"];
-    for mut command in [simulated(&program), emulated(&program)] {
-        succeed(command.arg(segments));
-    }
-    succeed(emulated(&program).arg(pages));
+    // Each run takes the seconds that memory must be idle for, so they wait side by side.
+    std::thread::scope(|scope| {
+        for (mut run, config) in
+            [(simulated(&program), segments), (emulated(&program), segments), (emulated(&program), pages)]
+        {
+            scope.spawn(move || succeed(run.arg(config)));
+        }
+    });
 }
 
 /// The other process has a driver and a context of its own, and maps the same memory.
