@@ -100,28 +100,25 @@ fn change(allocator: &Simulated, config: &str) {
     assert!(tuning.put_in_force(&Config::parse(config).unwrap(), serial, 0).unwrap());
 }
 
-#[test]
-fn a_trim_to_the_bytes_held_gives_nothing_back_and_below_the_largest_segment() {
-    let allocator = allocator("");
+/// Returns the MiB held of two free segments of 40 and 60 MiB after a trim to the bytes held, and after one to a byte less.
+fn held_after_trims(config: &str) -> [u64; 2] {
+    let allocator = allocator(config);
     cache(&allocator, &[40, 60]);
     allocator.device(DEVICE).unwrap().complete(STREAM);
-    let held = || allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB;
-    allocator.trim(DEVICE, 100 * MIB).unwrap();
-    assert_eq!(held(), 100);
-    allocator.trim(DEVICE, 100 * MIB - 1).unwrap();
-    assert_eq!(held(), 40);
+    [100 * MIB, 100 * MIB - 1].map(|bytes| {
+        allocator.trim(DEVICE, bytes).unwrap();
+        allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB
+    })
+}
+
+#[test]
+fn a_trim_to_the_bytes_held_gives_nothing_back_and_below_the_largest_segment() {
+    assert_eq!(held_after_trims(""), [100, 40]);
 }
 
 #[test]
 fn a_trim_to_the_bytes_held_unmaps_no_pages() {
-    let allocator = allocator("expandable_segments:True");
-    cache(&allocator, &[40, 60]);
-    allocator.device(DEVICE).unwrap().complete(STREAM);
-    let held = || allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB;
-    allocator.trim(DEVICE, 100 * MIB).unwrap();
-    assert_eq!(held(), 100);
-    allocator.trim(DEVICE, 100 * MIB - 1).unwrap();
-    assert_eq!(held(), 0);
+    assert_eq!(held_after_trims("expandable_segments:True"), [100, 0]);
 }
 
 #[test]
