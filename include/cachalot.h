@@ -1182,8 +1182,9 @@ CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator,
  *     shares no memory between processes. */
 CACHALOT_API cachalot_status cachalot_export_fd(const cachalot_allocator *allocator, const void *address, int *fd);
 
-/** Turns the cache off (0) or on. While the cache is off, every request and every free goes to the driver. Allocated
- * blocks stay valid. Under policy:direct the cache stays off. */
+/** Turns the cache off (0) or on. While the cache is off, every request and every free goes to the driver. A request that
+ * the driver or a limit refuses waits for pending blocks, and then releases what was cached before. Allocated blocks
+ * stay valid. Under policy:direct the cache stays off. */
 CACHALOT_API cachalot_status cachalot_set_caching(const cachalot_allocator *allocator, int device, int on);
 
 /** Limits the reserved bytes of a device. CACHALOT_NO_LIMIT removes the limit, and 0 allows no segment. Segments

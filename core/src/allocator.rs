@@ -487,8 +487,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Turns the cache of a device on or off. Without the cache every request obtains memory from
-    /// the device and every free releases it, for memory checkers. Blocks handed out before stay
-    /// valid. `policy:direct` has no cache to turn on.
+    /// the device and every free releases it, for memory checkers. A request that the device or a limit refuses
+    /// takes the [steps](crate::ladder::steps) that search no cache: it waits for pending blocks, and releases what was
+    /// cached before. Blocks handed out before stay valid. `policy:direct` has no cache to turn on.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].

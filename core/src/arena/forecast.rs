@@ -51,15 +51,12 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Returns the first effect of a routed request.
     fn forecast_of(self, request: &Request) -> Result<Forecast, Error> {
-        if self.flags.has(flags::DIRECT) {
-            let bytes = request.size;
-            let has_room = self.ledger.has_room_without(self.spare(!request.capturing), bytes);
-            return Ok(if has_room { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
-        }
-        if let Some(ptr) = self.heaps.lock(request.slot).peek(request.size) {
-            return Ok(Forecast::Hit(ptr));
-        }
-        self.forecast_of_reclaim(request)
+        let first = if self.flags.has(flags::DIRECT) {
+            self.forecast_of_growth(request, false)?
+        } else {
+            self.heaps.lock(request.slot).peek(request.size).map(Forecast::Hit)
+        };
+        first.map_or_else(|| self.forecast_of_reclaim(request), Ok)
     }
 
     /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the work before all decommits.
@@ -76,7 +73,7 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(first.map(Forecast::Release));
         }
         let (bytes, spare) = (self.segment_bytes(request), self.spare(has_waited));
-        match self.heaps.source(request) {
+        match self.source(request) {
             // Spare pages go back to the device first.
             Source::Device | Source::Host => {
                 Ok(self.ledger.has_room_without(spare, bytes).then_some(Forecast::Obtain(bytes)))

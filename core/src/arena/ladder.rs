@@ -52,16 +52,22 @@ pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Ste
 /// A rung of the ladder: a step, done or foretold.
 struct Rung<P: Platform> {
     step: Step,
+    /// Whether the step does nothing but search the cache: a request without a cache leaves the step out.
+    searches: bool,
     climb: fn(&Ladder<'_, P>) -> Effect,
 }
 
 impl<P: Platform> Rung<P> {
     const fn new(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
-        Self { step: Step { text, waits: false }, climb }
+        Self { step: Step { text, waits: false }, searches: false, climb }
     }
 
     const fn waiting(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
-        Self { step: Step { text, waits: true }, climb }
+        Self { step: Step { text, waits: true }, searches: false, climb }
+    }
+
+    const fn searching(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
+        Self { step: Step { text, waits: false }, searches: true, climb }
     }
 }
 
@@ -79,23 +85,25 @@ struct Ladder<'a, P: Platform> {
     device: OnDevice<'a, P>,
     request: &'a Request,
     way: Way,
+    /// Whether free blocks may serve the request. In direct mode none may.
+    caches: bool,
 }
 
 impl<P: Platform> Ladder<'_, P> {
     /// The rungs, top down. An unserved request fails.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
     const RUNGS: &'static [Rung<P>] = &[
-        Rung::new("Complete pending blocks, and search again.", |on| {
+        Rung::searching("Complete pending blocks, and search again.", |on| {
             on.act(|| on.device.search_pending(on.request, Effort::Ask))
         }),
-        Rung::new("Order the stream behind uses announced with `record_use`, and search again.", |on| {
+        Rung::searching("Order the stream behind uses announced with `record_use`, and search again.", |on| {
             on.act(|| on.device.search_pending(on.request, Effort::Order))
         }),
         Rung::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
             // No lock is held, so the program may free blocks from the callback.
             on.act(|| {
                 let asked = on.device.driver.device().on_shortage(on.request.size);
-                if asked { on.device.search(on.request) } else { Ok(None) }
+                if asked { on.try_again() } else { Ok(None) }
             })
         }),
         Rung::waiting("Release the free memory of ended streams.", |on| {
@@ -113,7 +121,7 @@ impl<P: Platform> Ladder<'_, P> {
             "Reject a request beyond `per_process_memory_fraction`, if `throw_on_cudamalloc_oom` is set.",
             |on| on.reject(),
         ),
-        Rung::new("With `compact`, use any free block where another segment would exceed the budget.", |on| {
+        Rung::searching("With `compact`, use any free block where another segment would exceed the budget.", |on| {
             if on.device.any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
         }),
         Rung::new("With `compact`, release segments that the device has finished with, down to the budget.", |on| {
@@ -124,8 +132,8 @@ impl<P: Platform> Ladder<'_, P> {
             "Obtain a segment from the driver, with the `max` of the pool's tag kept by its own free memory.",
             |on| on.grow(false),
         ),
-        Rung::new("With `compact`, use any free block.", |on| on.search_any()),
-        Rung::new("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
+        Rung::searching("With `compact`, use any free block.", |on| on.search_any()),
+        Rung::searching("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
             on.device.in_oom_pools(on.request, |request| on.search(request).transpose()).transpose()
         }),
         Rung::new("Release oversize segments, if `max_split_size_mb` is set, and obtain a segment.", |on| {
@@ -142,14 +150,14 @@ impl<P: Platform> Ladder<'_, P> {
         Rung::waiting("Wait for other threads to free memory, if `retry_ms` of the policy `bfc` is set.", |on| {
             on.act(|| on.device.retry_with_pauses(on.request))
         }),
-        Rung::new("Wait for segments that other threads obtain for the stream, and search again.", |on| {
+        Rung::searching("Wait for segments that other threads obtain for the stream, and search again.", |on| {
             on.act(|| on.device.search_after_pending_segments(on.request))
         }),
     ];
 
     /// Goes down the ladder to the first rung with an effect.
     fn go(&self) -> Effect {
-        let permits = |rung: &&Rung<P>| !(rung.step.waits && self.request.capturing);
+        let permits = |rung: &&Rung<P>| !(rung.step.waits && self.request.capturing || rung.searches && !self.caches);
         Self::RUNGS.iter().filter(permits).find_map(|rung| (rung.climb)(self).transpose()).transpose()
     }
 
@@ -203,6 +211,10 @@ impl<P: Platform> Ladder<'_, P> {
 
     /// Rejects the request if the memory would exceed the configured fraction of the device.
     fn reject(&self) -> Effect {
+        // Without a cache the setting has no effect, as in PyTorch.
+        if !self.caches {
+            return Ok(None);
+        }
         let Some(bytes) = self.device.rejected(self.request)? else { return Ok(None) };
         let reject = || {
             self.device.peaks.device.count(Occurrence::OomRejection);
@@ -211,9 +223,20 @@ impl<P: Platform> Ladder<'_, P> {
         self.serve(reject, || Ok(Some(Forecast::OutOfMemory)))
     }
 
-    /// Waits for all pending blocks, and serves the request from the first fitting block.
+    /// Serves the request from memory that has become free: from the cache, or without a cache from the device.
+    fn try_again(&self) -> Result<Option<DevicePtr>, Error> {
+        if self.caches { self.device.search(self.request) } else { self.device.grow(self.request) }
+    }
+
+    /// Waits for all pending blocks, and serves the request from the first fitting block; without a cache, from the
+    /// device, to which the blocks have gone back.
     fn wait(&self) -> Result<Option<DevicePtr>, Error> {
         let (device, request) = (self.device, self.request);
+        if !self.caches {
+            device.wait_for_events()?;
+            device.wait_for_departures()?;
+            return device.grow(request);
+        }
         if let Some(ptr) = device.search_pending(request, Effort::Wait)? {
             return Ok(Some(ptr));
         }
@@ -311,6 +334,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     fn on_ladder(self, request: &Request, way: Way) -> Effect {
-        Ladder { device: self, request, way }.go()
+        let caches = !self.flags.has(flags::DIRECT);
+        Ladder { device: self, request, way, caches }.go()
     }
 }

@@ -191,7 +191,10 @@ impl<P: Platform> OnDevice<'_, P> {
             self.free_ordered_in_graph(request.stream);
         }
         if is_direct {
-            return self.obtain_directly(request);
+            return match self.grow(request)? {
+                Some(ptr) => Ok(ptr),
+                None => self.reclaim(request),
+            };
         }
         if self.flags.has(flags::AGES) {
             self.heaps.count_search(request);

@@ -37,7 +37,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.is_refused_by_max(request)? {
             return Ok(None);
         }
-        let source = self.heaps.source(request);
+        let source = self.source(request);
         // Pages are charged where their number is known.
         let segment = if source.maps_pages() { 0 } else { self.segment_bytes(request) };
         let Ok(_charged) = self.charge_tag(request, segment) else { return Ok(None) };
@@ -50,7 +50,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if !request.capturing {
             self.collect_few_departed();
         }
-        match self.heaps.source(request) {
+        match self.source(request) {
             Source::Device | Source::Host => self.add_segment(request),
             Source::Expandable => {
                 // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
@@ -63,25 +63,6 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.stitcher().map_or(Ok(None), |stitcher| stitcher.for_request(&request.mapping).grow(request))
             }
         }
-    }
-
-    /// Serves the request from a new segment of exactly the request's size, as direct mode does for
-    /// every request.
-    pub(crate) fn obtain_directly(self, request: &Request) -> Result<DevicePtr, Error> {
-        if let Some(ptr) = self.allocate_segment(request, request.size)? {
-            return Ok(ptr);
-        }
-        // The one cache of direct mode: the pages that elastic ranges have given up.
-        if !request.capturing {
-            self.wait_for_departures()?;
-        }
-        if self.paging.bytes().spare > 0 {
-            self.destroy_spares()?;
-            if let Some(ptr) = self.allocate_segment(request, request.size)? {
-                return Ok(ptr);
-            }
-        }
-        Err(self.run_out_of_memory(request, false))
     }
 
     /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns
@@ -203,6 +184,14 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Arena<P> {
+    /// Returns where the new memory for a request comes from: the source of the heap, but never pages in direct mode.
+    pub(in crate::arena) fn source(&self, request: &Request) -> Source {
+        match self.heaps.source(request) {
+            source if source.maps_pages() && self.flags.has(flags::DIRECT) => Source::Device,
+            source => source,
+        }
+    }
+
     /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
     /// request; of the memory to be mapped, in a heap of the stitched policy.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {

@@ -3,7 +3,7 @@
 use crate::arena::paging::mapper::MappingTime;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
-use crate::arena::{Arena, OnDevice, Platform};
+use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::{Bfc, Policy};
 use crate::device::Host;
 use crate::device::oom::OutOfMemory;
@@ -29,14 +29,16 @@ impl<P: Platform> OnDevice<'_, P> {
             left = left.saturating_sub(pause);
             pause = LONGEST_PAUSE_US.min(pause * 2);
             self.process_events()?;
-            if let Some(ptr) = self.search(request)? {
+            if !self.flags.has(flags::DIRECT)
+                && let Some(ptr) = self.search(request)?
+            {
                 return Ok(Some(ptr));
             }
             if self.settings.policy().releases_cache() && !self.is_held_to_max(request) {
                 self.release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
-            let served = if self.heaps.source(request).maps_pages() {
+            let served = if self.source(request).maps_pages() {
                 self.grow(request)?
             } else {
                 self.allocate_segment(request, request.size)?

@@ -147,7 +147,7 @@ impl<P: Platform> Heaps<P> {
 impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the bytes that the request's heap would grow by.
     pub(in crate::arena) fn growth_bytes(self, request: &Request) -> u64 {
-        match self.heaps.source(request) {
+        match self.source(request) {
             // A smaller segment may do.
             Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
             Source::Device | Source::Host => self.segment_bytes(request),

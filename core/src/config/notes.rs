@@ -109,7 +109,7 @@ static NOTES: [Conditional; 15] = [
     note("reclaim_budget", "without `reclaim:auto`, upkeep gives no idle memory back", |config, _| {
         config.reclaim_budget.to_bits() != RECLAIM_BUDGET.to_bits() && !config.reclaim
     }),
-    note("throw_on_cudamalloc_oom", "`policy:direct` releases nothing and retries nothing", |config, _| {
+    note("throw_on_cudamalloc_oom", "`policy:direct` refuses no segment early", |config, _| {
         config.throw_on_device_oom && !config.policy.traits().caches
     }),
     note("tune_budget_ms", "without `tune:auto`, no settings are searched", |config, _| {

@@ -1,10 +1,13 @@
-//! `policy:direct` on a device that allocates in the order of streams.
+//! Requests without a cache: `policy:direct`, also on a device that allocates in the order of streams, and the cache
+//! turned off.
 
 use crate::allocator::Allocator;
+use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use crate::device::simulated::{Call, SimulatedDevice};
 use crate::device::{DeviceResult, Segments};
+use crate::error::Error;
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use std::sync::Mutex;
@@ -102,5 +105,79 @@ fn the_direct_policy_never_caches() {
         let block = allocator.malloc(DEVICE, MIB, STREAM).unwrap();
         allocator.free(block).unwrap();
         assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current, 0, "{caching}");
+    }
+}
+
+/// The policies whose cache can be turned off, and the one without a cache.
+const POLICIES: [&str; 4] = ["", "expandable_segments:True", "policy:stitched,slack:0", "policy:direct"];
+
+/// Creates an allocator that may hold 64 MiB.
+fn limited(config: &str) -> Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable> {
+    let allocator = Allocator::new([SimulatedDevice::new(1 << 30)], &Config::parse(config).unwrap()).unwrap();
+    allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+    allocator
+}
+
+#[test]
+fn a_request_releases_what_was_cached_before_the_cache_was_turned_off() {
+    for config in &POLICIES[..3] {
+        let allocator = limited(config);
+        let cached = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
+        allocator.free(cached).unwrap();
+        allocator.set_caching(DEVICE, false).unwrap();
+        let forecast = allocator.forecast(DEVICE, 40 * MIB, STREAM).unwrap();
+        assert!(matches!(forecast, Forecast::Release(_)), "{config}: {forecast:?}");
+        let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
+        assert_eq!(allocator.base_of(block).unwrap().segment_bytes, 40 * MIB, "{config}");
+        allocator.check_invariants().unwrap();
+        allocator.free(block).unwrap();
+        assert_eq!(allocator.device(DEVICE).unwrap().used(), 0, "{config}");
+    }
+}
+
+#[test]
+fn a_request_without_a_cache_waits_for_pending_blocks() {
+    for config in POLICIES {
+        let allocator = limited(config);
+        allocator.set_caching(DEVICE, false).unwrap();
+        let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
+        allocator.record_stream(block, SIDE).unwrap();
+        let device = allocator.device(DEVICE).unwrap();
+        device.launch(SIDE, block, 40 * MIB).unwrap();
+        allocator.free(block).unwrap();
+        assert_eq!(device.used(), 40 * MIB, "{config}: the work may use the block");
+        allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
+        assert_eq!(device.used(), 40 * MIB, "{config}");
+        assert!(device.calls(Call::Wait) > 0, "{config}");
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn no_free_block_serves_a_request_without_a_cache() {
+    for config in &POLICIES[..3] {
+        let allocator = limited(config);
+        let blocks = [0, 1].map(|_| allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap());
+        // Half of a segment stays in use, so that nothing can go back.
+        allocator.free(blocks[0]).unwrap();
+        allocator.set_caching(DEVICE, false).unwrap();
+        let direct = allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
+        assert!(!blocks.contains(&direct), "{config}");
+        assert_eq!(allocator.base_of(direct).unwrap().segment_bytes, 20 * MIB, "{config}");
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn a_request_in_direct_mode_that_nothing_can_serve_fails() {
+    for config in POLICIES {
+        let allocator = limited(config);
+        allocator.set_caching(DEVICE, false).unwrap();
+        let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
+        assert_eq!(allocator.forecast(DEVICE, 40 * MIB, STREAM), Ok(Forecast::OutOfMemory), "{config}");
+        let Err(Error::OutOfMemory(report)) = allocator.malloc(DEVICE, 40 * MIB, STREAM) else { panic!("{config}") };
+        assert_eq!((report.segment, report.allocated), (40 * MIB, 40 * MIB), "{config}");
+        allocator.free(block).unwrap();
+        allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
     }
 }

@@ -541,3 +541,16 @@ proptest! {
         }
     }
 }
+
+/// A growth counts for the tag whether or not the growth is cached later.
+#[test]
+fn max_holds_without_a_cache() {
+    let allocator = allocator("");
+    let pool = limited(&allocator, A, TagLimits { max: Some(50 * MIB), ..TagLimits::default() });
+    allocator.set_caching(DEVICE, false).unwrap();
+    let block = malloc_in(&allocator, pool, 30 * MIB, ONE).unwrap();
+    let Err(Error::OutOfMemory(report)) = malloc_in(&allocator, pool, 30 * MIB, ONE) else { panic!("beyond `max`") };
+    assert!(report.held_to_max);
+    allocator.free(block).unwrap();
+    malloc_in(&allocator, pool, 30 * MIB, ONE).unwrap();
+}

@@ -83,6 +83,10 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
             none(ended.and_then(|()| model.release_pool(pool)))
         }
         (Letter::Empty, ..) => none(model.empty_cache()),
+        (Letter::Caching(on), ..) => {
+            model.set_caching(on);
+            Ok(0)
+        }
         _ => Err(Refusal::Unexpected),
     }
 }

@@ -97,7 +97,7 @@ fn rank(order: &Order, (stream, place): Place) -> u64 {
 }
 
 fn add_program(words: &mut Words, world: &World, order: &Order) {
-    words.add([u64::from(world.streams), world.capture.map_or(0, |on| u64::from(on) + 1)]);
+    words.add([u64::from(world.streams), u64::from(world.is_direct), world.capture.map_or(0, |on| u64::from(on) + 1)]);
     words.add(world.committed.map(|on| on.map_or(0, |on| u64::from(on) + 1)));
     words.add(world.departed.map(|place| place.map_or(u64::MAX, |place| (place.0 as u64) << 32 | rank(order, place))));
     words.list(

@@ -35,6 +35,8 @@ pub enum Letter {
     Maintain,
     /// Empties the cache.
     Empty,
+    /// Turns the cache on or off.
+    Caching(bool),
     /// Lets a later call of the driver fail: the calls before the failing call.
     Fail(u8),
     /// Lets the next call of the driver for memory run out of memory.
@@ -42,7 +44,8 @@ pub enum Letter {
 }
 
 use Letter::{
-    Begin, Commit, Complete, Decommit, Empty, End, Fail, Free, Maintain, Malloc, Park, Record, RunOut, Use, Wake,
+    Begin, Caching, Commit, Complete, Decommit, Empty, End, Fail, Free, Maintain, Malloc, Park, Record, RunOut, Use,
+    Wake,
 };
 
 impl fmt::Display for Letter {
@@ -61,6 +64,8 @@ impl fmt::Display for Letter {
             Wake(stream) => write!(f, "wake {stream}"),
             Maintain => f.write_str("maintain"),
             Empty => f.write_str("empty cache"),
+            Caching(true) => f.write_str("cache on"),
+            Caching(false) => f.write_str("cache off"),
             Fail(0) => f.write_str("fail next call"),
             Fail(after) => write!(f, "fail call {}", after + 1),
             RunOut => f.write_str("run out next"),
@@ -94,6 +99,8 @@ pub struct Alphabet {
     pub parking: bool,
     /// Work put off, and an emptied cache.
     pub upkeep: bool,
+    /// The cache turned off and on.
+    pub switches: bool,
     /// The longest number of calls before a failing call; 0 without failures.
     pub failures: u8,
 }
@@ -109,6 +116,7 @@ impl Alphabet {
         ranges: false,
         parking: false,
         upkeep: false,
+        switches: false,
         failures: 0,
     };
 
@@ -132,6 +140,7 @@ impl Alphabet {
         add(self.ranges, &mut pages().map(|(page, stream)| Decommit(page, stream)));
         add(self.parking, &mut (0..2).flat_map(|stream| [Park(stream), Wake(stream)]));
         add(self.upkeep, &mut [Maintain, Empty].into_iter());
+        add(self.switches, &mut [Caching(false), Caching(true)].into_iter());
         add(self.failures > 0, &mut (0..self.failures).map(Fail).chain([RunOut]));
         letters
     }

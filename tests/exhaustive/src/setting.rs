@@ -25,6 +25,7 @@ pub struct Setting {
 const CACHING: &str = "large_segment_size_mb:12";
 const IMPROVED: &str = "decisions:improved,large_segment_size_mb:12";
 const EXPANDABLE: &str = "expandable_segments:True,large_segment_size_mb:12";
+const DIRECT: &str = "policy:direct";
 const STITCHED: &str = "policy:stitched,slack:0";
 
 /// Requests, frees, both announcements of uses, and completed work.
@@ -38,6 +39,13 @@ const FAULTS: Alphabet = Alphabet { sizes: &[1, 2], records: true, upkeep: true,
 const RANGES: Alphabet = Alphabet { sizes: &[1, 3], ranges: true, upkeep: true, ..Alphabet::PLAIN };
 const PARKING: Alphabet = Alphabet { sizes: &[1, 3], records: true, parking: true, ..Alphabet::PLAIN };
 const PARKING_FAULTS: Alphabet = Alphabet { sizes: &[3], parking: true, failures: 3, ..Alphabet::PLAIN };
+/// The cache turned off and on.
+const SWITCHES: Alphabet = Alphabet { sizes: &[1, 3], records: true, switches: true, ..Alphabet::PLAIN };
+const SWITCHED_MODEL: Alphabet = Alphabet { captures: true, ..SWITCHES };
+const SWITCHED_RANGES: Alphabet = Alphabet { sizes: &[3], blocks: 2, ranges: true, switches: true, ..Alphabet::PLAIN };
+const SWITCHED_PARKING: Alphabet =
+    Alphabet { sizes: &[3], blocks: 2, records: true, parking: true, switches: true, ..Alphabet::PLAIN };
+const SWITCHED_FAULTS: Alphabet = Alphabet { sizes: &[3], blocks: 2, switches: true, failures: 2, ..Alphabet::PLAIN };
 /// Every call.
 const EVERYTHING: Alphabet = Alphabet {
     sizes: &[0, 1, 2, 3],
@@ -48,6 +56,7 @@ const EVERYTHING: Alphabet = Alphabet {
     ranges: true,
     parking: true,
     upkeep: true,
+    switches: true,
     failures: 3,
 };
 
@@ -82,7 +91,7 @@ const fn stitched(name: &'static str, alphabet: Alphabet, short: u32) -> Setting
 }
 
 /// Every setting.
-pub static SETTINGS: [Setting; 45] = [
+pub static SETTINGS: [Setting; 55] = [
     modelled("caching-model", CACHING, 4),
     modelled("improved-model", IMPROVED, 4),
     modelled("expandable-model", EXPANDABLE, 4),
@@ -106,6 +115,16 @@ pub static SETTINGS: [Setting; 45] = [
     stitched("stitched-parking", PARKING, 4),
     caching("expandable-parking-faults", EXPANDABLE, PARKING_FAULTS, 4),
     stitched("stitched-parking-faults", PARKING_FAULTS, 4),
+    Setting { has_model: true, ..caching("caching-switched", CACHING, SWITCHED_MODEL, 4) },
+    Setting { has_model: true, ..caching("improved-switched", IMPROVED, SWITCHED_MODEL, 4) },
+    Setting { has_model: true, ..caching("expandable-switched", EXPANDABLE, SWITCHED_MODEL, 4) },
+    stitched("stitched-switched", SWITCHES, 4),
+    stitched("stitched-switched-ranges", SWITCHED_RANGES, 4),
+    stitched("stitched-switched-parking", SWITCHED_PARKING, 4),
+    stitched("stitched-switched-faults", SWITCHED_FAULTS, 4),
+    caching("expandable-switched-parking", EXPANDABLE, SWITCHED_PARKING, 4),
+    caching("direct-captures", DIRECT, CAPTURES, 4),
+    caching("direct-faults", DIRECT, FAULTS, 4),
     caching("expandable-everything", EXPANDABLE, EVERYTHING, 3),
     stitched("stitched-everything", EVERYTHING, 3),
     caching("caching-long", CACHING, LONG, 5),

@@ -107,6 +107,8 @@ pub struct World {
     pub loose: Vec<DevicePtr>,
     /// The parked streams, in the order of the parks.
     pub rests: Vec<u8>,
+    /// Whether the cache is turned off.
+    pub is_direct: bool,
     /// The naive model.
     pub model: Option<Model>,
     /// The most bytes that waited so far.
@@ -162,6 +164,7 @@ impl World {
             asked: Vec::new(),
             loose: Vec::new(),
             rests: Vec::new(),
+            is_direct: false,
             model,
             most_waiting: 0,
             stamp: 0,
@@ -203,6 +206,7 @@ impl World {
             Letter::Park(stream) => known(stream) && !self.parked[usize::from(stream)],
             Letter::Wake(stream) => self.parked[usize::from(stream)],
             Letter::Maintain | Letter::Empty => true,
+            Letter::Caching(on) => on == self.is_direct,
             Letter::Fail(_) | Letter::RunOut => self.device().books().plan.is_none(),
         }
     }
@@ -259,6 +263,10 @@ impl World {
                 self.core.pages(DEVICE)?.maintain(ALL_WORK_US).map(|_| ())
             }
             Letter::Empty => self.core.empty_cache(DEVICE),
+            Letter::Caching(on) => {
+                self.is_direct = !on;
+                self.core.set_caching(DEVICE, on)
+            }
             Letter::Fail(after) => {
                 self.device().books().plan = Some(Plan { after, is_out_of_memory: false });
                 Ok(())

@@ -63,6 +63,16 @@ short_programs! {
     stitched_parking
     expandable_parking_faults
     stitched_parking_faults
+    caching_switched
+    improved_switched
+    expandable_switched
+    stitched_switched
+    stitched_switched_ranges
+    stitched_switched_parking
+    stitched_switched_faults
+    expandable_switched_parking
+    direct_captures
+    direct_faults
     expandable_everything
     stitched_everything
     caching_long

@@ -177,10 +177,11 @@ impl Model {
             self.free_captured(stream);
         }
         if !self.caching {
-            return match self.obtain_segment(&request, size)? {
-                Some(addr) => Ok(DevicePtr(addr)),
-                None => Err(self.out_of_memory(&request)),
+            let addr = match self.obtain(&request)? {
+                Some(addr) => addr,
+                None => self.reclaim(&request)?,
             };
+            return Ok(DevicePtr(addr));
         }
         if self.keeps_ages() {
             self.pool_mut(owner.pool).searches[owner.kind as usize] += 1;

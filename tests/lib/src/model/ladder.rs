@@ -14,7 +14,7 @@ impl Model {
         if let Some(addr) = self.obtain(request)? {
             return Ok(addr);
         }
-        if request.owner.pool == 0 {
+        if self.caching && request.owner.pool == 0 {
             for pool in self.pools_for_anyone() {
                 let owner = Owner { pool, ..request.owner };
                 if let Some(addr) = self.search(&Request { owner, ..*request }) {
@@ -28,11 +28,14 @@ impl Model {
             return Ok(addr);
         }
         if !request.capturing {
-            if let Some(addr) = self.search_in_turn(request)? {
+            if self.caching
+                && let Some(addr) = self.search_in_turn(request)?
+            {
                 return Ok(addr);
             }
             self.wait_for_events()?;
-            if let Some(addr) = self.search(request) {
+            let again = if self.caching { self.search(request) } else { self.obtain(request)? };
+            if let Some(addr) = again {
                 return Ok(addr);
             }
             self.release_cached(None)?;
@@ -45,10 +48,10 @@ impl Model {
     }
 
     fn reject_early(&mut self, request: &Request) -> Answer<()> {
-        let bytes = rounding::segment(request.size, &self.config);
+        let bytes = self.segment_bytes(request);
         let total = self.device.memory_info()?.total;
         let allowed = (self.config.per_process_memory_fraction() * total as f64).round() as u64;
-        if !self.config.throw_on_device_oom() || self.reserved() + bytes <= allowed {
+        if !self.caching || !self.config.throw_on_device_oom() || self.reserved() + bytes <= allowed {
             return Ok(());
         }
         self.statistics.count("num_oom_rejections");
@@ -57,7 +60,7 @@ impl Model {
 
     pub(super) fn out_of_memory(&mut self, request: &Request) -> Refusal {
         self.statistics.count("num_ooms");
-        let segment = if self.caching { rounding::segment(request.size, &self.config) } else { request.size };
+        let segment = self.segment_bytes(request);
         let free = |of_owner: &dyn Fn(&Owner) -> bool| {
             let segments = self.memory.segments.iter().filter(|segment| of_owner(&segment.owner));
             let blocks = segments.flat_map(|segment| &segment.blocks);
@@ -81,15 +84,20 @@ impl Model {
         self.limit.is_none_or(|limit| self.reserved() + bytes <= limit)
     }
 
-    fn obtain(&mut self, request: &Request) -> Answer<Option<u64>> {
-        let bytes = rounding::segment(request.size, &self.config);
-        if self.expands() {
+    /// Returns the bytes of a new segment for a request: the request's own, without a cache.
+    fn segment_bytes(&self, request: &Request) -> u64 {
+        if self.caching { rounding::segment(request.size, &self.config) } else { request.size }
+    }
+
+    pub(super) fn obtain(&mut self, request: &Request) -> Answer<Option<u64>> {
+        let bytes = self.segment_bytes(request);
+        if self.caching && self.expands() {
             return if self.fits_limit(bytes) { self.expand(request) } else { Ok(None) };
         }
         self.obtain_segment(request, bytes)
     }
 
-    pub(super) fn obtain_segment(&mut self, request: &Request, bytes: u64) -> Answer<Option<u64>> {
+    fn obtain_segment(&mut self, request: &Request, bytes: u64) -> Answer<Option<u64>> {
         if !self.fits_limit(bytes) {
             return Ok(None);
         }

@@ -70,7 +70,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Returns the operations of the stitched policy, if the request's heap consists of pages.
     pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, P>> {
-        self.stitcher().filter(|_| self.heaps.source(request) == Source::Stitched)
+        self.stitcher().filter(|_| self.source(request) == Source::Stitched)
     }
 }
 
