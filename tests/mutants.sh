@@ -54,8 +54,8 @@ if [ "$(cat "$folder/sources" 2>/dev/null)" != "$sources" ]; then
   echo "$sources" >"$folder/sources"
 fi
 
-# A change may ask for memory or run without end, or end in a fault.
-ulimit -v 8000000
+# A change may ask for memory or run without end, or end in a fault. Emulated devices reserve more addresses than memory.
+if [ "$crate" = cachalot ]; then ulimit -v 64000000; else ulimit -v 8000000; fi
 ulimit -t 1000
 ulimit -c 0
 export PROPTEST_CASES=${PROPTEST_CASES:-8}

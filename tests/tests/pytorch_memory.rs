@@ -242,6 +242,30 @@ fn the_program_may_free_memory_when_there_is_a_shortage() {
     assert!(matches!(again, Err(Error::OutOfMemory(_))), "the remedy has nothing left");
 }
 
+/// The program is asked before new memory is obtained. Without a cache, what the program frees goes back to the device.
+#[test]
+fn what_the_program_frees_at_a_shortage_serves_before_new_memory() {
+    for caching in [true, false] {
+        let device = Hooked::new(SimulatedDevice::new(GIB));
+        let allocator = Allocator::<_, parking_lot::RawMutex, Growable>::new([device], &Config::new()).unwrap();
+        let allocator = Arc::new(allocator);
+        let mut kept = vec![allocator.malloc(DEVICE, 300 * MIB, STREAM).unwrap()];
+        allocator.set_caching(DEVICE, caching).unwrap();
+        if !caching {
+            kept.push(allocator.malloc(DEVICE, 600 * MIB, STREAM).unwrap());
+        }
+        let before = allocator.stats(DEVICE).unwrap().device_allocs();
+        let again = Arc::downgrade(&allocator);
+        allocator
+            .device(DEVICE)
+            .unwrap()
+            .on_shortage(move |_| kept.pop().is_some_and(|ptr| again.upgrade().unwrap().free(ptr).is_ok()));
+        allocator.malloc(DEVICE, 300 * MIB, STREAM).unwrap();
+        let obtained = allocator.stats(DEVICE).unwrap().device_allocs() - before;
+        assert_eq!(obtained, u64::from(!caching), "{caching}");
+    }
+}
+
 #[test]
 fn a_block_that_another_stream_uses_is_reused_once_that_is_done() {
     let host = Host::new("", GIB);

@@ -550,3 +550,17 @@ impl<P: Platform> Arena<P> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Share;
+
+    #[test]
+    fn a_share_comes_down_to_the_next_by_weight() {
+        let share = |over, weight| Share { tag: None, over, weight };
+        // 30 for a weight of 3 are as high as 20 for a weight of 2.
+        assert_eq!(share(100, 3).down_to(Some(share(20, 2))), 70);
+        assert_eq!(share(100, 3).down_to(None), 100);
+        assert_eq!(share(30, 3).down_to(Some(share(20, 2))), 1);
+    }
+}

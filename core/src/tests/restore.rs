@@ -25,8 +25,13 @@ fn allocator(config: &str) -> Simulated {
 
 /// An allocator on a device with addresses different from the first device's, unless scripted.
 fn elsewhere(config: &str) -> Simulated {
+    elsewhere_of(8 << 30, config)
+}
+
+/// As [`elsewhere`], on a device with `capacity` bytes.
+fn elsewhere_of(capacity: u64, config: &str) -> Simulated {
     let space = Arc::new(AddressSpace::new(1 << 50..1 << 51));
-    on_device(SimulatedDevice::within(space, 8 << 30), config)
+    on_device(SimulatedDevice::within(space, capacity), config)
 }
 
 fn on_device(device: SimulatedDevice, config: &str) -> Simulated {
@@ -81,7 +86,10 @@ fn sorted(allocator: &Simulated) -> Vec<SnapshotSegment> {
 }
 
 fn restored(config: &str, segments: &[SnapshotSegment]) -> Result<Simulated, Error> {
-    let mut other = elsewhere(config);
+    restored_on(elsewhere(config), segments)
+}
+
+fn restored_on(mut other: Simulated, segments: &[SnapshotSegment]) -> Result<Simulated, Error> {
     script(&other, segments);
     other.restore(DEVICE, segments).map(|()| other)
 }
@@ -339,7 +347,8 @@ fn parts_of_expandable_segments_are_whole_granules() {
 fn a_part_of_an_expandable_segment_may_fill_its_addresses_and_not_exceed_them() {
     let config = |part: &str| std::format!("expandable_segments:True,expandable_segments_reserve:{part}");
     // A quarter of the device is whole granules of 20 MiB.
-    let original = on_device(SimulatedDevice::new(8000 * MIB), &config("0.25"));
+    let capacity = 8000 * MIB;
+    let original = on_device(SimulatedDevice::new(capacity), &config("0.25"));
     let quarter = original.device(DEVICE).unwrap().memory_info().unwrap().total / 4;
     assert_eq!(original.forecast(DEVICE, quarter, StreamId(1)), Ok(Forecast::Expand));
     original.malloc(DEVICE, quarter, StreamId(1)).unwrap();
@@ -347,9 +356,10 @@ fn a_part_of_an_expandable_segment_may_fill_its_addresses_and_not_exceed_them() 
     assert_eq!((outstanding.segments, outstanding.reservations), (0, 1));
     let segments = sorted(&original);
     assert_eq!(segments[0].total_size, quarter);
-    assert_eq!(sorted(&restored(&config("0.25"), &segments).unwrap()), segments);
+    let again = restored_on(elsewhere_of(capacity, &config("0.25")), &segments).unwrap();
+    assert_eq!(sorted(&again), segments);
     let why = "a part of an expandable segment does not begin and end on granules";
-    let refused = restored(&config("0.125"), &segments).map(|_| ());
+    let refused = restored_on(elsewhere_of(capacity, &config("0.125")), &segments).map(|_| ());
     assert_eq!(refused, Err(Error::SnapshotRefused(why)));
 }
 

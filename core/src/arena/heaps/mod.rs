@@ -277,7 +277,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(feature = "paranoid", ignore = "a lock that stores its rank is larger")]
     fn an_empty_pair_of_heaps_is_small() {
         let bytes = 2 * size_of::<Slot<crate::arena::Built<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>>>();
         assert!(bytes <= 1280, "{bytes}");
