@@ -23,7 +23,7 @@ g++ "${common[@]}" -DWITH_TORCH -I "$torch/include" -o "$work/torch" -L "$torch/
   -ltorch_cpu -lc10_cuda -lc10 -Wl,-rpath,"$torch/lib" -Wl,--allow-shlib-undefined "${link[@]}"
 wait
 {
-  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader -i 0
   echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) processors"
   date -u +%Y-%m-%d
   echo "${CACHALOT_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}"

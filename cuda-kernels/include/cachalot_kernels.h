@@ -57,6 +57,7 @@ typedef struct cachalot_kernel_row {
   uint64_t bytes;      /* the block's length */
   uint64_t block;      /* the block of the pattern, see cachalot_kernel_pattern */
   uint64_t generation; /* the generation of the pattern */
+  uint64_t launch;     /* 0 for the functions below */
 } cachalot_kernel_row;
 
 /* Arguments of cuLaunchKernel. `parameters` points into `values`: do not copy or move the block once filled. */

@@ -38,6 +38,7 @@ CACHALOT_BODY Share share_of_words() {
 }
 CACHALOT_BODY void add_to(u64* word, u64 value) { atomicAdd(reinterpret_cast<unsigned long long*>(word), value); }
 CACHALOT_BODY void lower_to(u64* word, u64 value) { atomicMin(reinterpret_cast<unsigned long long*>(word), value); }
+CACHALOT_BODY bool is_first(u64* flag) { return atomicExch(reinterpret_cast<unsigned long long*>(flag), 1) == 0; }
 CACHALOT_BODY u64 nanoseconds() {
   u64 now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
@@ -55,6 +56,7 @@ CACHALOT_BODY void lower_to(u64* word, u64 value) {
   while (value < seen && !__atomic_compare_exchange_n(word, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
 }
+CACHALOT_BODY bool is_first(u64* flag) { return __atomic_exchange_n(flag, u64(1), __ATOMIC_RELAXED) == 0; }
 CACHALOT_BODY u64 nanoseconds() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -163,29 +165,60 @@ CACHALOT_BODY void verify(Share share, u64 address, u64 bytes, u64 block, u64 ge
 
 // One row of a table of blocks. The distance from the table identifies the block: the emulated
 // driver translates the table's address to the device's view, and the distance then leads to the
-// device's view of the block.
+// device's view of the block. `launch` is the number of the launch that the row was written for: a kernel that reads another
+// one has read an older table, or a later one.
 struct Row {
-  u64 distance, bytes, block, generation;
+  u64 distance, bytes, block, generation, launch;
 };
 
-// Writes the pattern of every block of a table, with a column of groups per block.
-CACHALOT_BODY void fill_many(Share, u64 table, u64 count) {
+// What one thread has read and compared: the row as in the table, the index of the first wrong word, and the word that was
+// there. For a row of another launch, `word` is the number of the kernel's launch.
+struct Evidence {
+  u64 is_taken, block, generation, word, actual, launch;
+};
+
+// Leaves the Evidence of the first thread that calls this, unless `evidence` is 0.
+CACHALOT_BODY void testify(u64 evidence, const Row& it, u64 word, u64 actual) {
+  Evidence* seen = reinterpret_cast<Evidence*>(evidence);
+  if (seen != nullptr && is_first(&seen->is_taken)) {
+    *seen = {1, it.block, it.generation, word, actual, it.launch};
+  }
+}
+
+// Writes the pattern of every block of a table, with a column of groups per block. Leaves out rows of other launches, and
+// the Evidence of one at `evidence`, unless that is 0.
+CACHALOT_BODY void fill_many(Share, u64 table, u64 count, u64 launch, u64 evidence) {
   const Row* rows = reinterpret_cast<const Row*>(table);
   const Share blocks = share_of_blocks();
   for (u64 row = blocks.first; row < count; row += blocks.step) {
     const Row it = rows[row];
-    fill(share_of_words(), table + it.distance, it.bytes, it.block, it.generation);
+    if (it.launch == launch) {
+      fill(share_of_words(), table + it.distance, it.bytes, it.block, it.generation);
+    } else {
+      testify(evidence, it, launch, 0);
+    }
   }
 }
 
 // Compares every block of a table with its pattern. The reported lowest wrong offset is the row
-// times 2^40, plus the offset within the row's block.
-CACHALOT_BODY void verify_many(Share, u64 table, u64 count, u64 result) {
+// times 2^40, plus the offset within the row's block. A row of another launch counts as a wrong byte at its beginning. The
+// first thread with a wrong byte leaves the Evidence at `evidence`, unless that is 0.
+CACHALOT_BODY void verify_many(Share, u64 table, u64 count, u64 result, u64 launch, u64 evidence) {
   const Row* rows = reinterpret_cast<const Row*>(table);
   const Share blocks = share_of_blocks();
   for (u64 row = blocks.first; row < count; row += blocks.step) {
     const Row it = rows[row];
-    Found found = differences(share_of_words(), table + it.distance, it.bytes, it.block, it.generation);
+    Found found = {1, 0};
+    if (it.launch != launch) {
+      testify(evidence, it, launch, 0);
+    } else {
+      found = differences(share_of_words(), table + it.distance, it.bytes, it.block, it.generation);
+      if (found.wrong != 0) {
+        const u64 word = found.lowest / 8, left = it.bytes - word * 8;
+        const unsigned char* at = reinterpret_cast<const unsigned char*>(table + it.distance) + word * 8;
+        testify(evidence, it, word, load_tail(at, left < 8 ? left : 8));
+      }
+    }
     found.lowest += row << 40;
     report(found, result);
   }
@@ -340,8 +373,8 @@ extern "C" void cachalot_host_set_raise(void (*raise)(unsigned code)) { cachalot
 
 CACHALOT_KERNEL_4(fill, address, bytes, block, generation)
 CACHALOT_KERNEL_5(verify, address, bytes, block, generation, result)
-CACHALOT_KERNEL_2(fill_many, table, count)
-CACHALOT_KERNEL_3(verify_many, table, count, result)
+CACHALOT_KERNEL_4(fill_many, table, count, launch, evidence)
+CACHALOT_KERNEL_5(verify_many, table, count, result, launch, evidence)
 CACHALOT_KERNEL_3(checksum, address, bytes, result)
 CACHALOT_KERNEL_1(hold, microseconds)
 CACHALOT_KERNEL_4(scribble, address, bytes, value, microseconds)

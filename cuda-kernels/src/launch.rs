@@ -7,6 +7,7 @@ use cachalot_cuda::driver::types::{CuCaptureStatus, CuFunction, CuModule, CuStre
 use cachalot_cuda::{CuResult, CudaDevice};
 use core::ffi::{CStr, c_void};
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Threads per group.
 const THREADS: u32 = 256;
@@ -77,6 +78,25 @@ impl Findings {
     }
 }
 
+/// What one thread of [`Kernels::fill_many`] or [`Kernels::verify_many`] has read and compared (`Evidence` in `kernels.h`).
+/// Tells a wrong table from wrong memory, and whose pattern is there.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct Evidence {
+    /// 1 if a thread has found a wrong byte or a row of another launch, else 0.
+    pub is_taken: u64,
+    /// The expected block, as read from the table.
+    pub block: u64,
+    /// The expected generation, as read from the table.
+    pub generation: u64,
+    /// The index of the wrong word within the block; for a row of another launch, the number of the kernel's launch.
+    pub word: u64,
+    /// The word that was there; fewer bytes behind the last whole word.
+    pub actual: u64,
+    /// The number of the launch that the row was written for, as read from the table.
+    pub launch: u64,
+}
+
 /// Position of the row in the lowest wrong offset of [`Kernels::verify_many`], as in `kernels.h`.
 const ROW_SHIFT: u32 = 40;
 
@@ -92,6 +112,8 @@ struct Row {
     block: u64,
     /// The generation of the pattern, see [`Life`].
     generation: u64,
+    /// The number of the launch, which the kernel compares with its own.
+    launch: u64,
 }
 
 /// Bytes of device memory per block of a table.
@@ -139,6 +161,8 @@ pub struct Kernels<'d> {
     module: CuModule,
     /// Handles of the kernels, in the order of [`NAMES`].
     functions: [CuFunction; NAMES.len()],
+    /// Number of launches over tables so far, for [`Row::launch`].
+    launches: AtomicU64,
 }
 
 /// Names a kernel by its index in [`Kernels::functions`].
@@ -198,7 +222,7 @@ impl<'d> Kernels<'d> {
                 unsafe { driver.module_get_function(function, module, name.as_ptr()) }
             })?;
         }
-        Ok(Self { device, module, functions })
+        Ok(Self { device, module, functions, launches: AtomicU64::new(0) })
     }
 
     /// Unloads the kernels. All launches must be complete. Kernels that are not unloaded stay until
@@ -235,22 +259,32 @@ impl<'d> Kernels<'d> {
 
     /// Writes the patterns of many blocks with one launch. `table` is 8-aligned device memory of
     /// [`ROW_BYTES`] per block. The memory must not be used otherwise until the stream has
-    /// completed the launch; later launches on the stream may reuse the table.
+    /// completed the launch; later launches on the stream may reuse the table. Returns the number of the launch. A kernel
+    /// that finds a row of another launch leaves the row out, and the [`Evidence`] in `evidence`.
     ///
     /// # Errors
     /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if the table is
     /// too short; [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) while
     /// the stream captures.
-    pub fn fill_many(&self, stream: CuStream, blocks: &[(Region, Life)], table: Region) -> DeviceResult<()> {
-        if self.upload(stream, blocks, table)? {
-            self.launch_groups(Kernel::FillMany, stream, blocks.len(), &[table.address.0, blocks.len() as u64])?;
+    pub fn fill_many(
+        &self,
+        stream: CuStream,
+        blocks: &[(Region, Life)],
+        table: Region,
+        evidence: Option<Region>,
+    ) -> DeviceResult<u64> {
+        let evidence = evidence.map_or(Ok(0), |evidence| at_least(evidence, size_of::<Evidence>()))?;
+        let launch = self.launches.fetch_add(1, Ordering::Relaxed);
+        if self.upload(stream, blocks, table, launch)? {
+            let arguments = [table.address.0, blocks.len() as u64, launch, evidence];
+            self.launch_groups(Kernel::FillMany, stream, blocks.len(), &arguments)?;
         }
-        Ok(())
+        Ok(launch)
     }
 
     /// Compares many blocks with their patterns with one launch, and adds the result to the
-    /// [`Findings`] in `result`, for [`first_of_many`](Findings::first_of_many). The rules for the
-    /// table are as for [`fill_many`](Self::fill_many).
+    /// [`Findings`] in `result`, for [`first_of_many`](Findings::first_of_many). A longer `result` also gets the
+    /// [`Evidence`] behind the findings. The rules for the table are as for [`fill_many`](Self::fill_many).
     ///
     /// # Errors
     /// As for [`fill_many`](Self::fill_many).
@@ -260,13 +294,14 @@ impl<'d> Kernels<'d> {
         blocks: &[(Region, Life)],
         table: Region,
         result: Region,
-    ) -> DeviceResult<()> {
-        let result = at_least(result, size_of::<Findings>())?;
-        if self.upload(stream, blocks, table)? {
-            let arguments = [table.address.0, blocks.len() as u64, result];
+    ) -> DeviceResult<u64> {
+        let launch = self.launches.fetch_add(1, Ordering::Relaxed);
+        let (found, evidence) = (at_least(result, size_of::<Findings>())?, evidence_of(result));
+        if self.upload(stream, blocks, table, launch)? {
+            let arguments = [table.address.0, blocks.len() as u64, found, launch, evidence];
             self.launch_groups(Kernel::VerifyMany, stream, blocks.len(), &arguments)?;
         }
-        Ok(())
+        Ok(launch)
     }
 
     /// Adds the region's [`checksum`](crate::checksum) to the 64-bit number in `result`.
@@ -336,7 +371,8 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Trap, stream, 1, &[u64::from(code.0)])
     }
 
-    /// Sets the findings in `result` to [`Findings::NONE`], in the order of the stream.
+    /// Sets the findings in `result` to [`Findings::NONE`], and the [`Evidence`] behind them to zero, in the order of the
+    /// stream.
     ///
     /// # Errors
     /// The device's.
@@ -345,7 +381,12 @@ impl<'d> Kernels<'d> {
         // SAFETY: `result` is writable device memory, long enough for both numbers.
         unsafe { self.device.fill(count, 0, 8, stream) }?;
         // SAFETY: `result` is writable device memory, long enough for both numbers.
-        unsafe { self.device.fill(count.offset(8), 0xff, 8, stream) }
+        unsafe { self.device.fill(count.offset(8), 0xff, 8, stream) }?;
+        match evidence_of(result) {
+            0 => Ok(()),
+            // SAFETY: `result` is writable device memory, long enough for the evidence, too.
+            evidence => unsafe { self.device.fill(DevicePtr(evidence), 0, size_of::<Evidence>() as u64, stream) },
+        }
     }
 
     /// Waits for the stream, and returns the findings in `result`. The stream must not capture.
@@ -375,7 +416,7 @@ impl<'d> Kernels<'d> {
 
     /// Copies a table to device memory, in the order of the stream. Returns false if the table is
     /// empty.
-    fn upload(&self, stream: CuStream, blocks: &[(Region, Life)], table: Region) -> DeviceResult<bool> {
+    fn upload(&self, stream: CuStream, blocks: &[(Region, Life)], table: Region, launch: u64) -> DeviceResult<bool> {
         let bytes = blocks.len() * size_of::<Row>();
         let base = at_least(table, bytes)?;
         let row = |&(on, life): &(Region, Life)| Row {
@@ -383,6 +424,7 @@ impl<'d> Kernels<'d> {
             bytes: on.bytes,
             block: life.block,
             generation: life.generation,
+            launch,
         };
         let rows: Vec<Row> = blocks.iter().map(row).collect();
         let mut status = CuCaptureStatus::NONE;
@@ -459,4 +501,11 @@ fn at_least(region: Region, bytes: usize) -> DeviceResult<u64> {
         return Err(CuResult::INVALID_VALUE.error());
     }
     Ok(region.address.0)
+}
+
+/// Returns the address of the [`Evidence`] behind the findings in a region, or 0 if the region has only findings.
+fn evidence_of(result: Region) -> u64 {
+    let evidence = size_of::<Findings>() as u64;
+    let holds = result.bytes >= evidence + size_of::<Evidence>() as u64;
+    if holds { result.address.0 + evidence } else { 0 }
 }

@@ -11,5 +11,5 @@ mod launch;
 mod pattern;
 
 pub use image::{device_image, emulated_image};
-pub use launch::{Findings, KernelError, Kernels, ROW_BYTES, Region};
+pub use launch::{Evidence, Findings, KernelError, Kernels, ROW_BYTES, Region};
 pub use pattern::{Life, checksum};

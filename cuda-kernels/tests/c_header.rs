@@ -56,7 +56,7 @@ fn output(compiler: &str, language: &str, standard: &str) -> Option<String> {
 fn the_header_compiles_and_its_pattern_is_the_kernels() {
     let lives = [Life { block: 17, generation: 4 }, Life { block: 0, generation: 0 }];
     let rows = (0..20).map(|offset| format!("{} {}\n", lives[0].byte(offset), lives[1].byte(offset)));
-    let expected = rows.collect::<String>() + "2048 256 1\n300 256 1\n32\n1 1 1\n";
+    let expected = rows.collect::<String>() + "2048 256 1\n300 256 1\n40\n1 1 1\n";
     for (compiler, language, standard) in [("cc", "c", "c11"), ("cc", "c", "c17"), ("c++", "c++", "c++17")] {
         if let Some(output) = output(compiler, language, standard) {
             assert_eq!(output, expected, "{standard}");

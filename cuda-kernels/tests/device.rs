@@ -126,7 +126,7 @@ fn many_blocks_take_one_launch_each_way() {
     let life = |index: u64| Life { block: index, generation: 9 };
     let blocks: Vec<_> = (0..count).map(|index| (part(segment, index * 1024, size(index)), life(index))).collect();
     let table = region(&device, count * ROW_BYTES);
-    kernels.fill_many(stream, &blocks, table).expect("launched");
+    kernels.fill_many(stream, &blocks, table, None).expect("launched");
     kernels.clear(stream, result).expect("launched");
     kernels.verify_many(stream, &blocks, table, result).expect("launched");
     assert_eq!(kernels.findings(stream, result), Ok(Findings::NONE));
@@ -140,9 +140,10 @@ fn many_blocks_take_one_launch_each_way() {
     let found = kernels.findings(stream, result).expect("read");
     assert_eq!((found.wrong_bytes, found.first_of_many()), (at % 8 + 1, Some((2404, at / 8 * 8))));
 
-    assert_eq!((kernels.fill_many(stream, &[], table), kernels.clear(stream, result)), (Ok(()), Ok(())));
+    assert_eq!((kernels.fill_many(stream, &[], table, None).is_ok(), kernels.clear(stream, result)), (true, Ok(())));
     let short = part(table, 0, count * ROW_BYTES - 1);
-    let refused = [kernels.fill_many(stream, &blocks, short), kernels.verify_many(stream, &blocks, short, result)];
+    let refused =
+        [kernels.fill_many(stream, &blocks, short, None), kernels.verify_many(stream, &blocks, short, result)];
     assert!(refused.iter().all(|answer| answer.is_err_and(|error| error.kind == ErrorKind::InvalidArgument)));
 }
 
@@ -156,7 +157,7 @@ fn the_groups_of_a_large_block_miss_no_word() {
     let (block, result, table) = (region(&device, bytes), region(&device, 16), region(&device, 2 * ROW_BYTES));
     let blocks = [(part(block, 0, 8), Life { block: 1, generation: 0 }), (part(block, 8, bytes - 8), LIFE)];
     kernels.clear(stream, result).expect("launched");
-    kernels.fill_many(stream, &blocks, table).expect("launched");
+    kernels.fill_many(stream, &blocks, table, None).expect("launched");
     let there = bytes_of(&device, stream, part(block, 8, bytes - 8));
     assert!((0..bytes - 8).map(|offset| LIFE.byte(offset)).eq(there.iter().copied()));
     kernels.verify_many(stream, &blocks, table, result).expect("launched");
@@ -182,7 +183,7 @@ fn tables_are_refused_while_the_stream_captures() {
         // SAFETY: takes no host pointers.
         unsafe { driver.stream_begin_capture(stream, CuCaptureMode::THREAD_LOCAL) }
     });
-    let refused = kernels.fill_many(stream, &[(block, LIFE)], table);
+    let refused = kernels.fill_many(stream, &[(block, LIFE)], table, None);
     let mut graph = CuGraph::NULL;
     let ended = device.with_context(|driver| {
         // SAFETY: `graph` outlives the call, which writes one handle to it.

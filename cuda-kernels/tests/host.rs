@@ -1,7 +1,7 @@
 //! Tests of the host's kernels against the pattern in Rust. Host kernels and device kernels share their
 //! source.
 
-use cachalot_kernels::{Findings, Life, ROW_BYTES, checksum, emulated_image};
+use cachalot_kernels::{Evidence, Findings, Life, ROW_BYTES, checksum, emulated_image};
 use core::ffi::{c_uint, c_void};
 use libloading::Library;
 
@@ -83,6 +83,8 @@ impl Buffer {
 
 /// Sizes with and without whole words and tails.
 const SIZES: [usize; 12] = [0, 1, 7, 8, 9, 15, 16, 63, 64, 511, 512, 100_003];
+/// The launch of the tests' tables.
+const LAUNCH: u64 = 7;
 /// The life used by the tests.
 const LIFE: Life = Life { block: 17, generation: 4 };
 
@@ -134,18 +136,18 @@ fn many_blocks_are_filled_and_checked_at_once() {
     let mut table = vec![0_u64; SIZES.len() * (ROW_BYTES as usize / 8)];
     let at = table.as_mut_ptr() as u64;
     let life = |row: usize| Life { block: 100 + row as u64, generation: row as u64 % 3 };
-    for (row, (buffer, entry)) in buffers.iter_mut().zip(table.chunks_mut(4)).enumerate() {
+    for (row, (buffer, entry)) in buffers.iter_mut().zip(table.chunks_mut(5)).enumerate() {
         let distance = buffer.address().wrapping_sub(at);
-        entry.copy_from_slice(&[distance, buffer.bytes as u64, life(row).block, life(row).generation]);
+        entry.copy_from_slice(&[distance, buffer.bytes as u64, life(row).block, life(row).generation, LAUNCH]);
     }
-    kernels.run("cachalot_fill_many", &[at, SIZES.len() as u64]);
+    kernels.run("cachalot_fill_many", &[at, SIZES.len() as u64, LAUNCH, 0]);
     for (row, buffer) in buffers.iter_mut().enumerate() {
         let expected: Vec<u8> = (0..buffer.bytes as u64).map(|offset| life(row).byte(offset)).collect();
         assert_eq!(buffer.checked(), expected, "row {row}");
     }
     let verify = || {
         let mut result = [0_u64, u64::MAX];
-        kernels.run("cachalot_verify_many", &[at, SIZES.len() as u64, result.as_mut_ptr() as u64]);
+        kernels.run("cachalot_verify_many", &[at, SIZES.len() as u64, result.as_mut_ptr() as u64, LAUNCH, 0]);
         Findings { wrong_bytes: result[0], lowest_wrong: result[1] }
     };
     assert_eq!((verify(), verify().first_of_many()), (Findings::NONE, None));
@@ -154,6 +156,24 @@ fn many_blocks_are_filled_and_checked_at_once() {
         assert_eq!(verify().first_of_many(), Some((row, offset as u64)));
     }
     assert_eq!(verify().wrong_bytes, 3);
+    let (mut result, mut evidence) = ([0_u64, u64::MAX], Evidence::default());
+    let evidence_at = (&raw mut evidence) as u64;
+    kernels.run("cachalot_verify_many", &[at, SIZES.len() as u64, result.as_mut_ptr() as u64, LAUNCH, evidence_at]);
+    let Life { block, generation } = life(4);
+    let whole = SIZES[4] as u64 - 8;
+    let actual = (life(4).word(1) ^ 1) & (u64::MAX >> (64 - 8 * whole));
+    assert_eq!(evidence, Evidence { is_taken: 1, block, generation, word: 1, actual, launch: LAUNCH });
+    // Rows of another launch are not written, count as wrong at their beginnings, and are told of.
+    let (mut result, mut evidence, mut filled) = ([0_u64, u64::MAX], Evidence::default(), Evidence::default());
+    let [evidence_at, filled_at] = [&raw mut evidence, &raw mut filled].map(|evidence| evidence as u64);
+    buffers.iter_mut().for_each(|buffer| buffer.checked().fill(0));
+    kernels.run("cachalot_fill_many", &[at, SIZES.len() as u64, LAUNCH + 1, filled_at]);
+    assert!(buffers.iter_mut().all(|buffer| buffer.checked().iter().all(|&byte| byte == 0)));
+    kernels.run("cachalot_verify_many", &[at, SIZES.len() as u64, result.as_mut_ptr() as u64, LAUNCH + 1, evidence_at]);
+    assert_eq!(result, [SIZES.len() as u64, 0]);
+    let Life { block, generation } = life(0);
+    let first = Evidence { is_taken: 1, block, generation, word: LAUNCH + 1, actual: 0, launch: LAUNCH };
+    assert_eq!((filled, evidence), (first, first));
 }
 
 #[test]

@@ -2,20 +2,24 @@
 //! afterwards.
 //!
 //! ```text
-//! results   ├ half 0: 16 slots ┼ half 1: 16 slots ┤     a slot for each launch that checks
+//! results   ├ half 0: 16 slots ┼ half 1: 16 slots ┼ 1 ┤   a slot for each launch that checks, and one for all that fill
 //!             being filled       recorded, then read before it is filled again
 //! ```
 
-use crate::stage::{Device, part};
+use crate::stage::{Checks, Device, part};
 use crate::verdict::{Kind, Verdict};
 use cachalot_core::{DeviceResult, Event, StreamOrder};
 use cachalot_cuda::driver::types::CuStream;
-use cachalot_kernels::{Findings, Life, ROW_BYTES, Region};
+use cachalot_kernels::{Evidence, Findings, Life, ROW_BYTES, Region};
 
 /// Slots of half of the results; each launch takes a slot.
 const SLOTS: usize = 16;
+/// All slots: those of both halves, and the slot of the launches that fill.
+const ALL_SLOTS: usize = 2 * SLOTS + 1;
 /// Bytes of a slot.
-const SLOT_BYTES: u64 = size_of::<Findings>() as u64;
+const SLOT_BYTES: u64 = size_of::<Checks>() as u64;
+/// The numbers of blocks are smaller: a thread's number in front of 40 bits.
+const BLOCKS: u64 = 1 << 48;
 /// Larger blocks get a launch of their own, with all threads of the device. One block in a thousand is as large, so
 /// that nearly all blocks share launches, and the slots of a half last for thousands of blocks.
 const LARGE: u64 = 8 << 20;
@@ -63,7 +67,7 @@ pub(crate) struct Checked {
 impl Checker {
     /// Returns the bytes of device memory that a checker needs for batches of `batch` blocks.
     pub(crate) const fn bytes(batch: u32) -> u64 {
-        (batch as u64 * ROW_BYTES + 2 * SLOTS as u64 * SLOT_BYTES).next_multiple_of(512)
+        (batch as u64 * ROW_BYTES + ALL_SLOTS as u64 * SLOT_BYTES).next_multiple_of(512)
     }
 
     /// Creates a checker over `memory`, for batches of `batch` blocks.
@@ -72,8 +76,8 @@ impl Checker {
     /// The device's.
     pub(crate) fn new(device: &'static Device, memory: Region, batch: u32, reader: CuStream) -> DeviceResult<Self> {
         let table = part(memory, 0, u64::from(batch) * ROW_BYTES);
-        let results = part(memory, table.bytes(), 2 * SLOTS as u64 * SLOT_BYTES);
-        for slot in 0..2 * SLOTS as u64 {
+        let results = part(memory, table.bytes(), ALL_SLOTS as u64 * SLOT_BYTES);
+        for slot in 0..ALL_SLOTS as u64 {
             device.kernels.clear(reader, part(results, slot * SLOT_BYTES, SLOT_BYTES))?;
         }
         device.synchronize(reader)?;
@@ -94,7 +98,7 @@ impl Checker {
             self.device.kernels.fill(stream, region, life)?;
         }
         for rows in small.chunks(self.rows()) {
-            self.device.kernels.fill_many(stream, rows, self.table)?;
+            self.device.kernels.fill_many(stream, rows, self.table, Some(self.evidence_of_fills()))?;
         }
         Ok(())
     }
@@ -140,6 +144,15 @@ impl Checker {
         (self.table.bytes() / ROW_BYTES) as usize
     }
 
+    /// Returns where launches that fill leave their evidence.
+    fn evidence_of_fills(&self) -> Region {
+        part(self.slot_of_fills(), size_of::<Findings>() as u64, size_of::<Evidence>() as u64)
+    }
+
+    fn slot_of_fills(&self) -> Region {
+        part(self.results, 2 * SLOTS as u64 * SLOT_BYTES, SLOT_BYTES)
+    }
+
     fn slot_region(&self, slot: usize) -> Region {
         part(self.results, (self.filling * SLOTS + slot) as u64 * SLOT_BYTES, SLOT_BYTES)
     }
@@ -169,9 +182,13 @@ impl Checker {
         self.device.cuda.wait(half.event)?;
         let offset = (number * SLOTS) as u64 * SLOT_BYTES;
         let region = part(self.results, offset, SLOTS as u64 * SLOT_BYTES);
-        let found = self.device.read(self.reader, region, SLOTS)?;
+        let found = self.device.read_results(self.reader, region, SLOTS)?;
+        let of_fills = self.device.read_results(self.reader, self.slot_of_fills(), 1)?[0].evidence;
+        if of_fills.is_taken != 0 {
+            verdict.report(Kind::Content, format!("a fill was led astray: {}", describe_evidence(&[], of_fills)));
+        }
         for Launch { slot, blocks } in launches {
-            if let Some((row, offset)) = found[slot].first_of_many() {
+            if let Some((row, offset)) = found[slot].findings.first_of_many() {
                 verdict.report(Kind::Content, describe(&blocks, found[slot], row, offset));
             }
         }
@@ -185,19 +202,37 @@ fn by_size(blocks: &[Row]) -> (Vec<Row>, Vec<Row>) {
 }
 
 /// Describes a finding as text.
-fn describe(blocks: &[Row], found: Findings, row: usize, offset: u64) -> String {
+fn describe(blocks: &[Row], checks: Checks, row: usize, offset: u64) -> String {
+    let (found, evidence) = (checks.findings, checks.evidence);
     let Some((region, life)) = blocks.get(row) else {
         return format!("{found:?} in a launch of {} blocks", blocks.len());
     };
     // Nearly all bytes: the launch is wrong as a whole. A part: the memory of some blocks.
     let all: u64 = blocks.iter().map(|(region, _)| region.bytes()).sum();
+    // A check of a block alone leaves no evidence.
+    let seen =
+        if evidence.is_taken == 0 { String::new() } else { format!("; {}", describe_evidence(blocks, evidence)) };
     format!(
-        "{} wrong bytes of {all} in a launch of {} blocks; the first at offset {offset} of block {:#x} (generation {}), {} bytes at {}",
+        "{} wrong bytes of {all} in a launch of {} blocks; the first at offset {offset} of row {row}, block {:#x} (generation {}), {} bytes at {}{seen}",
         found.wrong_bytes,
         blocks.len(),
         life.block,
         life.generation,
         region.bytes(),
         region.address()
+    )
+}
+
+/// Describes what a thread of the check has compared: the row in the table may be another one than the row that was meant.
+fn describe_evidence(blocks: &[Row], evidence: Evidence) -> String {
+    let Evidence { block, generation, word, actual, launch, .. } = evidence;
+    let is_meant = blocks.iter().any(|(_, life)| *life == Life { block, generation });
+    let meant = if is_meant { "a row of this launch" } else { "no row of this launch" };
+    let wrote = Life::of_word(word, actual, BLOCKS).map_or_else(
+        || format!("the word {actual:#x}"),
+        |life| format!("the pattern of block {:#x} (generation {})", life.block, life.generation),
+    );
+    format!(
+        "a thread has read block {block:#x} (generation {generation}) in the table, {meant}, and found {wrote} at word {word}"
     )
 }

@@ -4,13 +4,27 @@
 use cachalot_core::{DeviceIndex, DevicePtr, DeviceResult, Event, Segments, StreamId, StreamOrder};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
 use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
-use cachalot_kernels::{Findings, KernelError, Kernels, Region};
+use cachalot_kernels::{Evidence, Findings, KernelError, Kernels, Region};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Fraction of its part of a shared device that a run allocates. The context, streams and graphs take of the rest.
 const ALLOCATED: (u64, u64) = (7, 8);
+
+/// The result of a launch that checks many blocks, as the kernel leaves it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Checks {
+    pub(crate) findings: Findings,
+    pub(crate) evidence: Evidence,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self { findings: Findings::NONE, evidence: Evidence::default() }
+    }
+}
 
 /// A stream that every thread may use. Each round may replace the stream behind one lane.
 #[derive(Debug)]
@@ -154,6 +168,11 @@ impl Device {
             // SAFETY: takes no host pointers; both handles are live.
             unsafe { driver.stream_wait_event(handle, CuEvent(event.0 as usize), 0) }
         })
+    }
+
+    /// Copies the results of checks of many blocks to the host. `line` is the caller's own stream, with no other work queued.
+    pub(crate) fn read_results(&self, line: CuStream, from: Region, count: usize) -> DeviceResult<Vec<Checks>> {
+        self.copy_to_host(line, from, vec![Checks::default(); count])
     }
 
     /// Copies findings to the host. `line` is the caller's own stream, with no other work queued.
