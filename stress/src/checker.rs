@@ -32,6 +32,8 @@ pub(crate) type Row = (Region, Life);
 struct Launch {
     /// Index of the launch's slot within its half.
     slot: usize,
+    /// The number of a launch over the table. `None` for a block with a launch of its own.
+    number: Option<u64>,
     blocks: Vec<Row>,
 }
 
@@ -114,13 +116,13 @@ impl Checker {
             let slot = self.slot(stream, verdict)?;
             let result = self.slot_region(slot);
             self.device.kernels.verify(stream, region, life, result)?;
-            self.halves[self.filling].launches.push(Launch { slot, blocks: vec![(region, life)] });
+            self.halves[self.filling].launches.push(Launch { slot, number: None, blocks: vec![(region, life)] });
         }
         for rows in small.chunks(self.rows()) {
             let slot = self.slot(stream, verdict)?;
             let result = self.slot_region(slot);
-            self.device.kernels.verify_many(stream, rows, self.table, result)?;
-            self.halves[self.filling].launches.push(Launch { slot, blocks: rows.to_vec() });
+            let number = self.device.kernels.verify_many(stream, rows, self.table, result)?;
+            self.halves[self.filling].launches.push(Launch { slot, number: Some(number), blocks: rows.to_vec() });
         }
         Ok(Checked { blocks: blocks.len() as u64, bytes: blocks.iter().map(|(region, _)| region.bytes()).sum() })
     }
@@ -185,11 +187,12 @@ impl Checker {
         let found = self.device.read_results(self.reader, region, SLOTS)?;
         let of_fills = self.device.read_results(self.reader, self.slot_of_fills(), 1)?[0].evidence;
         if of_fills.is_taken != 0 {
-            verdict.report(Kind::Content, format!("a fill was led astray: {}", describe_evidence(&[], of_fills)));
+            verdict.report(Kind::Content, format!("a fill {}", describe_evidence(None, of_fills)));
         }
-        for Launch { slot, blocks } in launches {
-            if let Some((row, offset)) = found[slot].findings.first_of_many() {
-                verdict.report(Kind::Content, describe(&blocks, found[slot], row, offset));
+        for launch in launches {
+            let checks = found[launch.slot];
+            if let Some((row, offset)) = checks.findings.first_of_many() {
+                verdict.report(Kind::Content, describe(&launch, checks, row, offset));
             }
         }
         Ok(())
@@ -202,7 +205,8 @@ fn by_size(blocks: &[Row]) -> (Vec<Row>, Vec<Row>) {
 }
 
 /// Describes a finding as text.
-fn describe(blocks: &[Row], checks: Checks, row: usize, offset: u64) -> String {
+fn describe(launch: &Launch, checks: Checks, row: usize, offset: u64) -> String {
+    let Launch { number, blocks, .. } = launch;
     let (found, evidence) = (checks.findings, checks.evidence);
     let Some((region, life)) = blocks.get(row) else {
         return format!("{found:?} in a launch of {} blocks", blocks.len());
@@ -210,8 +214,11 @@ fn describe(blocks: &[Row], checks: Checks, row: usize, offset: u64) -> String {
     // Nearly all bytes: the launch is wrong as a whole. A part: the memory of some blocks.
     let all: u64 = blocks.iter().map(|(region, _)| region.bytes()).sum();
     // A check of a block alone leaves no evidence.
-    let seen =
-        if evidence.is_taken == 0 { String::new() } else { format!("; {}", describe_evidence(blocks, evidence)) };
+    let seen = if evidence.is_taken == 0 {
+        String::new()
+    } else {
+        format!("; a thread {}", describe_evidence(*number, evidence))
+    };
     format!(
         "{} wrong bytes of {all} in a launch of {} blocks; the first at offset {offset} of row {row}, block {:#x} (generation {}), {} bytes at {}{seen}",
         found.wrong_bytes,
@@ -223,16 +230,18 @@ fn describe(blocks: &[Row], checks: Checks, row: usize, offset: u64) -> String {
     )
 }
 
-/// Describes what a thread of the check has compared: the row in the table may be another one than the row that was meant.
-fn describe_evidence(blocks: &[Row], evidence: Evidence) -> String {
+/// Describes what a thread of the launch `number` has read and compared. A launch that fills leaves evidence only of a row
+/// of another launch.
+fn describe_evidence(number: Option<u64>, evidence: Evidence) -> String {
     let Evidence { block, generation, word, actual, launch, .. } = evidence;
-    let is_meant = blocks.iter().any(|(_, life)| *life == Life { block, generation });
-    let meant = if is_meant { "a row of this launch" } else { "no row of this launch" };
-    let wrote = Life::of_word(word, actual, BLOCKS).map_or_else(
+    if number != Some(launch) {
+        return format!(
+            "has read a row of launch {launch}, block {block:#x} (generation {generation}), in launch {word}"
+        );
+    }
+    let there = Life::of_word(word, actual, BLOCKS).map_or_else(
         || format!("the word {actual:#x}"),
         |life| format!("the pattern of block {:#x} (generation {})", life.block, life.generation),
     );
-    format!(
-        "a thread has read block {block:#x} (generation {generation}) in the table, {meant}, and found {wrote} at word {word}"
-    )
+    format!("has expected block {block:#x} (generation {generation}) at word {word}, and found {there}")
 }

@@ -165,6 +165,9 @@ pub(crate) struct RunOptions {
     /// Elastic ranges of each device, whose parts are committed, used and decommitted.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(crate) ranges: u32,
+    /// Number of further threads that wait for all work of the devices, over and over, by an event of the context.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub(crate) device_waits: u32,
     /// Print the result as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -256,9 +259,12 @@ impl RunOptions {
         for (name, value) in numbers {
             add(name, value.to_string());
         }
-        for (name, value, least) in
-            [("sharers", self.sharers, 2), ("tenants", self.tenants, 1), ("ranges", self.ranges, 1)]
-        {
+        for (name, value, least) in [
+            ("sharers", self.sharers, 2),
+            ("tenants", self.tenants, 1),
+            ("ranges", self.ranges, 1),
+            ("device-waits", self.device_waits, 1),
+        ] {
             if value >= least {
                 add(name, value.to_string());
             }

@@ -9,6 +9,7 @@ use cachalot_cuda::Driver;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::Ordering;
 
 /// The result of a run.
 #[derive(Serialize, Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Report {
     pub(crate) driver_calls: BTreeMap<&'static str, u64>,
     /// Bytes of all pages that moved, under the stitched policy.
     pub(crate) moved_bytes: u64,
+    /// Number of waits for a whole device beside the workers.
+    pub(crate) device_waits: u64,
     /// Number of calls hit by the fault plan.
     pub(crate) faults: u64,
     /// The error that lost a context.
@@ -66,6 +69,7 @@ impl Report {
             device_calls,
             driver_calls: emulated::calls(),
             moved_bytes,
+            device_waits: shared.device_waits_made.load(Ordering::Acquire),
             faults: emulated::faults(),
             lost: shared.lost.lock().map(|error| error.to_string()),
             corruptions: violations.len(),
@@ -114,6 +118,9 @@ impl fmt::Display for Report {
         writeln!(f, "device calls  {}", calls.join(", "))?;
         if self.moved_bytes > 0 {
             writeln!(f, "pages moved   {:.1} GiB", self.moved_bytes as f64 / (1_u64 << 30) as f64)?;
+        }
+        if self.device_waits > 0 {
+            writeln!(f, "device waits  {}", self.device_waits)?;
         }
         if let Some(lost) = &self.lost {
             writeln!(f, "context lost  {lost}")?;

@@ -13,7 +13,7 @@ use crate::times::{Counts, Latency};
 use crate::verdict::Kind;
 use crate::worker::Worker;
 use crate::worker::check_lost;
-use cachalot_core::{Config, DevicePtr, Error, MIB, Segments};
+use cachalot_core::{Config, DevicePtr, Error, MIB, Segments, StreamOrder};
 use cachalot_cuda::{Driver, StreamIdentity, Streams};
 use serde_json::Value;
 use std::ffi::CStr;
@@ -76,6 +76,9 @@ pub(crate) fn run(options: &RunOptions) -> Result<Report, SetupError> {
         for worker in &mut workers {
             scope.spawn(|| worker.run());
         }
+        for _ in 0..options.device_waits {
+            scope.spawn(|| wait_for_devices(shared));
+        }
     });
     let seconds = begin.elapsed().as_secs_f64();
     let (mut latency, mut counts) = (Latency::default(), Counts::default());
@@ -127,6 +130,19 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     }
     let workers = (0..options.threads).map(|number| Worker::new(shared, number)).collect::<Result<_, _>>()?;
     Ok(Setup { driver, shared, workers })
+}
+
+/// Waits for all work of the devices until the run ends. The order of the workers' streams must hold beside these waits, too.
+fn wait_for_devices(shared: &Shared) {
+    while !shared.is_ending() && !shared.is_stopped() {
+        for stage in shared.devices {
+            let _no_capture = shared.device_waits.write();
+            match stage.cuda.synchronize_all() {
+                Ok(()) => _ = shared.device_waits_made.fetch_add(1, Ordering::AcqRel),
+                Err(error) => shared.device_failed("synchronize_all", error),
+            }
+        }
+    }
 }
 
 /// Creates the tenants of all devices.

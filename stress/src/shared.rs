@@ -46,6 +46,10 @@ pub(crate) struct Shared {
     /// Shared by captures that the allocator is not told of, and taken alone by a park: an event of the whole context
     /// would break them.
     pub(crate) untold: RwLock<()>,
+    /// Shared by all captures, and taken alone by the threads that wait for a whole device, for the same reason.
+    pub(crate) device_waits: parking_lot::RwLock<()>,
+    /// Number of waits for a whole device by these threads.
+    pub(crate) device_waits_made: AtomicU64,
     /// The run's own device memory: device, address, bytes.
     pub(crate) own: Mutex<Vec<(usize, u64, u64)>>,
     /// The first error that made a device unusable.
@@ -82,6 +86,8 @@ impl Shared {
             done: AtomicU32::new(0),
             captures: Captures::default(),
             untold: RwLock::default(),
+            device_waits: parking_lot::RwLock::default(),
+            device_waits_made: AtomicU64::new(0),
             own: Mutex::default(),
             lost: Mutex::default(),
             faulty: AtomicBool::new(options.faults.is_some()),

@@ -20,3 +20,13 @@ fn parks_ranges_captures_and_streams_that_go_do_no_harm_at_once() {
         assert_eq!(report["errors"], 0);
     }
 }
+
+/// Each wait records an event of the context, which takes in the work of all streams.
+#[test]
+fn waits_for_whole_devices_change_no_order() {
+    let line = format!("{SHORT} --device-waits 2 --seed 71 --config policy:stitched");
+    let Some(output) = run(&line, &[]) else { return };
+    let report = good(&output);
+    assert_eq!(report["errors"], 0);
+    assert!(report["device_waits"].as_u64() > Some(0), "{report}");
+}

@@ -22,6 +22,7 @@ impl Worker {
             return;
         }
         let (shared, line) = (self.shared, self.sites[device].line);
+        let _no_wait = shared.device_waits.read();
         let Ok(_no_park) = shared.untold.try_read() else { return };
         let stage = &shared.devices[device];
         // The uses are announced before the capture. The frees during the capture then must not

@@ -94,6 +94,7 @@ impl Worker {
             self.finish_graphs();
         }
         let (shared, line) = (self.shared, self.sites[device].line);
+        let _no_wait = shared.device_waits.read();
         let (stage, index) = (&shared.devices[device], shared.devices[device].index);
         let pool = match shared.subject.create_pool(index, PoolOptions::default()) {
             Ok(pool) => pool,
