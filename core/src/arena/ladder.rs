@@ -52,22 +52,22 @@ pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Ste
 /// A rung of the ladder: a step, done or foretold.
 struct Rung<P: Platform> {
     step: Step,
-    /// Whether the step does nothing but search the cache: a request without a cache leaves the step out.
-    searches: bool,
+    /// Whether the step searches the cache, or has a meaning with a cache alone: a request without a cache leaves the step out.
+    needs_cache: bool,
     climb: fn(&Ladder<'_, P>) -> Effect,
 }
 
 impl<P: Platform> Rung<P> {
     const fn new(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
-        Self { step: Step { text, waits: false }, searches: false, climb }
+        Self { step: Step { text, waits: false }, needs_cache: false, climb }
     }
 
     const fn waiting(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
-        Self { step: Step { text, waits: true }, searches: false, climb }
+        Self { step: Step { text, waits: true }, needs_cache: false, climb }
     }
 
-    const fn searching(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
-        Self { step: Step { text, waits: false }, searches: true, climb }
+    const fn of_cache(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
+        Self { step: Step { text, waits: false }, needs_cache: true, climb }
     }
 }
 
@@ -93,10 +93,10 @@ impl<P: Platform> Ladder<'_, P> {
     /// The rungs, top down. An unserved request fails.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
     const RUNGS: &'static [Rung<P>] = &[
-        Rung::searching("Complete pending blocks, and search again.", |on| {
+        Rung::of_cache("Complete pending blocks, and search again.", |on| {
             on.act(|| on.device.search_pending(on.request, Effort::Ask))
         }),
-        Rung::searching("Order the stream behind uses announced with `record_use`, and search again.", |on| {
+        Rung::of_cache("Order the stream behind uses announced with `record_use`, and search again.", |on| {
             on.act(|| on.device.search_pending(on.request, Effort::Order))
         }),
         Rung::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
@@ -117,11 +117,11 @@ impl<P: Platform> Ladder<'_, P> {
             on.give(rules::old(on.device.arena))
         }),
         // Before the rungs that give up cached memory for the request.
-        Rung::new(
+        Rung::of_cache(
             "Reject a request beyond `per_process_memory_fraction`, if `throw_on_cudamalloc_oom` is set.",
             |on| on.reject(),
         ),
-        Rung::searching("With `compact`, use any free block where another segment would exceed the budget.", |on| {
+        Rung::of_cache("With `compact`, use any free block where another segment would exceed the budget.", |on| {
             if on.device.any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
         }),
         Rung::new("With `compact`, release segments that the device has finished with, down to the budget.", |on| {
@@ -132,8 +132,8 @@ impl<P: Platform> Ladder<'_, P> {
             "Obtain a segment from the driver, with the `max` of the pool's tag kept by its own free memory.",
             |on| on.grow(false),
         ),
-        Rung::searching("With `compact`, use any free block.", |on| on.search_any()),
-        Rung::searching("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
+        Rung::of_cache("With `compact`, use any free block.", |on| on.search_any()),
+        Rung::of_cache("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
             on.device.in_oom_pools(on.request, |request| on.search(request).transpose()).transpose()
         }),
         Rung::new("Release oversize segments, if `max_split_size_mb` is set, and obtain a segment.", |on| {
@@ -150,14 +150,15 @@ impl<P: Platform> Ladder<'_, P> {
         Rung::waiting("Wait for other threads to free memory, if `retry_ms` of the policy `bfc` is set.", |on| {
             on.act(|| on.device.retry_with_pauses(on.request))
         }),
-        Rung::searching("Wait for segments that other threads obtain for the stream, and search again.", |on| {
+        Rung::of_cache("Wait for segments that other threads obtain for the stream, and search again.", |on| {
             on.act(|| on.device.search_after_pending_segments(on.request))
         }),
     ];
 
     /// Goes down the ladder to the first rung with an effect.
     fn go(&self) -> Effect {
-        let permits = |rung: &&Rung<P>| !(rung.step.waits && self.request.capturing || rung.searches && !self.caches);
+        let permits =
+            |rung: &&Rung<P>| !(rung.step.waits && self.request.capturing || rung.needs_cache && !self.caches);
         Self::RUNGS.iter().filter(permits).find_map(|rung| (rung.climb)(self).transpose()).transpose()
     }
 
@@ -211,10 +212,6 @@ impl<P: Platform> Ladder<'_, P> {
 
     /// Rejects the request if the memory would exceed the configured fraction of the device.
     fn reject(&self) -> Effect {
-        // Without a cache the setting has no effect, as in PyTorch.
-        if !self.caches {
-            return Ok(None);
-        }
         let Some(bytes) = self.device.rejected(self.request)? else { return Ok(None) };
         let reject = || {
             self.device.peaks.device.count(Occurrence::OomRejection);
