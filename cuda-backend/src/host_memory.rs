@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_the_process_grows_by_what_is_touched() {
-        // A forked child process has this thread alone: no other test takes memory meanwhile.
+        // A forked child process runs only the thread that forked it: no test on another thread takes memory there.
         let in_child = || {
             let (bytes, before) = (64 << 20, of_process());
             let mapped = claim(bytes).and_then(|claim| map(bytes, None, &claim).ok());
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn memory_is_lacking_if_any_part_is() {
         let bytes = 4 * BYTES_OF_A_THREAD as u64;
-        // A forked child process has this thread alone: no other test maps memory into the gap.
+        // A forked child process runs only the thread that forked it: no test on another thread maps memory into the gap.
         let in_child = |first: usize, of: usize| {
             let (Ok(base), Some(claim)) = (map_untouched(bytes, None), claim(bytes)) else { return 1 };
             let part = bytes as usize / of;

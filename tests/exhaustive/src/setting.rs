@@ -82,8 +82,8 @@ const fn caching(name: &'static str, config: &'static str, alphabet: Alphabet, s
     Setting { name, config, capacity: FEW_SEGMENTS, sizes: SEGMENTS, alphabet, has_model: false, short }
 }
 
-const fn modelled(name: &'static str, config: &'static str, short: u32) -> Setting {
-    Setting { has_model: true, ..caching(name, config, MODELLED, short) }
+const fn modelled(name: &'static str, config: &'static str, alphabet: Alphabet, short: u32) -> Setting {
+    Setting { has_model: true, ..caching(name, config, alphabet, short) }
 }
 
 const fn stitched(name: &'static str, alphabet: Alphabet, short: u32) -> Setting {
@@ -92,9 +92,9 @@ const fn stitched(name: &'static str, alphabet: Alphabet, short: u32) -> Setting
 
 /// Every setting.
 pub static SETTINGS: [Setting; 55] = [
-    modelled("caching-model", CACHING, 4),
-    modelled("improved-model", IMPROVED, 4),
-    modelled("expandable-model", EXPANDABLE, 4),
+    modelled("caching-model", CACHING, MODELLED, 4),
+    modelled("improved-model", IMPROVED, MODELLED, 4),
+    modelled("expandable-model", EXPANDABLE, MODELLED, 4),
     caching("caching-records", CACHING, RECORDS, 5),
     caching("caching-streams", CACHING, STREAMS, 3),
     caching("improved-streams", IMPROVED, STREAMS, 3),
@@ -115,9 +115,9 @@ pub static SETTINGS: [Setting; 55] = [
     stitched("stitched-parking", PARKING, 4),
     caching("expandable-parking-faults", EXPANDABLE, PARKING_FAULTS, 4),
     stitched("stitched-parking-faults", PARKING_FAULTS, 4),
-    Setting { has_model: true, ..caching("caching-switched", CACHING, SWITCHED_MODEL, 4) },
-    Setting { has_model: true, ..caching("improved-switched", IMPROVED, SWITCHED_MODEL, 4) },
-    Setting { has_model: true, ..caching("expandable-switched", EXPANDABLE, SWITCHED_MODEL, 4) },
+    modelled("caching-switched", CACHING, SWITCHED_MODEL, 4),
+    modelled("improved-switched", IMPROVED, SWITCHED_MODEL, 4),
+    modelled("expandable-switched", EXPANDABLE, SWITCHED_MODEL, 4),
     stitched("stitched-switched", SWITCHES, 4),
     stitched("stitched-switched-ranges", SWITCHED_RANGES, 4),
     stitched("stitched-switched-parking", SWITCHED_PARKING, 4),
