@@ -336,6 +336,24 @@ fn many_threads_and_streams_keep_their_bytes() {
 }
 
 #[test]
+fn an_event_for_other_processes_is_not_captured() {
+    let driver = Emulated::new();
+    let stream = driver.stream(1).expect("a stream");
+    let mut events = [0; 2];
+    for (event, flags) in events.iter_mut().zip([2, 6]) {
+        assert_eq!(driver.cuEventCreate(event, flags), 0);
+    }
+    assert_eq!(driver.cuStreamBeginCapture_v2(stream, 0), 0);
+    assert_eq!(events.map(|event| driver.cuEventRecord(event, stream)), [0, 900]);
+    let mut graph = 0;
+    assert_eq!(driver.cuStreamEndCapture(stream, &mut graph), 0, "the capture went on");
+    assert_eq!(events.map(|event| driver.cuEventQuery(event)), [1, 0], "the second was not recorded");
+    assert_eq!(events.map(|event| driver.cuEventRecord(event, stream)), [0, 0]);
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    assert_eq!(events.map(|event| driver.cuEventQuery(event)), [0, 0]);
+}
+
+#[test]
 fn events_with_timing_tell_the_time_between_them() {
     let driver = Emulated::new();
     let stream = driver.stream(1).expect("a stream");

@@ -14,6 +14,8 @@ use std::sync::Arc;
 const FLAGS: u32 = 7;
 /// `CU_EVENT_DISABLE_TIMING`.
 const WITHOUT_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: u32 = 4;
 
 /// `cuEventCreate`.
 pub(crate) fn cuEventCreate(call: &mut Call, event: Out<u64>, flags: u32) -> Answer<()> {
@@ -23,11 +25,11 @@ pub(crate) fn cuEventCreate(call: &mut Call, event: Out<u64>, flags: u32) -> Ans
 /// Creates an event in the current context.
 fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     // An interprocess event must be without timing.
-    if flags & !FLAGS != 0 || flags & 6 == 4 {
+    if flags & !FLAGS != 0 || flags & (INTERPROCESS | WITHOUT_TIMING) == INTERPROCESS {
         return Err(Code::INVALID_VALUE);
     }
     let stamp = (flags & WITHOUT_TIMING == 0).then(Stamp::default);
-    let event = Event { context: call.context, point: Point::Never, stamp };
+    let event = Event { context: call.context, point: Point::Never, is_shared: flags & INTERPROCESS != 0, stamp };
     let handle = call.state.events.add(event);
     call.made("event", handle);
     Ok(handle)
@@ -49,9 +51,13 @@ pub(crate) fn cuEventRecord(call: &mut Call, handle: u64, stream: u64) -> Answer
         return Err(Code::INVALID_HANDLE);
     }
     contexts::check(&call.state, its.context)?;
-    let timed = event.stamp.is_some();
+    let (timed, is_shared) = (event.stamp.is_some(), event.is_shared);
     let stamp = timed.then(Stamp::default);
     let point = if let Some(id) = captures::of_queue(&mut call.state, queue)? {
+        if is_shared {
+            // The capture goes on.
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
         Point::Captured(id, captures::frontier(&call.state, id, queue))
     } else {
         let work = stamp.as_ref().map_or(Work::Nothing, |stamp| Work::Stamp(Arc::clone(stamp)));

@@ -19,6 +19,8 @@ pub(crate) enum Point {
 pub(crate) struct Event {
     pub(crate) context: u64,
     pub(crate) point: Point,
+    /// Whether the event can be opened by other processes.
+    pub(crate) is_shared: bool,
     /// The time at which the point was reached. `None` for an event without timing.
     pub(crate) stamp: Option<Stamp>,
 }
