@@ -1,7 +1,8 @@
 //! The copies of a device: numbered on a stream of their own, or jobs of files, with marks behind both.
 
 use crate::context::Context;
-use crate::driver::types::{CuEvent, CuStream};
+use crate::device_event::DeviceEvent;
+use crate::driver::types::CuStream;
 use crate::file_copies::FileCopies;
 use crate::file_jobs::JobSpan;
 use crate::own_stream::OwnStream;
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// An event behind copies.
 #[derive(Debug)]
 struct EventAfterCopies {
-    event: CuEvent,
+    event: DeviceEvent,
     /// The number of the last copy before the event.
     copied: u64,
     /// The copies to and from files before the event.
@@ -111,11 +112,11 @@ impl CopyMarks {
     }
 
     /// Returns a new event behind the copies begun so far.
-    fn record(context: &Context, stream: CuStream) -> DeviceResult<CuEvent> {
+    fn record(context: &Context, stream: CuStream) -> DeviceResult<DeviceEvent> {
         let event = spare_events::create(context)?;
         let recorded = context.call(|driver| {
             // SAFETY: takes no host pointers; both handles are this device's own.
-            unsafe { driver.event_record(event, stream) }
+            unsafe { driver.event_record(event.handle, stream) }
         });
         if recorded.is_err() {
             let _ = spare_events::destroy(context, event);
@@ -130,7 +131,7 @@ impl CopyMarks {
         let waited = due.iter().rev().try_for_each(|(_, marked)| {
             context.call(|driver| {
                 // SAFETY: takes no host pointers; the event is destroyed by the last thread that has it.
-                unsafe { driver.event_synchronize(marked.event) }
+                unsafe { driver.event_synchronize(marked.event.handle) }
             })
         });
         // Also after an error: the caller unmaps the memory.

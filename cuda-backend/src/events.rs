@@ -1,6 +1,7 @@
 //! Events of a device, and the order of the device's streams, behind the core's trait.
 
 use crate::device::CudaDevice;
+use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
 use crate::driver::types::CuEvent;
 use crate::spare_events;
@@ -9,14 +10,28 @@ use crate::streams::{StreamIdentity, Streams};
 use cachalot_core::ErrorKind;
 use cachalot_core::{CaptureMark, DeviceResult, Event, StreamId, StreamOrder};
 
+impl CudaDevice {
+    /// Returns the driver's handle of an event, which a device has made.
+    #[must_use]
+    pub const fn cu_event(event: Event) -> CuEvent {
+        DeviceEvent::of(event).handle
+    }
+}
+
 impl StreamOrder for CudaDevice {
     fn create_event(&self) -> DeviceResult<Event> {
-        Ok(Event(spare_events::create(&self.context)?.0 as u64))
+        Ok(spare_events::create(&self.context)?.number())
+    }
+
+    /// Creates an event that a stream's wait cannot miss. If the driver makes no more of them, creates an event
+    /// behind which [`order_behind`](Self::order_behind) waits on the host.
+    fn create_order_event(&self) -> DeviceResult<Event> {
+        Ok(spare_events::create_for_streams(&self.context)?.number())
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        // `create_event` made the event, and the allocator destroys each event once.
-        spare_events::destroy(&self.context, CuEvent(event.0 as usize))
+        // The device made the event, and the allocator destroys each event once.
+        spare_events::destroy(&self.context, DeviceEvent::of(event))
     }
 
     /// Records `event` behind all work queued on `stream`.
@@ -30,7 +45,7 @@ impl StreamOrder for CudaDevice {
     /// * A stream that captures: refused with [`ErrorKind::NotPermittedInCapture`], because a later
     ///   query of the event would invalidate the capture.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.record_number(CuEvent(event.0 as usize), stream)
+        self.record_number(DeviceEvent::of(event).handle, stream)
     }
 
     /// Records `event` behind the announced work of `stream`, as [`record`](Self::record) does where the host
@@ -38,13 +53,13 @@ impl StreamOrder for CudaDevice {
     /// [`stream_in_use`](CudaDevice::stream_in_use). If none was recorded, the call waits on the host for all
     /// work of the context.
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.record_announced_number(CuEvent(event.0 as usize), stream)
+        self.record_announced_number(DeviceEvent::of(event).handle, stream)
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        // SAFETY: takes no host pointers; `create_event` made the event, and no event is queried
-        // after destruction.
-        let ask = || unsafe { self.driver().event_query(CuEvent(event.0 as usize)) };
+        let event = DeviceEvent::of(event).handle;
+        // SAFETY: takes no host pointers; the device made the event, and no event is queried after destruction.
+        let ask = || unsafe { self.driver().event_query(event) };
         let mode = self.context.enter_mode()?;
         match ask() {
             CuResult::NOT_READY => return Ok(false),
@@ -61,20 +76,19 @@ impl StreamOrder for CudaDevice {
 
     fn wait(&self, event: Event) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; `create_event` made the event, and no event is waited
-            // for after destruction.
-            unsafe { driver.event_synchronize(CuEvent(event.0 as usize)) }
+            // SAFETY: takes no host pointers; the device made the event, and no event is waited for after destruction.
+            unsafe { driver.event_synchronize(DeviceEvent::of(event).handle) }
         })
     }
 
     /// Orders later work on `stream` behind `event`.
     ///
-    /// Waits on the host instead if no handle stands for the stream, which is retired or another
-    /// thread's own default stream, and if the driver lacks `cuStreamWaitEvent`. A stream that
+    /// Waits on the host instead if the event was not made for streams, if no handle stands for the stream, which is
+    /// retired or another thread's own default stream, and if the driver lacks `cuStreamWaitEvent`. A stream that
     /// captures is refused with [`ErrorKind::NotPermittedInCapture`]: the wait would become part of
     /// the graph.
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
-        self.order_number(stream, CuEvent(event.0 as usize))
+        self.order_number(stream, DeviceEvent::of(event))
     }
 
     fn can_order(&self, _: StreamId) -> bool {

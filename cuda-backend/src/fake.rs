@@ -47,6 +47,8 @@ pub(crate) struct Plan {
 pub(crate) struct FakeEvent {
     /// The current context at the event's creation.
     pub(crate) context: CuContext,
+    /// The flags of the event's creation.
+    pub(crate) flags: CuEventFlags,
     /// The stream of the last recording, or `None` before the first recording.
     pub(crate) stream: Option<CuStream>,
     /// Whether the work before the event is complete.
@@ -469,10 +471,10 @@ extern "C" fn set_access(address: u64, _bytes: usize, first: *const CuMemAccessD
         CuResult::SUCCESS
     })
 }
-extern "C" fn event_create(event: *mut CuEvent, _flags: CuEventFlags) -> CuResult {
+extern "C" fn event_create(event: *mut CuEvent, flags: CuEventFlags) -> CuResult {
     in_context("cuEventCreate", |fake| {
         let (fresh, context) = (fake.fresh(), fake.current());
-        fake.events.insert(fresh, FakeEvent { context, stream: None, done: true, recording: 0, copies: 0 });
+        fake.events.insert(fresh, FakeEvent { context, flags, stream: None, done: true, recording: 0, copies: 0 });
         answer(event, CuEvent(fresh))
     })
 }

@@ -38,6 +38,7 @@ mod context;
 mod context_wait;
 mod copy_marks;
 mod device;
+mod device_event;
 mod events;
 mod file_copies;
 mod file_crew;

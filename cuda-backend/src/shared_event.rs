@@ -1,6 +1,7 @@
 //! Events shared by several threads. The last thread with an event gets the event back for new work.
 
-use crate::driver::types::{CuContext, CuEvent};
+use crate::device_event::DeviceEvent;
+use crate::driver::types::CuContext;
 use std::sync::Arc;
 
 /// An event of a context, shared by threads.
@@ -8,16 +9,16 @@ use std::sync::Arc;
 /// While any thread has the event, the event is neither destroyed nor recorded behind the work of another
 /// stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct SharedEvent(Arc<(CuEvent, CuContext)>);
+pub(crate) struct SharedEvent(Arc<(DeviceEvent, CuContext)>);
 
 impl SharedEvent {
     /// Shares an event of `context` known to the calling thread alone.
-    pub(crate) fn new(event: CuEvent, context: CuContext) -> Self {
+    pub(crate) fn new(event: DeviceEvent, context: CuContext) -> Self {
         Self(Arc::new((event, context)))
     }
 
     /// Returns the event.
-    pub(crate) fn event(&self) -> CuEvent {
+    pub(crate) fn event(&self) -> DeviceEvent {
         self.0.0
     }
 
@@ -27,7 +28,7 @@ impl SharedEvent {
     }
 
     /// Gives the event up. Returns the event and its context if no other thread has the event.
-    pub(crate) fn give_up(self) -> Option<(CuEvent, CuContext)> {
+    pub(crate) fn give_up(self) -> Option<(DeviceEvent, CuContext)> {
         Arc::into_inner(self.0)
     }
 }

@@ -3,14 +3,15 @@
 use crate::context::Context;
 use crate::context_wait::{keep_bytes, wait_for_context};
 use crate::device::CudaDevice;
-use crate::driver::Driver;
+use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream};
+use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuStream};
 use crate::handle::Handle;
 use crate::kept_bytes::KeptBytes;
 use crate::shared_event::SharedEvent;
+use crate::spare_events;
 use crate::streams::{Noted, Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
-use cachalot_core::{DeviceError, DeviceResult, ErrorKind, Event, StreamId, StreamOrder};
+use cachalot_core::{DeviceError, DeviceResult, ErrorKind, StreamId, StreamOrder};
 
 /// Number of retired streams examined when another stream is retired, so that the list of retired
 /// streams stays short.
@@ -70,15 +71,16 @@ impl CudaDevice {
         let mut known = self.streams.event_of_use(number, self.cu_context());
         loop {
             if let Some(event) = known {
-                let recorded = self.record_handle(event.event(), &handle);
+                let recorded = self.record_handle(event.event().handle, &handle);
                 self.spare_events.give_up(&self.context, [event]);
                 if recorded.is_err() {
                     self.spare_events.give_up(&self.context, self.streams.doubt_use(number, self.cu_context()));
                 }
                 return recorded.map(|()| number);
             }
-            let event = self.spare_events.take(&self.context)?;
-            if let Err(error) = self.record_handle(event, &handle) {
+            // A stream of this device waits for the event when an event is recorded behind the announced work.
+            let event = self.spare_events.take_for_streams(&self.context)?;
+            if let Err(error) = self.record_handle(event.handle, &handle) {
                 self.spare_events.keep(event);
                 return Err(error);
             }
@@ -226,7 +228,7 @@ impl CudaDevice {
 
     /// Orders later work on the stream with the given number behind `event`; implements
     /// [`StreamOrder::order_behind`].
-    pub(crate) fn order_number(&self, stream: StreamId, event: CuEvent) -> DeviceResult<()> {
+    pub(crate) fn order_number(&self, stream: StreamId, event: DeviceEvent) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let handle = match self.streams.hold(stream) {
             // The legacy stream stands for it in `usable`, but need not hold later work of it back.
@@ -234,9 +236,9 @@ impl CudaDevice {
             target => self.usable(stream, target)?,
         };
         let Some(handle) = handle.filter(|_| self.driver().stream_wait_event.is_some()) else {
-            return self.wait(Event(event.0 as u64));
+            return self.wait(event.number());
         };
-        self.context.check(handle.wait_for(self.driver(), event))
+        self.context.check(event.hold_back(self.driver(), &handle))
     }
 
     /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
@@ -262,9 +264,9 @@ impl CudaDevice {
             return self.context.check(handle.synchronize(self.driver()));
         }
         let event = self.spare_events.take(&self.context)?;
-        let recorded = self.record_handle(event, &handle);
+        let recorded = self.record_handle(event.handle, &handle);
         drop(handle);
-        let waited = recorded.and_then(|()| match self.wait(Event(event.0 as u64)) {
+        let waited = recorded.and_then(|()| match self.wait(event.number()) {
             // The driver's answer for an event of a capture, which has begun and ended since.
             Err(error) if error.code == CuResult::INVALID_VALUE.0 => Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
             waited => waited,
@@ -386,9 +388,9 @@ impl CudaDevice {
 
     /// Returns an event of this device recorded behind all work of a stream, or `None` if the
     /// recording failed. The context is entered.
-    fn last_event(&self, handle: &Handle<'_>) -> Option<CuEvent> {
+    fn last_event(&self, handle: &Handle<'_>) -> Option<DeviceEvent> {
         let event = self.spare_events.take(&self.context).ok()?;
-        if self.record_handle(event, handle).is_ok() {
+        if self.record_handle(event.handle, handle).is_ok() {
             return Some(event);
         }
         self.spare_events.keep(event);
@@ -399,7 +401,7 @@ impl CudaDevice {
     /// them any longer. The context is entered.
     fn sweep(&self) {
         for (number, event) in self.streams.next_ended(self.cu_context(), SWEPT_AT_ONCE) {
-            if self.is_complete(Event(event.event().0 as u64)) == Ok(true) {
+            if self.is_complete(event.event().number()) == Ok(true) {
                 self.spare_events.give_up(&self.context, self.streams.finish(number));
             }
             self.spare_events.give_up(&self.context, [event]);
@@ -412,7 +414,7 @@ impl CudaDevice {
             None => Ok(()),
             // The stream stays listed until a sweep finds the event complete.
             Some(Remaining::Event(event)) => {
-                let waited = self.wait(Event(event.event().0 as u64));
+                let waited = self.wait(event.event().number());
                 self.spare_events.give_up(&self.context, [event]);
                 waited
             }
@@ -472,18 +474,14 @@ impl CudaDevice {
     fn record_across(&self, event: CuEvent, handle: &Handle<'_>, foreign: CuContext) -> DeviceResult<()> {
         let bridge = Handle::vouched(self.bridge.get(&self.context)?);
         let foreign_context = Context::new(self.driver(), foreign);
-        let mut foreign_event = CuEvent::NULL;
-        foreign_context.call(|driver| {
-            // SAFETY: `foreign_event` outlives the call, which writes one handle to it.
-            let created = unsafe { driver.event_create(&raw mut foreign_event, CuEventFlags::DISABLE_TIMING) };
-            if created.is_success() { record_or_destroy(driver, foreign_event, handle) } else { created }
-        })?;
-        let waited = bridge.wait_for(self.driver(), foreign_event);
-        // SAFETY: takes no host pointers; the driver keeps the event's state for the queued wait.
-        let destroyed = unsafe { self.driver().event_destroy(foreign_event) };
-        self.context.check(waited)?;
+        let foreign_event = spare_events::create_for_streams(&foreign_context)?;
+        let recorded = foreign_context.call(|driver| handle.record(driver, foreign_event.handle));
+        let waited = recorded.and_then(|()| self.context.check(foreign_event.hold_back(self.driver(), &bridge)));
+        // The driver keeps the event's state for the queued wait.
+        let destroyed = spare_events::destroy(&foreign_context, foreign_event);
+        waited?;
         self.context.check(bridge.record(self.driver(), event))?;
-        self.context.check(destroyed)
+        destroyed
     }
 
     /// Records `event` behind all events of `others`, events of any context. The event also waits for earlier
@@ -491,7 +489,7 @@ impl CudaDevice {
     fn record_behind(&self, event: CuEvent, others: &[SharedEvent]) -> DeviceResult<()> {
         let bridge = Handle::vouched(self.bridge.get(&self.context)?);
         for other in others {
-            self.context.check(bridge.wait_for(self.driver(), other.event()))?;
+            self.context.check(other.event().hold_back(self.driver(), &bridge))?;
         }
         self.context.check(bridge.record(self.driver(), event))
     }
@@ -502,7 +500,7 @@ impl CudaDevice {
         let _scope = self.context.enter()?;
         let mut result = Ok(());
         for (number, event) in self.streams.next_ended(self.cu_context(), usize::MAX) {
-            result = result.and(self.wait(Event(event.event().0 as u64)));
+            result = result.and(self.wait(event.event().number()));
             self.spare_events.give_up(&self.context, self.streams.finish(number));
             self.spare_events.give_up(&self.context, [event]);
         }
@@ -515,15 +513,4 @@ impl CudaDevice {
 /// returns `INVALID_CONTEXT` for a destroyed stream.
 fn is_of_dead_handle(error: DeviceError) -> bool {
     [CuResult::INVALID_HANDLE.0, CuResult::INVALID_CONTEXT.0].contains(&error.code)
-}
-
-/// Records a new event, or destroys the event if the recording fails.
-fn record_or_destroy(driver: &Driver, event: CuEvent, handle: &Handle<'_>) -> CuResult {
-    let recorded = handle.record(driver, event);
-    if !recorded.is_success() {
-        // SAFETY: takes no host pointers; no other code has the event's handle. The first code
-        // stands.
-        let _ = unsafe { driver.event_destroy(event) };
-    }
-    recorded
 }

@@ -222,7 +222,7 @@ fn wait_stream(host: &Host, stream: StreamId, behind: StreamId) {
 
 /// Records an event on a stream.
 fn mark(host: &Host, stream: StreamId) -> Event {
-    let event = host.device().create_event().unwrap();
+    let event = host.device().create_order_event().unwrap();
     host.device().record(event, stream).unwrap();
     event
 }

@@ -12,6 +12,7 @@ use crate::device::{Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::FreeOutcome;
 use crate::page_map::HeapRef;
+use crate::streams::fences::Waiter;
 use crate::tables::OnceTable;
 use crate::tables::slot_table::NONE;
 use crate::trace::CallSite;
@@ -171,7 +172,7 @@ impl<P: Platform> Arena<P> {
         let unneeded = heap.uses().add(block, stream, captured)?;
         drop(heap);
         if let Some(fence) = unneeded {
-            self.end_fence(fence);
+            self.end_fence(fence, Waiter::Streams);
         }
         Ok(())
     }

@@ -168,6 +168,11 @@ impl<T: BasicDevice> ForwardStreamOrder for T {
     }
 
     #[inline]
+    fn create_order_event(&self) -> DeviceResult<Event> {
+        BasicDevice::create_event(self)
+    }
+
+    #[inline]
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         BasicDevice::record(self, event, stream)
     }

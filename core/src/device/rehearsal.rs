@@ -154,6 +154,10 @@ impl ForwardStreamOrder for RehearsalDevice {
         Ok(Event(self.state.lock().number()))
     }
 
+    fn create_order_event(&self) -> DeviceResult<Event> {
+        ForwardStreamOrder::create_event(self)
+    }
+
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         self.state.lock().complete.remove(&event.0);
         Ok(())

@@ -19,6 +19,13 @@ device_trait! {
     /// Any error of the device.
     fn create_event(&self) -> DeviceResult<Event> [CreateEvent];
 
+    /// Creates an event for [`order_behind`](Self::order_behind), else as [`create_event`](Self::create_event) does. Behind an
+    /// event of `create_event`, a stream may be ordered by a wait of the host.
+    ///
+    /// # Errors
+    /// Any error of the device.
+    fn create_order_event(&self) -> DeviceResult<Event> [CreateEvent];
+
     /// Destroys an event. Streams may still be ordered behind the event.
     ///
     /// # Errors
@@ -55,8 +62,8 @@ device_trait! {
     /// Makes the work queued on `stream` from now on wait for `event`, which is recorded.
     /// The event may be recorded again or destroyed right afterwards.
     ///
-    /// Does not block the calling thread where the device can order streams. Elsewhere the call blocks
-    /// until the event is complete.
+    /// Does not block the calling thread where the device can order streams, and the event is made for it
+    /// ([`create_order_event`](Self::create_order_event)). Elsewhere the call may block until the event is complete.
     ///
     /// # Errors
     /// Any error of the device. The order then does not count as established.

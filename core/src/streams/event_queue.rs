@@ -14,7 +14,7 @@
 //! is marked busy instead, and an event that is being recorded is noted in its queue.
 
 use crate::device::Event;
-use crate::streams::fences::{Fence, IdleEvents};
+use crate::streams::fences::{Fence, IdleEvents, Waiter};
 use crate::sync::impl_empty;
 use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage, Table};
@@ -113,13 +113,23 @@ pub(crate) struct EventQueues<S: Storage> {
     waits: SlotTable<QueuedBlock, S>,
     /// The queues, in use or vacant.
     queues: S::Table<StreamQueue>,
-    /// The events of the group's streams. Those of the queues are on loan.
-    pub events: IdleEvents<S>,
+    /// The events of the group's streams for blocks. Those of the queues are on loan.
+    events: IdleEvents<S>,
+    /// The events of the group's streams behind which streams are ordered.
+    orders: IdleEvents<S>,
 }
 
-impl_empty! { [S: Storage] EventQueues<S> { waits, queues, events } }
+impl_empty! { [S: Storage] EventQueues<S> { waits, queues, events, orders } }
 
 impl<S: Storage> EventQueues<S> {
+    /// Returns the events for a waiter.
+    pub(crate) fn events_for(&mut self, waiter: Waiter) -> &mut IdleEvents<S> {
+        match waiter {
+            Waiter::Blocks => &mut self.events,
+            Waiter::Streams => &mut self.orders,
+        }
+    }
+
     /// Makes room for a further block of a stream; `known` is the stream's queue, if blocks wait for the stream.
     ///
     /// # Errors
@@ -457,7 +467,7 @@ mod tests {
 
     /// Lends an event of the queues, for a fence.
     fn fence(queues: &mut Queues, stream: StreamId) -> Fence {
-        let (number, event) = queues.events.lend().unwrap();
+        let (number, event) = queues.events_for(Waiter::Blocks).lend().unwrap();
         Fence { stream, number, event: event.unwrap_or(Event(number)) }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A *fence* is an event recorded behind the work that a stream had then. Creating an event is a call to the device,
 //! so an event is created once and recorded again and again: a fence has its event on loan from the idle events of the
-//! stream's group, and the event becomes idle when the fence is over.
+//! stream's group, and the event becomes idle when the fence is over. Fences for blocks and fences for streams have idle events
+//! of their own: a device may make events of two kinds for them.
 //!
 //! ```text
 //!            lend                     end
@@ -25,6 +26,15 @@ pub(crate) struct Fence {
     pub number: u64,
     /// The event.
     pub event: Event,
+}
+
+/// What waits for a fence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waiter {
+    /// Blocks in a queue: the host asks after the fence. Some devices and policies order streams behind it, too.
+    Blocks,
+    /// Later work of streams.
+    Streams,
 }
 
 /// The events of a group of streams that are recorded again.

@@ -4,7 +4,7 @@
 use super::loom::explore;
 use crate::device::Event;
 use crate::streams::event_queue::EventQueues;
-use crate::streams::fences::Fence;
+use crate::streams::fences::{Fence, Waiter};
 use crate::tables::Growable;
 use crate::units::StreamId;
 use loom::sync::{Arc, Mutex};
@@ -60,7 +60,7 @@ impl Device {
             return;
         }
         // `fences::record`.
-        let (number, idle) = self.queues.lock().unwrap().events.lend().unwrap();
+        let (number, idle) = self.queues.lock().unwrap().events_for(Waiter::Blocks).lend().unwrap();
         let event = {
             let mut stream = self.stream.lock().unwrap();
             let submitted = stream.submitted;

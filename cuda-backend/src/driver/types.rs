@@ -226,6 +226,8 @@ constants! {
         BLOCKING_SYNC = 1, "CU_EVENT_BLOCKING_SYNC";
         /// Records no time. Used by this crate, since such events are several times cheaper.
         DISABLE_TIMING = 2, "CU_EVENT_DISABLE_TIMING";
+        /// Can be opened by other processes. Only together with `DISABLE_TIMING`.
+        INTERPROCESS = 4, "CU_EVENT_INTERPROCESS";
     }
     /// Behaviour of a stream (`CUstream_flags`).
     CuStreamFlags(u32) {

@@ -157,8 +157,8 @@ fn other_streams_of_host_memory_are_those_of_the_gpu() {
     let created = asking.cuda().stream_id(STREAM).expect("a number");
     assert_eq!((asking.reports_end(created), asking.reports_end(StreamId::DEFAULT)), (false, true));
     let host = host();
-    let event = host.create_event().expect("an event");
-    let stream = |event: Event| fake::with(|fake| fake.events[&(event.0 as usize)].stream);
+    let event = host.create_order_event().expect("an event");
+    let stream = |event: Event| fake::with(|fake| fake.events[&CudaDevice::cu_event(event).0].stream);
     assert_eq!(host.record(event, id(STREAM)), Ok(()));
     assert_eq!(stream(event), Some(STREAM));
     let other = CuStream(STREAM.0 + 0x100);

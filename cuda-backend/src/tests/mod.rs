@@ -53,6 +53,8 @@ struct Prepared {
     segment: DevicePtr,
     /// A recorded event.
     event: Event,
+    /// A recorded event for streams.
+    order: Event,
     /// An event to destroy.
     other_event: Event,
     /// A retired stream with incomplete work, and with an event behind the work.
@@ -68,6 +70,8 @@ impl Prepared {
     fn new(device: &CudaDevice) -> Self {
         let event = device.create_event().expect("an event");
         device.record(event, StreamId::DEFAULT).expect("recorded");
+        let order = device.create_order_event().expect("an event");
+        device.record(order, StreamId::DEFAULT).expect("recorded");
         let retired = CuStream(STREAM.0 + 0x100);
         let retired = device.stream_destroyed(retired).expect("retired");
         let handle = CuStream(STREAM.0 + 0x200);
@@ -77,6 +81,7 @@ impl Prepared {
         Self {
             segment: device.obtain(2 << 20).expect("memory"),
             event,
+            order,
             other_event: device.create_event().expect("an event"),
             retired,
             reused,
@@ -96,6 +101,7 @@ const OPERATIONS: &[Operation] = &[
     ("release", |device, on| device.release(on.segment, 2 << 20)),
     ("memory_info", |device, _| device.memory_info().map(drop)),
     ("create_event", |device, _| device.create_event().map(drop)),
+    ("create_order_event", |device, _| device.create_order_event().map(drop)),
     ("destroy_event", |device, on| device.destroy_event(on.other_event)),
     ("record", |device, on| device.record(on.event, id(STREAM))),
     ("record default", |device, on| device.record(on.event, StreamId::DEFAULT)),
@@ -104,9 +110,10 @@ const OPERATIONS: &[Operation] = &[
     ("record reused", |device, on| device.record(on.event, on.reused)),
     ("is_complete", |device, on| device.is_complete(on.event).map(drop)),
     ("wait", |device, on| device.wait(on.event)),
-    ("order_behind", |device, on| device.order_behind(id(STREAM), on.event)),
-    ("order_behind foreign", |device, on| device.order_behind(id(FOREIGN_STREAM), on.event)),
-    ("order_behind retired", |device, on| device.order_behind(on.retired, on.event)),
+    ("order_behind for the host", |device, on| device.order_behind(id(STREAM), on.event)),
+    ("order_behind", |device, on| device.order_behind(id(STREAM), on.order)),
+    ("order_behind foreign", |device, on| device.order_behind(id(FOREIGN_STREAM), on.order)),
+    ("order_behind retired", |device, on| device.order_behind(on.retired, on.order)),
     ("synchronize default", |device, _| device.synchronize(StreamId::DEFAULT)),
     ("synchronize", |device, _| device.synchronize(id(STREAM))),
     ("synchronize retired", |device, on| device.synchronize(on.retired)),

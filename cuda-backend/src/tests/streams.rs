@@ -1,8 +1,9 @@
 //! Identity of streams: reused handles, default streams, streams of other devices.
 
 use super::*;
+use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent};
+use crate::driver::types::{CuCaptureStatus, CuContext, CuEventFlags};
 use crate::fake::{Plan, When};
 use crate::handle::Handle;
 use crate::shared_event::SharedEvent;
@@ -85,14 +86,14 @@ fn order(device: &CudaDevice, stream: StreamId, event: Event) -> (Vec<&'static s
     fake::with(|fake| fake.waits.clear());
     let made = calls(|| device.order_behind(stream, event).expect("ordered"));
     let waits = fake::with(|fake| core::mem::take(&mut fake.waits));
-    assert!(waits.iter().all(|(_, awaited)| awaited.0 as u64 == event.0), "{waits:?}");
+    assert!(waits.iter().all(|(_, awaited)| *awaited == CudaDevice::cu_event(event)), "{waits:?}");
     (made, waits.into_iter().map(|(stream, _)| stream).collect())
 }
 
 #[test]
 fn a_stream_is_ordered_behind_an_event_without_a_wait_on_the_host() {
     let device = device();
-    let event = device.create_event().expect("an event");
+    let event = device.create_order_event().expect("an event");
     device.record(event, id(STREAM)).expect("recorded");
     let own = device.stream_id(CuStream::PER_THREAD).expect("a number");
     let streams = [
@@ -108,9 +109,33 @@ fn a_stream_is_ordered_behind_an_event_without_a_wait_on_the_host() {
 }
 
 #[test]
-fn a_stream_without_a_handle_is_ordered_by_a_wait_on_the_host() {
+fn the_host_waits_where_a_stream_could_miss_an_event() {
     let device = device();
     let event = device.create_event().expect("an event");
+    device.record(event, id(STREAM)).expect("recorded");
+    let (made, waits) = order(&device, id(STREAM), event);
+    assert!(waits.is_empty() && made.contains(&"cuEventSynchronize"), "{made:?}, {waits:?}");
+    // For a stream the event is made for other processes, too. A driver that makes no more of them makes one for the host.
+    let flags = |event: Event| fake::with(|fake| fake.events[&CudaDevice::cu_event(event).0].flags);
+    let for_streams = device.create_order_event().expect("an event");
+    assert_eq!([flags(event), flags(for_streams)], [CuEventFlags(2), CuEventFlags(6)]);
+    let (code, when) = (CuResult::OUT_OF_MEMORY, When::Before);
+    fake::with(|fake| {
+        fake.plan = Some(Plan { function: Some("cuEventCreate"), skip: 0, code, when, permanent: false });
+    });
+    let for_host = device.create_order_event().expect("an event of the other kind");
+    assert_eq!(flags(for_host), CuEventFlags(2));
+    device.record(for_host, id(STREAM)).expect("recorded");
+    assert!(order(&device, id(FOREIGN_STREAM), for_host).1.is_empty());
+    for event in [event, for_streams, for_host] {
+        device.destroy_event(event).expect("destroyed");
+    }
+}
+
+#[test]
+fn a_stream_without_a_handle_is_ordered_by_a_wait_on_the_host() {
+    let device = device();
+    let event = device.create_order_event().expect("an event");
     device.record(event, id(STREAM)).expect("recorded");
     let ask = || device.streams().number(CuStream::PER_THREAD).expect("a number");
     let other = std::thread::scope(|scope| scope.spawn(ask).join().expect("no panic"));
@@ -128,7 +153,7 @@ fn a_driver_that_cannot_order_streams_is_waited_for() {
     let driver = fake::load(&table).expect("the fake starts");
     let _ = fake::driver();
     let device = CudaDevice::open(driver, 0).expect("the fake has a device");
-    let event = device.create_event().expect("an event");
+    let event = device.create_order_event().expect("an event");
     device.record(event, id(STREAM)).expect("recorded");
     let (made, _) = order(&device, id(STREAM), event);
     assert!(made.contains(&"cuEventSynchronize"), "{made:?}");
@@ -137,7 +162,7 @@ fn a_driver_that_cannot_order_streams_is_waited_for() {
 #[test]
 fn a_capturing_stream_is_never_made_to_wait() {
     let device = device();
-    let event = device.create_event().expect("an event");
+    let event = device.create_order_event().expect("an event");
     device.record(event, StreamId::DEFAULT).expect("recorded");
     for capturing in
         [(CuResult::SUCCESS, CuCaptureStatus::ACTIVE), (CuResult::STREAM_CAPTURE_IMPLICIT, CuCaptureStatus::NONE)]
@@ -379,10 +404,10 @@ fn work_announced_to_two_devices_is_waited_for_as_a_whole() {
     let device = asking();
     let number = device.stream_id(STREAM).expect("a number");
     let events = [CuContext(0x10), device.cu_context()].map(|context| {
-        let event = CuEvent(device.create_event().expect("an event").0 as usize);
+        let event = DeviceEvent::of(device.create_order_event().expect("an event"));
         let noted = device.streams().note_use(number, SharedEvent::new(event, context));
         assert_eq!(noted, Noted::Kept(Vec::new()));
-        event
+        event.handle
     });
     let event = device.create_event().expect("an event");
     fake::with(|fake| fake.waits.clear());
@@ -396,8 +421,9 @@ fn work_announced_to_two_devices_is_waited_for_as_a_whole() {
 fn the_event_that_was_kept_first_stays_and_is_recorded_again() {
     let device = asking();
     let number = device.stream_id(STREAM).expect("a number");
-    let [first, second] = [0x51, 0x52].map(|event| SharedEvent::new(CuEvent(event), device.cu_context()));
-    let elsewhere = SharedEvent::new(CuEvent(0x53), CuContext(0x10));
+    let [first, second] =
+        [0x51, 0x52].map(|event| SharedEvent::new(DeviceEvent::of(Event(event)), device.cu_context()));
+    let elsewhere = SharedEvent::new(DeviceEvent::of(Event(0x53)), CuContext(0x10));
     let streams = device.streams();
     assert_eq!(streams.note_use(number, first.clone()), Noted::Kept(Vec::new()));
     // Recorded at the same time, and possibly before work that the first event is behind.
@@ -410,7 +436,7 @@ fn the_event_that_was_kept_first_stays_and_is_recorded_again() {
     let later = StreamId(number.0 + (1 << 48));
     assert_eq!(streams.event_of_use(later, device.cu_context()), None);
     let Noted::Kept(mut earlier) = streams.note_use(later, second.clone()) else { panic!("another stream") };
-    earlier.sort_by_key(SharedEvent::event);
+    earlier.sort_by_key(|event| event.event().handle);
     assert_eq!(earlier, [first, elsewhere]);
     assert_eq!((streams.announced(number), streams.announced(later)), (Vec::new(), vec![second]));
 }
@@ -447,7 +473,7 @@ fn an_event_that_a_thread_waits_for_is_recorded_for_no_other_stream() {
     let made = calls(|| assert!(device.stream_destroyed(CuStream(STREAM.0 + 0x100)).is_ok()));
     assert!(made.contains(&"cuEventCreate"), "{made:?}");
     assert_eq!(device.streams().remaining(gone), None, "complete");
-    assert_eq!(fake::with(|fake| fake.events[&held.event().0].stream), Some(STREAM));
+    assert_eq!(fake::with(|fake| fake.events[&held.event().handle.0].stream), Some(STREAM));
 }
 
 #[test]

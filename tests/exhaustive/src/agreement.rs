@@ -59,7 +59,7 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
             if !block.is_captured && world.capture.is_none() {
                 // The program orders its streams on the device of the model, too.
                 let device = &model.device;
-                let event = device.create_event()?;
+                let event = device.create_order_event()?;
                 device.record(event, stream(block.stream)).and_then(|()| device.order_behind(other, event))?;
                 device.destroy_event(event)?;
                 work(model, 1 - block.stream, block.ptr, block.bytes)?;

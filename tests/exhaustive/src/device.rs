@@ -295,6 +295,12 @@ impl ForwardStreamOrder for Device {
         Ok(event)
     }
 
+    fn create_order_event(&self) -> DeviceResult<Event> {
+        let event = self.inner.create_order_event()?;
+        self.books().events.insert(event.0, None);
+        Ok(event)
+    }
+
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         self.inner.destroy_event(event)?;
         let mut books = self.books();

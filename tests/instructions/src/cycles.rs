@@ -75,6 +75,10 @@ impl ForwardStreamOrder for Idle {
         Ok(Event(self.count()))
     }
 
+    fn create_order_event(&self) -> DeviceResult<Event> {
+        Ok(Event(self.count()))
+    }
+
     fn destroy_event(&self, _: Event) -> DeviceResult<()> {
         Ok(())
     }

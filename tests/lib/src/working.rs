@@ -91,7 +91,7 @@ impl Working {
             return Ok(None);
         };
         let device = self.host.device();
-        let Ok(event) = device.create_event() else { return Ok(None) };
+        let Ok(event) = device.create_order_event() else { return Ok(None) };
         let ordered = device.record(event, held.stream).and_then(|()| device.order_behind(stream, event));
         if ordered.and(device.destroy_event(event)).is_err() {
             return Ok(None);

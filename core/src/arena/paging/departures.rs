@@ -14,7 +14,7 @@ use crate::arena::{Arena, Platform};
 use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
 use crate::pages::departures::{Departing, Departure};
-use crate::streams::fences::Fence;
+use crate::streams::fences::{Fence, Waiter};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Lazy};
 use crate::units::StreamId;
@@ -26,7 +26,7 @@ impl<P: Platform> Arena<P> {
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device.
     pub(in crate::arena) fn begin_departure(&self, stream: Option<StreamId>, what: Departing) -> Result<u32, Error> {
-        let fence = stream.map(|stream| self.record_fence(stream, P::Device::record)).transpose()?;
+        let fence = stream.map(|stream| self.record_fence(stream, Waiter::Streams)).transpose()?;
         let departure = self.paging.pool.lock().departures.add(fence, what);
         departure.map_err(|CapacityError| {
             self.end_departure(fence);
@@ -43,7 +43,7 @@ impl<P: Platform> Arena<P> {
     /// Ends the fence of a departure that is over. May be called with the lock of the ranges held.
     pub(in crate::arena) fn end_departure(&self, over: Option<Fence>) {
         if let Some(fence) = over {
-            self.end_fence(fence);
+            self.end_fence(fence, Waiter::Streams);
         }
     }
 

@@ -32,6 +32,7 @@ use crate::heap::Heap;
 use crate::heap::block::FRONTIER_BIT;
 use crate::heap::uses::Events;
 use crate::stats;
+use crate::streams::fences::Waiter;
 use crate::streams::groups::GroupSet;
 use crate::streams::kept::Captured;
 use crate::tables::CapacityError;
@@ -265,14 +266,14 @@ impl<P: Platform> Arena<P> {
 
     /// Records a fence behind the announced work of `stream`, and queues a block with the fence.
     fn record_wait(&self, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
-        let fence = self.record_fence(stream, P::Device::record_announced)?;
+        let fence = self.record_fence(stream, Waiter::Blocks)?;
         let group = self.waits.queues.of(stream);
         let mut order = self.waits.queues.lock(group);
         let queued = order.push(fence, slot, block);
         self.flags.follow(group, &order);
         drop(order);
         queued.map_err(|CapacityError| {
-            self.end_fence(fence);
+            self.end_fence(fence, Waiter::Blocks);
             Error::TableFull("events")
         })
     }

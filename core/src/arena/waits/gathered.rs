@@ -27,6 +27,7 @@ use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::streams::event_queue::{DueRecording, GATHER};
+use crate::streams::fences::Waiter;
 use crate::streams::groups::GroupSet;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
@@ -216,7 +217,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if answer == Ok(Some(true)) {
             return Ok(self.finish_question(group, queue, Some(true)));
         }
-        let recorded = answer.map_err(Error::from).and_then(|_| self.record_fence(stream, P::Device::record_announced));
+        let recorded = answer.map_err(Error::from).and_then(|_| self.record_fence(stream, Waiter::Blocks));
         let mut order = self.waits.queues.lock(group);
         order.finish_recording(queue, recorded.as_ref().ok().copied());
         if answer == Ok(Some(false)) {

@@ -22,7 +22,7 @@ use crate::arena::{OnDevice, Platform, flags};
 use crate::device::{DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
-use crate::streams::fences::Fence;
+use crate::streams::fences::{Fence, Waiter};
 use crate::streams::kept::{KeptBlock, Until, UseFence};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
@@ -43,7 +43,7 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(());
         }
         let permission = self.driver.may_record(&self.flags);
-        let fence = match permission.map(|_permission| self.record_fence(stream, P::Device::record)) {
+        let fence = match permission.map(|_permission| self.record_fence(stream, Waiter::Streams)) {
             Some(Ok(fence)) => fence,
             None => return self.record_stream(slot, ptr, stream),
             // The program captures without `begin_capture`.
@@ -58,7 +58,7 @@ impl<P: Platform> OnDevice<'_, P> {
         drop(heap);
         let unneeded = noted.as_ref().map_or(Some(fence), |earlier| *earlier);
         if let Some(fence) = unneeded {
-            self.end_fence(fence);
+            self.end_fence(fence, Waiter::Streams);
         }
         noted.map(|_earlier| ())
     }
@@ -68,7 +68,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let mut next = self.heaps.lock(slot).blocks[block].uses;
         while next != NONE {
             let ended = self.heaps.lock(slot).uses().take_fences(&mut next);
-            ended.into_iter().for_each(|fence| self.end_fence(fence));
+            ended.into_iter().for_each(|fence| self.end_fence(fence, Waiter::Streams));
         }
     }
 

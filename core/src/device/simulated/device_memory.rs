@@ -86,9 +86,16 @@ impl StreamOrder for SimulatedDevice {
         Ok(Event(event))
     }
 
+    fn create_order_event(&self) -> DeviceResult<Event> {
+        let event = self.create_event()?;
+        self.0.lock().events_for_streams.insert(event.0);
+        Ok(event)
+    }
+
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.enter(Call::DestroyEvent, 0)?;
+        state.events_for_streams.remove(&event.0);
         state.events.remove(&event.0).map(|_| ()).ok_or(INVALID)
     }
 
@@ -122,6 +129,9 @@ impl StreamOrder for SimulatedDevice {
         let mut state = self.0.lock();
         state.streams.assert_there(stream);
         state.enter(Call::OrderBehind, 0)?;
+        // On a device of the driver, the host would wait.
+        let waits = state.events.contains_key(&event.0) && !state.events_for_streams.contains(&event.0);
+        assert!(!waits, "{stream:?} is ordered behind an event that was not made for it");
         match state.events.get(&event.0).copied() {
             None => Err(INVALID),
             Some(None) => Ok(()),

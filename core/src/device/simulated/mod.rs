@@ -102,6 +102,8 @@ struct DeviceState {
     handles: u64,
     /// Event → its place, once recorded.
     events: BTreeMap<u64, Option<StreamPoint>>,
+    /// The events made for streams.
+    events_for_streams: BTreeSet<u64>,
     /// The number of the latest event.
     events_made: u64,
     /// The streams used so far.

@@ -152,6 +152,15 @@ fn contents_are_kept_of_whole_mappings_and_within_the_room_of_the_host() {
 }
 
 #[test]
+#[should_panic(expected = "behind an event that was not made for it")]
+fn a_stream_is_ordered_behind_events_made_for_streams() {
+    let device = SimulatedDevice::new(GRANULE);
+    let [for_streams, for_host] = [device.create_order_event().unwrap(), device.create_event().unwrap()];
+    device.order_behind(StreamId(1), for_streams).unwrap();
+    let _ = device.order_behind(StreamId(1), for_host);
+}
+
+#[test]
 fn a_segment_goes_after_the_work_that_uses_it_and_its_bytes_are_its_addresses() {
     let device = SimulatedDevice::new(16 * GRANULE);
     let [first, second] = [(); 2].map(|()| device.obtain(GRANULE).unwrap());
@@ -161,7 +170,7 @@ fn a_segment_goes_after_the_work_that_uses_it_and_its_bytes_are_its_addresses() 
     );
     let events = [StreamId(1), StreamId(2)].map(|stream| {
         device.launch(stream, if stream.0 == 1 { first } else { second }, GRANULE).unwrap();
-        let event = device.create_event().unwrap();
+        let event = device.create_order_event().unwrap();
         device.record(event, stream).unwrap();
         event
     });

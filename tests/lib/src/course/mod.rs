@@ -377,7 +377,7 @@ impl Course {
             return;
         }
         let device = self.device();
-        let Ok(event) = device.create_event() else { return };
+        let Ok(event) = device.create_order_event() else { return };
         let ordered = device.record(event, stream).and_then(|()| device.order_behind(other, event));
         if ordered.and(device.destroy_event(event)).is_err() {
             return;

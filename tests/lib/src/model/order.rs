@@ -146,7 +146,7 @@ impl Model {
         let streams = self.needed(addr);
         self.begin_waits(addr, &streams);
         for &stream in &streams {
-            let event = self.device.create_event()?;
+            let event = self.device.create_order_event()?;
             if let Err(error) = self.device.record(event, stream) {
                 self.cancel(addr);
                 self.end_waits(addr, streams.len());
@@ -224,7 +224,7 @@ impl Model {
             return Ok(false);
         }
         let is_first = self.queues[queue].first().is_none();
-        let event = self.device.create_event()?;
+        let event = self.device.create_order_event()?;
         self.device.record(event, stream)?;
         if let Some(last) = self.queues[queue].waits.back_mut() {
             last.0 = Some(event);
