@@ -2,7 +2,7 @@
 //! make.
 
 use cachalot_core::{DeviceIndex, DevicePtr, DeviceResult, Event, Segments, StreamId, StreamOrder};
-use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
+use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
 use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use cachalot_kernels::{Evidence, Findings, KernelError, Kernels, Region};
 use parking_lot::Mutex;
@@ -148,6 +148,12 @@ impl Device {
         spare.map_or_else(|| self.cuda.create_event(), Ok)
     }
 
+    /// Creates an event behind which streams are ordered. The driver may lose a stream's wait for an event of
+    /// [`take_event`](Self::take_event) while another thread launches a graph. An order event cannot be captured.
+    pub(crate) fn make_order_event(&self) -> DeviceResult<Event> {
+        self.cuda.create_order_event()
+    }
+
     /// Returns an event to the spare events. Waits queued earlier keep referring to the earlier
     /// recording.
     pub(crate) fn return_event(&self, event: Event) {
@@ -158,7 +164,7 @@ impl Device {
     pub(crate) fn record(&self, event: Event, handle: CuStream) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
             // SAFETY: takes no host pointers; both handles are live.
-            unsafe { driver.event_record(CuEvent(event.0 as usize), handle) }
+            unsafe { driver.event_record(CudaDevice::cu_event(event), handle) }
         })
     }
 
@@ -166,7 +172,7 @@ impl Device {
     pub(crate) fn wait_for(&self, handle: CuStream, event: Event) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
             // SAFETY: takes no host pointers; both handles are live.
-            unsafe { driver.stream_wait_event(handle, CuEvent(event.0 as usize), 0) }
+            unsafe { driver.stream_wait_event(handle, CudaDevice::cu_event(event), 0) }
         })
     }
 

@@ -118,7 +118,7 @@ impl Worker {
                 let checker = Checker::new(device, part(memory, lane as u64 * each, each), options.batch, reader)?;
                 places.push(Place { device: at, lane, checker, fresh: Vec::new(), filled: Vec::new() });
             }
-            order.push(device.take_event()?);
+            order.push(device.make_order_event()?);
             let results = part(memory, device.lanes.len() as u64 * each, each);
             sites.push(Site::new(device, results, reader)?);
         }
