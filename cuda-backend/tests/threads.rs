@@ -105,7 +105,7 @@ fn streams_end_while_other_threads_use_their_numbers() {
     let published = Mutex::new(device.stream_id(first).expect("a number"));
     let call = || {
         let number = *published.lock().expect("no panic");
-        let event = device.create_event().expect("an event");
+        let event = device.create_order_event().expect("an event");
         device.record(event, number).expect("recorded");
         device.wait(event).expect("waited");
         device.order_behind(number, event).expect("ordered");

@@ -1,12 +1,11 @@
-// Asks a driver whether a wait of a stream for an event holds while another thread launches graphs on the stream of the event.
+// Asks a driver whether a wait of a stream for an event holds while another thread launches graphs.
 //
 //   nvcc -std=c++17 -O2 -arch=native -o graph_order stress/gpu/graph_order.cu -lcuda && ./graph_order SECONDS
 //
-// A thread moves blocks between streams: an event is recorded on the stream that wrote a block last, the next stream waits for the
-// event, checks the block, and writes it anew. A check that finds another generation than the last ran before a write that it
-// waits for. Beside it, a second thread launches a graph of one empty kernel. Each row of the first table is SECONDS of one kind of
-// event, of one kind of wait, and of one place of the launches. The second table has the time of the calls with an event. The exit
-// status is 1 if a check ran too early.
+// A thread moves blocks between streams: it records an event on the stream that wrote the blocks last, makes the next stream wait
+// for the event, checks the blocks there, and writes them anew. A check that finds an earlier generation ran before a write that it
+// waits for. Beside it, a second thread launches a graph of one kernel. Each row of the table is SECONDS of one kind of event, of one
+// kind of wait, and of one place of the launches. The exit status is 1 if a check ran too early.
 #include <cuda.h>
 
 #include <algorithm>
@@ -14,8 +13,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <random>
+#include <shared_mutex>
 #include <thread>
 #include <vector>
 
@@ -28,12 +27,17 @@ static void succeed(CUresult code, const char *what) {
 }
 #define TRY(call) succeed((call), #call)
 
-constexpr int STREAMS = 8, BLOCKS = 256, THREADS = 256;
-constexpr unsigned WORDS = 1 << 12;
-// Visits on the way to the device at most.
-constexpr int DEPTH = 64;
-// Some writes take this long, so that the stream of a check has to wait for them.
-constexpr unsigned LONG_WRITE_US = 40;
+// Streams, blocks, and blocks of a visit at most.
+constexpr unsigned STREAMS = 8, BLOCKS = 512, BATCH = 32;
+// Visits that the host is ahead of the device at most.
+constexpr size_t AHEAD = 64;
+constexpr unsigned GROUPS = 16, THREADS = 256;
+
+// A block, and what it contains.
+struct Row {
+  unsigned *at;
+  unsigned words, generation, number;
+};
 
 __device__ unsigned long long time_ns() {
   unsigned long long now;
@@ -41,31 +45,48 @@ __device__ unsigned long long time_ns() {
   return now;
 }
 
-__global__ void write_block(unsigned *at, unsigned generation, unsigned us) {
-  for (const unsigned long long begin = time_ns(); time_ns() - begin < us * 1000ull;) {}
-  for (unsigned i = threadIdx.x; i < WORDS; i += THREADS) at[i] = generation;
+__device__ unsigned pattern(const Row &row, unsigned word) {
+  return row.number * 0x9e3779b9u ^ row.generation * 0x85ebca6bu ^ word * 0xc2b2ae35u;
 }
 
-__global__ void check_block(const unsigned *at, unsigned generation, unsigned long long *early) {
+__global__ void hold(unsigned us) {
+  const unsigned long long begin = time_ns();
+  do __nanosleep(500);
+  while (time_ns() - begin < us * 1000ull);
+}
+
+__global__ void write_blocks(const Row *rows, unsigned count) {
+  for (unsigned i = blockIdx.x; i < count; i += gridDim.x)
+    for (unsigned word = threadIdx.x; word < rows[i].words; word += blockDim.x) rows[i].at[word] = pattern(rows[i], word);
+}
+
+// Counts the visit at `early` if a block differs, once, and not at all after a later visit.
+__global__ void check_blocks(const Row *rows, unsigned count, unsigned visit, unsigned *last_early, unsigned long long *early) {
   __shared__ unsigned differs;
   if (threadIdx.x == 0) differs = 0;
   __syncthreads();
-  for (unsigned i = threadIdx.x; i < WORDS; i += THREADS)
-    if (at[i] != generation) differs = 1;
+  for (unsigned i = blockIdx.x; i < count; i += gridDim.x)
+    for (unsigned word = threadIdx.x; word < rows[i].words; word += blockDim.x)
+      if (rows[i].at[word] != pattern(rows[i], word)) differs = 1;
   __syncthreads();
-  if (threadIdx.x == 0 && differs) atomicAdd(early, 1ull);
+  if (threadIdx.x == 0 && differs && atomicMax(last_early, visit) < visit) atomicAdd(early, 1ull);
 }
 
-__global__ void nothing() {}
+// Who waits for the event, and how.
+enum class Wait { OfStream, OfHost, OfHostForContext };
 
 // Where the second thread launches its graph.
-enum class Launches { None, OnTheStreams, OnItsOwnStream, BetweenRecords };
+enum class Launches { None, OnTheStreams, OnItsOwnStream, NotDuringARecord };
 
-// Who waits for the event.
-enum class Waiter { Stream, Host };
+struct Case {
+  const char *event, *wait_name, *place;
+  unsigned flags;
+  Wait wait;
+  Launches launches;
+};
 
 struct Result {
-  unsigned long long visits = 0, graphs = 0, early = 0;
+  unsigned long long visits = 0, launches = 0, early = 0;
 };
 
 static CUstream make_stream() {
@@ -80,12 +101,20 @@ static CUevent make_event(unsigned flags) {
   return event;
 }
 
+template <typename T>
+static T *make_memory(size_t count) {
+  CUdeviceptr address;
+  TRY(cuMemAlloc(&address, count * sizeof(T)));
+  TRY(cuMemsetD8(address, 0, count * sizeof(T)));
+  return reinterpret_cast<T *>(address);
+}
+
 static CUgraphExec make_graph() {
   CUstream stream = make_stream();
   CUgraph graph;
   CUgraphExec ready;
   TRY(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-  nothing<<<1, 1, 0, stream>>>();
+  hold<<<1, 1, 0, stream>>>(1);
   TRY(cuStreamEndCapture(stream, &graph));
   TRY(cuGraphInstantiate(&ready, graph, 0));
   TRY(cuGraphDestroy(graph));
@@ -93,117 +122,115 @@ static CUgraphExec make_graph() {
   return ready;
 }
 
-// Launches a graph until `ends`. With `record`, never while the lock is held.
-static unsigned long long launch(const std::vector<CUstream> &streams, std::mutex *record, const std::atomic<bool> &ends) {
+// The state of a case.
+struct Run {
+  Case of;
+  CUcontext context;
+  double seconds;
+  std::vector<CUstream> streams;
+  std::atomic<bool> ends{false};
+  // Held by a launch alone, and shared by records, in the case of `NotDuringARecord`.
+  std::shared_mutex launching;
+  Result result;
+
+  bool is_apart() const { return of.launches == Launches::NotDuringARecord; }
+  void launch(CUgraphExec graph);
+  void visit();
+};
+
+// Launches a graph until the run ends.
+void Run::launch(CUgraphExec graph) {
+  TRY(cuCtxSetCurrent(context));
   std::mt19937 random(2);
-  CUgraphExec graph = make_graph();
-  unsigned long long graphs = 0;
+  CUstream own = make_stream();
   while (!ends) {
-    CUstream stream = streams[random() % streams.size()];
-    for (int i = 0; i < 20; i++, graphs++) {
-      {
-        std::unique_lock<std::mutex> alone;
-        if (record) alone = std::unique_lock<std::mutex>(*record);
-        TRY(cuGraphLaunch(graph, stream));
-      }
+    CUstream stream = of.launches == Launches::OnItsOwnStream ? own : streams[random() % STREAMS];
+    for (int i = 0; i < 20; i++, result.launches++) {
+      if (is_apart()) launching.lock();
+      TRY(cuGraphLaunch(graph, stream));
+      if (is_apart()) launching.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     TRY(cuStreamSynchronize(stream));
   }
-  TRY(cuGraphExecDestroy(graph));
-  return graphs;
+  TRY(cuStreamDestroy(own));
 }
 
-static Result measure(CUcontext context, unsigned flags, Waiter waiter, Launches launches, double seconds) {
-  std::vector<CUstream> streams(STREAMS), own{make_stream()};
-  for (auto &stream : streams) stream = make_stream();
-  std::vector<CUevent> pace(DEPTH);
-  for (auto &event : pace) event = make_event(CU_EVENT_DISABLE_TIMING);
-  CUevent order = make_event(flags);
-  CUdeviceptr memory, counter;
-  TRY(cuMemAlloc(&memory, sizeof(unsigned) * WORDS * BLOCKS));
-  TRY(cuMemAlloc(&counter, sizeof(Result::early)));
-  TRY(cuMemsetD32(memory, 0, size_t(WORDS) * BLOCKS));
-  TRY(cuMemsetD32(counter, 0, 2));
-  std::vector<std::vector<int>> of_stream(STREAMS);
-  std::vector<unsigned> generation(BLOCKS);
-  for (int block = 0; block < BLOCKS; block++) of_stream[block % STREAMS].push_back(block);
+// Moves blocks between the streams until the time is over.
+void Run::visit() {
+  std::mt19937 random(1);
+  CUevent order = make_event(of.flags);
+  std::vector<Row> rows(BLOCKS);
+  std::vector<std::vector<unsigned>> on(STREAMS);
+  std::vector<Row *> tables(STREAMS);
+  for (auto &table : tables) table = make_memory<Row>(BATCH);
+  auto *last_early = make_memory<unsigned>(1);
+  auto *early = make_memory<unsigned long long>(1);
+  auto put = [&](unsigned stream, const std::vector<Row> &list) {
+    TRY(cuMemcpyHtoDAsync(reinterpret_cast<CUdeviceptr>(tables[stream]), list.data(), list.size() * sizeof(Row), streams[stream]));
+  };
+  for (unsigned i = 0; i < BLOCKS; i++) {
+    const unsigned words = 128u << random() % 9;
+    rows[i] = {make_memory<unsigned>(words), words, 0, i + 1};
+    on[0].push_back(i);
+    put(0, {rows[i]});
+    write_blocks<<<GROUPS, THREADS, 0, streams[0]>>>(tables[0], 1);
+  }
   TRY(cuCtxSynchronize());
 
-  Result result;
-  std::atomic<bool> ends{false};
-  std::mutex record;
-  std::thread launcher([&] {
-    TRY(cuCtxSetCurrent(context));
-    if (launches == Launches::None) return;
-    result.graphs = launch(launches == Launches::OnItsOwnStream ? own : streams, launches == Launches::BetweenRecords ? &record : nullptr, ends);
-  });
-  std::mt19937 random(1);
+  std::vector<CUevent> pace(AHEAD);
+  for (auto &event : pace) event = make_event(CU_EVENT_DISABLE_TIMING);
+  // Captured here: an event of the whole context would break a capture beside it.
+  CUgraphExec graph = make_graph();
+  std::thread launcher;
+  if (of.launches != Launches::None) launcher = std::thread([this, graph] { launch(graph); });
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (std::chrono::steady_clock::now() < end) {
-    const int from = random() % STREAMS, to = random() % STREAMS;
-    if (from == to || of_stream[from].empty()) continue;
-    auto &here = of_stream[from];
-    std::swap(here[random() % here.size()], here.back());
-    const int block = here.back();
-    here.pop_back();
-    {
-      std::lock_guard<std::mutex> alone(record);
-      TRY(cuEventRecord(order, streams[from]));
+    const unsigned from = random() % STREAMS, to = random() % STREAMS;
+    if (from == to || on[from].empty()) continue;
+    std::vector<unsigned> blocks(1 + random() % std::min<size_t>(BATCH, on[from].size()));
+    for (auto &block : blocks) {
+      std::swap(on[from][random() % on[from].size()], on[from].back());
+      block = on[from].back();
+      on[from].pop_back();
     }
-    if (waiter == Waiter::Stream) TRY(cuStreamWaitEvent(streams[to], order, 0));
+    if (of.wait == Wait::OfHostForContext) {
+      TRY(cuCtxRecordEvent(context, order));
+    } else {
+      if (is_apart()) launching.lock_shared();
+      TRY(cuEventRecord(order, streams[from]));
+      if (is_apart()) launching.unlock_shared();
+    }
+    if (of.wait == Wait::OfStream) TRY(cuStreamWaitEvent(streams[to], order, 0));
     else TRY(cuEventSynchronize(order));
-    auto *at = reinterpret_cast<unsigned *>(memory) + size_t(WORDS) * block;
-    check_block<<<1, THREADS, 0, streams[to]>>>(at, generation[block], reinterpret_cast<unsigned long long *>(counter));
-    write_block<<<1, THREADS, 0, streams[to]>>>(at, ++generation[block], random() % 8 ? 0 : 1 + random() % LONG_WRITE_US);
-    of_stream[to].push_back(block);
-    CUevent paced = pace[result.visits++ % DEPTH];
+    if (random() % 8 == 0) hold<<<1, 1, 0, streams[to]>>>(1 + random() % 40);
+    std::vector<Row> list;
+    for (unsigned block : blocks) list.push_back(rows[block]);
+    put(to, list);
+    check_blocks<<<GROUPS, THREADS, 0, streams[to]>>>(tables[to], list.size(), ++result.visits, last_early, early);
+    list.clear();
+    for (unsigned block : blocks) {
+      rows[block].generation++;
+      list.push_back(rows[block]);
+      on[to].push_back(block);
+    }
+    put(to, list);
+    write_blocks<<<GROUPS, THREADS, 0, streams[to]>>>(tables[to], list.size());
+    CUevent paced = pace[result.visits % AHEAD];
     TRY(cuEventSynchronize(paced));
     TRY(cuEventRecord(paced, streams[to]));
   }
   ends = true;
-  launcher.join();
+  if (launcher.joinable()) launcher.join();
   TRY(cuCtxSynchronize());
-  TRY(cuMemcpyDtoH(&result.early, counter, sizeof result.early));
+  TRY(cuGraphExecDestroy(graph));
+  TRY(cuMemcpyDtoH(&result.early, reinterpret_cast<CUdeviceptr>(early), sizeof result.early));
+  auto give_back = [](auto *at) { TRY(cuMemFree(reinterpret_cast<CUdeviceptr>(at))); };
+  for (auto &row : rows) give_back(row.at);
+  for (auto &table : tables) give_back(table);
+  give_back(last_early), give_back(early);
   for (auto &event : pace) TRY(cuEventDestroy(event));
   TRY(cuEventDestroy(order));
-  for (auto &stream : streams) TRY(cuStreamDestroy(stream));
-  TRY(cuStreamDestroy(own[0]));
-  TRY(cuMemFree(memory));
-  TRY(cuMemFree(counter));
-  return result;
-}
-
-// The median of the nanoseconds of calls.
-template <typename Call>
-static double median_ns(const std::vector<CUevent> &events, Call call) {
-  std::vector<double> times;
-  for (CUevent event : events) {
-    const auto begin = std::chrono::steady_clock::now();
-    call(event);
-    times.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count());
-  }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-static void print_times(const char *name, unsigned flags) {
-  CUstream first = make_stream(), second = make_stream();
-  std::vector<CUevent> events(500);
-  for (auto &event : events) event = make_event(flags);
-  const double record = median_ns(events, [&](CUevent event) { TRY(cuEventRecord(event, first)); });
-  TRY(cuStreamSynchronize(first));
-  const double question = median_ns(events, [&](CUevent event) { TRY(cuEventQuery(event)); });
-  const double wait = median_ns(events, [&](CUevent event) { TRY(cuStreamWaitEvent(second, event, 0)); });
-  TRY(cuStreamSynchronize(second));
-  for (auto &event : events) TRY(cuEventDestroy(event));
-  // The largest number that a process has at a time, up to 10,000.
-  events.clear();
-  for (CUevent event; events.size() < 10000 && cuEventCreate(&event, flags) == CUDA_SUCCESS;) events.push_back(event);
-  std::printf("| %s | %.0f | %.0f | %.0f | %s%zu |\n", name, record, question, wait, events.size() < 10000 ? "" : "more than ", events.size());
-  for (auto &event : events) TRY(cuEventDestroy(event));
-  TRY(cuStreamDestroy(first));
-  TRY(cuStreamDestroy(second));
 }
 
 int main(int count, char **arguments) {
@@ -218,32 +245,29 @@ int main(int count, char **arguments) {
   TRY(cuDeviceGet(&device, 0));
   TRY(cuDevicePrimaryCtxRetain(&context, device));
   TRY(cuCtxSetCurrent(context));
-  const struct {
-    const char *event, *waiter, *place;
-    unsigned flags;
-    Waiter waits;
-    Launches launches;
-  } cases[] = {
-      {"without timing", "stream", "none", CU_EVENT_DISABLE_TIMING, Waiter::Stream, Launches::None},
-      {"without timing", "stream", "on the streams", CU_EVENT_DISABLE_TIMING, Waiter::Stream, Launches::OnTheStreams},
-      {"without timing", "stream", "on a stream of its own", CU_EVENT_DISABLE_TIMING, Waiter::Stream, Launches::OnItsOwnStream},
-      {"without timing", "stream", "on the streams, not during a record", CU_EVENT_DISABLE_TIMING, Waiter::Stream, Launches::BetweenRecords},
-      {"without timing", "host", "on the streams", CU_EVENT_DISABLE_TIMING, Waiter::Host, Launches::OnTheStreams},
-      {"with timing", "stream", "on the streams", CU_EVENT_DEFAULT, Waiter::Stream, Launches::OnTheStreams},
-      {"for other processes, too", "stream", "none", CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS, Waiter::Stream, Launches::None},
-      {"for other processes, too", "stream", "on the streams", CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS, Waiter::Stream, Launches::OnTheStreams},
+  constexpr unsigned PLAIN = CU_EVENT_DISABLE_TIMING, TIMED = CU_EVENT_DEFAULT, SHARED = PLAIN | CU_EVENT_INTERPROCESS;
+  const Case cases[] = {
+      {"without timing", "of the stream", "none", PLAIN, Wait::OfStream, Launches::None},
+      {"without timing", "of the stream", "on the streams", PLAIN, Wait::OfStream, Launches::OnTheStreams},
+      {"without timing", "of the stream", "on a stream of its own", PLAIN, Wait::OfStream, Launches::OnItsOwnStream},
+      {"without timing", "of the stream", "on the streams, not during a record", PLAIN, Wait::OfStream, Launches::NotDuringARecord},
+      {"without timing", "of the host", "on the streams", PLAIN, Wait::OfHost, Launches::OnTheStreams},
+      {"without timing", "of the host, for the whole context", "on the streams", PLAIN, Wait::OfHostForContext, Launches::OnTheStreams},
+      {"with timing", "of the stream", "on the streams", TIMED, Wait::OfStream, Launches::OnTheStreams},
+      {"for other processes, too", "of the stream", "on the streams", SHARED, Wait::OfStream, Launches::OnTheStreams},
   };
   bool held = true;
-  std::puts("| event | who waits | launches of graphs by a second thread | visits | launches | checks that ran too early |\n|---|---|---|--:|--:|--:|");
-  for (const auto &one : cases) {
-    const Result result = measure(context, one.flags, one.waits, one.launches, seconds);
+  std::puts("| event | wait | launches of graphs by a second thread | visits | launches | visits whose check ran too early |");
+  std::puts("|---|---|---|--:|--:|--:|");
+  for (const Case &of : cases) {
+    Run run{of, context, seconds, std::vector<CUstream>(STREAMS)};
+    for (auto &stream : run.streams) stream = make_stream();
+    run.visit();
+    for (auto &stream : run.streams) TRY(cuStreamDestroy(stream));
+    const Result &result = run.result;
     held = held && result.early == 0;
-    std::printf("| %s | %s | %s | %llu | %llu | %llu |\n", one.event, one.waiter, one.place, result.visits, result.graphs, result.early);
+    std::printf("| %s | %s | %s | %llu | %llu | %llu |\n", of.event, of.wait_name, of.place, result.visits, result.launches, result.early);
     std::fflush(stdout);
   }
-  std::puts("\n| event | record, ns | question, ns | wait of a stream, ns | events of a process |\n|---|--:|--:|--:|--:|");
-  print_times("without timing", CU_EVENT_DISABLE_TIMING);
-  print_times("with timing", CU_EVENT_DEFAULT);
-  print_times("for other processes, too", CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS);
   return held ? 0 : 1;
 }

@@ -191,7 +191,7 @@ impl Device {
     /// # Errors
     /// The error of the device, for a stream that captures.
     pub fn order(&self, stream: StreamId, awaited: StreamId) -> DeviceResult<()> {
-        let event = self.inner.create_event()?;
+        let event = self.inner.create_order_event()?;
         let ordered = self.inner.record(event, awaited).and_then(|()| self.inner.order_behind(stream, event));
         ordered.and(self.inner.destroy_event(event))?;
         let order = &mut self.books().order;
