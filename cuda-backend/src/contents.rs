@@ -2,8 +2,8 @@
 
 use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;
-use crate::driver::types::{CuEvent, CuEventFlags};
-use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, ErrorKind, Saved, StreamId};
+use crate::spare_events;
+use cachalot_core::{Contents, CopyMark, DevicePtr, DeviceResult, ErrorKind, Saved, StreamId, StreamOrder};
 use std::io;
 use std::path::PathBuf;
 
@@ -61,27 +61,13 @@ impl CudaDevice {
             }
             return waited;
         }
-        let mut event = CuEvent::NULL;
-        self.with_context(|driver| {
-            // SAFETY: `event` outlives the call, which writes one handle to it.
-            unsafe { driver.event_create(&raw mut event, CuEventFlags::DISABLE_TIMING) }
-        })?;
-        let waited = self
-            .with_context(|driver| {
-                // SAFETY: takes no host pointers; the context is this device's, and the event is new.
-                unsafe { driver.ctx_record_event(self.cu_context(), event) }
-            })
-            .and_then(|()| {
-                self.with_context(|driver| {
-                    // SAFETY: takes no host pointers; the event was made above.
-                    unsafe { driver.event_synchronize(event) }
-                })
-            });
-        let destroyed = self.with_context(|driver| {
-            // SAFETY: takes no host pointers; nothing else has the event.
-            unsafe { driver.event_destroy(event) }
+        let event = spare_events::create(&self.context)?;
+        let recorded = self.with_context(|driver| {
+            // SAFETY: takes no host pointers; the context is this device's, and the event is new.
+            unsafe { driver.ctx_record_event(self.cu_context(), event.handle) }
         });
-        waited.and(destroyed)
+        let waited = recorded.and_then(|()| self.wait(event.number()));
+        waited.and(spare_events::destroy(&self.context, event))
     }
 }
 
