@@ -2,7 +2,7 @@
 
 use crate::letter::Letter;
 use crate::world::{Step, World, stream};
-use cachalot_core::{DevicePtr, Error, Route, SnapshotSegment, StreamOrder};
+use cachalot_core::{DevicePtr, Error, Route, SnapshotSegment};
 use cachalot_tests::model::{Answer, Model, Purpose, Refusal};
 
 impl World {
@@ -58,10 +58,7 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
             let other = stream(1 - block.stream);
             if !block.is_captured && world.capture.is_none() {
                 // The program orders its streams on the device of the model, too.
-                let device = &model.device;
-                let event = device.create_order_event()?;
-                device.record(event, stream(block.stream)).and_then(|()| device.order_behind(other, event))?;
-                device.destroy_event(event)?;
+                model.device.order(other, stream(block.stream))?;
                 work(model, 1 - block.stream, block.ptr, block.bytes)?;
             }
             none(model.record_stream(block.ptr, other))

@@ -191,9 +191,7 @@ impl Device {
     /// # Errors
     /// The error of the device, for a stream that captures.
     pub fn order(&self, stream: StreamId, awaited: StreamId) -> DeviceResult<()> {
-        let event = self.inner.create_order_event()?;
-        let ordered = self.inner.record(event, awaited).and_then(|()| self.inner.order_behind(stream, event));
-        ordered.and(self.inner.destroy_event(event))?;
+        self.inner.order(stream, awaited)?;
         let order = &mut self.books().order;
         let place = order.record(line(awaited));
         order.wait(line(stream), place);
@@ -290,15 +288,11 @@ impl ForwardSegments for Device {
 
 impl ForwardStreamOrder for Device {
     fn create_event(&self) -> DeviceResult<Event> {
-        let event = self.inner.create_event()?;
-        self.books().events.insert(event.0, None);
-        Ok(event)
+        self.inner.create_event().inspect(|event| _ = self.books().events.insert(event.0, None))
     }
 
     fn create_order_event(&self) -> DeviceResult<Event> {
-        let event = self.inner.create_order_event()?;
-        self.books().events.insert(event.0, None);
-        Ok(event)
+        self.inner.create_order_event().inspect(|event| _ = self.books().events.insert(event.0, None))
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {

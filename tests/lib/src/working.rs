@@ -3,7 +3,7 @@
 
 use crate::consistency;
 use crate::host::{DEVICE, Host};
-use cachalot_core::{DevicePtr, Error, PhysicalHandle, StreamId, StreamOrder};
+use cachalot_core::{DevicePtr, Error, PhysicalHandle, StreamId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -90,10 +90,7 @@ impl Working {
         let Some(held) = self.held.get(block).filter(|held| !held.shared && held.stream != stream) else {
             return Ok(None);
         };
-        let device = self.host.device();
-        let Ok(event) = device.create_order_event() else { return Ok(None) };
-        let ordered = device.record(event, held.stream).and_then(|()| device.order_behind(stream, event));
-        if ordered.and(device.destroy_event(event)).is_err() {
+        if self.host.device().order(stream, held.stream).is_err() {
             return Ok(None);
         }
         self.launch(held, stream)?;

@@ -46,16 +46,6 @@ impl Device {
         self.inner.fail(Failure { call, nth, persistent: false, error });
     }
 
-    /// Orders later work of the program on `stream` behind the present work on `awaited`.
-    ///
-    /// # Errors
-    /// The error of the device.
-    pub fn order(&self, stream: StreamId, awaited: StreamId) -> DeviceResult<()> {
-        let event = self.inner.create_order_event()?;
-        let ordered = self.inner.record(event, awaited).and_then(|()| self.inner.order_behind(stream, event));
-        ordered.and(self.inner.destroy_event(event))
-    }
-
     fn has(&self, mistake: Mistake) -> bool {
         self.mistake == Some(mistake)
     }

@@ -205,7 +205,7 @@ impl Program {
     /// Uses a block on a stream behind its last use. Returns whether the work was queued.
     fn use_on(shared: &Shared, block: &mut Block, stream: StreamId) -> bool {
         let device = shared.device();
-        if block.last != stream && device.order(stream, block.last).is_err() {
+        if block.last != stream && device.inner.order(stream, block.last).is_err() {
             return false;
         }
         if let Err(what) = device.inner.launch(stream, block.ptr, block.bytes) {
@@ -369,7 +369,7 @@ impl Program {
         let (offset, stream) = (page as u64 * PAGE, Shared::any_stream(&mut self.rng));
         if let Some(user) = committed[page] {
             // The decommit takes effect behind the last work on the page.
-            if user != stream && shared.device().order(stream, user).is_err() {
+            if user != stream && shared.device().inner.order(stream, user).is_err() {
                 return;
             }
             match core.decommit_range(DEVICE, reservation.range, offset, PAGE, stream) {
@@ -469,7 +469,7 @@ impl Program {
         }
         let (ended, next) = (shared.passing(self.number), Shared::any_stream(&mut self.rng));
         // The later work on the blocks comes behind the work of the stream.
-        if shared.device().order(next, ended).is_err() {
+        if shared.device().inner.order(next, ended).is_err() {
             return;
         }
         self.blocks.iter_mut().filter(|block| block.last == ended).for_each(|block| block.last = next);

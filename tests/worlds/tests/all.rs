@@ -75,7 +75,7 @@ fn an_emptied_cache_has_waited_for_each_earlier_free() {
         let free_behind = |core: &Core, own: StreamId| {
             let block = core.malloc(DEVICE, 1000, own).expect("memory");
             let device = core.device(DEVICE).expect("there is one device");
-            device.order(COMMON, own).expect("a healthy device");
+            device.inner.order(COMMON, own).expect("a healthy device");
             core.record_stream(block, COMMON).expect("a live block");
             device.inner.launch(COMMON, block, 1000).expect("ordered work");
             core.free(block).expect("a live block");

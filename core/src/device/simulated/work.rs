@@ -9,6 +9,7 @@
 //! ```
 
 use super::{DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, SimulatedDevice};
+use crate::device::StreamOrder;
 use crate::units::StreamId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -82,6 +83,16 @@ impl SimulatedDevice {
     /// panic, except for the calls permitted after the end of an unreported stream.
     pub fn let_go(&self, stream: StreamId) {
         self.0.lock().streams.gone.insert(stream);
+    }
+
+    /// Orders later work of the program on `stream` behind its present work on `awaited`, by an event of the program's own.
+    ///
+    /// # Errors
+    /// The first error of a call to the device. The streams may be ordered after an error.
+    pub fn order(&self, stream: StreamId, awaited: StreamId) -> DeviceResult<()> {
+        let event = self.create_order_event()?;
+        let ordered = self.record(event, awaited).and_then(|()| self.order_behind(stream, event));
+        ordered.and(self.destroy_event(event))
     }
 
     /// Queues work on `stream` with the `bytes` from `at` on. The work is done when `stream` reaches the work. Until

@@ -22,7 +22,7 @@ use crate::host::{DEVICE, MIB};
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{
     Allocator, Config, DeviceError, DevicePtr, Error, ErrorKind, Growable, Host as _, ParkTarget, PoolId, Reservation,
-    StreamId, StreamOrder as _, Tag,
+    StreamId, Tag,
 };
 use noted::Noted;
 pub use notes::Notes;
@@ -376,10 +376,7 @@ impl Course {
         if shared || stream == other {
             return;
         }
-        let device = self.device();
-        let Ok(event) = device.create_order_event() else { return };
-        let ordered = device.record(event, stream).and_then(|()| device.order_behind(other, event));
-        if ordered.and(device.destroy_event(event)).is_err() {
+        if self.device().order(other, stream).is_err() {
             return;
         }
         let launched = self.device().launch(other, ptr, bytes);
