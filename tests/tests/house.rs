@@ -16,4 +16,3 @@ mod test_programs;
 mod trust;
 mod type_names;
 mod views;
-mod words;
