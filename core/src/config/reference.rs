@@ -42,11 +42,11 @@ const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a
 
 /// Every setting, in the order of the keys.
 pub static REFERENCE: [SettingReference; 52] = [
-    flag(3, "allow_growth", Value("True"), "False", |config| &mut config.bfc().allow_growth).of(&["bfc"]).effect(
+    flag("allow_growth", Value("True"), "False", |config| &mut config.bfc().allow_growth).of(&["bfc"]).effect(
         "Segments begin at `first_region_mb` and double. With `False`, the first segment takes everything up to \
          the memory limit.",
     ),
-    setting(8, "arena_mb", Value("64"), "128")
+    setting("arena_mb", Value("64"), "128")
         .of(&["buddy"])
         .reads(|config, key, value| {
             config.buddy().arena = u64::from(value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?) * MIB;
@@ -54,11 +54,11 @@ pub static REFERENCE: [SettingReference; 52] = [
         })
         .writes(|config, out| out.some(Some(config.buddy().arena / MIB)))
         .effect("The size of a segment. A larger request gets a separate segment with the next power of two."),
-    setting(0, "backend", Value("native"), "native")
+    setting("backend", Value("native"), "native")
         .of(EVERY)
         .reads(|_, key, value| value.one_of(key, ["native"], NATIVE).map(|_| ()))
         .effect("No effect. The key is accepted for existing strings."),
-    setting(45, "canary", Value("False"), "True")
+    setting("canary", Value("False"), "True")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| {
             let on = value.one_of(key, ["False", "True"], Accepted::Boolean)? == 1;
@@ -73,10 +73,10 @@ pub static REFERENCE: [SettingReference; 52] = [
              block whose value has changed. Under `guard:after`, only the bytes to the end of the last 512 are \
              checked. A free takes a call of the driver more.",
         ),
-    mebibytes(9, "chunk_mb", Value("1024"), "5120", 2, |config| &mut config.size_class().chunk)
+    mebibytes("chunk_mb", Value("1024"), "5120", 2, |config| &mut config.size_class().chunk)
         .of(&["size_class"])
         .effect("The size of a segment from which blocks are cut. A larger request gets a larger segment."),
-    setting(19, "compact", Unset("off"), "0.05")
+    setting("compact", Unset("off"), "0.05")
         .reads(|config, key, value| config.set_compact(Some(value.number(key, FRACTION)?)))
         .writes(|config, out| out.some(config.compact.map(Exact)))
         .effect(
@@ -86,22 +86,20 @@ pub static REFERENCE: [SettingReference; 52] = [
              if the device has finished with them. A request never waits for that. No effect with expandable \
              segments.",
         ),
-    mebibytes(41, "compact_slack_mb", Value("0"), "64", 0, |config| &mut config.compact_slack).effect(
+    mebibytes("compact_slack_mb", Value("0"), "64", 0, |config| &mut config.compact_slack).effect(
         "Memory beyond the budget of `compact`. For a program whose freed memory waits for the device before it serves \
          again: otherwise what waits has segments released and obtained again.",
     ),
-    flag(14, "completed_pages_only", Value("False"), "True", |config| &mut config.stitched().completed_pages_only)
+    flag("completed_pages_only", Value("False"), "True", |config| &mut config.stitched().completed_pages_only)
         .of(&["stitched"])
         .effect(
             "A page moves only after the work that used the page is complete, and no stream is ordered behind \
              another for memory. For programs with programmatic dependent launch or persistent kernels.",
         ),
-    choice(29, "decisions", Value("pytorch"), "improved", ["improved", "pytorch"], DECISIONS, |config| {
-        &mut config.parity
-    })
-    .another_name_of("parity")
-    .effect(
-        "With `pytorch`, each decision is PyTorch's. `improved` repairs four defects of these decisions. Shared \
+    choice("decisions", Value("pytorch"), "improved", ["improved", "pytorch"], DECISIONS, |config| &mut config.parity)
+        .another_name_of("parity")
+        .effect(
+            "With `pytorch`, each decision is PyTorch's. `improved` repairs four defects of these decisions. Shared \
          events: freed blocks that other streams use share an event, because an event for each free is a call of \
          the driver. Late questions: only a request that no free block can serve asks whether events are \
          complete, because a question at each request is a call of the driver, too. Short waits: a request short \
@@ -109,49 +107,49 @@ pub static REFERENCE: [SettingReference; 52] = [
          events. Splits at any size: `max_split_size_mb` has no effect on expandable segments, because their \
          free neighbours join to a block above this size, which would serve no smaller request while the segment \
          grows.",
-    ),
-    flag(21, "exact_segments", Value("False"), "True", |config| &mut config.exact_segments).effect(
+        ),
+    flag("exact_segments", Value("False"), "True", |config| &mut config.exact_segments).effect(
         "A request above 1 MiB gets a segment of its own size, rounded up to 4 KiB. For memory that the system \
          gives in small pages, such as pinned host memory. With `compact`, a whole segment serves only requests \
          that leave less than 1 % of it, or up to a quarter of the request if `compact` is 0.25 or more and the rest \
          is not cut off. Where another segment would exceed the budget, segments are released.",
     ),
-    flag(22, "expandable_segments", Value("False"), "True", |config| &mut config.expandable_segments)
+    flag("expandable_segments", Value("False"), "True", |config| &mut config.expandable_segments)
         .of(&["caching", "bfc"])
         .effect("Segments grow and shrink in virtual memory, and neighbouring free memory forms a single block."),
-    setting(23, "expandable_segments_reserve", Unset("9/8 of the device"), "0.5")
+    setting("expandable_segments_reserve", Unset("9/8 of the device"), "0.5")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| config.set_expandable_segments_reserve(Some(value.reserve(key)?)))
         .writes(|config, out| out.some(config.expandable_segments_reserve))
         .effect("The address space of an expandable segment, 9/8 of the device at most."),
-    setting(24, "expandable_segments_reserve_by_class", Unset("none"), "[serving:0.25,batch:8G]")
+    setting("expandable_segments_reserve_by_class", Unset("none"), "[serving:0.25,batch:8G]")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| config.passed_on.read_classes(key, value))
         .writes(|config, out| out.some(config.passed_on.classes()))
         .effect("No effect: the library knows no classes of streams. Up to 8 classes are checked and reported."),
     // Read before all others, by `apply`.
-    setting(1, "fallback", Value("caching"), "bfc")
+    setting("fallback", Value("caching"), "bfc")
         .of(&["planned"])
         .writes(|config, out| out.some(Some(config.policy)))
         .effect("The policy for all requests outside of the plan. The keys of the fallback are accepted as well."),
-    mebibytes(4, "first_region_mb", Value("2"), "16", 1, |config| &mut config.bfc().first_region)
+    mebibytes("first_region_mb", Value("2"), "16", 1, |config| &mut config.bfc().first_region)
         .of(&["bfc"])
         .effect("The size of the first segment of a stream."),
-    setting(18, "garbage_collection_threshold", Unset("off"), "0.8")
+    setting("garbage_collection_threshold", Unset("off"), "0.8")
         .reads(|config, key, value| config.set_garbage_collection_threshold(Some(value.number(key, THRESHOLD)?)))
         .writes(|config, out| out.some(config.garbage_collection_threshold.map(Exact)))
         .effect(
             "A part of the memory limit. While more is held, old and wholly free segments are released before the \
              driver is asked for memory. Without a limit nothing is released.",
         ),
-    flag(28, "graph_capture_record_stream_reuse", Value("False"), "True", |config| {
+    flag("graph_capture_record_stream_reuse", Value("False"), "True", |config| {
         &mut config.graph_capture_record_stream_reuse
     })
     .effect(
         "A block that several streams of a graph use, freed during the capture, may be reused in the graph \
          behind all these uses. Off: the block stays pending until the capture ends.",
     ),
-    setting(41, "guard", Value("off"), "sampled:1000")
+    setting("guard", Value("off"), "sampled:1000")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| {
             let guard = value.text().and_then(Guard::named).ok_or_else(|| value.refused(key, GUARDS))?;
@@ -168,14 +166,14 @@ pub static REFERENCE: [SettingReference; 52] = [
              memory. A request of a private pool, or for which the memory lacks, gets an ordinary block.",
         ),
     // Read before all others, by `apply`.
-    setting(15, "large_segment_size_mb", Value("20"), "64")
+    setting("large_segment_size_mb", Value("20"), "64")
         .of(&["caching", "slab"])
         .writes(|config, out| out.some(Some(config.large_segment_size / MIB)))
         .effect(
             "The size of a segment for several large blocks. Without expandable segments, a request of 10 MiB or \
              more gets a separate segment.",
         ),
-    setting(10, "largest_object_kb", Value("512"), "64")
+    setting("largest_object_kb", Value("512"), "64")
         .of(&["slab"])
         .reads(|config, key, value| {
             let kib = value.number(key, OBJECTS)?;
@@ -190,7 +188,7 @@ pub static REFERENCE: [SettingReference; 52] = [
             "The largest request for a slab, rounded down to a size of slabs. Larger requests are placed as under \
              `caching`.",
         ),
-    mebibytes(5, "max_internal_fragmentation_mb", Value("128"), "64", 0, |config| {
+    mebibytes("max_internal_fragmentation_mb", Value("128"), "64", 0, |config| {
         &mut config.bfc().max_internal_fragmentation
     })
     .of(&["bfc"])
@@ -198,7 +196,7 @@ pub static REFERENCE: [SettingReference; 52] = [
         "A free block is split if at least this much is left, or if the block is at least twice as large as the \
          request.",
     ),
-    setting(17, "max_non_split_rounding_mb", Unset("`large_segment_size_mb`"), "64")
+    setting("max_non_split_rounding_mb", Unset("`large_segment_size_mb`"), "64")
         .reads(|config, key, value| {
             let accepted = Accepted::mebibytes(config.split_range_mib());
             config.set_max_non_split_rounding_mb(value.number(key, accepted)?)
@@ -211,14 +209,14 @@ pub static REFERENCE: [SettingReference; 52] = [
             "A block of `max_split_size_mb` or more serves a request only if the difference in size is less than \
              this.",
         ),
-    setting(16, "max_split_size_mb", Unset("no limit"), "128")
+    setting("max_split_size_mb", Unset("no limit"), "128")
         .reads(|config, key, value| {
             let accepted = Accepted::mebibytes(config.split_range_mib());
             config.set_max_split_size_mb(Some(value.number(key, accepted)?))
         })
         .writes(|config, out| out.some(config.max_split_size().map(|bytes| bytes / MIB)))
         .effect("Blocks of this size and above are never split, and serve only requests of this size and above."),
-    setting(12, "max_stall_us", Value("2000"), "500")
+    setting("max_stall_us", Value("2000"), "500")
         .of(&["stitched"])
         .reads(|config, key, value| {
             config.stitched().max_stall_us = value.number(key, MICROSECONDS)?;
@@ -229,17 +227,17 @@ pub static REFERENCE: [SettingReference; 52] = [
             "How long a request spends in mapping pages. A request that would take longer allocates up to 1 % of the \
              peak of live memory beyond `slack`; beyond that, it takes longer.",
         ),
-    choice(46, "nvtx", Value("auto"), "off", ["off", "auto"], RECLAIMS, |config| &mut config.nvtx).of(EVERY).effect(
+    choice("nvtx", Value("auto"), "off", ["off", "auto"], RECLAIMS, |config| &mut config.nvtx).of(EVERY).effect(
         "With `auto`, a memory checker that has announced itself by the variable `NVTX_INJECTION64_PATH`, such as \
          compute-sanitizer, is told of each segment and of each block, and finds accesses beyond a block and after \
          its free. No block lies on pages then, since such checkers refuse them: `expandable_segments`, `guard` and \
          `policy:stitched` have no effect. Without such a checker nothing happens.",
     ),
-    flag(29, "parity", Value("True"), "False", |config| &mut config.parity).effect(
+    flag("parity", Value("True"), "False", |config| &mut config.parity).effect(
         "An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is `decisions:improved`, with \
          its four repairs.",
     ),
-    setting(44, "pattern", Unset("none"), "165")
+    setting("pattern", Unset("none"), "165")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| {
             let byte = value.number(key, BYTES)?;
@@ -252,7 +250,7 @@ pub static REFERENCE: [SettingReference; 52] = [
             "Each byte of a new block, and of a freed one, gets this value, so that a read of memory that nothing \
              has written shows. `zero` counts more, at its moment.",
         ),
-    setting(25, "per_process_memory_fraction", Value("1"), "0.5")
+    setting("per_process_memory_fraction", Value("1"), "0.5")
         .of(EVERY)
         .reads(|config, key, value| config.set_per_process_memory_fraction(value.number(key, FRACTION)?))
         .writes(|config, out| {
@@ -260,33 +258,33 @@ pub static REFERENCE: [SettingReference; 52] = [
             out.some((fraction < 1.0).then_some(Exact(fraction)))
         })
         .effect("The largest part of the device's memory for this allocator. 1 means no limit."),
-    passed_on(40, "pinned_free_catch_all", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
-    passed_on(39, "pinned_max_cached_size_mb", Unset("no limit"), "256", Form::Mebibytes(0)).effect(NOT_PINNED),
-    passed_on(38, "pinned_max_round_threshold_mb", Unset("no limit"), "128", Form::Mebibytes(0)).effect(NOT_PINNED),
-    passed_on(35, "pinned_num_register_threads", Value("1"), "8", Form::Threads).effect(NOT_PINNED),
-    passed_on(37, "pinned_reserve_segment_size_mb", Unset("none"), "512", Form::Mebibytes(1)).effect(NOT_PINNED),
-    passed_on(36, "pinned_use_background_threads", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
-    passed_on(34, "pinned_use_cuda_host_register", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
-    passed_on(34, "pinned_use_hip_host_register", Value("False"), "True", Form::Flag)
+    passed_on("pinned_free_catch_all", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
+    passed_on("pinned_max_cached_size_mb", Unset("no limit"), "256", Form::Mebibytes(0)).effect(NOT_PINNED),
+    passed_on("pinned_max_round_threshold_mb", Unset("no limit"), "128", Form::Mebibytes(0)).effect(NOT_PINNED),
+    passed_on("pinned_num_register_threads", Value("1"), "8", Form::Threads).effect(NOT_PINNED),
+    passed_on("pinned_reserve_segment_size_mb", Unset("none"), "512", Form::Mebibytes(1)).effect(NOT_PINNED),
+    passed_on("pinned_use_background_threads", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
+    passed_on("pinned_use_cuda_host_register", Value("False"), "True", Form::Flag).effect(NOT_PINNED),
+    passed_on("pinned_use_hip_host_register", Value("False"), "True", Form::Flag)
         .another_name_of("pinned_use_cuda_host_register")
         .effect(NOT_PINNED),
-    whole(2, "plan_deadline_ms", Value("2000"), "500", MILLISECONDS, |config| {
+    whole("plan_deadline_ms", Value("2000"), "500", MILLISECONDS, |config| {
         &mut config.planned.get_or_insert(Planned::DEFAULT).plan_deadline_ms
     })
     .of(&["planned"])
     .effect("The longest search for a better plan, in the background."),
     // Read before all others, by `apply`.
-    setting(0, "policy", Value("caching"), "bfc")
+    setting("policy", Value("caching"), "bfc")
         .of(EVERY)
         .writes(|config, out| out.some(Some(config.policy_name())))
         .effect("The rules for the placement of blocks. The policy of an allocator cannot change."),
-    whole(42, "quarantine", Value("1024"), "100000", FREES, |config| &mut config.quarantine)
+    whole("quarantine", Value("1024"), "100000", FREES, |config| &mut config.quarantine)
         .of(&["caching", "bfc"])
         .effect(
             "For how many frees of guarded blocks the addresses of a freed one stay unmapped. Costs addresses, not \
              memory.",
         ),
-    choice(32, "reclaim", Value("off"), "auto", ["off", "auto"], RECLAIMS, |config| &mut config.reclaim)
+    choice("reclaim", Value("off"), "auto", ["off", "auto"], RECLAIMS, |config| &mut config.reclaim)
         .of(&["caching", "bfc"])
         .effect(
             "With `auto`, upkeep (`cachalot_maintain`) gives cached memory back to the driver by what it is worth: \
@@ -294,7 +292,7 @@ pub static REFERENCE: [SettingReference; 52] = [
              `reclaim_budget`. No request and no free does more for that, and nothing waits for the device. Off: \
              cached memory goes back when the memory is short, or on demand.",
         ),
-    setting(33, "reclaim_budget", Value("0.01"), "0.002")
+    setting("reclaim_budget", Value("0.01"), "0.002")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| config.set_reclaim_budget(value.number(key, FRACTION)?))
         .writes(|config, out| out.some(Some(Exact(config.reclaim_budget))))
@@ -302,17 +300,17 @@ pub static REFERENCE: [SettingReference; 52] = [
             "The largest part of the time for the driver's calls that give idle memory back under `reclaim:auto`, \
              and obtain it again. Less gives less memory back, and later.",
         ),
-    flag(6, "region_garbage_collection", Value("True"), "False", |config| &mut config.bfc().region_garbage_collection)
+    flag("region_garbage_collection", Value("True"), "False", |config| &mut config.bfc().region_garbage_collection)
         .of(&["bfc"])
         .effect("Wholly free segments are released for a request without any other memory."),
-    passed_on(27, "release_lock_on_cudamalloc", Value("False"), "True", Form::Flag).effect(NO_LOCK),
-    passed_on(27, "release_lock_on_hipmalloc", Value("False"), "True", Form::Flag)
+    passed_on("release_lock_on_cudamalloc", Value("False"), "True", Form::Flag).effect(NO_LOCK),
+    passed_on("release_lock_on_hipmalloc", Value("False"), "True", Form::Flag)
         .another_name_of("release_lock_on_cudamalloc")
         .effect(NO_LOCK),
-    whole(7, "retry_ms", Value("0"), "10000", MILLISECONDS, |config| &mut config.bfc().retry_ms)
+    whole("retry_ms", Value("0"), "10000", MILLISECONDS, |config| &mut config.bfc().retry_ms)
         .of(&["bfc"])
         .effect("How long a failing request waits for other threads to free memory. TensorFlow waits 10,000 ms."),
-    setting(20, "roundup_power2_divisions", Unset("off"), "[256:1,512:2,>:8]")
+    setting("roundup_power2_divisions", Unset("off"), "[256:1,512:2,>:8]")
         .reads(|config, key, value| {
             config.roundup_power2_divisions = value.divisions(key)?;
             Ok(())
@@ -325,7 +323,7 @@ pub static REFERENCE: [SettingReference; 52] = [
             "Sizes are rounded up to N equal steps in each doubling of the size, and at least to multiples of 512 \
              bytes.",
         ),
-    setting(11, "slack", Value("0.012"), "0.05")
+    setting("slack", Value("0.012"), "0.05")
         .of(&["stitched"])
         .reads(|config, key, value| {
             let slack: f64 = value.number(key, FRACTION)?;
@@ -343,16 +341,14 @@ pub static REFERENCE: [SettingReference; 52] = [
             "The memory held may exceed the peak of live memory by this part of the peak. Beyond, free pages move to \
              where a request needs them.",
         ),
-    flag(13, "strict_stall", Value("False"), "True", |config| &mut config.stitched().strict_stall)
+    flag("strict_stall", Value("False"), "True", |config| &mut config.stitched().strict_stall)
         .of(&["stitched"])
         .effect("No request takes longer than `max_stall_us`, whatever it allocates beyond `slack`."),
-    flag(26, "throw_on_cudamalloc_oom", Value("False"), "True", |config| &mut config.throw_on_device_oom)
-        .of(EVERY)
-        .effect(
-            "A segment beyond `per_process_memory_fraction` is refused at once. Nothing is released and nothing is \
+    flag("throw_on_cudamalloc_oom", Value("False"), "True", |config| &mut config.throw_on_device_oom).of(EVERY).effect(
+        "A segment beyond `per_process_memory_fraction` is refused at once. Nothing is released and nothing is \
              retried.",
-        ),
-    setting(30, "tune", Value("off"), "auto")
+    ),
+    setting("tune", Value("off"), "auto")
         .reads(|config, key, value| {
             let is_auto = value.one_of(key, ["off", "auto"], TUNES)? == 1;
             // A plan is for requests of fixed sizes, and a search changes how sizes are rounded.
@@ -368,11 +364,11 @@ pub static REFERENCE: [SettingReference; 52] = [
              less reserved memory, and puts the best in force at an announced iteration or during upkeep. It takes \
              back what does not hold what the search has predicted.",
         ),
-    whole(31, "tune_budget_ms", Value("2000"), "500", MILLISECONDS, |config| &mut config.tune_budget_ms).effect(
+    whole("tune_budget_ms", Value("2000"), "500", MILLISECONDS, |config| &mut config.tune_budget_ms).effect(
         "The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine times as \
          long afterwards.",
     ),
-    setting(43, "zero", Value("off"), "on_free")
+    setting("zero", Value("off"), "on_free")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| {
             let zero = value.text().and_then(Zero::named).ok_or_else(|| value.refused(key, ZEROES))?;

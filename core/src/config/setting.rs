@@ -20,8 +20,6 @@ pub struct SettingReference {
     pub effect: &'static str,
     /// The policies with the key. [`EVERY`]: all.
     of: &'static [&'static str],
-    /// The place in the string form, from 0.
-    pub(super) place: u8,
     /// The key under which the value is written. Differs from `key` for a second name of a setting.
     pub(super) written: &'static str,
     access: Access,
@@ -62,14 +60,9 @@ enum Access {
 pub(super) const EVERY: &[&str] = &[];
 
 /// Creates a setting of the caching policy. Unless told how, the value is neither read nor written.
-pub(super) const fn setting(
-    place: u8,
-    key: &'static str,
-    default: SettingDefault,
-    example: &'static str,
-) -> SettingReference {
+pub(super) const fn setting(key: &'static str, default: SettingDefault, example: &'static str) -> SettingReference {
     let access = Access::Own(|_, _, _| Ok(()), |_, _| Ok(()));
-    SettingReference { key, default, example, effect: "", of: &["caching"], place, written: key, access }
+    SettingReference { key, default, example, effect: "", of: &["caching"], written: key, access }
 }
 
 /// Declares functions for settings whose values are read and written in a common way.
@@ -77,13 +70,12 @@ macro_rules! constructors {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $Type:ty),*) = $access:expr $(, of $of:expr)?;)*) => {$(
         $(#[$doc])*
         pub(super) const fn $name(
-            place: u8,
             key: &'static str,
             default: SettingDefault,
             example: &'static str,
             $($argument: $Type),*
         ) -> SettingReference {
-            SettingReference { access: $access, ..setting(place, key, default, example)$(.of($of))? }
+            SettingReference { access: $access, ..setting(key, default, example)$(.of($of))? }
         }
     )*};
 }

@@ -8,11 +8,62 @@ use super::setting::{SettingReference, Writer};
 use super::{Accepted, Config, ConfigError, Word};
 use core::fmt;
 
+/// The keys in the order of the string form, each once, without other names of a setting.
+const ORDER: &[&str] = &[
+    "backend",
+    "policy",
+    "fallback",
+    "plan_deadline_ms",
+    "allow_growth",
+    "first_region_mb",
+    "max_internal_fragmentation_mb",
+    "region_garbage_collection",
+    "retry_ms",
+    "arena_mb",
+    "chunk_mb",
+    "largest_object_kb",
+    "slack",
+    "max_stall_us",
+    "strict_stall",
+    "completed_pages_only",
+    "large_segment_size_mb",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "garbage_collection_threshold",
+    "compact",
+    "roundup_power2_divisions",
+    "exact_segments",
+    "expandable_segments",
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+    "per_process_memory_fraction",
+    "throw_on_cudamalloc_oom",
+    "release_lock_on_cudamalloc",
+    "graph_capture_record_stream_reuse",
+    "parity",
+    "tune",
+    "tune_budget_ms",
+    "reclaim",
+    "reclaim_budget",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
+    "pinned_free_catch_all",
+    "compact_slack_mb",
+    "guard",
+    "quarantine",
+    "zero",
+    "pattern",
+    "canary",
+    "nvtx",
+];
+
 /// Iterates over the settings, in the order of the string form. Other names are left out.
 pub(super) fn in_order() -> impl Iterator<Item = &'static SettingReference> {
-    (0..).take_while(|&place| usize::from(place) < REFERENCE.len()).flat_map(|place: u8| {
-        REFERENCE.iter().filter(move |setting| setting.place == place && setting.written == setting.key)
-    })
+    ORDER.iter().filter_map(|&key| REFERENCE.iter().find(|setting| setting.key == key))
 }
 
 /// Applies the settings of `text` in order. After an error `config` is half changed and must be
