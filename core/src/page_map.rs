@@ -1,9 +1,9 @@
 //! The page map: finds the heap that owns an address, without a lock. A table over pages of 2 MiB,
 //! for all devices of an allocator together.
 //!
-//! A page shared by two segments leads to no single heap; the caller then tries every heap. Only a
-//! device with segments smaller than a page has such pages. No known device allocates so small
-//! segments while caching.
+//! A page shared by segments leads to no single heap; the caller then tries every heap. Segments are that small while
+//! nothing is cached, in private pools that split no segments, and in memory of the host. The map counts the segments on
+//! a shared page: once all are gone, the page is as new.
 
 use crate::error::Error;
 use crate::sync::{Lock, MutexGuard, Rank, Ranked};
@@ -22,11 +22,16 @@ const NUMBER_BITS: u32 = 24;
 /// this bit alone that the owner is a heap.
 const NO_HEAP: u32 = 1 << 31;
 
-/// The value of a page shared by two segments. No heap and no lane packs to this value.
-const SHARED: u32 = u32::MAX - 1;
+/// The words of pages shared by segments: the number of the segments in the low bits. No heap and no lane packs to these
+/// values, since no device has the number [`MAX_DEVICES`].
+const SHARED: u32 = NO_HEAP | (MAX_DEVICES as u32) << NUMBER_BITS;
+
+/// The greatest number of segments on a page that is counted. A page with more stays shared for good.
+const MOST_SHARING: u32 = (1 << NUMBER_BITS) - 2;
 
 /// The word of an address without an owner.
 const NO_OWNER: u32 = u32::MAX;
+const _: () = assert!(SHARED | MOST_SHARING < NO_OWNER);
 const _: () = assert!(NO_OWNER == VACANT, "a page outside the table has no owner");
 
 /// The most devices of an allocator: their numbers fit between the number of a heap and
@@ -59,7 +64,7 @@ pub(crate) enum Owner {
     /// A lane: a plan serves the page. The lane knows which of its blocks are delegated to its
     /// heap.
     Lane(LaneRef),
-    /// Two segments share the page: any heap may own the address.
+    /// Segments share the page: any heap may own the address.
     Shared,
     /// No heap and no lane owns the address.
     None,
@@ -74,7 +79,7 @@ impl OwnerWord {
         let (bit, device, number) = match owner {
             Owner::Heap(HeapRef { device, heap }) => (0, device, heap),
             Owner::Lane(LaneRef { device, lane }) => (NO_HEAP, device, lane),
-            Owner::Shared => return Self(SHARED),
+            Owner::Shared => return Self(SHARED | 2),
             Owner::None => return Self(NO_OWNER),
         };
         debug_assert!(number < 1 << NUMBER_BITS && (device as usize) < MAX_DEVICES);
@@ -92,14 +97,19 @@ impl OwnerWord {
     pub(crate) fn owner(self) -> Owner {
         match (self.heap(), self.0) {
             (Some(heap), _) => Owner::Heap(heap),
-            (None, SHARED) => Owner::Shared,
             (None, NO_OWNER) => Owner::None,
+            (None, word) if is_shared(word) => Owner::Shared,
             (None, word) => {
                 let device = (word & !NO_HEAP) >> NUMBER_BITS;
                 Owner::Lane(LaneRef { device, lane: word & ((1 << NUMBER_BITS) - 1) })
             }
         }
     }
+}
+
+/// Returns whether a word is that of a shared page.
+fn is_shared(word: u32) -> bool {
+    word & SHARED == SHARED && word != NO_OWNER
 }
 
 /// The owner of every page, for all devices of an allocator together. Lookups take no lock.
@@ -154,7 +164,11 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
             return Err(Error::TableFull("pages"));
         }
         let word = OwnerWord::new(owner).0;
-        self.pages.change(pages, |taken| if taken == NO_OWNER { word } else { SHARED });
+        self.pages.change(pages, |taken| match taken {
+            NO_OWNER => word,
+            _ if is_shared(taken) => (taken + 1).min(SHARED | MOST_SHARING),
+            _ => SHARED | 2,
+        });
         Ok(())
     }
 
@@ -164,7 +178,7 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         let _writer = self.writer.lock();
         let word = OwnerWord::new(owner).0;
         // A shared page stays shared: the other segment has not changed.
-        self.pages.change(pages(base, bytes), |old| if old == SHARED { SHARED } else { word });
+        self.pages.change(pages(base, bytes), |old| if is_shared(old) { old } else { word });
     }
 
     /// Keeps the map from changing. The caller holds all locks of a device.
@@ -182,13 +196,18 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         let mut is_full = false;
         self.pages.for_each(|page, word| {
             let word = match OwnerWord(word).owner() {
-                Owner::Heap(HeapRef { device, heap }) if device == number => Owner::Heap(HeapRef { device: 0, heap }),
-                Owner::Lane(LaneRef { device, lane }) if device == number => Owner::Lane(LaneRef { device: 0, lane }),
-                Owner::Shared => Owner::Shared,
+                Owner::Heap(HeapRef { device, heap }) if device == number => {
+                    OwnerWord::new(Owner::Heap(HeapRef { device: 0, heap })).0
+                }
+                Owner::Lane(LaneRef { device, lane }) if device == number => {
+                    OwnerWord::new(Owner::Lane(LaneRef { device: 0, lane })).0
+                }
+                // Segments of further devices count, too, so the page of the copy may stay shared.
+                Owner::Shared => word,
                 Owner::Heap(_) | Owner::Lane(_) | Owner::None => return,
             };
             if copy.pages.make_room(page..=page) {
-                copy.pages.change(page..=page, |_| OwnerWord::new(word).0);
+                copy.pages.change(page..=page, |_| word);
             } else {
                 is_full = true;
             }
@@ -200,8 +219,9 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     /// again at once.
     pub(crate) fn remove(&self, base: DevicePtr, bytes: u64) {
         let _writer = self.writer.lock();
-        // The map does not count the segments on a shared page, so a shared page stays shared.
-        self.pages.change(pages(base, bytes), |old| if old == SHARED { SHARED } else { NO_OWNER });
+        // Which segment is the last one on a shared page is unknown, so the page stays shared until that is gone, too.
+        let without = |old| if is_shared(old) && old != SHARED | 1 { old - 1 } else { NO_OWNER };
+        self.pages.change(pages(base, bytes), |old| if old == SHARED | MOST_SHARING { old } else { without(old) });
     }
 }
 
@@ -230,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_two_segments_stays_shared_until_the_end() {
+    fn a_page_of_several_segments_stays_shared_until_the_last_is_gone() {
         let map = PageMap::<spin::Mutex<()>, Growable>::default();
         let owner = |address: u64| map.owner(DevicePtr(address));
         map.insert(DevicePtr(2 * MIB), 3 * MIB, HEAP).expect("there is room");
@@ -240,6 +260,13 @@ mod tests {
         map.remove(DevicePtr(5 * MIB), MIB);
         assert_eq!(owner(4 * MIB), Owner::Shared);
         assert_eq!(owner(2 * MIB), Owner::Lane(LaneRef { device: 3, lane: 1 }));
+        map.insert(DevicePtr(5 * MIB), MIB, HEAP).expect("there is room");
+        map.remove(DevicePtr(2 * MIB), 3 * MIB);
+        assert_eq!([2, 4].map(|mib| owner(mib * MIB)), [Owner::None, Owner::Shared]);
+        map.remove(DevicePtr(5 * MIB), MIB);
+        assert_eq!(owner(4 * MIB), Owner::None);
+        map.insert(DevicePtr(4 * MIB), MIB, HEAP).expect("there is room");
+        assert_eq!(owner(4 * MIB), HEAP, "as if the page had never been shared");
     }
 
     #[test]

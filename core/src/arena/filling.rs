@@ -12,7 +12,8 @@ use crate::config::{CANARY_MARGIN, Filling};
 use crate::device::{Contents, Host, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::block::BlockEntry;
-use crate::page_map::Owner;
+use crate::heap::home_pages::HomePage;
+use crate::page_map::HeapRef;
 use crate::units::{DevicePtr, NO_STREAM, StreamId, UNIT};
 
 /// The value of the bytes behind the requested ones.
@@ -35,7 +36,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// The error of the device. The block is freed then.
     pub(super) fn fill_new(self, ptr: DevicePtr, requested: u64, stream: StreamId) -> Result<(), Error> {
         let Filling { on_alloc, canary, .. } = self.guarding.filling();
-        let (Owner::Heap(owner), true) = (self.pages.owner(ptr), on_alloc.is_some() || canary) else { return Ok(()) };
+        let (Some(owner), true) = (self.heap_with(ptr), on_alloc.is_some() || canary) else { return Ok(()) };
         let Some(contents) = self.driver.device().contents() else { return Ok(()) };
         let size = {
             let heap = self.heaps.lock(owner.heap);

@@ -16,7 +16,8 @@ use crate::config::{Config, Filling, Guard};
 use crate::device::Host;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::page_map::Owner;
+use crate::heap::block::BlockEntry;
+use crate::page_map::{HeapRef, Owner};
 use crate::pages::guards::GuardedBlock;
 use crate::stats::Occurrence;
 use crate::sync::{AtomicU32, Ordering, impl_empty};
@@ -88,10 +89,22 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(ptr)
     }
 
+    /// Returns the heap of the live block at `ptr`. `None` for a block of a plan.
+    pub(super) fn heap_with(self, ptr: DevicePtr) -> Option<HeapRef> {
+        match self.pages.owner(ptr) {
+            Owner::Heap(owner) => Some(owner),
+            Owner::Shared => {
+                let has_block = |&slot: &u32| self.heaps.lock(slot).lookup(ptr).is_some();
+                self.heaps.slot_numbers().find(has_block).map(|slot| self.heaps.heap_ref(slot))
+            }
+            Owner::Lane(_) | Owner::None => None,
+        }
+    }
+
     /// Lets the free of the block at `ptr` wait for the block's own stream, too. Without an entry for the use, the free is
     /// complete at once.
     fn watch(self, ptr: DevicePtr) {
-        if let Owner::Heap(owner) = self.pages.owner(ptr) {
+        if let Some(owner) = self.heap_with(ptr) {
             let mut heap = self.heaps.lock(owner.heap);
             if let Some(block) = heap.lookup(ptr)
                 // A captured graph orders the uses of its blocks.

@@ -2,7 +2,8 @@
 
 use crate::allocator::Allocator;
 use crate::config::Config;
-use crate::device::simulated::SimulatedDevice;
+use crate::device::simulated::{Call, Failure, SimulatedDevice};
+use crate::device::{DeviceError, ErrorKind};
 use crate::pool::{PoolOptions, Route};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -184,4 +185,69 @@ fn blocks_that_are_filled_are_watched_whatever_the_host_asks_for() {
     let block = malloc(&allocator, 1000);
     allocator.free(block).unwrap();
     assert_ne!(malloc(&allocator, 1000), block, "the stream has not reached the free");
+}
+
+/// Three addresses on one page of the page map.
+const SHARED: [DevicePtr; 3] = [DevicePtr(1 << 40), DevicePtr((1 << 40) + 8192), DevicePtr((1 << 40) + 16384)];
+
+/// Lets the next three small blocks be segments, at [`SHARED`].
+fn share_a_page(allocator: &Simulated) {
+    allocator.set_caching(DEVICE, false).unwrap();
+    device(allocator).script_addresses(SHARED.map(|address| address.0));
+}
+
+#[test]
+fn a_new_block_that_cannot_be_filled_is_free_also_if_no_event_can_be_recorded() {
+    for config in ["zero:on_alloc", "canary:True", "guard:all,zero:on_alloc,canary:True", "policy:bfc,pattern:3"] {
+        let allocator = allocator(config);
+        let error = DeviceError::new(ErrorKind::Other, 999);
+        device(&allocator).fail_fills(error);
+        for call in [Call::CreateEvent, Call::Record] {
+            device(&allocator).fail(Failure { call, nth: 1, persistent: true, error });
+        }
+        for _ in 0..3 {
+            allocator.malloc(DEVICE, 1000, STREAM).unwrap_err();
+        }
+        device(&allocator).fail_fills(None);
+        device(&allocator).clear_failures();
+        (0..3).for_each(|_| settle(&allocator));
+        let live = allocator.stats(DEVICE).unwrap().allocations();
+        assert_eq!((live.current, live.allocated), (0, 3), "{config}");
+        allocator.empty_cache(DEVICE).unwrap();
+        assert_eq!(device(&allocator).used(), 0, "{config}");
+    }
+}
+
+#[test]
+fn blocks_on_a_page_of_several_segments_are_filled_and_checked_as_others() {
+    for policy in ["", "policy:bfc,"] {
+        for (fill, left) in [("zero:on_free", 0), ("zero:on_alloc", 0), ("pattern:165", 165)] {
+            let config = Config::parse(&[policy, fill].concat()).unwrap();
+            let allocator = Simulated::new([SimulatedDevice::new(1 << 30)], &config).unwrap();
+            share_a_page(&allocator);
+            SHARED.into_iter().for_each(|block| device(&allocator).overwrite(block, 7));
+            let found = || SHARED.map(|block| device(&allocator).byte(block));
+            for block in SHARED {
+                assert_eq!(malloc(&allocator, 1000), block);
+            }
+            let is_filled_new = fill != "zero:on_free";
+            assert_eq!(found(), [if is_filled_new { left } else { 7 }; 3], "{policy}{fill}");
+            for block in SHARED {
+                device(&allocator).overwrite(block, 8);
+                allocator.free(block).unwrap();
+            }
+            (0..3).for_each(|_| settle(&allocator));
+            let is_filled_free = fill != "zero:on_alloc";
+            assert_eq!(found(), [if is_filled_free { left } else { 8 }; 3], "{policy}{fill}");
+        }
+        let allocator = allocator(&[policy, "canary:True"].concat());
+        share_a_page(&allocator);
+        let blocks: Vec<_> = (0..3).map(|_| malloc(&allocator, 1000)).collect();
+        device(&allocator).overwrite(blocks[1].offset(1003), 9);
+        for &block in blocks.iter().rev() {
+            allocator.free(block).unwrap();
+            (0..3).for_each(|_| settle(&allocator));
+        }
+        assert_eq!(device(&allocator).take_damage(), [blocks[1].offset(1003)], "{policy}: and no false alarm");
+    }
 }

@@ -2,8 +2,8 @@
 //! kept by the host while memory is parked.
 
 use super::{Call, DeviceState, INVALID, NO_MEMORY, SimulatedDevice};
-use crate::device::{Contents, CopyMark, DeviceResult, Saved};
-use crate::units::{DevicePtr, StreamId};
+use crate::device::{Contents, CopyMark, DeviceError, DeviceResult, Saved};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -26,6 +26,8 @@ pub(super) struct HostMemory {
     in_progress: Vec<(u64, Range<u64>)>,
     /// Addresses filled with a value, the last fill last.
     filled: Vec<(Range<u64>, u8)>,
+    /// The error of every fill.
+    fill_error: Option<DeviceError>,
 }
 
 impl Default for HostMemory {
@@ -38,6 +40,7 @@ impl Default for HostMemory {
             copies: 0,
             in_progress: Vec::new(),
             filled: Vec::new(),
+            fill_error: None,
         }
     }
 }
@@ -113,6 +116,11 @@ impl SimulatedDevice {
         self.0.lock().host.filled.push((at.0..at.0 + 1, value));
     }
 
+    /// Makes every later fill fail. `None`: fills succeed again.
+    pub fn fail_fills(&self, error: impl Into<Option<DeviceError>>) {
+        self.0.lock().host.fill_error = error.into();
+    }
+
     /// Takes the addresses of the overwritten bytes that the allocator has reported.
     pub fn take_damage(&self) -> Vec<DevicePtr> {
         core::mem::take(&mut self.0.lock().damage)
@@ -182,12 +190,17 @@ impl Contents for SimulatedDevice {
         Ok(())
     }
 
-    /// Takes effect at once, since work of the simulated device has no contents. The contents of memory filled as a whole are
-    /// the value, eight times.
+    /// Writes at once, since work of the simulated device has no contents, and is work of the stream until the stream reaches
+    /// it. The contents of memory filled as a whole are the value, eight times.
     fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.streams.assert_there(stream);
+        state.host.fill_error.map_or(Ok(()), Err)?;
         let pieces = state.pieces(at.0..at.0 + bytes).ok_or(INVALID)?;
+        // Apart from the streams the call waits, and a graph fills when it is launched.
+        if stream != NO_STREAM && !state.streams.is_capturing(stream) {
+            state.streams.launch(stream, at.0..at.0 + bytes, pieces.clone())?;
+        }
         for (handle, part) in pieces {
             let physical = state.physical.get_mut(&handle).filter(|physical| part == (0..physical.bytes));
             if let Some(physical) = physical {
