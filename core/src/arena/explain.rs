@@ -21,7 +21,7 @@ impl<P: Platform> Arena<P> {
             device: DeviceIndex(self.number()),
             holder: match block.stage {
                 GuardStage::Held => Holder::Program,
-                GuardStage::Freed => Holder::Work,
+                GuardStage::Freed | GuardStage::Pinned => Holder::Work,
                 GuardStage::Unmapped => Holder::Nobody,
             },
             guarded: true,

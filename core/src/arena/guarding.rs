@@ -151,7 +151,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let Some(at) = at else { return Ok(None) };
         let published = self.publish_guarded(request, at);
         if published.is_err() {
-            mapper.unmap_guarded(at)?;
+            mapper.unmap_guarded(at, None)?;
         }
         published.map(Some)
     }
@@ -179,8 +179,31 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(self.reconcile(slot, served))
     }
 
+    /// Keeps a guarded block pending whose free is complete, if the program has its memory pinned: other blocks at its
+    /// addresses would not be guarded. Returns whether it was one.
+    pub(in crate::arena) fn stays_pinned(self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
+        let BlockEntry { addr, segment, .. } = heap.blocks[block];
+        let is_pinned = self.flags.has(flags::GUARDED) && heap.segments[segment].pins > 0;
+        let stays = is_pinned && self.note_guarded_pin(DevicePtr(addr));
+        if stays {
+            heap.uses().hold(block);
+        }
+        stays
+    }
+
+    /// Completes the free of the guarded block at `at`, the whole of `segment`, if the block has stayed for a pin that is over.
+    /// Unlocks the heap.
+    pub(in crate::arena) fn end_pin(self, slot: u32, mut heap: HeapGuard<'_, P>, at: DevicePtr, segment: u32) {
+        let is_over = self.flags.has(flags::GUARDED) && heap.segments[segment].pins == 0;
+        if is_over && self.end_guarded_pin(at) {
+            let block = heap.segments[segment].first;
+            heap.uses().end_waits(block, 1);
+            self.free_if_unused(slot, heap, block);
+        }
+    }
+
     /// Removes the guarded block `block`, which has just become free, from its heap. Returns the address to unmap once
-    /// the heap is unlocked. `None` for an ordinary block, and while the program has the segment pinned.
+    /// the heap is unlocked. `None` for an ordinary block.
     pub(in crate::arena) fn remove_guarded(
         self,
         slot: u32,

@@ -5,6 +5,7 @@
 //!           |............|======== block =======|              |
 //!
 //! held ─ free ─▶ freed ─ the work known at the free is complete ─▶ unmapped ─ some frees later ─▶ forgotten
+//!                  └──── the same, while pinned ─▶ pinned ─ unpin ───▲
 //! ```
 //!
 //! Small blocks may share a page: the page is mapped once for each of them, and each lies at an offset of its own. The
@@ -25,6 +26,8 @@ pub(crate) enum GuardStage {
     Held,
     /// Freed, and the work known at the free may go on.
     Freed,
+    /// Freed, and the work known at the free is complete. The program has the memory pinned.
+    Pinned,
     /// The addresses are unmapped, and serve no other block.
     Unmapped,
 }
@@ -183,6 +186,18 @@ impl<S: Storage> Guards<S> {
         if let Some(block) = self.at(at) {
             block.stage = GuardStage::Held;
         }
+    }
+
+    /// Notes that the block at `at` stays for a pin, though its free is complete. Returns false without a mapped block.
+    pub(crate) fn stay_pinned(&mut self, at: DevicePtr) -> bool {
+        let block = self.at(at).filter(|block| block.stage != GuardStage::Unmapped);
+        block.map(|block| block.stage = GuardStage::Pinned).is_some()
+    }
+
+    /// Notes the end of the last pin of the block at `at`. Returns whether the block has stayed for it.
+    pub(crate) fn end_pin(&mut self, at: DevicePtr) -> bool {
+        let block = self.at(at).filter(|block| block.stage == GuardStage::Pinned);
+        block.map(|block| block.stage = GuardStage::Freed).is_some()
     }
 
     /// Marks the block at `at` as unmapped. The caller unmaps the addresses, and then calls [`keep_away`](Self::keep_away).

@@ -412,3 +412,45 @@ proptest! {
         allocator.check_invariants().unwrap();
     }
 }
+
+#[test]
+fn a_guarded_block_that_is_pinned_stays_pending_until_the_last_unpin() {
+    for config in
+        ["guard:all", "guard:after", "policy:bfc,expandable_segments:True,guard:after", "guard:all,zero:on_free"]
+    {
+        let allocator = allocator(config);
+        let pages = allocator.pages(DEVICE).unwrap();
+        let block = malloc(&allocator, 3 * MIB);
+        (0..2).for_each(|_| pages.pin(block).unwrap());
+        allocator.free(block).unwrap();
+        for left in [1, 0] {
+            (0..3).for_each(|_| settle(&allocator));
+            // Nothing is waited for, and no other block gets the addresses.
+            allocator.empty_cache(DEVICE).unwrap();
+            let next = malloc(&allocator, 3 * MIB);
+            assert_ne!(next, block, "{config}");
+            allocator.free(next).unwrap();
+            assert!(device(&allocator).is_accessible(block, 3 * MIB), "{config}: {left} pins are left after this one");
+            pages.unpin(block).unwrap();
+            allocator.check_invariants().unwrap();
+        }
+        assert!(!device(&allocator).is_accessible(block, 1), "{config}");
+        (0..3).for_each(|_| settle(&allocator));
+        allocator.empty_cache(DEVICE).unwrap();
+        assert_eq!((device(&allocator).used(), allocator.leaked_bytes(DEVICE).unwrap()), (0, 0), "{config}");
+    }
+}
+
+#[test]
+fn a_guarded_block_pinned_at_an_unpin_before_its_work_is_done_waits_for_the_work() {
+    let allocator = allocator("guard:after");
+    let pages = allocator.pages(DEVICE).unwrap();
+    let block = malloc(&allocator, 3 * MIB);
+    device(&allocator).launch(STREAM, block, 3 * MIB).unwrap();
+    pages.pin(block).unwrap();
+    allocator.free(block).unwrap();
+    pages.unpin(block).unwrap();
+    assert!(device(&allocator).is_accessible(block, 3 * MIB));
+    settle(&allocator);
+    assert!(!device(&allocator).is_accessible(block, 1));
+}

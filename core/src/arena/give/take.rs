@@ -90,7 +90,9 @@ impl TakenUnit {
         match kind {
             UnitKind::Segment => {
                 device.peaks.device.count(Occurrence::DeviceFree);
-                if !device.release_guarded(self.unit.ptr())? {
+                // Unlike a segment's release, to unmap waits for nothing.
+                let behind = device.heaps.lock(slot).stream;
+                if !device.release_guarded(self.unit.ptr(), Some(behind))? {
                     device.release_memory(self.unit.ptr(), bytes)?;
                 }
             }

@@ -112,7 +112,9 @@ impl<'a, P: Platform> Extents<'a, P> {
         // The pool's lock ends with this statement: heaps are locked before the pool.
         let pin = device.paging.pool.lock().pins.remove(ptr.0);
         let pin = pin.ok_or(Error::NotPinned(ptr))?;
-        count_pin(&mut device.heaps.lock(pin.slot), pin, -1);
+        let mut heap = device.heaps.lock(pin.slot);
+        count_pin(&mut heap, pin, -1);
+        device.end_pin(pin.slot, heap, DevicePtr(pin.at), pin.segment);
         Ok(())
     }
 }

@@ -10,8 +10,8 @@ use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::Guard;
-use crate::device::ErrorKind;
 use crate::device::explanation::STREAMS;
+use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::pages::guards::{GuardedBlock, GuardedPlace, Shelf};
@@ -97,19 +97,21 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Unmaps the guarded block at `at`, which is in no heap and used by no work known to the allocator. The addresses
-    /// serve no block for as many frees as the settings say. Returns false if no mapped block begins there.
+    /// Unmaps the guarded block at `at`, which is in no heap and used by no work known to the allocator, but that of the stream
+    /// `behind`, which is waited for. The addresses serve no block for as many frees as the settings say. Returns false if no
+    /// mapped block begins there.
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
-    pub(in crate::arena) fn unmap_guarded(&self, at: DevicePtr) -> Result<bool, Error> {
+    pub(in crate::arena) fn unmap_guarded(&self, at: DevicePtr, behind: Option<StreamId>) -> Result<bool, Error> {
         let place = {
             let mut pages = self.device.paging.pool.lock();
             let Some(place) = pages.guards.unmap(at) else { return Ok(false) };
             place
         };
         let bytes = self.device.paging.pool.lock()[place.page].bytes;
-        let unmapped = self.unmap(place.mapped, bytes);
+        let waited = behind.map_or(Ok(()), |stream| self.device.call(|device| device.synchronize(stream)));
+        let unmapped = waited.and_then(|()| self.unmap(place.mapped, bytes));
         self.end_guard(place.page, place.size, unmapped.is_err());
         self.device.paging.pool.lock().guards.keep_away(at);
         let keep = self.device.settings.config.lock().quarantine();
@@ -133,15 +135,16 @@ impl<P: Platform> Mapper<'_, P> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Unmaps a segment that was removed from its heap, if a guarded block. Returns whether it was one.
+    /// Unmaps a segment that was removed from its heap, if a guarded block, as [`unmap_guarded`](Mapper::unmap_guarded) does.
+    /// Returns whether it was one.
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
-    pub(in crate::arena) fn release_guarded(self, base: DevicePtr) -> Result<bool, Error> {
+    pub(in crate::arena) fn release_guarded(self, base: DevicePtr, behind: Option<StreamId>) -> Result<bool, Error> {
         if !self.flags.has(flags::GUARDED) {
             return Ok(false);
         }
-        self.mapper().map_or(Ok(false), |mapper| mapper.unmap_guarded(base))
+        self.mapper().map_or(Ok(false), |mapper| mapper.unmap_guarded(base, behind))
     }
 
     /// Gives back the addresses of all unmapped guarded blocks.
@@ -164,6 +167,16 @@ impl<P: Platform> Arena<P> {
     pub(in crate::arena) fn note_guarded_free(&self, at: DevicePtr, site: u32, uses: impl Iterator<Item = StreamId>) {
         let uses = uses.take(STREAMS).collect();
         self.paging.pool.lock().guards.note_free(at, site, uses);
+    }
+
+    /// Notes that the guarded block at `at` stays for a pin. Returns false without a mapped block.
+    pub(in crate::arena) fn note_guarded_pin(&self, at: DevicePtr) -> bool {
+        self.paging.pool.lock().guards.stay_pinned(at)
+    }
+
+    /// Notes the end of the last pin of the guarded block at `at`. Returns whether the block has stayed for it.
+    pub(in crate::arena) fn end_guarded_pin(&self, at: DevicePtr) -> bool {
+        self.paging.pool.lock().guards.end_pin(at)
     }
 
     /// Notes that the free of the guarded block at `at` has failed.

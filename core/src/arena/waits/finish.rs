@@ -55,6 +55,9 @@ impl<P: Platform> OnDevice<'_, P> {
     #[cold]
     fn finish_pending(self, slot: u32, heap: HeapGuard<'_, P>, block: u32) {
         let mut heap = heap;
+        if self.stays_pinned(&mut heap, block) {
+            return;
+        }
         if self.has_end(heap.pool) {
             // The block stays pending for this thread, which calls the device without the lock.
             heap.uses().hold(block);
@@ -71,7 +74,7 @@ impl<P: Platform> OnDevice<'_, P> {
         self.settle_peaks(self.heaps.slot(slot), peaks_stale);
         if let Some(at) = guarded {
             // The free has succeeded: the leaked bytes count a failure, and the health of the context shows a loss.
-            let _counted = self.release_guarded(at);
+            let _counted = self.release_guarded(at, None);
         }
         if self.flags.has(flags::DIRECT) {
             self.release_directly(slot);
