@@ -49,10 +49,27 @@ impl<P: Platform> OnDevice<'_, P> {
             if canary && slack > 0 { self.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
         });
         if let Err(error) = marked {
-            self.free_outlined(owner, ptr, None)?;
+            self.free_unfilled(owner, ptr, stream);
             return Err(error.into());
         }
         Ok(())
+    }
+
+    /// Frees a new block that the program does not get.
+    fn free_unfilled(self, owner: HeapRef, ptr: DevicePtr, stream: StreamId) {
+        if self.free_outlined(owner, ptr, None).is_ok() {
+            return;
+        }
+        // No event can be recorded. Nothing but a fill has used the block.
+        let _shown_by_health = self.call(|device| device.synchronize(stream));
+        {
+            let mut heap = self.heaps.lock(owner.heap);
+            if let Some(block) = heap.lookup(ptr) {
+                heap.uses().clear(block);
+            }
+        }
+        // Without uses, a free asks nothing of the device.
+        let _is_free = self.free_outlined(owner, ptr, None);
     }
 
     /// Returns whether something is to be done with the contents of a pending block before the block becomes free.
@@ -64,8 +81,13 @@ impl<P: Platform> OnDevice<'_, P> {
     /// touches the block. A failure of the device shows in its health.
     pub(super) fn end_contents(self, slot: u32, block: u32) {
         let Some(contents) = self.driver.device().contents() else { return };
+        // A park that is about to unmap pages waits until no call uses the pair.
+        let _used = self.heaps.enter_pair(slot / 2);
         let (BlockEntry { addr, size, requested, .. }, stream) = {
-            let heap = self.heaps.lock(slot);
+            let mut heap = self.heaps.lock(slot);
+            if heap.rests() {
+                return;
+            }
             (heap.blocks[block], self.driver.usable_stream(&heap, NO_STREAM))
         };
         let at = DevicePtr(addr);
@@ -82,6 +104,49 @@ impl<P: Platform> OnDevice<'_, P> {
             // The pages of a guarded block go to other streams.
             if let Some(stream) = stream.filter(|_| filled.is_ok() && self.is_guarded(at)) {
                 let _shown_by_health = self.call(|device| device.synchronize(stream));
+            }
+        }
+    }
+
+    /// Returns whether something is done with the contents of freed blocks.
+    pub(in crate::arena) fn tends_frees(self) -> bool {
+        self.guarding.filling().ends_frees()
+    }
+
+    /// Lets the ends of frees in the heap of `slot` read and write blocks again, after a park, and fills the free memory if
+    /// some of them have not. The heap's pages are mapped, and it serves no request. A failure shows in the health.
+    pub(in crate::arena) fn end_rest(self, slot: u32) {
+        let missed = self.heaps.lock(slot).end_rest();
+        let (Some(contents), Some(value)) = (self.driver.device().contents(), self.guarding.filling().on_free) else {
+            return;
+        };
+        let mut from = 0;
+        while missed {
+            // The lock ends with this statement.
+            let next = self.heaps.lock(slot).next_free(from);
+            let Some(block) = next else { break };
+            from = block.end();
+            // Apart, and waited for: the next request may be of another stream than the heap's.
+            let _shown_by_health = self.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));
+        }
+    }
+
+    /// Writes the canaries of live blocks on a page again, where a park has not kept the contents, and waits for the end.
+    pub(in crate::arena) fn renew_canaries(self, slot: u32, page: &HomePage) -> Result<(), Error> {
+        let Some(contents) = self.driver.device().contents().filter(|_| self.guarding.filling().canary) else {
+            return Ok(());
+        };
+        let mut from = 0;
+        loop {
+            // The lock ends with this statement.
+            let next = self.heaps.lock(slot).next_used(from, page.at, page.end());
+            let Some(block) = next else { return Ok(()) };
+            from = block.end();
+            let begin = block.addr + block.requested;
+            let end = (begin + checked_bytes(block.size, block.requested) as u64).min(page.end());
+            let begin = begin.max(page.at);
+            if begin < end {
+                self.call(|_| contents.fill(NO_STREAM, DevicePtr(begin), end - begin, CANARY))?;
             }
         }
     }

@@ -15,6 +15,7 @@
 use crate::config::rounding::PoolKind;
 use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, Segment, State};
 use crate::heap::epochs::Epochs;
+use crate::heap::resting::Rest;
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::Parts;
 use crate::heap::split_rules::{Compacting, Rules, Source};
@@ -38,6 +39,7 @@ pub(crate) mod idle;
 mod lend;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned_segment;
+mod resting;
 #[cfg(feature = "alloc")]
 pub(crate) mod restore;
 pub(crate) mod sets;
@@ -100,6 +102,8 @@ pub(crate) struct Heap<S: Storage> {
     /// Whether the heap is parked, or about to be parked: no request is served from the heap's memory, and the heap's
     /// pages stay as they are.
     pub asleep: bool,
+    /// Whether the ends of frees may read and write the blocks. Not `No` ⟹ `asleep`.
+    pub rest: Rest,
     /// Whether the stream was reported as ended. A wholly free segment is then released.
     pub ended: bool,
     /// Whether every lease of the heap is the present value, so a sum over all heaps need not read the counters. Changes
@@ -148,6 +152,7 @@ impl_empty! {
         parkable,
         clears,
         asleep,
+        rest: Rest::No,
         ended,
         tight: true,
         tells: true,
@@ -189,6 +194,7 @@ impl<S: Storage> Heap<S> {
     /// request for parked memory.
     pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
         (self.ended, self.asleep) = (ended, asleep);
+        self.rest = if asleep { self.rest } else { Rest::No };
         self.tells = ended || self.tight;
         self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
     }

@@ -68,7 +68,7 @@ impl<S: Storage> Heap<S> {
 }
 
 /// Iterates over the blocks of the segments of a heap, from the segment `newest` to the oldest.
-fn tiles<'a, S: Storage>(
+pub(super) fn tiles<'a, S: Storage>(
     newest: u32,
     segments: &'a HeapSegments<S>,
     blocks: &'a Blocks<S>,

@@ -13,6 +13,8 @@ mod extents;
 #[cfg(not(loom))]
 mod filling;
 #[cfg(not(loom))]
+mod filling_parks;
+#[cfg(not(loom))]
 mod gathered;
 #[cfg(not(loom))]
 mod guards;

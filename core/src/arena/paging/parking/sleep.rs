@@ -57,7 +57,7 @@ impl<P: Platform> Parker<'_, P> {
             // A second park leaves the state, and what is parked, to the first.
             if before == ParkState::Awake {
                 if self.report().parked == 0 {
-                    self.target.set_asleep(&device.heaps, false);
+                    self.end_sleep();
                 } else if mode == ParkMode::Keep && device.health().is_ok() {
                     // What fails again here stays parked, with its contents. Without contents there is no way back.
                     let _awake = self.wake_wait();
@@ -98,6 +98,7 @@ impl<P: Platform> Parker<'_, P> {
         self.in_each_heap(Heap::keep_pinned_pages);
         self.wait_for_work(order)?;
         device.process_events()?;
+        self.end_fills(order)?;
         self.in_each_heap(Heap::keep_pages_of_numbered_work);
         // A page with a second mapping, at the place that it left, cannot go back to the device.
         device.wait_for_departures()?;
@@ -177,6 +178,17 @@ impl<P: Platform> Parker<'_, P> {
             device.wait_for_events()?;
         }
         Ok(device.call(|memory| memory.synchronize(stream))?)
+    }
+
+    /// Waits for what the ends of frees have queued on the memory of the target. Later ends queue nothing.
+    fn end_fills(&self, order: ParkOrder) -> Result<(), Error> {
+        if !self.device().tends_frees() {
+            return Ok(());
+        }
+        self.in_each_heap(Heap::rest);
+        // Other threads may have been about to queue a fill.
+        self.wait_for_requests()?;
+        self.wait_for_work(order)
     }
 
     /// Returns whether the handle of a stream may not be used any longer.

@@ -73,12 +73,11 @@ impl<P: Platform> Parker<'_, P> {
     /// # Errors
     /// Those of `wake_start`. Everything is asleep then.
     pub(crate) fn wake_wait(&self) -> Result<(), Error> {
-        let device = self.device();
         if self.report().state == ParkState::Awake {
             return Ok(());
         }
         self.wake_start()?;
-        if let Err(error) = self.wait_for_copies() {
+        if let Err(error) = self.wait_for_copies().and_then(|()| self.renew_canaries()) {
             self.stay_asleep();
             return Err(error);
         }
@@ -89,8 +88,29 @@ impl<P: Platform> Parker<'_, P> {
                 Ok(())
             },
         )?;
-        self.target.set_asleep(&device.heaps, false);
+        self.end_sleep();
         Ok(())
+    }
+
+    /// Writes the canaries again on the pages about to wake that the park has not kept.
+    fn renew_canaries(&self) -> Result<(), Error> {
+        let device = self.device();
+        self.each_page(
+            |page| page.asleep && !matches!(device.paging.pool.lock()[page.page].kept, Kept::Saved(_)),
+            |slot, page| device.renew_canaries(slot, &page),
+        )
+    }
+
+    /// Lets the target's memory serve requests again.
+    pub(super) fn end_sleep(&self) {
+        let device = self.device();
+        if device.tends_frees() {
+            let _always = self.each_heap(|slot| {
+                device.end_rest(slot);
+                Ok(())
+            });
+        }
+        self.target.set_asleep(&device.heaps, false);
     }
 
     /// Notes in each heap the copies of the heap's contents.

@@ -1,0 +1,62 @@
+//! The contents of blocks while their heap is parked: what the end of a free does with them waits for the wake.
+//!
+//! A fill is work like a kernel. A park unmaps pages once the work on them is complete, so from a moment on no end of a
+//! free may queue more. The blocks become free all the same, and the wake fills the free memory.
+
+use crate::heap::Heap;
+use crate::heap::block::{BlockEntry, State};
+use crate::heap::staying::tiles;
+use crate::tables::Storage;
+
+/// Whether the end of a free may read and write the block.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Rest {
+    /// It may.
+    #[default]
+    No,
+    /// The pages may be unmapped: it leaves the block as it is.
+    Begun,
+    /// As `Begun`, and blocks have become free since then.
+    Missed,
+}
+
+impl<S: Storage> Heap<S> {
+    /// Lets the ends of frees leave the blocks as they are, if the heap is asleep.
+    pub(crate) fn rest(&mut self) {
+        if self.asleep && self.rest == Rest::No {
+            self.rest = Rest::Begun;
+        }
+    }
+
+    /// Returns whether the end of a free must leave the block as it is, and notes the end.
+    pub(crate) fn rests(&mut self) -> bool {
+        if self.rest != Rest::No {
+            self.rest = Rest::Missed;
+        }
+        self.rest != Rest::No
+    }
+
+    /// Lets the ends of frees read and write blocks again. Returns whether some have not.
+    pub(crate) fn end_rest(&mut self) -> bool {
+        core::mem::take(&mut self.rest) == Rest::Missed
+    }
+
+    /// Returns the lowest free block from the address `from` on. `None` under a sub-allocator, whose free segments have live
+    /// sub-blocks.
+    pub(crate) fn next_free(&self, from: u64) -> Option<BlockEntry> {
+        if self.is_empty() || self.suballocator.is_some() {
+            return None;
+        }
+        let free = |block: &&BlockEntry| block.addr >= from && block.state == State::Free;
+        tiles(self.newest, &self.segments, &self.blocks).filter(free).min_by_key(|block| block.addr).copied()
+    }
+
+    /// Returns the lowest live or pending block that begins at `from` or above, ends above `begin`, and begins below `end`.
+    pub(crate) fn next_used(&self, from: u64, begin: u64, end: u64) -> Option<BlockEntry> {
+        let used = |block: &&BlockEntry| {
+            let is_there = block.addr >= from && block.end() > begin && block.addr < end;
+            is_there && matches!(block.state, State::Allocated | State::Pending)
+        };
+        self.blocks.entries().iter().filter(used).min_by_key(|block| block.addr).copied()
+    }
+}
