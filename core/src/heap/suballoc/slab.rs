@@ -22,6 +22,7 @@ use super::{FreeDelta, SubAllocator, SubBlock};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{MIB, UNIT};
+use core::iter::successors;
 
 /// Bytes of a slab: a granule of virtual memory, and the smallest segment of the caching policy.
 pub(crate) const SLAB_BYTES: u64 = 2 * MIB;
@@ -245,17 +246,19 @@ impl<S: Storage> Slabs<S> {
         self.serving[class] = last.map_or(NONE, |group| self.first[class][group as usize % GROUPS]);
     }
 
-    /// Returns a slab without live objects, of any class.
-    fn unused_slab(&self) -> Option<u32> {
-        // An unused slab is at the back of group 0.
-        let firsts = self.first.iter().map(|groups| groups[0]).filter(|&first| first != NONE);
-        firsts.map(|first| self.entries[first].prev).find(|&last| self.entries[last].live == 0)
-    }
-
     /// Returns the unused slab to cut anew for a class without a free object.
     fn recuttable(&self) -> Option<u32> {
-        // A segment allocated past the cache is as large as a single object.
-        self.unused_slab().filter(|&segment| self.entries[segment].bytes == SLAB_BYTES)
+        // Unused slabs are at the back of group 0. A segment allocated past the cache is as large as a single object, and
+        // must not hide a slab before it: only such segments make the walk longer than one step for each class.
+        let mut firsts = self.first.iter().map(|groups| groups[0]).filter(|&first| first != NONE);
+        firsts.find_map(|first| self.unused_up_from(first).find(|&at| self.entries[at].bytes == SLAB_BYTES))
+    }
+
+    /// Iterates over the slabs without live objects in the group that begins with `first`, from the back.
+    fn unused_up_from(&self, first: u32) -> impl Iterator<Item = u32> {
+        let last = self.entries[first].prev;
+        let slabs = successors(Some(last), move |&at| (at != first).then(|| self.entries[at].prev));
+        slabs.take_while(|&at| self.entries[at].live == 0)
     }
 
     /// Allocates an object of a class without free objects, from an unused slab of another class,

@@ -171,6 +171,19 @@ fn a_whole_slab_is_cut_anew_for_another_class() {
 }
 
 #[test]
+fn a_segment_as_large_as_its_object_does_not_hide_a_whole_slab() {
+    // Allocated past the cache: in the same class as the whole slab, and in one that is looked at before.
+    for odd in [1024, 512] {
+        let mut slabs = slabs();
+        add(&mut slabs, 0, 1024);
+        slabs.add_segment(1, 2 << 21, odd, odd);
+        assert_eq!(slabs.peek(96 * KIB), Some(1 << 21));
+        assert_eq!(take(&mut slabs, 96 * KIB), (0, 0));
+        assert_eq!(slabs.check(), Ok(()));
+    }
+}
+
+#[test]
 fn a_class_uses_its_own_whole_slabs_before_others() {
     let mut slabs = slabs();
     add(&mut slabs, 0, 512);
