@@ -134,17 +134,23 @@ impl<P: Platform> Ladder<'_, P> {
         ),
         Rung::of_cache("With `compact`, use any free block.", |on| on.search_any()),
         Rung::of_cache("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
-            on.device.in_oom_pools(on.request, |request| on.search(request).transpose()).transpose()
+            on.search_oom_pools()
         }),
         Rung::new("Release oversize segments, if `max_split_size_mb` is set, and obtain a segment.", |on| {
-            let missing = Cell::new(0);
-            let released = on.give(rules::oversize(&on.device.heaps, on.request, &missing))?;
-            if missing.get() > 0 || released.is_some() { Ok(released) } else { on.grow(false) }
+            on.give_oversize(false)
         }),
         Rung::waiting("Wait for all pending blocks, and search again.", |on| on.act(|| on.wait())),
         Rung::waiting("Release every free segment, by the shares of tags with limits, and obtain a segment.", |on| {
             on.release_all()
         }),
+        // Both were tried before the wait, which has made more memory free. The same request must not fail now and be served by
+        // them at once afterwards. The rungs between are PyTorch's, in its order.
+        Rung {
+            step: Step { text: "Use the free blocks of the private pools with that flag, after the wait.", waits: true },
+            needs_cache: true,
+            climb: |on| on.search_oom_pools(),
+        },
+        Rung::waiting("Release oversize segments after the wait, and obtain a segment.", |on| on.give_oversize(true)),
         // Last among the releases: the program must be observed again for new plans.
         Rung::waiting("Give up the plans of the policy `planned`, and obtain a segment.", |on| on.give_plans_up()),
         Rung::waiting("Wait for other threads to free memory, if `retry_ms` of the policy `bfc` is set.", |on| {
@@ -196,6 +202,18 @@ impl<P: Platform> Ladder<'_, P> {
     fn search(&self, request: &Request) -> Effect {
         let peek = || self.device.heaps.lock(request.slot).peek(request.size);
         self.serve(|| self.device.search(request), || Ok(peek().map(Forecast::Hit)))
+    }
+
+    /// Serves the request from the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.
+    fn search_oom_pools(&self) -> Effect {
+        self.device.in_oom_pools(self.request, |request| self.search(request).transpose()).transpose()
+    }
+
+    /// Releases oversize segments, and serves the request from new memory. `has_waited` as for [`grow`](Self::grow).
+    fn give_oversize(&self, has_waited: bool) -> Effect {
+        let missing = Cell::new(0);
+        let released = self.give(rules::oversize(&self.device.heaps, self.request, &missing))?;
+        if missing.get() > 0 || released.is_some() { Ok(released) } else { self.grow(has_waited) }
     }
 
     /// Serves the request from any free block, under `compact`.

@@ -111,8 +111,9 @@ impl<P: Platform> Arena<P> {
                 let mut registry = self.heaps.registry.lock();
                 let may_serve = |&pool: &u32| {
                     let entry = &registry.pools[pool as usize];
-                    // A tag with limits keeps its memory apart.
-                    entry.exists && entry.options.use_on_oom && registry.limited_pool(pool).is_none()
+                    // A captured graph writes to its pool at every replay, and a tag with limits keeps its memory apart.
+                    let lends = entry.exists && entry.options.use_on_oom && !entry.captured;
+                    lends && registry.limited_pool(pool).is_none()
                 };
                 pool = (pool + 1..registry.pools.len() as u32).find(may_serve)?;
                 // Undone by `leave_pool`.

@@ -85,7 +85,7 @@ impl<P: Platform> Arena<P> {
     /// the request shows that the route is not for a capture. Notes that the pool of a captured request has memory of a graph.
     pub(crate) fn learn_purpose(&self, request: &Request) {
         if request.capturing && request.pool != 0 {
-            self.heaps.registry.lock().pools[request.pool as usize].captured = true;
+            self.heaps.set_captured(request.pool);
         }
         if let Some(route) = request.route
             && !request.capturing

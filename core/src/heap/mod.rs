@@ -74,6 +74,18 @@ pub(crate) enum FreeOutcome {
     Used(u32),
 }
 
+/// For whom free memory stays in a heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Keeps {
+    /// For nobody: it may go back to the device.
+    Nothing,
+    /// For the users of a private pool. It goes back by calls that name the pool, and for requests of the pool.
+    ForUsers,
+    /// For captured graphs, which write to it at every replay, as long as the pool has users. None goes back, whoever
+    /// asks.
+    ForGraphs,
+}
+
 /// The memory of a stream in a pool.
 #[derive(Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "four conditions that do not depend on each other")]
@@ -90,9 +102,8 @@ pub(crate) struct Heap<S: Storage> {
     pub pool: u32,
     /// The placement rules, copied from the configuration when the heap begins. Set by [`set_rules`](Self::set_rules).
     pub rules: Rules,
-    /// Whether free memory stays in the heap: true for a private pool in use, since a captured
-    /// graph may write to the pool.
-    pub retained: bool,
+    /// For whom free memory stays in the heap.
+    pub keeps: Keeps,
     /// Whether the pool has a tag. In a pool with a tag, a request for several granules is mapped in fewer and longer
     /// pages, since memory is parked and woken page by page. In a pool without a tag, granules go back to the device
     /// one by one.
@@ -148,7 +159,7 @@ impl_empty! {
         plain,
         pool,
         rules: Rules::unset(PoolKind::Small),
-        retained,
+        keeps: Keeps::Nothing,
         parkable,
         clears,
         asleep,

@@ -3,6 +3,8 @@
 #[cfg(not(loom))]
 mod allocator;
 #[cfg(not(loom))]
+mod captured;
+#[cfg(not(loom))]
 mod compact;
 #[cfg(not(loom))]
 mod consolidate;

@@ -9,14 +9,15 @@
 //! A unit is found under the lock of the heap, and is a plain value afterwards. [`Unit::take`] looks again: memory in use
 //! by another thread since then was freed after the stamp of the unit.
 //!
-//! Refused are: free memory of a private pool in use, since a captured graph may write to the pool at every replay;
-//! segments with live sub-blocks; pinned segments and pages; moving, parked and waking pages.
+//! Refused are: free memory of a captured graph, which writes to it at every replay ([`Keeps::ForGraphs`]), for every rule and
+//! call; other free memory of a private pool in use, unless the pool was named; segments with live sub-blocks; pinned segments and
+//! pages; moving, parked and waking pages.
 
 use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::config::rounding::PoolKind;
-use crate::heap::Heap;
+use crate::heap::{Heap, Keeps};
 use crate::heap::age::Idle;
 use crate::heap::block::{Backing, BlockEntry};
 use crate::heap::home_pages::HomePage;
@@ -85,7 +86,7 @@ impl Unit {
     /// Returns the unit of `bytes` at `at` in the free block `block`.
     fn new<S: Storage>(kind: UnitKind, heap: &Heap<S>, slot: u32, block: u32, at: u64, bytes: u64) -> Self {
         let BlockEntry { size, addr, freed_at, .. } = heap.blocks[block];
-        let quiet = if heap.retained { 0 } else { heap.sets.quiet };
+        let quiet = if heap.keeps == Keeps::Nothing { heap.sets.quiet } else { 0 };
         // Saturates: only heaps whose blocks age have a clock that follows the searches.
         let age = heap.clock.saturating_sub(freed_at);
         Self { kind, slot, block, position: (size, addr), at, bytes, freed_at, quiet, age, idle: Idle::IN_USE }
@@ -96,7 +97,8 @@ impl Unit {
         let BlockEntry { addr, size, freed_at, segment, .. } = heap.blocks[block];
         let untouched = freed_at < heap.sets.mark;
         let idle = if untouched { heap.segments[segment].idle } else { Idle::IN_USE };
-        heap.is_releasable(block).then(|| Self { idle, ..Self::new(UnitKind::Segment, heap, slot, block, addr, size) })
+        let goes = heap.keeps != Keeps::ForGraphs && heap.is_releasable(block);
+        goes.then(|| Self { idle, ..Self::new(UnitKind::Segment, heap, slot, block, addr, size) })
     }
 
     /// Returns a page in the free block `block`.
@@ -137,13 +139,14 @@ fn down<S: Storage>(heap: &Heap<S>, last: Option<u32>) -> impl Iterator<Item = u
 
 /// Returns the last free block of a heap whose free memory may go back.
 fn last<S: Storage>(heap: &Heap<S>) -> Option<u32> {
-    if heap.retained || heap.is_empty() { None } else { heap.sets.free.last(heap.blocks.entries()) }
+    if heap.keeps != Keeps::Nothing || heap.is_empty() { None } else { heap.sets.free.last(heap.blocks.entries()) }
 }
 
 /// Iterates over the units of a free block, page by page from the highest address down.
 fn units_in<S: Storage>(heap: &Heap<S>, slot: u32, block: u32) -> impl Iterator<Item = Unit> {
     let BlockEntry { addr, size, backing, .. } = heap.blocks[block];
-    let pages = (backing != Backing::Ordinary).then(|| heap.sets.pages.within_down(addr, addr + size));
+    let has_pages = backing != Backing::Ordinary && heap.keeps != Keeps::ForGraphs;
+    let pages = has_pages.then(|| heap.sets.pages.within_down(addr, addr + size));
     let pages = pages.into_iter().flatten().filter(HomePage::is_movable);
     Unit::segment(heap, slot, block).into_iter().chain(pages.map(move |page| Unit::page(heap, slot, block, page)))
 }
@@ -161,7 +164,8 @@ pub(in crate::arena) fn segments_down<S: Storage>(heap: &Heap<S>, slot: u32) -> 
 }
 
 /// Returns the first oversize segment of a heap to release for `wanted` bytes: the smallest sufficient segment, or else
-/// the largest of at least `oversize` bytes. Includes the segments of a private pool in use, for requests of the pool.
+/// the largest of at least `oversize` bytes. Includes the segments of a private pool in use, for requests of the pool; PyTorch (2.11)
+/// gives those of its captured graphs as well, which a replay then writes to.
 pub(super) fn first_oversize<S: Storage>(heap: &mut Heap<S>, slot: u32, wanted: u64, oversize: u64) -> Option<Unit> {
     let first = after(heap, (wanted, 0));
     let heap = &*heap;
@@ -189,7 +193,7 @@ fn first_up<S: Storage>(
     from: Position,
     unit_of: impl Fn(&Heap<S>, u32) -> Option<Unit>,
 ) -> Option<Unit> {
-    let first = if heap.retained { None } else { after(heap, from) };
+    let first = if heap.keeps == Keeps::Nothing { after(heap, from) } else { None };
     up(heap, first).find_map(|block| unit_of(heap, block))
 }
 
@@ -246,11 +250,11 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Returns free memory of the heap in `slot` for `wanted` bytes: a segment, or adjacent pages and no more of them than
-    /// needed, of at most `most` bytes in all; from the largest block that has any. A private pool in use gives, too: its tag
-    /// has limits, and no captured graph has its memory.
+    /// needed, of at most `most` bytes in all; from the largest block that has any. A private pool in use gives, too: the caller
+    /// names it, or its tag.
     pub(in crate::arena) fn unit_within(&self, slot: u32, wanted: u64, most: u64) -> Option<Unit> {
         let heap = self.lock(slot);
-        if heap.asleep || heap.is_empty() {
+        if heap.asleep || heap.is_empty() || heap.keeps == Keeps::ForGraphs {
             return None;
         }
         let heap = &*heap;

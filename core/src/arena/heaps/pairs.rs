@@ -6,6 +6,7 @@ use crate::arena::heaps::registry::{Pair, Registry};
 use crate::arena::heaps::{ENDED, Heaps, LIVE, Slot, slot_of};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
+use crate::heap::Keeps;
 use crate::heap::split_rules::Rules;
 use crate::stats::Stat;
 use crate::sync::Ordering;
@@ -187,7 +188,7 @@ impl<P: Platform> Heaps<P> {
             heap.parkable = registry.pools[pool as usize].tag.is_some();
             heap.clears = registry.clears(pool);
             heap.mark(false, registry.pools[pool as usize].asleep);
-            heap.retained = pool != 0 && !registry.is_unused(pool);
+            heap.keeps = registry.keeps(pool);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
             heap.region = registry.policy.first_region();
         }
@@ -281,9 +282,9 @@ impl<P: Platform> Heaps<P> {
             let is_idle = |used: &PairUse<'_, P>| {
                 [PoolKind::Small, PoolKind::Large].into_iter().all(|kind| {
                     let slot = self.slot(used.slot(kind));
-                    let retained = slot.heap.lock().retained;
+                    let gives = slot.heap.lock().keeps == Keeps::Nothing;
                     // A pending segment is about to get a live block: the pair is not idle.
-                    !retained
+                    gives
                         && slot.counters.current(Stat::Active) == 0
                         && slot.pending_segments.load(Ordering::Relaxed) == 0
                 })

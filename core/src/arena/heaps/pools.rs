@@ -92,13 +92,28 @@ impl<P: Platform> Heaps<P> {
         let unused = registry.is_unused(pool);
         for pair in registry.pairs_of(pool) {
             for slot in [PoolKind::Small, PoolKind::Large].map(|kind| self.slot(slot_of(pair, kind))) {
-                slot.heap.lock().retained = !unused;
-                // Free segments of an ended stream were retained for the pool: release them now.
+                slot.heap.lock().keeps = registry.keeps(pool);
+                // Free segments of an ended stream were kept for the pool: release them now.
                 if unused {
                     self.queue_if_ended(slot);
                 }
             }
             self.set_leaving(registry, pair, unused);
+        }
+    }
+
+    /// Records that a captured graph has memory of `pool`. From now on no rule and no call gives memory of the pool back, until it has
+    /// no users: a unit that was chosen before is refused under the heap's lock.
+    pub(crate) fn set_captured(&self, pool: u32) {
+        let mut registry = self.registry.lock();
+        if registry.pools[pool as usize].captured {
+            return;
+        }
+        registry.pools[pool as usize].captured = true;
+        for pair in registry.pairs_of(pool) {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                self.slot(slot_of(pair, kind)).heap.lock().keeps = registry.keeps(pool);
+            }
         }
     }
 
@@ -142,6 +157,7 @@ impl<P: Platform> Heaps<P> {
                 heap.set_rules(registry.rules_of(pool, kind, supplied));
                 heap.parkable = registry.pools[pool as usize].tag.is_some();
                 heap.clears = registry.clears(pool);
+                heap.keeps = registry.keeps(pool);
             }
         }
     }

@@ -10,6 +10,7 @@
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
+use crate::heap::Keeps;
 use crate::heap::split_rules::{PoolMemory, Rules};
 use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, impl_empty};
@@ -424,6 +425,17 @@ impl<S: Storage> Registry<S> {
     /// free segments of an unused pool may be released, and an empty unused pool may be removed.
     pub(crate) fn is_unused(&self, pool: u32) -> bool {
         self.is_released(pool) && self.pools[pool as usize].requests == 0
+    }
+
+    /// Returns for whom the heaps of `pool` keep free memory.
+    pub(crate) fn keeps(&self, pool: u32) -> Keeps {
+        if pool == 0 || self.is_unused(pool) {
+            Keeps::Nothing
+        } else if self.pools[pool as usize].captured {
+            Keeps::ForGraphs
+        } else {
+            Keeps::ForUsers
+        }
     }
 
     /// Makes room for the nodes of `pools` pools, `tagged` of them with a tag. Returns false if there is none.

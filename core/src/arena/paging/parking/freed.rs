@@ -4,7 +4,7 @@ use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
 use crate::device::Segments;
 use crate::error::Error;
-use crate::heap::Heap;
+use crate::heap::{Heap, Keeps};
 use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::HomePage;
 use crate::pages::{Kept, PagePool};
@@ -49,7 +49,7 @@ impl<P: Platform> Mapper<'_, P> {
         let counters = &device.heaps.slot(slot).counters;
         loop {
             let mut heap = device.heaps.lock(slot);
-            if heap.retained || heap.is_empty() {
+            if heap.keeps != Keeps::Nothing || heap.is_empty() {
                 return Ok(());
             }
             let Some((block, range)) = first_freed(&heap, &device.paging.pool.lock()) else { return Ok(()) };
