@@ -196,6 +196,17 @@ impl CudaDevice {
         result
     }
 
+    /// Tells the device that the program has destroyed the context: what the device had there is gone. Calls no driver. The contents
+    /// of parked memory are forgotten, and their memory of the host goes back to the system: the driver has ended the registrations
+    /// with the context (asked of driver 580). Memory of `cuMemCreate` and reserved addresses outlive every context, and are the
+    /// caller's to give back. Afterwards every method fails with [`ErrorKind::Deinitialized`].
+    pub fn context_ended(&self) {
+        self.retained.store(false, Ordering::Release);
+        self.context.close();
+        // Each call of the driver in there is refused, and what it was to give back has gone with the context.
+        let _ = self.store.close(&self.context);
+    }
+
     /// Checks whether the device is still usable. Calls no driver, takes no lock.
     ///
     /// # Errors

@@ -140,11 +140,13 @@ impl Contexts {
         self.served.write().unwrap_or_else(PoisonError::into_inner).push(new);
     }
 
-    /// Forgets the allocator of a context, without a call of the driver.
-    pub(super) fn forget(&self, context: CuContext) {
+    /// Forgets the allocator of a context, without a call of the driver. Returns the allocator.
+    pub(super) fn forget(&self, context: CuContext) -> Option<Arc<Served>> {
         let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
-        served.retain(|known| known.context() != context);
+        let at = served.iter().position(|known| known.context() == context);
+        let ended = at.map(|at| served.remove(at));
         self.version.store(next_version(), Ordering::Release);
+        ended
     }
 
     /// Returns every served context.

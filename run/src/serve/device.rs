@@ -10,14 +10,17 @@ use crate::ledger::Kind;
 use crate::real::Real;
 use crate::record::Record;
 use crate::serve::frees::Frees;
+use crate::serve::passed::result_of;
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::{
     CaptureMark, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, PhysicalHandle, PoolId, Segments, StreamId,
     StreamOrder, TraceEntry, VirtualMemory,
 };
+use cachalot_cuda::driver::types::{CuContext, CuMemHandle};
 use cachalot_cuda::{CuResult, CudaDevice, HOST_STREAM};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A device of the driver, called by the allocator of a context.
 #[derive(Debug)]
@@ -34,6 +37,19 @@ pub(super) struct ServedDevice {
     frontier: AtomicU64,
     /// The owner of the allocator, once the allocator is made.
     owner: OnceLock<Weak<dyn AllocatorOwner>>,
+    /// What outlives the context.
+    outliving: Mutex<Outliving>,
+}
+
+/// Memory and addresses of a context's allocator that belong to the device, so that they outlive the context.
+#[derive(Default, Debug)]
+struct Outliving {
+    /// Reserved addresses: the first, and the bytes.
+    reserved: BTreeMap<u64, u64>,
+    /// Mapped addresses: the first, and the bytes.
+    mapped: BTreeMap<u64, u64>,
+    /// Handles of physical memory.
+    handles: BTreeSet<u64>,
 }
 
 /// The owner of the allocator over a device. The device asks for calls of the allocator.
@@ -58,7 +74,8 @@ impl ServedDevice {
         frees: Arc<Frees>,
         record: Option<Arc<Record>>,
     ) -> Self {
-        Self { cuda, real, charge, holdings, frees, record, frontier: AtomicU64::new(0), owner: OnceLock::new() }
+        let (frontier, owner, outliving) = (AtomicU64::new(0), OnceLock::new(), Mutex::default());
+        Self { cuda, real, charge, holdings, frees, record, frontier, owner, outliving }
     }
 
     /// Returns the device of the driver.
@@ -147,9 +164,40 @@ impl ServedDevice {
         Ok(taken)
     }
 
-    /// Returns memory of the context's.
+    /// Returns memory of the context's, or of the device's in the case of pages.
     fn holding(&self, kind: Kind, bytes: u64) -> Holding {
-        Holding { charge: Arc::clone(&self.charge), kind, bytes, context: self.cuda.cu_context() }
+        let context = if kind == Kind::Pages { CuContext::NULL } else { self.cuda.cu_context() };
+        Holding { charge: Arc::clone(&self.charge), kind, bytes, context }
+    }
+
+    /// Gives back what outlives the context, after the context has ended: pages, and the addresses reserved for them. The charge ends
+    /// for what the driver takes back. The driver wants no context for these calls, and none is current (asked of driver 580).
+    pub(super) fn end(&self) {
+        self.cuda.context_ended();
+        let Outliving { reserved, mapped, handles } = core::mem::take(&mut *self.outliving());
+        for (at, bytes) in mapped {
+            // SAFETY: takes no host pointers; the work that used the addresses has ended with the context.
+            let _ = unsafe { self.real.mem_unmap(at, bytes as usize) };
+        }
+        for handle in handles {
+            // SAFETY: takes no host pointers; the handle is the allocator's own, and nothing is mapped any longer.
+            let release = || result_of(unsafe { self.real.mem_release(CuMemHandle(handle)) });
+            let _ = self.holdings.give(&[Kind::Pages], handle, release);
+        }
+        for (base, bytes) in reserved {
+            // SAFETY: takes no host pointers; the range is the allocator's own.
+            let _ = unsafe { self.real.mem_address_free(base, bytes as usize) };
+        }
+    }
+
+    /// Locks what outlives the context.
+    fn outliving(&self) -> MutexGuard<'_, Outliving> {
+        self.outliving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the virtual memory of the driver's device.
+    fn inner_virtual(&self) -> DeviceResult<&dyn VirtualMemory> {
+        self.cuda.virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))
     }
 }
 
@@ -180,14 +228,57 @@ impl ForwardSegments for ServedDevice {
 }
 
 impl ForwardVirtualMemory for ServedDevice {
+    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        let base = self.inner_virtual()?.reserve(bytes)?;
+        self.outliving().reserved.insert(base.0, bytes);
+        Ok(base)
+    }
+
+    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        // Taken out before the call, here and below: another thread may get the addresses at once.
+        let known = self.outliving().reserved.remove(&base.0);
+        let result = self.inner_virtual()?.unreserve(base, bytes);
+        if let (Err(_), Some(known)) = (&result, known) {
+            self.outliving().reserved.insert(base.0, known);
+        }
+        result
+    }
+
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
-        let inner = self.cuda.virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))?;
-        self.charged(Kind::Pages, bytes, || inner.create(bytes), |handle| handle.0)
+        let inner = self.inner_virtual()?;
+        let handle = self.charged(Kind::Pages, bytes, || inner.create(bytes), |handle| handle.0)?;
+        self.outliving().handles.insert(handle.0);
+        Ok(handle)
     }
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
-        let inner = self.cuda.virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))?;
-        self.holdings.give(&[Kind::Pages], handle.0, || inner.destroy(handle)).map(drop)
+        let inner = self.inner_virtual()?;
+        self.outliving().handles.remove(&handle.0);
+        let result = self.holdings.give(&[Kind::Pages], handle.0, || inner.destroy(handle));
+        if result.is_err() {
+            self.outliving().handles.insert(handle.0);
+        }
+        result.map(drop)
+    }
+
+    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
+        self.inner_virtual()?.map(at, bytes, handle)?;
+        self.outliving().mapped.insert(at.0, bytes);
+        Ok(())
+    }
+
+    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let taken: Vec<_> = {
+            let mut outliving = self.outliving();
+            let inside = outliving.mapped.range(at.0..at.0.saturating_add(bytes)).map(|(&from, _)| from);
+            let inside: Vec<u64> = inside.collect();
+            inside.into_iter().filter_map(|from| outliving.mapped.remove_entry(&from)).collect()
+        };
+        let result = self.inner_virtual()?.unmap(at, bytes);
+        if result.is_err() {
+            self.outliving().mapped.extend(taken);
+        }
+        result
     }
 }
 

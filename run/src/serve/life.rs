@@ -3,14 +3,14 @@
 use crate::real::Real;
 use crate::serve::contexts::Green;
 use crate::serve::process::Process;
-use crate::serve::served::DEVICE;
+use crate::serve::served::{DEVICE, Served};
 use crate::types::CuGreenContext;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuStream,
 };
 use core::ffi::{c_int, c_uint, c_void};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Process {
     /// `cuCtxCreate_v2`. The context is noted: a free waits for the context's work, too.
@@ -131,7 +131,15 @@ impl Process {
         call: impl FnOnce() -> CuResult,
         gone: impl FnOnce(&CuResult) -> bool,
     ) -> CuResult {
-        self.between_parks(context, || self.frees.end_context(context, call, gone, || self.forget_context(context)))
+        self.between_parks(context, || {
+            let mut ended = None;
+            let code = self.frees.end_context(context, call, gone, || ended = self.forget_context(context));
+            // Memory of `cuMemCreate` is the device's, not the context's: the driver leaves it where it is.
+            if let Some(served) = ended {
+                served.device().end();
+            }
+            code
+        })
     }
 
     /// Takes back a call of [`ctx_attach`](Self::ctx_attach). Returns whether there was one.
@@ -243,13 +251,15 @@ impl Process {
     }
 
     /// Forgets everything about a destroyed context. Calls no driver. Called before
-    /// any thread learns of a new context: the driver may use the handle again.
-    fn forget_context(&self, context: CuContext) {
-        self.contexts.forget(context);
+    /// any thread learns of a new context: the driver may use the handle again. Returns the context's allocator, whose device may have
+    /// memory that outlives the context.
+    fn forget_context(&self, context: CuContext) -> Option<Arc<Served>> {
+        let ended = self.contexts.forget(context);
         self.charge.holdings().forget(context).into_iter().for_each(|address| self.observe_given(address));
         self.end_captures(|(_, of)| *of == context);
         self.peers.forget(context);
         self.attached().retain(|&of| of != context);
+        ended
     }
 
     /// `cuStreamDestroy_v2`. Memory of the stream becomes available to all requests.

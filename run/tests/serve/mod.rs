@@ -3,6 +3,7 @@
 mod addresses;
 mod captures;
 mod contexts;
+mod ends;
 mod failures;
 mod frees;
 mod orders;

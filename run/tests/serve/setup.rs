@@ -69,6 +69,26 @@ impl Setup {
         context.0 as u64
     }
 
+    /// Makes a context that no call of the process has shown, for the driver's own figures. Leaves it current.
+    pub(crate) fn watch(&self, device: i32) -> u64 {
+        let mut context = 0;
+        assert_eq!(self.cuCtxCreate_v2(&mut context, 0, device), 0);
+        context
+    }
+
+    /// Returns what a program is told of the current context's device: free and all bytes.
+    pub(crate) fn front_figures(&self) -> (usize, usize) {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both variables outlive the call.
+        assert_eq!(unsafe { self.process.mem_get_info(&raw mut free, &raw mut total) }.0, 0);
+        (free, total)
+    }
+
+    /// Returns how many ranges of addresses the driver has reserved.
+    pub(crate) fn reserved_addresses(&self) -> u64 {
+        self.control.calls("cuMemAddressReserve") - self.control.calls("cuMemAddressFree")
+    }
+
     /// Opens the default pool of a device to another device, as a program does.
     pub(crate) fn open_default_pool(&self, device: i32, to: i32) -> u32 {
         let mut pool = 0;
