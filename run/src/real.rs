@@ -131,6 +131,8 @@ functions! {
     mem_pool_trim_to = c"cuMemPoolTrimTo"(pool: CuMemoryPool, keep: usize);
     /// Makes a handle of the physical memory at an address.
     mem_retain_allocation_handle = c"cuMemRetainAllocationHandle"(handle: *mut CuMemHandle, address: *mut c_void);
+    /// Makes a handle of physical memory from another process's, or one's own, exported handle.
+    mem_import = c"cuMemImportFromShareableHandle"(handle: *mut CuMemHandle, shareable: *mut c_void, kind: c_int);
     /// Reports the properties of physical memory.
     mem_get_allocation_properties_from_handle = c"cuMemGetAllocationPropertiesFromHandle"(
         properties: *mut CuMemAllocationProp, handle: CuMemHandle);

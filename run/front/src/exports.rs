@@ -198,6 +198,7 @@ exports! {
         cuMemRetainAllocationHandle(handle: *mut CuMemHandle, address: *mut c_void) => mem_retain_allocation_handle(handle, address);
         cuMemGetAllocationPropertiesFromHandle(properties: *mut CuMemAllocationProp, handle: CuMemHandle) => mem_get_allocation_properties_from_handle(properties, handle);
         cuMemExportToShareableHandle(shareable: *mut c_void, handle: CuMemHandle, kind: c_int, flags: u64) => mem_export_to_shareable_handle(shareable, handle, kind, flags);
+        cuMemImportFromShareableHandle(handle: *mut CuMemHandle, shareable: *mut c_void, kind: c_int) => mem_import_from_shareable_handle(handle, shareable, kind);
         cuMemGetHandleForAddressRange(handle: *mut c_void, address: CuDevicePtr, bytes: usize, kind: c_int, flags: u64) => mem_get_handle_for_address_range(handle, address, bytes, kind, flags);
         cuMulticastBindMem(multicast: CuMemHandle, at: usize, memory: CuMemHandle, offset: usize, bytes: usize, flags: u64) => multicast_bind_mem(multicast, at, memory, offset, bytes, flags);
         cuMulticastBindAddr(multicast: CuMemHandle, at: usize, address: CuDevicePtr, bytes: usize, flags: u64) => multicast_bind_addr(multicast, at, address, bytes, flags);

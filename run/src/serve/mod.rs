@@ -11,6 +11,7 @@
 //! access             memory opened to peers
 //! program_maps       memory that the program creates and maps by itself
 //! program_memory · program_sleep  the records of such memory · how the memory is parked and woken
+//! followed           memory that the program maps by itself and no park moves, to its end
 //! program_recipe · program_pieces · program_whole  how it is created · its handles, one or several · one handle again
 //! peers              which contexts may access the memory of others
 //! controlled         the process as other processes park, wake and ask it
@@ -41,6 +42,7 @@ mod contexts;
 mod controlled;
 mod describe;
 mod device;
+mod followed;
 mod frees;
 mod handles;
 mod keeper;

@@ -5,6 +5,7 @@ use crate::options::Options;
 use crate::real::{self, Real};
 use crate::record::Record;
 use crate::serve::contexts::Contexts;
+use crate::serve::followed::Followed;
 use crate::serve::frees::{Frees, in_context};
 use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
@@ -52,6 +53,8 @@ pub struct Process {
     pub(super) attached: Mutex<Vec<CuContext>>,
     /// Memory that the program maps by itself, and a park moves.
     pub(super) program: ProgramMemory,
+    /// Memory that the program maps by itself, and no park moves.
+    pub(super) followed: Followed,
     /// `None`: the memory stays on the device.
     pub(super) sleeping: Option<Sleeping>,
     /// Whether the process is the one of [`process`], and may have threads of its own.
@@ -123,6 +126,7 @@ impl Process {
             peers: Peers::default(),
             attached: Mutex::default(),
             program: ProgramMemory::default(),
+            followed: Followed::default(),
             sleeping: options.sleep.clone().map(|sleep| Sleeping::new(sleep, gate())),
             is_whole: publish,
             counters: Counters::default(),

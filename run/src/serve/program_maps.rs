@@ -5,6 +5,7 @@
 //! in pieces makes the memory whole first (`program_whole`).
 
 use crate::ledger::Kind;
+use crate::serve::followed::ReleasedHandle;
 use crate::serve::parking::{Staying, is_parked};
 use crate::serve::passed::{code_of, result_of};
 use crate::serve::process::Process;
@@ -48,10 +49,13 @@ impl Process {
             return call();
         }
         let Some(recipe) = Recipe::of(bytes as u64, &wanted, flags).filter(|_| self.sleeping.is_some()) else {
-            // SAFETY: after success the driver has written the handle.
-            let name = || unsafe { handle.read() }.0;
-            let device = CuDevice(wanted.location.id);
-            return self.take_held(device, Kind::Pages, bytes as u64, CuContext::NULL, call, name);
+            let (device, name) = (CuDevice(wanted.location.id), self.program.new_token());
+            let code = self.take_held(device, Kind::Pages, bytes as u64, CuContext::NULL, call, || name);
+            if code.is_success() {
+                // SAFETY: the driver has written the handle.
+                self.followed.add_handle(unsafe { handle.read() }, name);
+            }
+            return code;
         };
         match self.create(recipe, inside) {
             Ok(token) => {
@@ -97,23 +101,45 @@ impl Process {
         }
     }
 
-    /// `cuMemRelease`. The driver frees the memory when the last mapping is gone. The charge of memory that a park does not move ends
-    /// with the release.
+    /// `cuMemRelease`. The driver frees the memory when the last handle and the last mapping are gone.
     ///
     /// # Safety
     /// None beyond the driver's.
     pub unsafe fn mem_release(&self, handle: CuMemHandle) -> CuResult {
         self.pass();
         if !ProgramMemory::is_token(handle) {
-            // SAFETY: the argument is the caller's.
-            let call = || result_of(unsafe { self.real.mem_release(handle) });
-            return code_of(self.charge.holdings().give(&[Kind::Pages], handle.0, call).map(drop));
+            return self.release_followed(handle);
         }
         let _stay = self.stay();
         match self.program.release(handle.0) {
             Released::Unknown => CuResult::INVALID_VALUE,
             Released::Lives => CuResult::SUCCESS,
             Released::Last(ended) => self.end_memory(ended, true),
+        }
+    }
+
+    /// Releases a handle of the driver's.
+    fn release_followed(&self, handle: CuMemHandle) -> CuResult {
+        // SAFETY: takes no host pointers; the argument is the caller's.
+        let call = || result_of(unsafe { self.real.mem_release(handle) });
+        match self.followed.release(handle) {
+            ReleasedHandle::Unknown => code_of(call()),
+            ReleasedHandle::Lives(name) => code_of(call().inspect_err(|_| self.followed.add_handle(handle, name))),
+            ReleasedHandle::Last(name) => {
+                code_of(self.give_pages(name, call).inspect_err(|_| self.followed.add_handle(handle, name)))
+            }
+        }
+    }
+
+    /// Makes a call by which memory named `name` goes back to the driver, and ends the charge.
+    fn give_pages(&self, name: u64, call: impl FnOnce() -> Result<(), CuResult>) -> Result<(), CuResult> {
+        self.charge.holdings().give(&[Kind::Pages], name, call).map(drop)
+    }
+
+    /// Ends a use of followed memory, which the driver has freed with the last.
+    fn end_followed(&self, name: u64) {
+        if self.followed.end_use(name) {
+            let _ = self.give_pages(name, || Ok(()));
         }
     }
 
@@ -136,7 +162,7 @@ impl Process {
         if physical.pieces.is_parked() {
             return CuResult::SUCCESS;
         }
-        let call = || {
+        let mut call = || {
             while let Some(handle) = physical.pieces.last() {
                 // SAFETY: takes no host pointers; the handle is the library's own.
                 result_of(unsafe { self.real.mem_release(handle) })?;
@@ -144,7 +170,9 @@ impl Process {
             }
             Ok(())
         };
-        let code = code_of(self.charge.holdings().give(&[Kind::Pages], token, call).map(drop));
+        // A handle that was imported again keeps the memory, and the charge.
+        let given = if self.followed.has(token) { call() } else { self.give_pages(token, call) };
+        let code = code_of(given);
         if !code.is_success() {
             self.program.put_back((token, physical), held);
         }
@@ -173,8 +201,15 @@ impl Process {
         }
         self.awake(|| {
             if !is_token {
+                let name = self.followed.begin_use(handle);
                 // SAFETY: the arguments are the caller's.
-                return unsafe { self.real.mem_map(address, bytes, offset, handle, flags) };
+                let code = unsafe { self.real.mem_map(address, bytes, offset, handle, flags) };
+                match name {
+                    Some(name) if code.is_success() => self.followed.mapped(address, bytes as u64, name),
+                    Some(name) => self.end_followed(name),
+                    None => {}
+                }
+                return code;
             }
             let Some(pieces) = self.program.begin_use(handle.0) else { return CuResult::INVALID_VALUE };
             let code = match pieces.single() {
@@ -238,6 +273,7 @@ impl Process {
         }
         // Taken out before the call: another thread may map the addresses at once.
         let taken = self.program.take_mappings(address, bytes as u64);
+        let followed = self.followed.take_mappings(address, bytes as u64);
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.mem_unmap(address, bytes) };
         if code.is_success() {
@@ -246,8 +282,10 @@ impl Process {
                     let _ = self.end_memory(ended, false);
                 }
             }
+            followed.into_iter().for_each(|(_, mapping)| self.end_followed(mapping.name));
         } else {
             self.program.put_mappings_back(taken);
+            self.followed.put_mappings_back(followed);
         }
         drop(stay);
         code
@@ -311,8 +349,16 @@ impl Process {
                     unsafe { handle.write(CuMemHandle(token)) };
                     CuResult::SUCCESS
                 }
-                // SAFETY: the arguments are the caller's.
-                None => unsafe { self.real.mem_retain_allocation_handle(handle, address) },
+                None => {
+                    let name = self.followed.name_at(address as CuDevicePtr);
+                    // SAFETY: the arguments are the caller's.
+                    let code = unsafe { self.real.mem_retain_allocation_handle(handle, address) };
+                    if let Some(name) = name.filter(|_| code.is_success()) {
+                        // SAFETY: the driver has written the handle.
+                        self.followed.add_handle(unsafe { handle.read() }, name);
+                    }
+                    code
+                }
             }
         })
     }
@@ -353,7 +399,37 @@ impl Process {
     ) -> CuResult {
         let kind = CuMemHandleType(kind.cast_unsigned());
         // SAFETY: the arguments are the caller's.
-        self.shared(handle, |handle| unsafe { self.real.mem_export(shareable, handle, kind, flags) })
+        let code = self.shared(handle, |handle| unsafe { self.real.mem_export(shareable, handle, kind, flags) });
+        let name = if ProgramMemory::is_token(handle) { Some(handle.0) } else { self.followed.name_of(handle) };
+        if let Some(name) = name.filter(|_| code.is_success() && kind == CuMemHandleType::POSIX_FD) {
+            // SAFETY: the driver has written a descriptor, which is an `int`.
+            self.followed.exported(unsafe { shareable.cast::<c_int>().read_unaligned() }, name);
+        }
+        code
+    }
+
+    /// `cuMemImportFromShareableHandle`. Memory that the process itself has exported has a handle more then. Memory of another process
+    /// is charged to that process, once.
+    ///
+    /// # Safety
+    /// `handle` is null or writable, and `shareable` is a handle of the kind.
+    pub unsafe fn mem_import_from_shareable_handle(
+        &self,
+        handle: *mut CuMemHandle,
+        shareable: *mut c_void,
+        kind: c_int,
+    ) -> CuResult {
+        // SAFETY: the arguments are the caller's.
+        let code = unsafe { self.real.mem_import(handle, shareable, kind) };
+        let is_descriptor = CuMemHandleType(kind.cast_unsigned()) == CuMemHandleType::POSIX_FD;
+        if code.is_success()
+            && is_descriptor
+            && let Some(name) = self.followed.export(shareable.addr() as i32)
+        {
+            // SAFETY: the driver has written the handle.
+            self.followed.add_handle(unsafe { handle.read() }, name);
+        }
+        code
     }
 
     /// `cuMulticastBindMem`. Bound memory stays on the device from then on.

@@ -6,6 +6,7 @@ mod contexts;
 mod ends;
 mod failures;
 mod frees;
+mod holdings;
 mod orders;
 mod records;
 mod setup;
