@@ -4,6 +4,7 @@
 //! kill. Reads and writes pass the system's cache by where the file system allows direct I/O: the cache would take the
 //! memory that the host lacks.
 
+use crate::own_files::{out_of_the_way, quietly};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
@@ -83,12 +84,13 @@ impl ContentsFile {
     /// The system's. [`is_no_room`] tells whether the folder lacks the room.
     pub(crate) fn new(folder: &Arc<ContentsFolder>, bytes: u64) -> io::Result<Self> {
         let file = folder.step(FileStep::Create, || {
-            let file = tempfile::tempfile_in(&folder.path)?;
+            // A program may close the numbers 0, 1 and 2, and open others of its own there.
+            let file = out_of_the_way(tempfile::tempfile_in(&folder.path)?);
             file.set_permissions(Permissions::from_mode(0o600))?;
             Ok(file)
         })?;
         // A full disk is found here, before anything is moved.
-        folder.step(FileStep::Reserve, || reserve(&file, bytes.next_multiple_of(IO_ALIGNMENT)))?;
+        folder.step(FileStep::Reserve, || quietly(|| reserve(&file, bytes.next_multiple_of(IO_ALIGNMENT))))?;
         let direct = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
         Ok(Self { file, folder: Arc::clone(folder), bytes, direct: AtomicBool::new(direct) })
     }
@@ -204,6 +206,7 @@ impl Faults {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     /// Bytes at an aligned address.
@@ -225,6 +228,7 @@ mod tests {
         assert_eq!((about.len(), about.nlink(), about.mode() & 0o777), (8192, 0, 0o600));
         assert!(about.blocks() * 512 >= 8192, "the room is taken: {}", about.blocks());
         assert_eq!(made.path().read_dir().expect("a folder").count(), 0);
+        assert!(file.file.as_raw_fd() >= 100, "a program may choose the number {}", file.file.as_raw_fd());
     }
 
     #[test]

@@ -22,6 +22,7 @@
 //! * [`clock`]: a clock for traces, cheaper than the system's clock.
 //! * [`HeapLock`]: the lock of an allocator's heaps.
 //! * [`fork`]: detection of forked children, which must not call the driver.
+//! * [`own_files`]: the library's own writes, which end no program, and the numbers of its files.
 //!
 //! Building needs neither a CUDA toolkit nor a driver. The crate makes no call at process exit:
 //! only [`CudaDevice::close`] releases the process's driver objects.
@@ -30,6 +31,7 @@ pub mod clock;
 pub mod driver;
 pub mod fork;
 pub mod lock;
+pub mod own_files;
 
 mod capture_marks;
 mod contents;

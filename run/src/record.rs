@@ -8,6 +8,7 @@ use crate::shared::threads::without_signals;
 use crate::tell::tell;
 use cachalot_core::{Action, TraceEntry};
 use cachalot_cuda::fork;
+use cachalot_cuda::own_files::{out_of_the_way, quietly};
 use core::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -60,7 +61,7 @@ impl Record {
             "segments": [],
             "end_is_unknown": true,
         });
-        std::fs::write(beside(&path), known.to_string())?;
+        quietly(|| std::fs::write(beside(&path), known.to_string()))?;
         let record = Arc::new(Self {
             events: Mutex::default(),
             file: Mutex::new(Sink { file: Some(file), block: HEADER.to_owned() }),
@@ -139,7 +140,7 @@ impl Sink {
         let mut block = std::mem::take(&mut self.block).into_bytes();
         block.resize(BLOCK, b'\n');
         if let Some(file) = &mut self.file
-            && let Err(error) = file.write_all(&block)
+            && let Err(error) = quietly(|| file.write_all(&block))
         {
             tell(format_args!("the record ends here: {error}"));
             self.file = None;
@@ -158,7 +159,7 @@ fn create(path: &Path) -> io::Result<(PathBuf, File)> {
                 number += 1;
                 tried = numbered(path, number);
             }
-            created => return created.map(|file| (tried, file)),
+            created => return created.map(|file| (tried, out_of_the_way(file))),
         }
     }
 }

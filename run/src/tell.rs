@@ -1,5 +1,6 @@
 //! Messages for the program's user, on the standard error.
 
+use cachalot_cuda::own_files::quietly;
 use core::fmt;
 use std::io::Write;
 
@@ -7,5 +8,6 @@ use std::io::Write;
 /// on, and the macros of the standard library would panic.
 pub(crate) fn tell(message: fmt::Arguments<'_>) {
     // At once, so that the messages of several threads and processes stay whole.
-    let _ = std::io::stderr().write_all(format!("cachalot: {message}\n").as_bytes());
+    let line = format!("cachalot: {message}\n");
+    let _ = quietly(|| std::io::stderr().write_all(line.as_bytes()));
 }

@@ -1,8 +1,11 @@
-/* Obeys lines of the standard input: `a N` asks for N MiB and prints the code of the answer, `f` frees the newest memory, `m`
- * prints the free and all MiB, `q` ends the program with what it holds. */
+/* Obeys lines of the standard input, in another thread after the end of the first one if there is an argument: `a N` asks for N MiB and prints the code of the answer, `f` frees the newest memory, `m`
+ * prints the free and all MiB, `l N` allows files of N KiB, `q` ends the program with what it holds. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
 
 typedef int start(unsigned);
 typedef int create(void **, unsigned, int);
@@ -10,7 +13,7 @@ typedef int take(unsigned long long *, size_t);
 typedef int give(unsigned long long);
 typedef int tell(size_t *, size_t *);
 
-int main(void) {
+static int obey(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (driver == NULL) {
         printf("%s\n", dlerror());
@@ -34,6 +37,9 @@ int main(void) {
             printf("%d\n", code);
         } else if (line[0] == 'f' && count > 0) {
             printf("%d\n", release(held[--count]));
+        } else if (sscanf(line, "l %zu", &mebibytes) == 1) {
+            struct rlimit most = {mebibytes << 10, mebibytes << 10};
+            printf("%d\n", setrlimit(RLIMIT_FSIZE, &most));
         } else if (line[0] == 'm' && !info(&available, &total)) {
             printf("%zu %zu\n", available >> 20, total >> 20);
         } else {
@@ -42,4 +48,20 @@ int main(void) {
         fflush(stdout);
     }
     return 0;
+}
+
+static void *other(void *first) {
+    pthread_join(*(pthread_t *)first, NULL);
+    exit(obey());
+}
+
+int main(int count, char **arguments) {
+    static pthread_t first, thread;
+    (void)arguments;
+    first = pthread_self();
+    if (count == 1) {
+        return obey();
+    }
+    pthread_create(&thread, NULL, other, &first);
+    pthread_exit(NULL);
 }

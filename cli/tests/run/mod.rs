@@ -7,6 +7,7 @@ mod names;
 mod refusals;
 mod served;
 mod sleeping;
+mod surroundings;
 mod survival;
 
 use crate::common::{Finished, finish};

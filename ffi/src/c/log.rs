@@ -13,6 +13,7 @@
 //! variable, each line begins with the time in UTC and the process. A line is written by a single call, so the lines of several processes in one file stay
 //! whole. The variable is read once.
 
+use cachalot_cuda::own_files::{out_of_the_way, quietly};
 use core::fmt::{Arguments, Display};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -65,6 +66,7 @@ impl Log {
         let open = |path| OpenOptions::new().create(true).append(true).open(path);
         let file =
             path.map(open).transpose().map_err(|error| format!("{VARIABLE}: {}: {error}", path.unwrap_or("")))?;
+        let file = file.map(out_of_the_way);
         Ok(Self { most, file, is_set: true })
     }
 
@@ -102,11 +104,11 @@ impl Log {
         }
         let line = self.line(level, text);
         // A failure to write a line cannot be reported either.
-        let _ = match self.file.as_ref() {
+        let _ = quietly(|| match self.file.as_ref() {
             // A reference to a file is a writer.
             Some(mut file) => file.write_all(line.as_bytes()),
             None => std::io::stderr().write_all(line.as_bytes()),
-        };
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::c::instance::Instance;
 use crate::c::status::{CACHALOT_ERROR_STOPPED, Status};
+use cachalot_cuda::own_files::quietly;
 use cachalot_snapshot::{Format, Stack, Taken, metrics};
 use std::io::{self, Write};
 use std::path::Path;
@@ -56,5 +57,6 @@ pub(crate) fn write_metrics(instance: &Instance, mut write: impl FnMut(&[u8]) ->
 
 /// Writes a snapshot to a file, in the format that the file name implies.
 pub(crate) fn write_file(instance: &Instance, path: &Path) -> io::Result<()> {
-    take(instance).write_file(path, Format::of(path))
+    let taken = take(instance);
+    quietly(|| taken.write_file(path, Format::of(path)))
 }

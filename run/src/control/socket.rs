@@ -12,6 +12,7 @@
 use crate::shared::folder;
 use crate::shared::process::{self, Identity};
 use crate::shared::removal::{remove_at_exit, remove_now};
+use cachalot_cuda::own_files::out_of_the_way;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -69,13 +70,13 @@ impl Sockets {
     fn open(path: PathBuf) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::open(&path, flags, Mode::empty())?;
-        Ok(Self { path, opened })
+        Ok(Self { path, opened: out_of_the_way(opened) })
     }
 
     /// Returns the address of a file in the folder. The address is short, however long the path of
     /// the folder is: the system takes at most 107 bytes.
     fn address(&self, file: &str) -> io::Result<SocketAddrUnix> {
-        Ok(SocketAddrUnix::new(format!("/proc/self/fd/{}/{file}", self.opened.as_raw_fd()))?)
+        Ok(SocketAddrUnix::new(format!("{}/{file}", process::open_file(self.opened.as_fd())))?)
     }
 
     /// Returns the sockets of the living processes in the caller's namespace, in the order of process
@@ -186,7 +187,7 @@ impl Listener {
     pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
         let Some(socket) = self.socket() else { return Err(io::ErrorKind::InvalidInput.into()) };
         match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(connection) => Ok(Some(UnixStream::from(connection))),
+            Ok(connection) => Ok(Some(UnixStream::from(out_of_the_way(connection)))),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -217,7 +218,8 @@ impl Drop for Listener {
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    Ok(out_of_the_way(socket))
 }
 
 /// Returns the system's numbers of an open file. `None`: the number is closed.

@@ -2,6 +2,8 @@
 
 use super::Ledger;
 use super::view::BookView;
+use crate::tell::tell;
+use cachalot_cuda::own_files::quietly;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,7 +39,7 @@ pub fn path_of_caller(path: &Path) -> PathBuf {
 /// The file cannot be written.
 pub fn write(path: &Path, books: Vec<BookView>) -> io::Result<()> {
     let text = serde_json::to_string(&Books { schema: SCHEMA, books })?;
-    cachalot_atomic_file::write(&path_of_caller(path), |file| io::Write::write_all(file, text.as_bytes()))
+    quietly(|| cachalot_atomic_file::write(&path_of_caller(path), |file| io::Write::write_all(file, text.as_bytes())))
 }
 
 /// Books to write when the process exits, with their paths.
@@ -67,7 +69,7 @@ extern "C" fn write_all() {
             if !views.is_empty()
                 && let Err(error) = write(&path, views)
             {
-                eprintln!("cachalot: the ledger {}: {error}", path.display());
+                tell(format_args!("the ledger {}: {error}", path.display()));
             }
         }
     });

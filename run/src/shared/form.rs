@@ -4,12 +4,16 @@
 //! file is mapped, and the range of every number before the number is an index. All words are atomic,
 //! so a writer against the rules changes figures, and nothing else.
 
+use super::process::open_file;
+use cachalot_cuda::own_files::quietly;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Opens a file of exactly `bytes` bytes, written by the calling user alone.
@@ -38,12 +42,23 @@ pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File>
 /// Creates a file without a name in a folder, of `bytes` zero bytes, for the calling user alone.
 ///
 /// # Errors
-/// The system refuses.
+/// The system refuses, for instance where there is no room.
 pub(crate) fn create(folder: &Path, bytes: u64) -> io::Result<File> {
     let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(folder)?;
-    file.set_len(bytes)?;
+    quietly(|| take_room(&file, bytes))?;
     Ok(file)
+}
+
+/// Takes the room of a file, so that a full file system is found here. In a file that is only made longer, the first store to a page
+/// would find it, and the system would end the program by `SIGBUS`.
+fn take_room(file: &File, bytes: u64) -> io::Result<()> {
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes)) {
+        Ok(()) => Ok(()),
+        // A file system without the call has room for what is written.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&vec![0; bytes as usize], 0),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Gives a complete file a name, so no reader meets half a file. Returns whether the name was
@@ -52,7 +67,7 @@ pub(crate) fn create(folder: &Path, bytes: u64) -> io::Result<File> {
 /// # Errors
 /// The system refuses for another reason.
 pub(crate) fn give_name(file: &File, path: &Path) -> io::Result<bool> {
-    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no NUL");
+    let from = CString::new(open_file(file.as_fd())).expect("no NUL");
     let to = CString::new(path.as_os_str().as_bytes())?;
     let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
     // SAFETY: both texts outlive the call.
@@ -88,9 +103,10 @@ pub(crate) fn unpack(words: impl Iterator<Item = u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{open, pack, unpack};
+    use super::{create, open, pack, unpack};
     use std::fs;
-    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+    use std::io::ErrorKind;
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 
     #[test]
     fn only_private_files_of_the_right_length_are_opened() {
@@ -106,6 +122,18 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(open(&path, 64, false).unwrap_err().to_string().contains("0600"));
         assert!(open(place.path(), 64, false).unwrap_err().to_string().contains("no file"));
+    }
+
+    #[test]
+    fn a_new_file_has_its_room_so_that_no_store_can_fail() {
+        for place in [std::env::temp_dir(), "/dev/shm".into()] {
+            let Ok(folder) = tempfile::tempdir_in(place) else { continue };
+            let about = create(folder.path(), 100_000).unwrap().metadata().unwrap();
+            assert_eq!((about.len(), about.mode() & 0o777), (100_000, 0o600));
+            assert!(about.blocks() * 512 >= 100_000, "{} blocks", about.blocks());
+            let error = create(folder.path(), 1 << 60).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::FileTooLarge), "{error:?}");
+        }
     }
 
     #[test]

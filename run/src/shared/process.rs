@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// A process, told apart from later processes with an equal id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +73,13 @@ fn parse(pid: u32, text: &[u8]) -> Option<Stat> {
 /// `/proc` cannot be read.
 pub(crate) fn namespace() -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
-    Ok(fs::metadata("/proc/self/ns/pid")?.ino())
+    Ok(fs::metadata("/proc/thread-self/ns/pid")?.ino())
+}
+
+/// Returns a path to an open file of the process. The thread is asked and not the process: the process has no files in
+/// `/proc/self` once its first thread has ended.
+pub(crate) fn open_file(file: BorrowedFd<'_>) -> String {
+    format!("/proc/thread-self/fd/{}", file.as_raw_fd())
 }
 
 /// Returns the program's name of a process, or an empty text.
