@@ -160,8 +160,15 @@ impl Listener {
         let name = SocketName::of_caller()?;
         let file = name.to_file();
         let socket = new_socket()?;
-        rustix::net::bind(&socket, &sockets.address(&file)?)?;
         let path = sockets.path.join(&file);
+        match rustix::net::bind(&socket, &sockets.address(&file)?) {
+            // Without random addresses, the program before an `exec` has the name, too. Nobody listens there any more.
+            Err(Errno::ADDRINUSE) if sockets.connect(&name, Duration::from_millis(1)).is_err_and(has_ended) => {
+                fs::remove_file(&path)?;
+                rustix::net::bind(&socket, &sockets.address(&file)?)?;
+            }
+            bound => bound?,
+        }
         remove_at_exit(path.clone());
         let mut listener = Self { socket: None, inode: (0, 0), path, pid: name.owner.pid };
         // Nobody connects before `listen`, so the mode holds from the first connection on.
@@ -215,6 +222,11 @@ impl Drop for Listener {
             let _ = socket.into_raw_fd();
         }
     }
+}
+
+/// Returns whether a failed connection tells that nobody has the socket open.
+fn has_ended(error: io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
 }
 
 fn new_socket() -> io::Result<OwnedFd> {

@@ -114,6 +114,7 @@ pub(super) enum Reason {
     Max { group: String, max: u64, held: u64 },
     Lock { group: String, fault: LockFault },
     Forked { group: String, parent: u32 },
+    Gone { group: String, fault: String },
 }
 
 /// Greatest number of members in a text.
@@ -155,6 +156,10 @@ impl fmt::Display for Refusal {
                 show(*max)
             ),
             Reason::Lock { group, fault } => write!(f, "{bytes} could not be reserved in group `{group}`: {fault}"),
+            Reason::Gone { group, fault } => write!(
+                f,
+                "{bytes} could not be reserved in group `{group}`: its file was removed, and cannot be made again: {fault}"
+            ),
             Reason::Forked { group, parent } => write!(
                 f,
                 "{bytes} could not be reserved: process {parent} joined group `{group}`, and this forked child did not"

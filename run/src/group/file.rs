@@ -1,21 +1,23 @@
 //! A group's shared file, and the caller's entry in the file.
 
 use super::failure::{GroupError, Holder, Reason, Refusal};
-use super::layout::{FORM, Figures, MAGIC, NONE, OWNERS, State, Terms};
+use super::layout::{FORM, Figures, MAGIC, NONE, OWNERS, OwnerEntry, State, Terms};
 use super::lock::Held;
 use super::turns::{self, Contender, Turn};
 use super::{Budget, SleepNews, Uuid, shares, subtract};
 use crate::options::GroupOptions;
-use crate::shared::form;
 use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
+use crate::shared::{folder, form, marks};
 use crate::shared::time::milliseconds;
+use crate::tell::tell;
+use cachalot_cuda::own_files::out_of_the_way;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -32,30 +34,47 @@ const STALE: Duration = Duration::from_millis(10);
 /// Attempts to open a file while members remove the file.
 const ATTEMPTS: u32 = 100;
 
+/// How long an attempt waits for another process that is about to remove the file.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// The process in a group.
 pub(super) struct Membership {
-    name: String,
+    options: GroupOptions,
     path: PathBuf,
-    file: MappedTable,
-    /// The number of the process's entry.
-    me: usize,
+    device: Uuid,
+    /// Changes only when the file was removed.
+    seat: RwLock<Seat>,
     /// The joined process. A forked child has another id.
     pid: u32,
     /// When figures for information last looked for the dead.
     looked: Mutex<Option<Instant>>,
 }
 
+/// An entry in a mapped file.
+struct Seat {
+    file: MappedTable,
+    /// The number of the process's entry.
+    me: usize,
+}
+
 /// A mapped file.
 struct MappedTable {
     state: Shared<State>,
+    /// Carries the marks of the living.
+    open: File,
     /// The numbers of the file system and of the file.
     inode: (u64, u64),
 }
 
 impl MappedTable {
-    fn new(file: &File) -> io::Result<Self> {
-        let found = file.metadata()?;
-        Ok(Self { state: Shared::new(file)?, inode: (found.dev(), found.ino()) })
+    fn new(file: File) -> io::Result<Self> {
+        let (state, found) = (Shared::new(&file)?, file.metadata()?);
+        Ok(Self { state, open: out_of_the_way(file), inode: (found.dev(), found.ino()) })
+    }
+
+    /// Returns whether the file has no name any more. A program that has closed the file leaves that open.
+    fn is_removed(&self) -> bool {
+        self.open.metadata().is_ok_and(|found| found.nlink() == 0 && (found.dev(), found.ino()) == self.inode)
     }
 }
 
@@ -86,6 +105,12 @@ fn terms(options: &GroupOptions, limit: Option<u64>) -> Result<Terms, GroupError
     Ok(Terms { low, max: max.unwrap_or(NONE), weight: weight.into() })
 }
 
+/// Checks a name and terms without joining.
+pub(super) fn check_options(options: &GroupOptions, limit: Option<u64>) -> Result<(), GroupError> {
+    check_name(&options.name)?;
+    terms(options, limit).map(drop)
+}
+
 impl Membership {
     /// Joins a group whose file lies in a folder. See [`Group::join`](super::Group::join).
     pub(super) fn join(
@@ -95,28 +120,40 @@ impl Membership {
         device: Uuid,
     ) -> Result<Self, GroupError> {
         check_name(&options.name)?;
-        let terms = terms(options, limit)?;
-        let name = options.name.clone();
-        let path = folder.join(format!("{PREFIX}{name}-{device}"));
-        let in_file = |error| GroupError::File(path.clone(), error);
-        let caller = Identity::of_caller().map_err(in_file)?;
-        for _ in 0..ATTEMPTS {
-            let Some(file) = open(&path, device).map_err(in_file)? else { continue };
-            let held = file.state.lock.take().map_err(|fault| GroupError::Lock(name.clone(), fault))?;
-            if file.state.gone.load(Ordering::Relaxed) != 0 {
-                // The process that removes the file was killed before it did.
-                unlink(&path, &file, &held);
-                continue;
-            }
-            let me = enter(&file, &name, caller, terms, limit)?;
-            drop(held);
-            return Ok(Self { name, path, file, me, pid: caller.pid, looked: Mutex::default() });
-        }
-        Err(in_file(io::Error::other("other processes remove the file again and again")))
+        let path = folder.join(format!("{PREFIX}{}-{device}", options.name));
+        let seat = RwLock::new(Seat::take(&path, options, limit, device)?);
+        let (pid, options) = (std::process::id(), options.clone());
+        Ok(Self { options, path, device, seat, pid, looked: Mutex::default() })
     }
 
-    fn state(&self) -> &State {
-        &self.file.state
+    fn seat(&self) -> RwLockReadGuard<'_, Seat> {
+        self.seat.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins the group anew, with the bytes that the process holds, if the file was removed: systemd removes the files of a user at the
+    /// user's logout. The members that have not noticed yet do so at their next request, or within a second.
+    fn stay_in_group(&self) -> Result<(), GroupError> {
+        if !self.seat().file.is_removed() {
+            return Ok(());
+        }
+        let mut seat = self.seat.write().unwrap_or_else(PoisonError::into_inner);
+        if !seat.file.is_removed() {
+            return Ok(());
+        }
+        if let Some(folder) = self.path.parent().filter(|folder| !folder.exists()) {
+            folder::private(folder.to_owned()).map_err(GroupError::Folder)?;
+        }
+        let new = Seat::take(&self.path, &self.options, seat.state().limit(), self.device)?;
+        new.mine().held.store(seat.mine().held.load(Ordering::Acquire), Ordering::Release);
+        *seat = new;
+        drop(seat);
+        tell(format_args!(
+            "the file {} of group `{}` was removed, and is made again (systemd removes the files of a user at logout: RemoveIPC=no, or \
+             loginctl enable-linger)",
+            self.path.display(),
+            self.options.name
+        ));
+        Ok(())
     }
 
     /// Returns whether the calling process is a forked child of the joined process.
@@ -126,26 +163,28 @@ impl Membership {
 
     /// See [`Group::reserve`](super::Group::reserve).
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), Refusal> {
-        let group = || self.name.clone();
+        let group = || self.options.name.clone();
         let refuse = |reason| Refusal { bytes, available: 0, reason };
         if self.is_forked() {
             return Err(refuse(Reason::Forked { group: group(), parent: self.pid }));
         }
-        let state = self.state();
+        self.stay_in_group().map_err(|fault| refuse(Reason::Gone { group: group(), fault: fault.to_string() }))?;
+        let seat = self.seat();
+        let state = seat.state();
         let held = state.lock.take();
         let held = held.map_err(|fault| refuse(Reason::Lock { group: group(), fault }))?;
         #[cfg(test)]
         super::faults::reach(super::faults::Point::Locked);
         let limit = state.limit().unwrap_or(u64::MAX);
         // The dead are looked for only where their shares matter.
-        let fits = bytes <= self.room(limit) || {
+        let fits = bytes <= seat.room(limit) || {
             sweep(state, &held);
-            bytes <= self.room(limit)
+            bytes <= seat.room(limit)
         };
-        let mine = &state.entries[self.me];
+        let mine = seat.mine();
         if !fits {
             mine.want.store(bytes, Ordering::Relaxed);
-            return Err(self.refusal(bytes, limit));
+            return Err(seat.refusal(bytes, limit, &self.options.name));
         }
         mine.held.fetch_add(bytes, Ordering::AcqRel);
         #[cfg(test)]
@@ -153,6 +192,164 @@ impl Membership {
         mine.want.store(0, Ordering::Relaxed);
         drop(held);
         Ok(())
+    }
+
+    /// See [`Group::give_back`](super::Group::give_back).
+    pub(super) fn give_back(&self, bytes: u64) {
+        if !self.is_forked() {
+            // Without the lock: a sum that is read meanwhile is too great, and never too small.
+            subtract(&self.seat().mine().held, bytes);
+        }
+    }
+
+    /// See [`Group::budget`](super::Group::budget).
+    pub(super) fn budget(&self) -> Option<Budget> {
+        self.look_for_the_dead();
+        let seat = self.seat();
+        let limit = seat.state().limit()?;
+        let (owners, me) = seat.owners();
+        Some(Budget {
+            limit: limit.min(owners[me].max),
+            held_by_all: owners.iter().fold(0, |sum, owner| sum.saturating_add(owner.held)),
+            held_by_this: owners[me].held,
+            available: shares::room(limit, &owners, me),
+        })
+    }
+
+    /// Frees the entries of dead members, now and then.
+    fn look_for_the_dead(&self) {
+        // In a forked child, and with the lock held for long, the dead stay counted until another
+        // call.
+        let Ok(mut looked) = self.looked.try_lock() else { return };
+        if looked.is_some_and(|at| at.elapsed() < STALE) || self.is_forked() {
+            return;
+        }
+        *looked = Some(Instant::now());
+        drop(looked);
+        // A failure is told at the next request.
+        let _ = self.stay_in_group();
+        let seat = self.seat();
+        if let Ok(held) = seat.state().lock.take() {
+            sweep(seat.state(), &held);
+        }
+    }
+
+    /// See [`Group::owed`](super::Group::owed).
+    pub(super) fn owed(&self) -> u64 {
+        if self.is_forked() {
+            return 0;
+        }
+        // The keeper asks once a second, also while the program makes no request.
+        let _ = self.stay_in_group();
+        let is_wanted = {
+            let seat = self.seat();
+            let state = seat.state();
+            let wants = |at: usize| at != seat.me && state.entries[at].want.load(Ordering::Relaxed) != 0;
+            state.owned().any(wants)
+        };
+        // The usual case takes no lock.
+        if !is_wanted {
+            return 0;
+        }
+        self.look_for_the_dead();
+        let seat = self.seat();
+        let Some(limit) = seat.state().limit() else { return 0 };
+        let (owners, me) = seat.owners();
+        shares::owed(limit, &owners, me)
+    }
+}
+
+impl Membership {
+    /// See [`Group::yields`](super::Group::yields).
+    pub(super) fn yields(&self, news: SleepNews) -> bool {
+        let now = monotonic_ms();
+        let before = |time: Duration| now.saturating_sub(milliseconds(time)).max(1);
+        let seat = self.seat();
+        let mine = seat.mine();
+        mine.awake_at_least.store(milliseconds(news.awake_at_least), Ordering::Relaxed);
+        let is_busy = milliseconds(news.idle) < turns::IDLE;
+        mine.idle_since.store(if is_busy { 0 } else { before(news.idle) }, Ordering::Relaxed);
+        mine.awake_since.store(news.awake.map_or(0, before), Ordering::Relaxed);
+        let Some(limit) = seat.state().limit().filter(|_| !self.is_forked()) else { return false };
+        // The usual case is that nobody waits.
+        let is_waiting = |at: usize| seat.state().entries[at].waits_since.load(Ordering::Relaxed) != 0;
+        if !seat.state().owned().any(is_waiting) {
+            return false;
+        }
+        drop(seat);
+        self.look_for_the_dead();
+        let (members, me) = self.seat().contenders();
+        turns::due(limit, &members, now) == Some(me)
+    }
+
+    /// See [`Group::turn`](super::Group::turn).
+    pub(super) fn turn(&self, bytes: u64) -> Turn {
+        let seat = self.seat();
+        let Some(limit) = seat.state().limit().filter(|_| !self.is_forked()) else { return Turn::Served };
+        let mine = seat.mine();
+        mine.needs.store(mine.held.load(Ordering::Acquire).saturating_add(bytes), Ordering::Relaxed);
+        if mine.waits_since.load(Ordering::Relaxed) == 0 {
+            mine.waits_since.store(monotonic_ms().max(1), Ordering::Release);
+        }
+        drop(seat);
+        self.look_for_the_dead();
+        let (members, me) = self.seat().contenders();
+        turns::turn(limit, &members, me)
+    }
+
+    /// See [`Group::end_wait`](super::Group::end_wait).
+    pub(super) fn end_wait(&self) {
+        if !self.is_forked() {
+            self.seat().mine().waits_since.store(0, Ordering::Release);
+        }
+    }
+}
+
+impl Seat {
+    /// Takes an entry in the file of a group, and creates a missing file.
+    fn take(path: &Path, options: &GroupOptions, limit: Option<u64>, device: Uuid) -> Result<Self, GroupError> {
+        let terms = terms(options, limit)?;
+        let name = &options.name;
+        let in_file = |error| GroupError::File(path.to_owned(), error);
+        let caller = Identity::of_caller().map_err(in_file)?;
+        for _ in 0..ATTEMPTS {
+            let Some(file) = open(path, device).map_err(in_file)? else { continue };
+            let held = file.state.lock.take().map_err(|fault| GroupError::Lock(name.clone(), fault))?;
+            if file.state.gone.load(Ordering::Relaxed) != 0 {
+                // The process that removes the file was killed before it did.
+                unlink(path, &file);
+                continue;
+            }
+            let me = enter(&file, name, caller, terms, limit)?;
+            match marks::hold(&file.open, me) {
+                // A file system without locks has process ids alone.
+                Ok(()) => {}
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
+                Err(_) => {
+                    // Another process has marked all bytes, and is about to remove the file.
+                    file.state.entries[me].clear();
+                    drop(held);
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            }
+            // A process that found no mark may have removed the file before the mark.
+            if file.is_removed() {
+                continue;
+            }
+            drop(held);
+            return Ok(Self { file, me });
+        }
+        Err(in_file(io::Error::other("other processes remove the file again and again")))
+    }
+
+    fn state(&self) -> &State {
+        &self.file.state
+    }
+
+    /// Returns the process's entry.
+    fn mine(&self) -> &OwnerEntry {
+        &self.state().entries[self.me]
     }
 
     /// Returns the bytes within the process's reach.
@@ -172,11 +369,11 @@ impl Membership {
     }
 
     /// Describes who holds what.
-    fn refusal(&self, bytes: u64, limit: u64) -> Refusal {
+    fn refusal(&self, bytes: u64, limit: u64, group: &str) -> Refusal {
         let state = self.state();
         let available = self.room(limit);
         let Figures { held, max, .. } = state.entries[self.me].figures();
-        let group = self.name.clone();
+        let group = group.to_owned();
         if held.saturating_add(bytes) > max {
             return Refusal { bytes, available, reason: Reason::Max { group, max, held } };
         }
@@ -190,99 +387,6 @@ impl Membership {
             .collect();
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.held));
         Refusal { bytes, available, reason: Reason::Limit { group, limit, holders } }
-    }
-
-    /// See [`Group::give_back`](super::Group::give_back).
-    pub(super) fn give_back(&self, bytes: u64) {
-        if !self.is_forked() {
-            // Without the lock: a sum that is read meanwhile is too great, and never too small.
-            subtract(&self.state().entries[self.me].held, bytes);
-        }
-    }
-
-    /// See [`Group::budget`](super::Group::budget).
-    pub(super) fn budget(&self) -> Option<Budget> {
-        let state = self.state();
-        let limit = state.limit()?;
-        self.look_for_the_dead();
-        let (owners, me) = self.owners();
-        Some(Budget {
-            limit: limit.min(owners[me].max),
-            held_by_all: owners.iter().fold(0, |sum, owner| sum.saturating_add(owner.held)),
-            held_by_this: owners[me].held,
-            available: shares::room(limit, &owners, me),
-        })
-    }
-
-    /// Frees the entries of dead members, now and then.
-    fn look_for_the_dead(&self) {
-        // In a forked child, and with the lock held for long, the dead stay counted until another
-        // call.
-        let Ok(mut looked) = self.looked.try_lock() else { return };
-        if looked.is_some_and(|at| at.elapsed() < STALE) || self.is_forked() {
-            return;
-        }
-        *looked = Some(Instant::now());
-        drop(looked);
-        if let Ok(held) = self.state().lock.take() {
-            sweep(self.state(), &held);
-        }
-    }
-
-    /// See [`Group::owed`](super::Group::owed).
-    pub(super) fn owed(&self) -> u64 {
-        let state = self.state();
-        let Some(limit) = state.limit() else { return 0 };
-        let is_wanted = |at: usize| at != self.me && state.entries[at].want.load(Ordering::Relaxed) != 0;
-        // The usual case takes no lock.
-        if self.is_forked() || !state.owned().any(is_wanted) {
-            return 0;
-        }
-        self.look_for_the_dead();
-        let (owners, me) = self.owners();
-        shares::owed(limit, &owners, me)
-    }
-}
-
-impl Membership {
-    /// See [`Group::yields`](super::Group::yields).
-    pub(super) fn yields(&self, news: SleepNews) -> bool {
-        let now = monotonic_ms();
-        let before = |time: Duration| now.saturating_sub(milliseconds(time)).max(1);
-        let mine = &self.state().entries[self.me];
-        mine.awake_at_least.store(milliseconds(news.awake_at_least), Ordering::Relaxed);
-        let is_busy = milliseconds(news.idle) < turns::IDLE;
-        mine.idle_since.store(if is_busy { 0 } else { before(news.idle) }, Ordering::Relaxed);
-        mine.awake_since.store(news.awake.map_or(0, before), Ordering::Relaxed);
-        let Some(limit) = self.state().limit().filter(|_| !self.is_forked()) else { return false };
-        // The usual case is that nobody waits.
-        let is_waiting = |at: usize| self.state().entries[at].waits_since.load(Ordering::Relaxed) != 0;
-        if !self.state().owned().any(is_waiting) {
-            return false;
-        }
-        self.look_for_the_dead();
-        let (members, me) = self.contenders();
-        turns::due(limit, &members, now) == Some(me)
-    }
-
-    /// See [`Group::turn`](super::Group::turn).
-    pub(super) fn turn(&self, bytes: u64) -> Turn {
-        let Some(limit) = self.state().limit().filter(|_| !self.is_forked()) else { return Turn::Served };
-        let mine = &self.state().entries[self.me];
-        mine.needs.store(mine.held.load(Ordering::Acquire).saturating_add(bytes), Ordering::Relaxed);
-        if mine.waits_since.load(Ordering::Relaxed) == 0 {
-            mine.waits_since.store(monotonic_ms().max(1), Ordering::Release);
-        }
-        self.look_for_the_dead();
-        let (members, me) = self.contenders();
-        turns::turn(limit, &members, me)
-    }
-
-    /// See [`Group::end_wait`](super::Group::end_wait).
-    pub(super) fn end_wait(&self) {
-        if !self.is_forked() {
-            self.state().entries[self.me].waits_since.store(0, Ordering::Release);
-        }
     }
 
     /// Returns what all owners tell of their sleep, and the number of the process among them.
@@ -308,12 +412,14 @@ impl Drop for Membership {
         }
         // A process that ends without this has its entry taken by the next process that needs its
         // share.
-        if let Ok(held) = self.state().lock.take() {
-            self.state().entries[self.me].clear();
-            sweep(self.state(), &held);
-            if self.state().owned().next().is_none() {
-                self.state().gone.store(1, Ordering::Relaxed);
-                unlink(&self.path, &self.file, &held);
+        let seat = self.seat();
+        let state = seat.state();
+        if let Ok(held) = state.lock.take() {
+            seat.mine().clear();
+            sweep(state, &held);
+            if state.owned().next().is_none() {
+                state.gone.store(1, Ordering::Relaxed);
+                unlink(&self.path, &seat.file);
             }
         }
     }
@@ -321,7 +427,7 @@ impl Drop for Membership {
 
 impl fmt::Debug for Membership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Membership").field("path", &self.path).field("me", &self.me).finish_non_exhaustive()
+        f.debug_struct("Membership").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -348,8 +454,10 @@ fn enter(
 ) -> Result<usize, GroupError> {
     let state = &file.state;
     for at in state.owned() {
-        // An entry of the caller's id is of a program before an `exec`, or of a second join.
-        if state.entries[at].owner().is_some_and(|owner| !owner.is_alive()) {
+        // An entry of the caller's id is of a second join, or of a program before an `exec`: the system closed its file and took the
+        // mark. Where addresses are not random, nothing else tells the two programs apart.
+        let is_before = |owner: Identity| owner.pid == caller.pid && marks::is_held(&file.open, at) == Some(false);
+        if state.entries[at].owner().is_some_and(|owner| !owner.is_alive() || is_before(owner)) {
             state.entries[at].clear();
         }
     }
@@ -368,7 +476,9 @@ fn enter(
     if let Some(limit) = limit.filter(|&limit| others.saturating_add(terms.low) > limit) {
         return Err(GroupError::Low { group: name.to_owned(), low: terms.low, others, limit });
     }
-    let free = (0..OWNERS).find(|&at| state.entries[at].owner().is_none());
+    // A forked child may keep the mark of a member that has ended.
+    let is_free = |at: &usize| state.entries[*at].owner().is_none() && marks::is_held(&file.open, *at) != Some(true);
+    let free = (0..OWNERS).find(is_free);
     let me = free.ok_or_else(|| GroupError::Full(name.to_owned()))?;
     state.limit.store(limit.unwrap_or(NONE), Ordering::Relaxed);
     state.used.fetch_max(me as u64 + 1, Ordering::AcqRel);
@@ -381,13 +491,39 @@ fn enter(
 fn open(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
     match form::open(path, BYTES, true) {
         Ok(file) => {
-            let file = MappedTable::new(&file)?;
-            check(&file.state, device)?;
-            Ok(Some(file))
+            let file = MappedTable::new(file)?;
+            match check(&file.state, device) {
+                Ok(()) => Ok(Some(file)),
+                Err(error) => remove_abandoned(path, file, error),
+            }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, device),
-        Err(error) => Err(error),
+        Err(error) => {
+            // A file of another length is of another version.
+            let file = form::open_of_user(path, true)?;
+            let mut magic = [0; size_of_val(&MAGIC)];
+            let is_group = file.read_exact_at(&mut magic, 0).is_ok() && u64::from_ne_bytes(magic) == MAGIC;
+            if !is_group || file.metadata()?.len() == BYTES || !marks::hold_all(&file) {
+                return Err(error);
+            }
+            fs::remove_file(path)?;
+            Ok(None)
+        }
     }
+}
+
+/// Removes the file of a group that this process cannot join, if no member lives: the file of a container that has ended, or of another
+/// version. The marks of members tell, for the process ids are of another container.
+fn remove_abandoned(path: &Path, file: MappedTable, error: io::Error) -> io::Result<Option<MappedTable>> {
+    let is_here = file.state.namespace.load(Ordering::Acquire) == process::namespace()?;
+    // Members of an earlier version have no marks.
+    let lives = |at: usize| file.state.entries[at].owner().is_some_and(|owner| owner.is_alive());
+    let is_group = file.state.magic.load(Ordering::Acquire) == MAGIC;
+    if !is_group || is_here && file.state.owned().any(lives) || !marks::hold_all(&file.open) {
+        return Err(error);
+    }
+    unlink(path, &file);
+    Ok(None)
 }
 
 /// Checks the constant words of a file.
@@ -413,7 +549,7 @@ fn check(state: &State, device: Uuid) -> io::Result<()> {
 fn create(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
     let folder = path.parent().expect("the path has a folder");
     let file = form::create(folder, BYTES)?;
-    let mapped = MappedTable::new(&file)?;
+    let mapped = MappedTable::new(file)?;
     let state = &mapped.state;
     let [low, high] = device.to_words();
     let words = [
@@ -427,12 +563,12 @@ fn create(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
     words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
     state.lock.initialise().map_err(|fault| io::Error::other(fault.to_string()))?;
     state.magic.store(MAGIC, Ordering::Release);
-    Ok(form::give_name(&file, path)?.then_some(mapped))
+    Ok(form::give_name(&mapped.open, path)?.then_some(mapped))
 }
 
 /// Removes the name of a file, unless another file has the name by now. Only the holder of the
-/// file's lock removes the name, so the name cannot pass to another file in between.
-fn unlink(path: &Path, file: &MappedTable, _: &Held<'_>) {
+/// file's lock, or of all its marks, removes the name, so the name cannot pass to another file in between.
+fn unlink(path: &Path, file: &MappedTable) {
     let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == file.inode;
     if fs::symlink_metadata(path).is_ok_and(is_same) {
         // A file that stays says that it is gone, and the next process removes it.

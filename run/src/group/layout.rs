@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The first word of the file: `CACHGRP2`.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP2");
 
-/// The form of the file. Processes whose C library has another mutex cannot share the file.
+/// The form of the file: since 3, each member has marked the byte of its number ([`marks`](crate::shared::marks)). Processes whose C library has another mutex cannot share the file.
 pub(super) const FORM: u64 =
-    2 | (size_of::<libc::pthread_mutex_t>() as u64) << 16 | (size_of::<usize>() as u64) << 32 | LIBRARY << 48;
+    3 | (size_of::<libc::pthread_mutex_t>() as u64) << 16 | (size_of::<usize>() as u64) << 32 | LIBRARY << 48;
 
 /// The C library, which defines the form of the mutex.
 const LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };

@@ -68,6 +68,14 @@ pub struct Budget {
     pub available: u64,
 }
 
+/// Checks the name of a group and the terms of a process by themselves. Joins nothing.
+///
+/// # Errors
+/// The name or the terms are invalid.
+pub fn check(options: &GroupOptions, limit: Option<u64>) -> Result<(), GroupError> {
+    file::check_options(options, limit)
+}
+
 impl Group {
     /// A limit for the process alone, without a shared file.
     pub const fn alone(limit: Option<u64>) -> Self {

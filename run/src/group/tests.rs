@@ -1,9 +1,13 @@
 //! A process alone, and several members of a group within a process.
 
+use super::layout::{State, Terms};
 use super::{Budget, Group, GroupError, SleepNews, Turn, Uuid, watch};
 use crate::options::GroupOptions;
+use crate::shared::map::Shared;
+use crate::shared::process::Identity;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -266,4 +270,92 @@ fn threads_of_members_never_exceed_the_limit() {
         }
     });
     assert_eq!(members[0].budget().unwrap().held_by_all, 0);
+}
+
+/// Returns the file of a group.
+fn file_of(place: &TempDir) -> std::path::PathBuf {
+    let mut entries = fs::read_dir(place.path()).unwrap();
+    entries.next().expect("a file").unwrap().path()
+}
+
+/// Opens the table of a group, as a member with a program of its own way does.
+fn table_of(place: &TempDir) -> Shared<State> {
+    Shared::new(&fs::OpenOptions::new().read(true).write(true).open(file_of(place)).unwrap()).unwrap()
+}
+
+#[test]
+fn a_file_of_another_container_or_version_serves_again_once_nobody_lives() {
+    let place = TempDir::new().unwrap();
+    for change in ["namespace", "form", "length"] {
+        let member = join(&place, &options("left"), Some(100)).unwrap();
+        member.reserve(60).unwrap();
+        let (path, table) = (file_of(&place), table_of(&place));
+        match change {
+            "namespace" => drop(table.namespace.fetch_add(1, Relaxed)),
+            "form" => drop(table.form.fetch_sub(1, Relaxed)),
+            _ => fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(super::file::BYTES + 4096).unwrap(),
+        }
+        let refused = join(&place, &options("left"), Some(50)).unwrap_err().to_string();
+        assert!(refused.contains("another") || refused.contains("container"), "{change}: {refused}");
+        // The entry of a process that has ended without a word.
+        table.entries[0].start.store(1, Relaxed);
+        forget_all_but_the_file(member, &place);
+        let next = join(&place, &options("left"), Some(50)).unwrap();
+        assert_eq!(next.budget().unwrap().held_by_all, 0, "{change}");
+        next.reserve(50).unwrap();
+        drop(next);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "{change}");
+    }
+}
+
+/// Ends a membership as a kill does: the system closes the file, and nobody removes it.
+fn forget_all_but_the_file(member: Group, place: &TempDir) {
+    let (path, kept) = (file_of(place), place.path().join("kept"));
+    fs::hard_link(&path, &kept).unwrap();
+    let table = table_of(place);
+    let pid = table.entries[0].pid.load(Relaxed);
+    drop(member);
+    table.gone.store(0, Relaxed);
+    table.entries[0].pid.store(pid, Relaxed);
+    fs::rename(kept, path).unwrap();
+}
+
+#[test]
+fn a_group_whose_file_is_removed_keeps_its_limit() {
+    let place = TempDir::new().unwrap();
+    let one = join(&place, &options("logout"), Some(100)).unwrap();
+    one.reserve(80).unwrap();
+    fs::remove_file(file_of(&place)).unwrap();
+    let two = join(&place, &options("logout"), Some(100)).unwrap();
+    // The keeper of each member asks now and then.
+    assert_eq!(one.owed(), 0);
+    assert_eq!(one.budget().unwrap().held_by_all, 80);
+    assert_eq!(two.reserve(30).unwrap_err().available, 20);
+    two.reserve(20).unwrap();
+    one.give_back(80);
+    two.reserve(80).unwrap();
+    // Nobody can make the file again: the limit holds all the same.
+    fs::remove_file(file_of(&place)).unwrap();
+    fs::remove_dir(place.path()).unwrap();
+    fs::write(place.path(), "no folder").unwrap();
+    let refused = two.reserve(1).unwrap_err().to_string();
+    assert!(refused.contains("was removed, and cannot be made again"), "{refused}");
+    drop((one, two));
+    fs::remove_file(place.path()).unwrap();
+    fs::create_dir(place.path()).unwrap();
+}
+
+#[test]
+fn the_share_of_a_program_before_an_exec_is_free_without_random_addresses() {
+    let place = TempDir::new().unwrap();
+    let other = join(&place, &options("exec"), Some(100)).unwrap();
+    let table = table_of(&place);
+    let terms = Terms { low: 0, max: u64::MAX, weight: 100 };
+    // The same process, start and stack, and a file that the system has closed.
+    table.used.store(2, Relaxed);
+    table.entries[1].take(Identity::of_caller().unwrap(), "before", terms);
+    table.entries[1].held.store(60, Relaxed);
+    let after = join(&place, &options("exec"), Some(100)).unwrap();
+    after.reserve(100).unwrap();
+    drop((other, after));
 }

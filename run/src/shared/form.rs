@@ -22,6 +22,20 @@ use std::path::Path;
 /// The file is missing, is a link or no file, belongs to another user, is open to more users, or has
 /// another length.
 pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File> {
+    let file = open_of_user(path, may_write)?;
+    let length = file.metadata()?.len();
+    if length == bytes {
+        return Ok(file);
+    }
+    let fault = format!("has {length} bytes instead of {bytes}: another version of cachalot wrote it");
+    Err(io::Error::new(io::ErrorKind::InvalidData, fault))
+}
+
+/// Opens a file of any length, written by the calling user alone.
+///
+/// # Errors
+/// The file is missing, is a link or no file, belongs to another user, or is open to more users.
+pub(crate) fn open_of_user(path: &Path, may_write: bool) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).write(may_write).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -31,8 +45,6 @@ pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File>
         format!("belongs to user {}", found.uid())
     } else if found.mode() & 0o077 != 0 {
         "is open to other users (its mode must be 0600)".to_owned()
-    } else if found.len() != bytes {
-        format!("has {} bytes instead of {bytes}: another version of cachalot wrote it", found.len())
     } else {
         return Ok(file);
     };

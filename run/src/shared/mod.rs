@@ -4,6 +4,7 @@ pub(crate) mod bytes;
 pub mod folder;
 pub(crate) mod form;
 pub(crate) mod map;
+pub(crate) mod marks;
 pub mod process;
 pub(crate) mod removal;
 pub(crate) mod threads;
