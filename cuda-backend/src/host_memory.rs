@@ -222,23 +222,50 @@ fn node_in(system: &Path, bus_id: &str) -> Option<u32> {
 pub fn of_system() -> Option<(u64, u64)> {
     let text = read("/proc/meminfo")?;
     let mut memory = (entry(&text, "MemTotal:")? << 10, entry(&text, "MemAvailable:")? << 10);
-    // `0::/path` is the group in the unified hierarchy.
     let groups = read("/proc/self/cgroup").unwrap_or_default();
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    for group in Path::new(path).ancestors() {
-        if let Some((most, free)) = of_group(&Path::new("/sys/fs/cgroup").join(group)) {
-            memory = (memory.0.min(most), memory.1.min(free));
-        }
+    for (most, free) in of_groups(&groups, Path::new("/sys/fs/cgroup")) {
+        memory = (memory.0.min(most), memory.1.min(free));
     }
     Some(memory)
 }
 
+/// A hierarchy of control groups: the names of its files for the limit and the use, and of the entry of droppable contents.
+struct Hierarchy([&'static str; 3]);
+
+/// The unified hierarchy, which a line `0::/path` names.
+const UNIFIED: Hierarchy = Hierarchy(["memory.max", "memory.current", "inactive_file "]);
+
+/// The hierarchy of the memory alone, of version 1, which a line `N:memory:/path` names. Its entries without `total_` are without the
+/// groups below.
+const OF_MEMORY: Hierarchy = Hierarchy(["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "]);
+
+/// Returns the limits of the control groups of a process and the bytes below each: `lines` is the process's list of groups, and
+/// `system` the folder of the hierarchies.
+fn of_groups(lines: &str, system: &Path) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    for line in lines.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (folder, hierarchy) = if controllers.is_empty() {
+            (system.to_owned(), UNIFIED)
+        } else if controllers.split(',').any(|name| name == "memory") {
+            (system.join("memory"), OF_MEMORY)
+        } else {
+            continue;
+        };
+        // A container sees its own group at the root of the hierarchy, and the path of the host.
+        let groups = Path::new(path.trim_start_matches('/')).ancestors();
+        found.extend(groups.filter_map(|group| of_group(&folder.join(group), &hierarchy)));
+    }
+    found
+}
+
 /// Returns the limit of a control group and the bytes below the limit, or `None` without a limit.
-fn of_group(folder: &Path) -> Option<(u64, u64)> {
+fn of_group(folder: &Path, Hierarchy([most, used, droppable]): &Hierarchy) -> Option<(u64, u64)> {
     let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
-    let (most, used) = (number("memory.max")?, number("memory.current")?);
+    let (most, used) = (number(most)?, number(used)?);
     // Contents of files that the kernel can drop count as used.
-    let cached = read(folder.join("memory.stat")).and_then(|text| entry(&text, "inactive_file")).unwrap_or(0);
+    let cached = read(folder.join("memory.stat")).and_then(|text| entry(&text, droppable)).unwrap_or(0);
     Some((most, most.saturating_sub(used.saturating_sub(cached))))
 }
 
@@ -395,16 +422,38 @@ mod tests {
     fn a_group_has_the_memory_below_its_limit_and_what_the_kernel_can_drop() {
         let group = tempfile::tempdir().expect("a folder");
         let write = |name: &str, text: &str| std::fs::write(group.path().join(name), text).expect("written");
-        assert_eq!(of_group(group.path()), None);
+        assert_eq!(of_group(group.path(), &UNIFIED), None);
         write("memory.current", "600\n");
         write("memory.max", "max\n");
-        assert_eq!(of_group(group.path()), None, "no limit");
+        assert_eq!(of_group(group.path(), &UNIFIED), None, "no limit");
         write("memory.max", "1000\n");
-        assert_eq!(of_group(group.path()), Some((1000, 400)));
+        assert_eq!(of_group(group.path(), &UNIFIED), Some((1000, 400)));
         write("memory.stat", "anon 500\ninactive_file 70\n");
-        assert_eq!(of_group(group.path()), Some((1000, 470)));
+        assert_eq!(of_group(group.path(), &UNIFIED), Some((1000, 470)));
         write("memory.current", "1100\n");
-        assert_eq!(of_group(group.path()), Some((1000, 0)));
+        assert_eq!(of_group(group.path(), &UNIFIED), Some((1000, 0)));
+    }
+
+    #[test]
+    fn groups_of_both_versions_bound_the_memory() {
+        let system = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            let file = system.path().join(name);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+            std::fs::write(file, text).expect("written");
+        };
+        let of = |lines: &str| of_groups(lines, system.path());
+        let lines = "12:cpu,cpuacct:/a/b\n4:memory:/a/b\n1:name=systemd:/user\n";
+        assert_eq!(of(lines), [], "no group is there");
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory/memory.usage_in_bytes", "5000\n");
+        write("memory/a/b/memory.limit_in_bytes", "1000\n");
+        write("memory/a/b/memory.usage_in_bytes", "600\n");
+        write("memory/a/b/memory.stat", "inactive_file 10\ntotal_inactive_file 50\n");
+        assert_eq!(of(lines), [(1000, 450), (9_223_372_036_854_771_712, 9_223_372_036_854_766_712)]);
+        write("memory.max", "700\n");
+        write("memory.current", "100\n");
+        assert_eq!(of("0::/elsewhere\n"), [(700, 600)], "a container's own group is the root");
     }
 
     #[test]
