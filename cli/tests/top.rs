@@ -61,6 +61,19 @@ fn top_without_books_says_so() {
 }
 
 #[test]
+fn top_does_not_wait_for_a_driver_that_hangs() {
+    let place = folder("hangs");
+    let shared = shared(&place);
+    let (_ledger, _group) = holder(&shared);
+    let file = write(&place, "nvidia-smi", "#!/bin/sh\nexec /bin/sleep 60\n");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("the test's own");
+    let finished = top(&shared, &place, &["--once"]);
+    assert_eq!(finished.status, 0, "{}", finished.errors);
+    assert!(finished.output.contains("300.00 MiB booked"), "{}", finished.output);
+    assert_eq!(finished.errors, "nvidia-smi did not answer within 2 s\n");
+}
+
+#[test]
 fn top_shows_books_groups_and_the_rest() {
     let place = folder("books");
     let shared = shared(&place);

@@ -1,6 +1,13 @@
 //! What `nvidia-smi` tells: the memory of devices, and of processes.
 
+use std::io::Read;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long `nvidia-smi` may take: as long as a process with a socket.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,11 +39,29 @@ pub(super) fn ask() -> (Vec<Device>, Vec<Process>) {
 fn lines(query: &str) -> Vec<String> {
     let mut command = Command::new("nvidia-smi");
     command.args([query, "--format=csv,noheader,nounits"]).stdin(Stdio::null()).stderr(Stdio::null());
-    let Ok(output) = command.output() else { return Vec::new() };
-    if !output.status.success() {
-        return Vec::new();
-    }
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    let text = answer(command.stdout(Stdio::piped())).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
+}
+
+/// Returns the output of a command that succeeds in time. A driver that hangs does not answer, and an operator looks just then.
+fn answer(command: &mut Command) -> Option<Vec<u8>> {
+    let mut child = command.spawn().ok()?;
+    let mut output = child.stdout.take()?;
+    let (told, answers) = mpsc::channel();
+    // Nobody waits for the thread: a child of the command may keep the pipe open.
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        let read = output.read_to_end(&mut text);
+        let _ = told.send(read.map(|_| text));
+    });
+    let Ok(Ok(text)) = answers.recv_timeout(PATIENCE) else {
+        // A command in the middle of a call of the driver ends at some later time.
+        let _ = child.kill();
+        eprintln!("nvidia-smi did not answer within {} s", PATIENCE.as_secs());
+        return None;
+    };
+    // The end of the output is the end of the command, or close to it.
+    child.wait().ok()?.success().then_some(text)
 }
 
 /// Reads a number of MiB. A driver that does not know says `[N/A]`.
