@@ -4,6 +4,8 @@
  * The auditor runs in a namespace of its own before any library of the program, so the auditor uses no library, not even
  * the C library, and no memory but the names below.
  */
+#define _GNU_SOURCE
+#include <link.h>
 #include <stdint.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -49,17 +51,36 @@ static int exists(const char *path) {
 #endif
 }
 
-/* Every version of the interface up to this loader's newest has the two functions below in one form. */
+/* The cookie of the driver's own files. The loader's first value for a cookie is an address. */
+#define OF_DRIVER 1
+
+/* Whether the last part of a path is one of the driver's names. */
+static int names_driver(const char *component) {
+    return equal(component, "libcuda.so") || equal(component, "libcuda.so.1") || equal(component, texts[2]);
+}
+
+/* Every version of the interface up to this loader's newest has the three functions below in one form. */
 EXPORT unsigned la_version(unsigned version) { return version; }
 
+/* Marks the driver. A driver may consist of several files with its names, each of which loads the next: the library in front
+ * would be loaded in place of the next one, and call the first one again, until the stack ends. Programs never get such a file,
+ * so a file with one of the names is the driver's if it is not the library in front. */
+EXPORT unsigned la_objopen(struct link_map *map, Lmid_t space, uintptr_t *cookie) {
+    (void)space;
+    const char *component = last(map->l_name);
+    int alias = equal(component, (const volatile char *)last((const char *)texts[1]));
+    if (alias || (names_driver(component) && !equal(map->l_name, texts[0]))) {
+        *cookie = OF_DRIVER;
+    }
+    return 0;
+}
+
 EXPORT char *la_objsearch(const char *name, uintptr_t *cookie, unsigned flag) {
-    (void)cookie;
     (void)flag;
     const char *component = last(name);
     if (component == name) {
         /* A bare name is looked up in the library path. The alias must be found without a library path, too. */
         return equal(name, (const volatile char *)last((const char *)texts[1])) ? (char *)texts[1] : (char *)name;
     }
-    int driver = equal(component, "libcuda.so") || equal(component, "libcuda.so.1") || equal(component, texts[2]);
-    return driver && exists(name) ? (char *)texts[0] : (char *)name;
+    return *cookie != OF_DRIVER && names_driver(component) && exists(name) ? (char *)texts[0] : (char *)name;
 }
