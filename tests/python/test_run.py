@@ -23,7 +23,7 @@ class Run(unittest.TestCase):
         for command in ([cachalot_gpu.command_path()], [sys.executable, "-m", "cachalot_gpu"]):
             with self.subTest(command), tempfile.TemporaryDirectory() as folder:
                 program = [*command, "run", "--", sys.executable, str(WAYS), "libcuda.so.1"]
-                environment = os.environ | {"XDG_RUNTIME_DIR": folder}
+                environment = os.environ | {"XDG_CACHE_HOME": folder}
                 done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
                 self.assertEqual((done.stdout, done.stderr, done.returncode), ("SRS SR\n", "", 0))
 

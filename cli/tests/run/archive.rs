@@ -35,6 +35,6 @@ fn the_command_of_the_archive_puts_its_library_in_front() {
     // No other folder in which the command looks has the library.
     let program = compile("ways.c", &place, &[]);
     let mut command = Command::new(archive.join("bin/cachalot"));
-    clean(&mut command).env("XDG_RUNTIME_DIR", &place).arg("run").arg("--driver").arg(driver(&place, &[]));
+    clean(&mut command).env("XDG_CACHE_HOME", &place).arg("run").arg("--driver").arg(driver(&place, &[]));
     assert_eq!(output_of(command.arg("--").arg(program).args(["open", "libcuda.so.1"])), "SRS SR");
 }

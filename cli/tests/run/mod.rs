@@ -32,7 +32,7 @@ fn driver(folder: &Path, hidden: &[&str]) -> PathBuf {
 /// Returns `cachalot run`, with private folders in `folder` and the given driver.
 fn run(folder: &Path, driver: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot"));
-    clean(&mut command).env("XDG_RUNTIME_DIR", folder).arg("run").arg("--driver").arg(driver);
+    clean(&mut command).env("XDG_CACHE_HOME", folder).arg("run").arg("--driver").arg(driver);
     command
 }
 

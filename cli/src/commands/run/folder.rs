@@ -5,10 +5,11 @@
 
 use super::driver;
 use super::names::{ALIAS, AUDITOR, FRONT, PREFIX, UNVERSIONED, is_private};
+use rustix::fs::{CWD, RenameFlags};
 use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -44,23 +45,46 @@ pub(super) fn prepare(front: &Path, driver: &Path) -> Result<PathBuf, String> {
     let missing = missing_functions(front, driver)?;
     let real = fs::canonicalize(driver).map_err(|error| format!("{}: {error}", driver.display()))?;
     let base = base()?;
-    let folder = base.join(format!("{PREFIX}{:016x}", key(front, driver, &real, &missing)?));
-    if !folder.is_dir() {
+    let folder = base.join(format!("{PREFIX}{:016x}", key(&base, front, driver, &real, &missing)?));
+    if !is_complete(&folder) {
         let failed = |error: io::Error| format!("{}: {error}", folder.display());
-        let new = base.join(format!("{PREFIX}new-{}", std::process::id()));
-        // A folder of an ended process with this number.
-        let _ = fs::remove_dir_all(&new);
-        fs::DirBuilder::new().mode(0o700).create(&new).map_err(failed)?;
-        fill(&new, &folder, front, driver, &real, &missing)?;
-        // Another command may have been faster with equal contents.
-        if let Err(error) = fs::rename(&new, &folder) {
-            let _ = fs::remove_dir_all(&new);
-            if !folder.is_dir() {
-                return Err(failed(error));
-            }
-        }
+        // A random name: containers with one home have processes with equal numbers.
+        let new = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}new-"))
+            .permissions(fs::Permissions::from_mode(0o700))
+            .tempdir_in(&base)
+            .map_err(failed)?;
+        fill(new.path(), &folder, front, driver, &real, &missing)?;
+        put(new.path(), &folder).map_err(failed)?;
     }
     Ok(folder)
+}
+
+/// Returns whether a folder has its four files. A crash of the system may leave a folder without its contents.
+fn is_complete(folder: &Path) -> bool {
+    let has = |name: &str| folder.join(name).symlink_metadata().is_ok_and(|file| file.len() > 0);
+    [FRONT, UNVERSIONED, ALIAS, AUDITOR].into_iter().all(has)
+}
+
+/// Gives a filled folder its name. A folder of the name without its files goes in the same step, so programs that start meanwhile
+/// find one or the other. What is left at the path of the new folder is the caller's to remove.
+fn put(new: &Path, folder: &Path) -> io::Result<()> {
+    match fs::rename(new, folder) {
+        Ok(()) => Ok(()),
+        // Another command was faster with equal contents.
+        Err(_) if is_complete(folder) => Ok(()),
+        Err(_) => {
+            let exchanged = rustix::fs::renameat_with(CWD, new, CWD, folder, RenameFlags::EXCHANGE);
+            if exchanged.is_err() {
+                // A file system without the exchange has a moment without the folder.
+                let aside = new.with_extension("broken");
+                fs::rename(folder, &aside)?;
+                let _ = fs::remove_dir_all(aside);
+                fs::rename(new, folder)?;
+            }
+            Ok(())
+        }
+    }
 }
 
 /// Writes the contents of a folder, which will be moved to `folder`.
@@ -78,7 +102,7 @@ fn fill(
     } else {
         let mut image = fs::read(front).map_err(|error| format!("{}: {error}", front.display()))?;
         hide(&mut image, missing);
-        fs::write(new.join(FRONT), image).map_err(failed)?;
+        write(&new.join(FRONT), &image).map_err(failed)?;
     }
     symlink(FRONT, new.join(UNVERSIONED)).map_err(failed)?;
     symlink(driver, new.join(ALIAS)).map_err(failed)?;
@@ -87,7 +111,15 @@ fn fill(
     let name = text(Path::new(real.file_name().unwrap_or_default()))?;
     let texts = cachalot_auditor::Texts { front: &front, alias: &alias, driver_name: &name };
     let image = cachalot_auditor::image(texts).map_err(|error| error.to_string())?;
-    fs::write(new.join(AUDITOR), image).map_err(failed)
+    write(&new.join(AUDITOR), &image).map_err(failed)?;
+    fs::File::open(new).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+/// Writes a file that is on the disk before its folder gets its name.
+fn write(file: &Path, image: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::create_new(file)?;
+    file.write_all(image)?;
+    file.sync_all()
 }
 
 /// Returns the functions of the library without a counterpart in the driver. A program must not find ours by the loader.
@@ -115,7 +147,7 @@ fn hide(image: &mut [u8], names: &BTreeSet<String>) {
 }
 
 /// Returns a number for the contents of a folder.
-fn key(front: &Path, driver: &Path, real: &Path, missing: &BTreeSet<String>) -> Result<u64, String> {
+fn key(base: &Path, front: &Path, driver: &Path, real: &Path, missing: &BTreeSet<String>) -> Result<u64, String> {
     let mut hasher = DefaultHasher::new();
     for file in [front, real] {
         let metadata = file.metadata().map_err(|error| format!("{}: {error}", file.display()))?;
@@ -123,26 +155,45 @@ fn key(front: &Path, driver: &Path, real: &Path, missing: &BTreeSet<String>) -> 
     }
     let texts = cachalot_auditor::Texts { front: "", alias: "", driver_name: "" };
     let auditor = cachalot_auditor::image(texts).map_err(|error| error.to_string())?;
-    (driver, missing, auditor).hash(&mut hasher);
+    // The auditor names the folder, which containers with one home may find at several paths.
+    (base, driver, missing, auditor).hash(&mut hasher);
     Ok(hasher.finish())
 }
 
-/// Returns the folder of private folders: in `$XDG_RUNTIME_DIR`, else in the user's cache.
+/// Returns the folder of private folders, in the first of the [`places`] that can hold private folders.
 ///
 /// # Errors
-/// A line if neither can hold private folders.
+/// A line if none can.
 fn base() -> Result<PathBuf, String> {
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
     let mut reasons = Vec::new();
-    for folder in [variable("XDG_RUNTIME_DIR"), cache].into_iter().flatten() {
-        match usable(&folder.join("cachalot")) {
+    for folder in places(|name| std::env::var_os(name).map(PathBuf::from), rustix::process::geteuid().is_root()) {
+        match usable(&folder) {
             Ok(path) => return Ok(path),
             Err(reason) => reasons.push(reason),
         }
     }
-    let reasons = if reasons.is_empty() { "neither is set".to_owned() } else { reasons.join("; ") };
-    Err(format!("no private folder in XDG_RUNTIME_DIR, XDG_CACHE_HOME or HOME: {reasons}"))
+    if reasons.is_empty() {
+        reasons.push("none is set to an absolute path".to_owned());
+    }
+    Err(format!("no private folder in {}: {}", VARIABLES.join(", "), reasons.join("; ")))
+}
+
+/// The variables that name places for private folders.
+const VARIABLES: [&str; 5] = ["RUNTIME_DIRECTORY", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME", "XDG_RUNTIME_DIR"];
+
+/// Returns the places for the folder of private folders, the best first: those of a service, which systemd sets and which live as
+/// long as the service, then the user's cache. The session's folder goes at the logout of the user, and programs that start children
+/// later would lose the library.
+fn places(variable: impl Fn(&str) -> Option<PathBuf>, is_root: bool) -> Vec<PathBuf> {
+    let [of_service, cache_of_service, cache, home, session] = VARIABLES.map(|name| {
+        // Services may have a list of folders.
+        let first = variable(name).and_then(|value| std::env::split_paths(&value).next());
+        first.filter(|path| path.is_absolute())
+    });
+    let cache = cache.or_else(|| Some(home?.join(".cache")));
+    let system = is_root.then(|| PathBuf::from("/run"));
+    let found = [of_service, cache_of_service, cache, session, system].into_iter().flatten();
+    found.map(|place| place.join("cachalot")).collect()
 }
 
 /// Makes a folder for the user alone, from which the loader loads libraries.
@@ -168,12 +219,57 @@ fn usable(folder: &Path) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::hide;
+    use super::{ALIAS, AUDITOR, FRONT, UNVERSIONED, hide, is_complete, places, put};
+    use std::fs;
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn only_whole_names_are_hidden() {
         let mut image = b"\0cuMemFree\0cuMemFreeAsync\0cuMemFreeAsync_ptsz\0".to_vec();
         hide(&mut image, &["cuMemFreeAsync".to_owned()].into());
         assert_eq!(image, b"\0cuMemFree\0xuMemFreeAsync\0cuMemFreeAsync_ptsz\0");
+    }
+
+    #[test]
+    fn a_service_has_a_place_without_a_home_and_a_session_is_the_last_choice() {
+        let of = |set: &[(&str, &str)], is_root| {
+            let found = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, path)| PathBuf::from(path));
+            places(found, is_root).iter().map(|place| place.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[], true), ["/run/cachalot"]);
+        assert!(of(&[("HOME", ""), ("XDG_CACHE_HOME", "relative")], false).is_empty());
+        let session = [("HOME", "/home/a"), ("XDG_RUNTIME_DIR", "/run/user/7")];
+        assert_eq!(of(&session, false), ["/home/a/.cache/cachalot", "/run/user/7/cachalot"]);
+        let service = [("HOME", "/"), ("RUNTIME_DIRECTORY", "/run/a:/run/b"), ("CACHE_DIRECTORY", "/var/cache/a")];
+        assert_eq!(of(&service, false), ["/run/a/cachalot", "/var/cache/a/cachalot", "/.cache/cachalot"]);
+    }
+
+    /// Makes a folder with the given files.
+    fn filled(folder: &Path, names: &[&str]) {
+        fs::create_dir(folder).expect("a new folder");
+        names.iter().for_each(|name| fs::write(folder.join(name), "contents").expect("a file"));
+    }
+
+    #[test]
+    fn a_folder_that_lost_a_file_is_made_again_and_a_whole_one_stays() {
+        let place = tempfile::tempdir().expect("a folder");
+        let (new, folder) = (place.path().join("new"), place.path().join("folder"));
+        let all = [FRONT, UNVERSIONED, ALIAS, AUDITOR];
+        for left in [&all[..0], &all[1..], &all[..3]] {
+            filled(&folder, left);
+            assert!(!is_complete(&folder), "{left:?}");
+            filled(&new, &all);
+            put(&new, &folder).expect("a name");
+            assert!(is_complete(&folder), "{left:?}");
+            let _ = fs::remove_dir_all(&new);
+            fs::remove_dir_all(&folder).expect("it is there");
+        }
+        filled(&folder, &all);
+        fs::write(folder.join("mark"), "first").expect("a file");
+        filled(&new, &all);
+        put(&new, &folder).expect("the first stays");
+        assert!(folder.join("mark").is_file());
+        fs::write(folder.join(AUDITOR), "").expect("a file that a crash has left empty");
+        assert!(!is_complete(&folder));
     }
 }
