@@ -20,7 +20,7 @@ impl Place {
         let shared = folder.join("shared");
         fs::create_dir(&shared).expect("a new folder");
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o700)).expect("the test's own");
-        Self { driver: driver(&folder, &[]), program: compile("hold.c", &folder, &[]), folder }
+        Self { driver: driver(&folder, &[]), program: compile("hold.c", &folder, &["-pthread"]), folder }
     }
 
     fn shared(&self) -> PathBuf {
@@ -99,8 +99,10 @@ fn a_group_shares_its_limit_and_the_killed_give_theirs_back() {
 fn another_limit_than_the_groups_is_told() {
     let place = Place::new(folder("other"));
     let mut one = place.start(&GROUP);
-    assert_eq!(one.ask("a 10"), "0");
     let mut two = place.start(&["--group", "team", "--limit", "50MiB"]);
+    // Both have started, and the group begins afterwards.
+    assert_eq!((one.ask("?"), two.ask("?")), ("?".to_owned(), "?".to_owned()));
+    assert_eq!(one.ask("a 10"), "0");
     assert_eq!(two.ask("a 10"), "2");
     let errors = two.end();
     assert!(errors.contains("a limit of 100 MiB") && errors.contains("names 50 MiB"), "{errors}");

@@ -2,6 +2,8 @@
 
 use super::{compile, driver, output_of, run};
 use crate::common::{finish, folder, write};
+use cachalot_run::group::{Group, Uuid};
+use cachalot_run::options::GroupOptions;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -131,4 +133,58 @@ fn a_folder_for_others_becomes_private() {
     for path in [Path::new(&folder), &place.join("cachalot")] {
         assert_eq!(path.metadata().expect("a folder").permissions().mode() & 0o777, 0o700, "{}", path.display());
     }
+}
+
+/// Runs a command of the user that cannot work, and checks the status and the line.
+#[track_caller]
+fn stopped(place: &Path, driver: &Path, arguments: &[&str], status: i32, reason: &str) {
+    let mut command = run(place, driver);
+    let finished = finish(command.args(arguments).env("CACHALOT_RUN_FOLDER", place.join("shared")));
+    assert_eq!((finished.status, finished.output.as_str()), (status, ""), "{arguments:?}: {}", finished.errors);
+    assert!(finished.errors.contains(reason), "{arguments:?}: {}", finished.errors);
+}
+
+#[test]
+fn a_misspelled_option_is_no_program() {
+    let place = folder("misspelled");
+    let driver = driver(&place, &[]);
+    stopped(&place, &driver, &["--polcy", "stitched", "--", "true"], 2, "--policy");
+    let printed = output_of(run(&place, &driver).args(["--limit", "1GiB", "echo", "--polcy", "-x", "--", "a"]));
+    assert_eq!(printed, "--polcy -x -- a");
+}
+
+#[test]
+fn files_and_groups_that_cannot_be_stop_the_start() {
+    let place = folder("start");
+    let driver = driver(&place, &[]);
+    for option in ["--record", "--ledger-file"] {
+        let missing = place.join("none/file");
+        stopped(&place, &driver, &[option, &missing.display().to_string(), "--", "echo", "ran"], 2, option);
+    }
+    let device = output_of(run(&place, &driver).args(["--ledger-file", "/dev/null", "--", "echo", "ran"]));
+    assert_eq!(device, "ran");
+    stopped(&place, &driver, &["--group", "a/b", "--", "echo", "ran"], 2, "no name of a group");
+    let low = ["--group", "a", "--low", "2MiB", "--max", "1MiB", "--", "echo", "ran"];
+    stopped(&place, &driver, &low, 2, "at most its `max`");
+    let shared = place.join("shared");
+    std::fs::create_dir(&shared).expect("a new folder");
+    std::fs::set_permissions(&shared, Permissions::from_mode(0o700)).expect("the test's own");
+    let options = GroupOptions { name: "a".to_owned(), low: 0, max: None, weight: 100 };
+    let _member = Group::join_in(&shared, &options, Some(400 << 20), Uuid([1; 16])).expect("a group");
+    stopped(&place, &driver, &["--group", "a", "--limit", "300MiB", "--", "echo", "ran"], 2, "a limit of 400.00 MiB");
+    let mut fits = run(&place, &driver);
+    fits.args(["--group", "a", "--limit", "400MiB", "--", "echo", "ran"]).env("CACHALOT_RUN_FOLDER", &shared);
+    assert_eq!(output_of(&mut fits), "ran");
+}
+
+#[test]
+fn a_folder_is_126_and_a_script_without_a_first_line_runs() {
+    let place = folder("forms");
+    let driver = driver(&place, &[]);
+    stopped(&place, &driver, &["--", &place.display().to_string()], 126, "executed");
+    let script = write(&place, "script", "echo \"$0 $1\"\n");
+    stopped(&place, &driver, &["--", &script.display().to_string()], 126, "executed");
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("a program");
+    let printed = output_of(run(&place, &driver).arg("--").arg(&script).arg("word"));
+    assert_eq!(printed, format!("{} word", script.display()));
 }

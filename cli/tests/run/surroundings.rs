@@ -1,8 +1,8 @@
 //! Programs in odd surroundings: closed pipes, limits of files, missing threads and folders, small stacks, other auditors of memory.
 //! The library says a line or nothing, and the program goes on.
 
-use super::{compile, driver, run};
-use crate::common::folder;
+use super::{clean, compile, driver, output_of, run};
+use crate::common::{folder, write};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -90,4 +90,123 @@ fn a_process_without_its_first_thread_has_a_group_a_book_and_a_socket() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("more do not fit: group `one` holds"), "{errors}");
+}
+
+#[test]
+fn threads_with_small_stacks_start_and_children_alone_have_no_tunable() {
+    let place = Place::new(folder("stacks"));
+    let program = compile("stacks.c", &place.folder, &["-pthread"]);
+    assert_eq!(output_of(place.run(&[]).arg(&program)), "0 0 0 0");
+    assert_eq!(output_of(place.run(&[]).args(["sh", "-c", "\"$0\""]).arg(&program)), "0 0 0 0");
+    let script = "echo \"[$GLIBC_TUNABLES]\"";
+    let own = |options: &[&str], value: &str| {
+        output_of(place.run(options).args(["sh", "-c", script]).env("GLIBC_TUNABLES", value))
+    };
+    assert_eq!(own(&["--no-follow"], ""), "[]");
+    assert_eq!(own(&["--no-follow"], "glibc.malloc.check=0"), "[glibc.malloc.check=0]");
+    let named = "glibc.rtld.optional_static_tls=8192";
+    assert_eq!(own(&["--no-follow"], named), format!("[{named}]"));
+}
+
+#[test]
+fn a_java_program_with_children_goes_on() {
+    let place = Place::new(folder("java"));
+    if !Command::new("javac").arg("-version").output().is_ok_and(|answer| answer.status.success()) {
+        println!("not checked: there is no javac");
+        return;
+    }
+    let text = "public class Child { public static void main(String[] none) throws Exception {\n\
+                System.out.println(new ProcessBuilder(\"/bin/true\").start().waitFor()); } }\n";
+    let source = write(&place.folder, "Child.java", text);
+    assert!(Command::new("javac").arg(source).status().expect("a compiler").success());
+    let mut command = place.run(&[]);
+    // A child that nobody waits for would be waited for without an end.
+    command.args(["timeout", "60", "java", "-Xmx64m", "-cp"]).arg(&place.folder).arg("Child");
+    assert_eq!(output_of(&mut command), "0");
+}
+
+#[test]
+fn a_driver_that_loads_the_driver_gets_the_driver() {
+    let mut place = Place::new(folder("loader"));
+    let real = place.folder.join("real");
+    fs::create_dir(&real).expect("a new folder");
+    let real = real.join("libcuda.so.1.1");
+    fs::rename(&place.driver, &real).expect("the driver moves");
+    for (name, linked) in [("libcuda.so.1", None), ("libcuda.so.1.1", Some("libcuda.so.1"))] {
+        let layout = place.folder.join(format!("layout-{name}"));
+        fs::create_dir(&layout).expect("a new folder");
+        let path = format!("-DDRIVER=\"{}\"", real.display());
+        let built = compile("loader.c", &layout, &["-shared", "-fPIC", &path, "-Wl,-soname,libcuda.so.1"]);
+        fs::rename(built, layout.join(name)).expect("a name");
+        linked.map(|link| std::os::unix::fs::symlink(name, layout.join(link)).expect("a link"));
+        let mut plain = Command::new(&place.program);
+        let plain = with_lines(clean(&mut plain).env("LD_LIBRARY_PATH", &layout).stderr(Stdio::piped()), "a 5\nq\n");
+        place.driver = layout.join("libcuda.so.1");
+        let served = with_lines(place.run(&[]).arg(&place.program).stderr(Stdio::piped()), "a 5\nq\n");
+        assert_eq!((answers(&plain), answers(&served)), ("0".to_owned(), "0".to_owned()), "{name}");
+    }
+}
+
+/// Returns the program with a sanitizer, or `None` where the system cannot make or run it.
+fn sanitized(place: &Place, sanitizer: &str) -> Option<PathBuf> {
+    let program = place.folder.join(sanitizer);
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/hold.c");
+    let mut command = Command::new("cc");
+    command.arg(format!("-fsanitize={sanitizer}")).arg("-o").arg(&program).arg(source).args(["-ldl", "-pthread"]);
+    let is_made = command.output().is_ok_and(|made| made.status.success());
+    let plain = clean(&mut Command::new(&program)).env("LD_LIBRARY_PATH", place.driver.parent()?).output();
+    (is_made && plain.is_ok_and(|plain| plain.status.success())).then_some(program)
+}
+
+#[test]
+fn programs_with_sanitizers_start_and_are_served() {
+    let place = Place::new(folder("sanitizers"));
+    for sanitizer in ["address", "thread", "undefined"] {
+        let Some(program) = sanitized(&place, sanitizer) else {
+            println!("not checked: no program with -fsanitize={sanitizer} runs here");
+            continue;
+        };
+        let mut command = place.run(&["--limit", "10MiB"]);
+        command.arg(program).env("ASAN_OPTIONS", "detect_leaks=0").stderr(Stdio::piped());
+        assert_eq!(answers(&with_lines(&mut command, "a 20\na 4\nq\n")), "2 0", "{sanitizer}");
+    }
+}
+
+#[test]
+fn a_service_without_a_home_has_a_private_folder() {
+    let place = Place::new(folder("service"));
+    for variable in ["RUNTIME_DIRECTORY", "CACHE_DIRECTORY"] {
+        let own = place.folder.join(variable);
+        fs::create_dir(&own).expect("a new folder");
+        let mut command = place.run(&[]);
+        let found = ["sh", "-c", "echo $LD_LIBRARY_PATH"];
+        command.args(found).env_clear().env("PATH", "/usr/bin:/bin").env(variable, &own);
+        assert!(output_of(&mut command).starts_with(&own.join("cachalot/cachalot-run-").display().to_string()));
+    }
+}
+
+#[test]
+fn commands_with_one_home_and_equal_numbers_leave_a_whole_folder() {
+    let place = Place::new(folder("one_home"));
+    let commands: Vec<_> = (0..8)
+        .map(|_| place.run(&[]).args(["sh", "-c", "ls \"$LD_LIBRARY_PATH\" | wc -l"]).stdout(Stdio::piped()).spawn())
+        .collect();
+    for command in commands {
+        let output = command.expect("the command runs").wait_with_output().expect("an end");
+        assert_eq!((output.status.success(), output.stdout.as_slice()), (true, &b"4\n"[..]));
+    }
+    let folders = fs::read_dir(place.folder.join("cachalot")).expect("a folder").flatten();
+    let names: Vec<_> = folders.map(|entry| entry.file_name()).collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    let kept = place.folder.join("cachalot").join(&names[0]);
+    fs::remove_file(kept.join("libcuda.so.1")).expect("a file");
+    assert_eq!(output_of(place.run(&[]).args(["sh", "-c", "ls \"$LD_LIBRARY_PATH\" | wc -l"])), "4");
+}
+
+#[test]
+fn the_library_can_be_switched_off() {
+    let place = Place::new(folder("off"));
+    let script = ["sh", "-c", "echo \"[$LD_PRELOAD$CACHALOT_RUN]\""];
+    assert_eq!(output_of(place.run(&[]).args(script).env("CACHALOT_DISABLE", "1")), "[]");
+    assert_ne!(output_of(place.run(&[]).args(script).env("CACHALOT_DISABLE", "")), "[]");
 }

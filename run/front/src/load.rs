@@ -16,10 +16,10 @@ extern "C" fn at_load() {
     crate::addresses::fill();
     // A panic must not reach the loader. Without options the process passes every call to the driver.
     let _ = std::panic::catch_unwind(|| {
-        if cachalot_run::options::keep_for_process().is_some_and(|options| options.no_follow)
+        if let Some(options) = cachalot_run::options::keep_for_process().filter(|options| options.no_follow)
             && let Some(folder) = own_folder()
         {
-            leave_environment(&folder);
+            leave_environment(&folder, options.static_tls);
         }
     });
 }
@@ -37,21 +37,28 @@ fn own_folder() -> Option<Vec<u8>> {
     path.iter().rposition(|&byte| byte == b'/').map(|slash| path[..=slash].to_vec())
 }
 
-/// Takes every entry of `folder` out of the environment of children. The loader has read the variables before.
-fn leave_environment(folder: &[u8]) {
+/// Takes every entry of `folder`, and the room for the folder's libraries, out of the environment of children. The loader has read the
+/// variables before.
+fn leave_environment(folder: &[u8], static_tls: u64) {
     for (name, separators) in LOADER_VARIABLES {
-        let Some(value) = std::env::var_os(name) else { continue };
-        let kept = without_folder(value.as_bytes(), separators, folder);
-        if kept.is_empty() {
-            // SAFETY: a preloaded library is loaded before the program can have started a thread.
-            unsafe { std::env::remove_var(name) };
-        } else {
-            // SAFETY: as above.
-            unsafe { std::env::set_var(name, OsString::from_vec(kept)) };
-        }
+        keep_of(name, |value| without_folder(value, separators, folder));
     }
+    keep_of("GLIBC_TUNABLES", |value| cachalot_run::options::without_static_tls(value, static_tls));
     // SAFETY: as above.
     unsafe { std::env::remove_var(cachalot_run::options::VARIABLE) };
+}
+
+/// Leaves a part of a variable, or removes a variable of which nothing is left.
+fn keep_of(name: &str, part: impl FnOnce(&[u8]) -> Vec<u8>) {
+    let Some(value) = std::env::var_os(name) else { return };
+    let kept = part(value.as_bytes());
+    if kept.is_empty() {
+        // SAFETY: a preloaded library is loaded before the program can have started a thread.
+        unsafe { std::env::remove_var(name) };
+    } else {
+        // SAFETY: as above.
+        unsafe { std::env::set_var(name, OsString::from_vec(kept)) };
+    }
 }
 
 /// Returns the entries of a variable without `folder` and the files in `folder`.

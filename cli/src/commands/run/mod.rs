@@ -3,6 +3,7 @@
 mod driver;
 mod environment;
 mod folder;
+mod libraries;
 mod names;
 mod program;
 
@@ -12,7 +13,9 @@ use cachalot_core::Config;
 use cachalot_replay::compare::policy_named;
 use cachalot_run::Options;
 use cachalot_run::control::MOST_NAME;
+use cachalot_run::group::watch::groups;
 use cachalot_run::options::{GroupOptions, SleepOptions};
+use cachalot_run::shared::folder::of_user;
 use cachalot_run::shared::time::milliseconds;
 use std::ffi::OsString;
 use std::io;
@@ -36,7 +39,8 @@ program needs no change, and may link the CUDA runtime statically. Children of
 the program run in the same way.
 
 The command prepares a private folder, sets LD_LIBRARY_PATH, LD_PRELOAD,
-LD_AUDIT and CACHALOT_RUN, and becomes the program. The exit status is the
+LD_AUDIT, GLIBC_TUNABLES and CACHALOT_RUN, and becomes the program. With
+CACHALOT_DISABLE=1 the program runs without the library. The exit status is the
 program's. The command exits with 2 if the library cannot be put in front of the
 driver, with 126 if the program cannot be executed, and with 127 if the program
 does not exist.";
@@ -139,7 +143,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PATH")]
     driver: Option<PathBuf>,
     /// The program and the arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    // No hyphens: a misspelled option is no program. Behind the program everything is an argument.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -179,9 +184,19 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         eprintln!("{}: no such program", Path::new(name).display());
         return ExitCode::from(NO_PROGRAM);
     };
+    if !program::is_executable(&path) {
+        eprintln!("{}: no file that may be executed", path.display());
+        return ExitCode::from(NOT_EXECUTABLE);
+    }
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments);
     environment::without_library().apply(&mut command);
+    if let Some(value) = std::env::var_os("CACHALOT_DISABLE").filter(|value| !value.is_empty() && value != "0") {
+        eprintln!("CACHALOT_DISABLE={}: the program runs without the library", value.display());
+        let error = command.exec();
+        eprintln!("{}: {error}", path.display());
+        return ExitCode::from(NOT_EXECUTABLE);
+    }
     match prepare(args, &path) {
         Ok(environment) => environment.apply(&mut command),
         Err(reason) if args.optional => eprintln!("{reason}; the program runs without the library"),
@@ -200,7 +215,7 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
 /// # Errors
 /// The obstacle, as a line for the user.
 fn prepare(args: &RunArgs, path: &Path) -> Result<environment::Changes, String> {
-    let loader = program::loader_of(path)?;
+    let program::Started { loader, program } = program::started(path)?;
     let driver = driver::find(args.driver.as_deref())?;
     let front = folder::front_library()?;
     let folder = folder::prepare(&front, &driver)?;
@@ -211,28 +226,70 @@ fn prepare(args: &RunArgs, path: &Path) -> Result<environment::Changes, String> 
             loader.display()
         );
     }
-    Ok(environment::with_library(&folder, audited, &args.options()?))
+    let libraries = audited.then(|| libraries::Libraries::of(&loader, &program, &front, &driver));
+    Ok(environment::with_library(&folder, libraries.as_ref(), args.options()?))
 }
 
 impl RunArgs {
+    /// Checks that the files of the program's end can be made, before the program has worked for hours.
+    fn check_files(&self) -> Result<(), String> {
+        for (option, file) in [("--record", &self.record), ("--ledger-file", &self.ledger_file)] {
+            let Some(file) = file else { continue };
+            let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+            // A device or a pipe is written as it is.
+            let is_special = file.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+            let place = if is_special { file } else { folder };
+            let fault = match place.metadata() {
+                Err(error) => error.to_string(),
+                Ok(found) if !is_special && !found.is_dir() => "is no folder".to_owned(),
+                Ok(_) => match rustix::fs::access(place, rustix::fs::Access::WRITE_OK) {
+                    Ok(()) if file.is_dir() => "is a folder".to_owned(),
+                    Ok(()) => continue,
+                    Err(error) => error.to_string(),
+                },
+            };
+            return Err(format!("{option}: {}: {fault}", place.display()));
+        }
+        Ok(())
+    }
+
+    /// Checks the group's name and terms, and a limit against groups of the name that have living members. The program would start,
+    /// and each of its requests would be refused.
+    fn check_group(&self) -> Result<(), String> {
+        let Some(name) = &self.group else { return Ok(()) };
+        let options = self.group_options(name);
+        cachalot_run::group::check(&options, self.limit).map_err(|error| format!("--group: {error}"))?;
+        let living = of_user().and_then(|folder| groups(&folder)).unwrap_or_default();
+        let limits: Vec<_> = living.iter().filter(|group| group.name == *name).filter_map(|group| group.limit).collect();
+        match (self.limit, limits.first()) {
+            (Some(named), Some(held)) if !limits.contains(&named) => Err(format!(
+                "--limit: group `{name}` has a limit of {}, and not of {}: name the group's limit, or none",
+                bytes::show(*held),
+                bytes::show(named)
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn group_options(&self, name: &str) -> GroupOptions {
+        GroupOptions { name: name.to_owned(), low: self.low.unwrap_or(0), max: self.max, weight: self.weight }
+    }
+
     /// Returns the options for the program's process.
     fn options(&self) -> Result<Options, String> {
         let settings = self.policy.map(|name| format!("policy:{name}")).or_else(|| self.config.clone());
         let record = self.record.as_deref().map(std::path::absolute).transpose();
         let ledger_file = self.ledger_file.as_deref().map(std::path::absolute).transpose();
         let park_to = self.park_to.as_deref().map(writable_folder).transpose()?;
+        self.check_files()?;
+        self.check_group()?;
         Ok(Options {
             observe: self.observe,
             settings: settings.unwrap_or_default(),
             sync_free: self.sync_free,
             zero: self.zero,
             limit: self.limit,
-            group: self.group.as_ref().map(|name| GroupOptions {
-                name: name.clone(),
-                low: self.low.unwrap_or(0),
-                max: self.max,
-                weight: self.weight,
-            }),
+            group: self.group.as_deref().map(|name| self.group_options(name)),
             record: record.map_err(|error| format!("--record: {error}"))?,
             ledger: self.ledger,
             ledger_file: ledger_file.map_err(|error| format!("--ledger-file: {error}"))?,
@@ -250,6 +307,7 @@ impl RunArgs {
                 }
             }),
             name: self.name.clone(),
+            static_tls: 0,
             slack: self.slack,
         })
     }

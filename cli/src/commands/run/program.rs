@@ -25,20 +25,28 @@ pub(super) fn find(name: &Path) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     std::env::split_paths(&folders)
         .map(|folder| folder.join(name))
-        .find(|path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
+        .find(|path| is_executable(path))
 }
 
-/// Returns the dynamic loader of a program. Follows the first line of scripts.
+/// A program as the kernel starts it.
+pub(super) struct Started {
+    /// The dynamic loader.
+    pub(super) loader: PathBuf,
+    /// The program itself, or the interpreter of a script.
+    pub(super) program: PathBuf,
+}
+
+/// Returns what the kernel starts for a program. Follows the first line of scripts.
 ///
 /// # Errors
 /// A line about a program to which the loader would take no library.
-pub(super) fn loader_of(program: &Path) -> Result<PathBuf, String> {
+pub(super) fn started(program: &Path) -> Result<Started, String> {
     let mut program = program.to_owned();
     for _ in 0..MAX_SCRIPTS {
         check_privileges(&program)?;
         match interpreter(&program).map_err(|error| format!("{}: {error}", program.display()))? {
             Some(next) => program = next,
-            None => return loader(&program),
+            None => return loader(&program).map(|loader| Started { loader, program }),
         }
     }
     Err(format!("{}: more than {MAX_SCRIPTS} interpreters", program.display()))
@@ -60,18 +68,27 @@ fn check_privileges(program: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the program in the first line of a script, or `None` for any file but a script.
+/// Returns the interpreter of a script, or `None` for any file but a script: the program in the first line, or the shell for a text
+/// without one, as `env` and the shells start it.
 fn interpreter(program: &Path) -> std::io::Result<Option<PathBuf>> {
     let mut line = Vec::new();
     // The kernel reads no more of a script.
     BufReader::new(File::open(program)?.take(256)).read_until(b'\n', &mut line)?;
-    let Some(words) = line.strip_prefix(b"#!") else { return Ok(None) };
+    let Some(words) = line.strip_prefix(b"#!") else {
+        let is_text = !line.starts_with(b"\x7fELF") && !line.contains(&0);
+        return Ok(is_text.then(|| "/bin/sh".into()));
+    };
     let mut words = words.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
     let Some(first) = words.next().map(Path::new) else { return Ok(None) };
     // `env` starts the program that its arguments name.
     let named = words.find(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='));
     let through_env = first.file_name().is_some_and(|name| name == "env");
     Ok(named.filter(|_| through_env).and_then(|name| find(Path::new(name))).or_else(|| Some(first.to_owned())))
+}
+
+/// Returns whether the system may start a file.
+pub(super) fn is_executable(program: &Path) -> bool {
+    program.is_file() && rustix::fs::access(program, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
 /// Returns the dynamic loader named in an executable file.
