@@ -1,7 +1,8 @@
 //! Messages of configuration errors. They propose a key for a mistyped one, and list the keys that a
 //! policy accepts.
 
-use super::error::{ConfigError, WORD_BYTES};
+use super::error::{Accepted, ConfigError, WORD_BYTES};
+use super::policy::POLICIES;
 use super::reference::REFERENCE;
 use core::fmt;
 
@@ -20,7 +21,12 @@ const LIST: &str = "docs/configuration.md";
 /// Returns the key that `word` was most likely meant to be: a key that begins with `word`, or else
 /// the key with the fewest differences. `None` if a third of the key or more differs.
 fn nearest(word: &str) -> Option<&'static str> {
-    let keys = REFERENCE.iter().map(|setting| (setting.key, differences(word, setting.key)));
+    nearest_of(REFERENCE.iter().map(|setting| setting.key), word)
+}
+
+/// Returns the name that `word` was most likely meant to be, by the rules for [keys](nearest).
+pub(crate) fn nearest_of(names: impl Iterator<Item = &'static str>, word: &str) -> Option<&'static str> {
+    let keys = names.map(|name| (name, differences(word, name)));
     let begins = |key: &str| word.len() >= LEAST_BEGINNING && key.starts_with(word);
     keys.filter(|&(key, count)| begins(key) || count * 3 < key.len())
         .min_by_key(|&(key, count)| (!begins(key), count))
@@ -71,7 +77,15 @@ impl fmt::Display for ConfigError {
                 if found.is_empty() { f.write_str(", but the string ends") } else { write!(f, ", found `{found}`") }
             }
             Self::Value { key, value, accepted } => {
-                write!(f, "{key} does not take `{value}`, only {accepted}")?;
+                write!(f, "{key} does not take `{value}`")?;
+                if matches!(accepted, Accepted::Policy { .. })
+                    && let Some(meant) = nearest_of(POLICIES.iter().copied(), value.as_str())
+                {
+                    write!(f, ", did you mean `{meant}`? It takes")?;
+                } else {
+                    f.write_str(",")?;
+                }
+                write!(f, " only {accepted}")?;
                 if value.is_cut() {
                     write!(f, ", in at most {WORD_BYTES} bytes")?;
                 }
@@ -108,6 +122,15 @@ mod tests {
     fn four_letters_stand_for_the_key_that_begins_with_them() {
         assert_eq!(nearest("roun"), Some("roundup_power2_divisions"));
         assert_eq!(nearest("rou"), None);
+    }
+
+    #[test]
+    fn a_policy_is_proposed_for_a_mistyped_one() {
+        let message = Config::parse("policy:stiched").unwrap_err().to_string();
+        assert!(
+            message.starts_with("policy does not take `stiched`, did you mean `stitched`? It takes only `"),
+            "{message}"
+        );
     }
 
     #[test]
