@@ -107,7 +107,8 @@
  *   - Memory cached for a stream that ended without a report is released when memory is short, and by
  *     cachalot_empty_cache. It is also released when more than 64 streams have memory and the stream made no request
  *     while the number of streams grew by half.
- *   - A new block has undefined contents, possibly of an earlier block of the allocator.
+ *   - A new block has undefined contents, possibly of an earlier block of the allocator. With "zero:on_alloc" it is
+ *     cleared, and "pattern" fills it.
  *
  * Capture
  *   - Every function may be called while a stream captures a graph, in every capture mode. No function becomes a part
@@ -252,7 +253,8 @@ enum {
 /** An allocator, known by its handle: see Ownership. */
 typedef struct cachalot_allocator cachalot_allocator;
 
-/** A stream of CUDA, the type of cudaStream_t and CUstream. On simulated devices, any number is a stream. */
+/** A stream of CUDA, the type of cudaStream_t and CUstream. On simulated devices, any number above 2 is a stream:
+ * 1 and 2 are cudaStreamLegacy and cudaStreamPerThread, there as well. */
 typedef struct CUstream_st *cachalot_stream;
 
 /** The name of a private pool on a device. {0, 0} is the default pool. */
@@ -365,9 +367,13 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * expandable_segments (`caching` and `bfc`): `True` or `False`; default `False`.
  *     Segments grow and shrink in virtual memory, and neighbouring free memory forms a single
  *     block.
- * expandable_segments_reserve (`caching` and `bfc`): a positive part of the device like `0.5` or a
- * size in GiB like `40G`; default 9/8 of the device.
- *     The address space of an expandable segment, 9/8 of the device at most.
+ * expandable_segments_reserve (`caching` and `bfc` and `stitched`): a positive part of the device
+ * like `0.5` or a size in GiB like `40G`; default 9/8 of the device; under `stitched`, 4 times the
+ * device.
+ *     The addresses that an expandable segment reserves, 9/8 of the device at most; under
+ *     `stitched`, those of each heap, 4 times the device at most. A process has 128 TiB of
+ *     addresses for all its devices, and each stream of each pool takes such reservations. Where
+ *     they run out, later ones are shorter.
  * expandable_segments_reserve_by_class (`caching` and `bfc`): a list like `[name:0.5,other:40G]`;
  * default none.
  *     No effect: the library knows no classes of streams. Up to 8 classes are checked and reported.
@@ -1025,7 +1031,8 @@ CACHALOT_CHECKED cachalot_status cachalot_malloc(const cachalot_allocator *alloc
 
 /** Frees a block in the order of the block's stream: submit the last use before the call. NULL is allowed, and does
  * nothing.
- *   - Driver: records an event for each stream of cachalot_record_stream; otherwise never.
+ *   - Driver: records an event for each stream of cachalot_record_stream. Under "policy:direct", without a cache, and
+ *     with "guard", "canary", "pattern" or "zero:on_free", a free calls the driver as well; otherwise never.
  *   - Errors: INVALID_POINTER (foreign address, address inside a block, block freed before), TABLE_FULL. After an
  *     error, the program still owns the block. */
 CACHALOT_API cachalot_status cachalot_free(const cachalot_allocator *allocator, void *block);
@@ -1035,7 +1042,7 @@ CACHALOT_API cachalot_status cachalot_free(const cachalot_allocator *allocator, 
 CACHALOT_API cachalot_status cachalot_free_sized(const cachalot_allocator *allocator, void *block, size_t bytes);
 
 /** Announces that submitted work on `stream` uses the block. After the free, the block stays pending until the work
- * is done. For the block's own stream, and for NULL, the call does nothing.
+ * is done. For the block's own stream, and for a NULL block, the call does nothing.
  *   - Driver: while a graph is captured; with CACHALOT_ASK_STREAM_ID always: the call records an event, so that the
  *     program may destroy the stream before the free.
  *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL; with CACHALOT_ASK_STREAM_ID those of the driver. */
@@ -1046,7 +1053,8 @@ CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *al
  * event is recorded: now, and not at the free. Work submitted to `stream` afterwards delays no reuse of the block. If a
  * request that no cached block fits would use the block before that work is done, the block's stream is ordered behind
  * it, as by cudaStreamWaitEvent; the calling thread does not wait. If cachalot_record_stream announced a use of the
- * block as well, all its uses last until the free. For the block's own stream, and for NULL, the call does nothing.
+ * block as well, all its uses last until the free. For the block's own stream, and for a NULL block, the call does
+ * nothing.
  *   - Driver: records an event. While a graph is captured, the use lasts until the free.
  *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL, and those of the driver. */
 CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *allocator, void *block,
@@ -1079,6 +1087,7 @@ CACHALOT_API cachalot_status cachalot_explain_address(const cachalot_allocator *
 /** Predicts the first step of cachalot_malloc with these arguments, under every policy, and changes nothing. A
  * predicted block is the block that cachalot_malloc would return. The prediction counts pending frees as pending,
  * and memory decommitted from ranges as in use, although cachalot_malloc would poll both. The answer of the driver to a request for memory is unknown in advance.
+ * A guarded block ("guard") is told as CACHALOT_WOULD_EXPAND: pages are mapped for it.
  *   - Driver: only while a graph is captured, and to find out whether memory to be unmapped belongs to a capturing
  *     stream.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
@@ -1417,8 +1426,12 @@ CACHALOT_API cachalot_status cachalot_tag_held(const cachalot_allocator *allocat
  * The memory comes from the pages of the allocator, under every policy, and counts against the same limit. Under
  * "policy:stitched", pages move between blocks and ranges without a driver call that allocates. In the statistics, a
  * range counts as a block and a segment, and its committed bytes as allocated.
+ * If the driver has no addresses left, cached memory and released ranges give theirs back first; then the host may wait
+ * for the device. A process has 128 TiB of addresses for all devices: the statistic `pages.reserved_address_bytes` tells
+ * how many the allocator has reserved, and "expandable_segments_reserve" how many each stream reserves.
  *   - Driver: yes.
- *   - Errors: INVALID_ARGUMENT (0 bytes), TOO_LARGE, TABLE_FULL; UNSUPPORTED if the device has no virtual memory. */
+ *   - Errors: INVALID_ARGUMENT (0 bytes), TOO_LARGE, TABLE_FULL; OUT_OF_MEMORY if even so there are too few addresses;
+ *     UNSUPPORTED if the device has no virtual memory. */
 CACHALOT_CHECKED cachalot_status cachalot_range_reserve(const cachalot_allocator *allocator, int device,
                                                         size_t max_bytes, cachalot_range *out);
 

@@ -66,6 +66,15 @@ pub enum Error {
     /// The device has no elastic range of this number: the range was never reserved, or was
     /// released.
     UnknownRange(RangeId),
+    /// The device has too few addresses left. Returned by [`Allocator::range_reserve`](crate::Allocator::range_reserve),
+    /// after the allocator gave back all addresses that it could. The caller can release ranges, empty caches of other
+    /// allocators, or set a smaller `expandable_segments_reserve`.
+    OutOfAddresses {
+        /// The addresses to be reserved, in bytes.
+        requested: u64,
+        /// The addresses that the allocator has reserved on the device, in bytes.
+        reserved: u64,
+    },
     /// The part of an elastic range is refused, for this reason.
     RangeRefused(&'static str),
     /// No pool of the device has this tag.
@@ -216,6 +225,13 @@ impl fmt::Display for Error {
             Self::PoolExists(pool) => write!(f, "there is a pool {pool} already"),
             Self::NotRouted(pool) => write!(f, "no allocations are being routed to pool {pool}"),
             Self::UnknownRange(range) => write!(f, "there is no elastic range {:#x}, or it was released", range.0),
+            Self::OutOfAddresses { requested, reserved } => write!(
+                f,
+                "out of addresses: the device would not reserve {} of them, and the allocator has reserved {}. Memory is \
+                 not what lacks. Release ranges, or set a smaller `expandable_segments_reserve`.",
+                Size(*requested),
+                Size(*reserved)
+            ),
             Self::RangeRefused(why) => write!(f, "the part of the range is refused: {why}"),
             Self::UnknownTag(tag) => write!(f, "no pool has the tag {:#x}", tag.0),
             Self::Parked => f.write_str("the memory is parked: wake it before it is used"),

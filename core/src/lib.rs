@@ -109,7 +109,7 @@ pub use arena::paging::ranges::Reservation;
 pub use arena::tuning::{TuneReport, TuneStage};
 pub use config::Config;
 pub use config::rounding::PoolKind;
-pub use device::oom::{OutOfMemory, PyTorchSize, TagReport, TagShares};
+pub use device::oom::{AddressLack, OutOfMemory, PyTorchSize, TagReport, TagShares};
 #[cfg(feature = "alloc")]
 pub use device::simulated;
 pub use device::{

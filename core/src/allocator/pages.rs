@@ -30,6 +30,9 @@ pub struct PageStats {
     pub moved: u64,
     /// Bytes of all pages mapped in place of shorter pages since the allocator was created.
     pub consolidated: u64,
+    /// Bytes of the addresses that are reserved, with memory or without: for segments on pages, elastic ranges and guarded
+    /// blocks.
+    pub reserved_addresses: u64,
     /// The calls of the device's virtual memory since the allocator was created.
     pub calls: MemoryCalls,
     /// Requests, and commits of elastic ranges, under the stitched policy for which mapping took
@@ -103,6 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             mapped: pool.home + pool.guarded_blocks,
             spare: pool.unused(),
             parked: pool.asleep,
+            reserved_addresses: arena.paging.address_bytes(),
             moved: arena.paging.moved_bytes.load(Ordering::Relaxed),
             consolidated: arena.paging.consolidated_bytes.load(Ordering::Relaxed),
             calls: arena.driver.in_us(&arena.paging.calls),

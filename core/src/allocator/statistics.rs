@@ -88,6 +88,11 @@ const STATISTICS: &[Statistic] = &[
         of.pages.stale
     }),
     gauge("pages.pinned_bytes", "Mapped pages that neither move nor return to the device.", |of| of.pages.pinned),
+    gauge(
+        "pages.reserved_address_bytes",
+        "Addresses reserved for segments on pages, elastic ranges and guarded blocks, with memory or without.",
+        |of| of.pages.reserved_addresses,
+    ),
     gauge("pages.parked_bytes", "Parked memory: addresses without memory of the device.", |of| of.pages.parked),
     counter("pages.moved_bytes", "Pages moved by the stitched policy.", |of| of.pages.moved),
     counter("pages.consolidated_bytes", "Pages mapped in place of shorter pages.", |of| of.pages.consolidated),
@@ -363,6 +368,7 @@ mod tests {
                 pinned: next(),
                 moved: next(),
                 consolidated: next(),
+                reserved_addresses: next(),
                 calls,
                 stalls: next(),
                 longest_stall_us: next(),

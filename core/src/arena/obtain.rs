@@ -9,7 +9,7 @@ use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Bfc, Policy};
-use crate::device::{DeviceResult, ErrorKind, Segments};
+use crate::device::{AddressLack, DeviceResult, ErrorKind, Segments};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::split_rules::Source;
@@ -57,12 +57,41 @@ impl<P: Platform> OnDevice<'_, P> {
                 // the limit by less than one granule for each request, as in PyTorch.
                 let bytes = self.segment_bytes(request);
                 let mapper = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes));
-                mapper.map_or(Ok(None), |mapper| mapper.for_request(&request.mapping).expand(request))
+                let served = mapper.map_or(Ok(None), |mapper| mapper.for_request(&request.mapping).expand(request));
+                self.or_without_addresses(request, served)
             }
             Source::Stitched => {
-                self.stitcher().map_or(Ok(None), |stitcher| stitcher.for_request(&request.mapping).grow(request))
+                let stitcher = self.stitcher();
+                let served = stitcher.map_or(Ok(None), |of| of.for_request(&request.mapping).grow(request));
+                self.or_without_addresses(request, served)
             }
         }
+    }
+
+    /// Serves a request that pages did not serve for want of addresses, from an ordinary segment: the device finds a place
+    /// for it where no reservation fits.
+    #[inline]
+    fn or_without_addresses(
+        self,
+        request: &Request,
+        served: Result<Option<DevicePtr>, Error>,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let lacks = matches!(served, Ok(None)) && request.mapping.lack() == AddressLack::Refused;
+        if lacks { self.add_unpaged_segment(request) } else { served }
+    }
+
+    /// Serves a request from an ordinary segment in a heap on pages. Returns `None` in a pool with a tag, which can be
+    /// parked: only pages can.
+    #[cold]
+    fn add_unpaged_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if self.heaps.lock(request.slot).parkable {
+            return Ok(None);
+        }
+        // Ordinary segments cannot use spare pages.
+        if self.paging.bytes().spare > 0 {
+            self.destroy_spares()?;
+        }
+        self.allocate_segment(request, self.segment_bytes(request).max(request.size))
     }
 
     /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns

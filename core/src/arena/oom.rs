@@ -21,7 +21,7 @@ impl<P: Platform> Arena<P> {
         self.delegate_lanes();
         let segment = self.segment_bytes(request);
         let report = self.memory_report(request.bytes, request.size, segment, Some(request.slot));
-        OutOfMemory { capturing: request.capturing, ..report }
+        OutOfMemory { capturing: request.capturing, address_lack: request.mapping.lack(), ..report }
     }
 
     /// Returns the report of `requested` bytes that failed, in a block of `block` bytes for which
@@ -48,6 +48,7 @@ impl<P: Platform> Arena<P> {
             spare: pages.unused(),
             beside_guarded: pages.beside_guarded(),
             parked: pages.asleep,
+            address_bytes: self.paging.address_bytes(),
             expandable_available: self.may_expand(),
             ..OutOfMemory::default()
         };

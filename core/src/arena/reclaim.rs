@@ -1,6 +1,6 @@
 //! Steps of the ladder (ladder.rs) that depend on other threads and pools, and the failure of a request.
 
-use crate::arena::paging::mapper::MappingTime;
+use crate::arena::paging::mapper::RequestCalls;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
 use crate::arena::{Arena, OnDevice, Platform, flags};
@@ -122,7 +122,7 @@ impl<P: Platform> Arena<P> {
             // Only the stream's own heap of the pool may serve: no pair, no free block.
             let pair = self.heaps.find_pair(pool, request.stream);
             let found = pair.and_then(|pair| {
-                look(&Request { pool, slot: pair.slot(request.kind), mapping: MappingTime::default(), ..*request })
+                look(&Request { pool, slot: pair.slot(request.kind), mapping: RequestCalls::default(), ..*request })
             });
             self.heaps.leave_pool(pool);
             if found.is_some() {

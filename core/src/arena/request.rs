@@ -3,7 +3,7 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::RouteEntry;
-use crate::arena::paging::mapper::MappingTime;
+use crate::arena::paging::mapper::RequestCalls;
 use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::{Segments, StreamOrder};
@@ -34,7 +34,7 @@ pub(crate) struct Request {
     /// The call site of the request; 0 if none is recorded.
     pub site: u32,
     /// The time spent so far in mapping memory.
-    pub mapping: MappingTime,
+    pub mapping: RequestCalls,
 }
 
 impl<P: Platform> Arena<P> {
@@ -83,7 +83,7 @@ impl<P: Platform> Arena<P> {
                 route,
                 capturing,
                 site: call_site,
-                mapping: MappingTime::default(),
+                mapping: RequestCalls::default(),
             };
             let served = serve(&request);
             request.mapping.count(self);

@@ -476,7 +476,7 @@ impl Config {
         Ok(())
     }
 
-    /// Sets `expandable_segments_reserve`; `None` means 9/8 of the device.
+    /// Sets `expandable_segments_reserve`; `None` means 9/8 of the device, and 4 times the device under `stitched`.
     ///
     /// # Errors
     /// [`ConfigError::Value`] unless positive and finite.

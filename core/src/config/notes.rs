@@ -68,7 +68,10 @@ static NOTES: [Conditional; 15] = [
     note(
         "expandable_segments_reserve",
         "without `expandable_segments:True`, ordinary pools reserve no addresses",
-        |config, _| config.expandable_segments_reserve.is_some() && !config.expandable_segments,
+        |config, _| {
+            let has_pages = config.expandable_segments || config.policy.traits().moves_pages;
+            config.expandable_segments_reserve.is_some() && !has_pages
+        },
     ),
     note("first_region_mb", "with `allow_growth:False`, the first segment takes all memory", |config, _| match config
         .policy

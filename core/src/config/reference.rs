@@ -117,11 +117,15 @@ pub static REFERENCE: [SettingReference; 52] = [
     flag("expandable_segments", Value("False"), "True", |config| &mut config.expandable_segments)
         .of(&["caching", "bfc"])
         .effect("Segments grow and shrink in virtual memory, and neighbouring free memory forms a single block."),
-    setting("expandable_segments_reserve", Unset("9/8 of the device"), "0.5")
-        .of(&["caching", "bfc"])
+    setting("expandable_segments_reserve", Unset("9/8 of the device; under `stitched`, 4 times the device"), "0.5")
+        .of(&["caching", "bfc", "stitched"])
         .reads(|config, key, value| config.set_expandable_segments_reserve(Some(value.reserve(key)?)))
         .writes(|config, out| out.some(config.expandable_segments_reserve))
-        .effect("The address space of an expandable segment, 9/8 of the device at most."),
+        .effect(
+            "The addresses that an expandable segment reserves, 9/8 of the device at most; under `stitched`, those of each \
+             heap, 4 times the device at most. A process has 128 TiB of addresses for all its devices, and each stream of \
+             each pool takes such reservations. Where they run out, later ones are shorter.",
+        ),
     setting("expandable_segments_reserve_by_class", Unset("none"), "[serving:0.25,batch:8G]")
         .of(&["caching", "bfc"])
         .reads(|config, key, value| config.passed_on.read_classes(key, value))

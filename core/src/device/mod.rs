@@ -37,6 +37,7 @@ pub use contents::{Contents, CopyMark, Saved};
 pub use error::{DeviceError, DeviceResult, ErrorKind};
 pub use explanation::{Explanation, Holder, Offset};
 pub use host::Host;
+pub(crate) use oom::AddressLack;
 pub use segments::Segments;
 pub use stream_order::StreamOrder;
 pub use types::{CaptureMark, Descriptor, Event, MemoryInfo, PhysicalHandle};

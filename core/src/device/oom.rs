@@ -58,6 +58,23 @@ pub struct OutOfMemory {
     pub held_to_max: bool,
     /// What the tags hold. Empty if no tag has limits.
     pub tags: TagShares,
+    /// Why the request lacked addresses, as opposed to memory.
+    pub address_lack: AddressLack,
+    /// Bytes of addresses that the allocator has reserved on the device, with memory or without.
+    pub address_bytes: u64,
+}
+
+/// Why a request lacked addresses. Addresses are a resource of the process: 128 TiB for all its devices.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum AddressLack {
+    /// The request had addresses, or needed none.
+    #[default]
+    None,
+    /// The device had too few addresses left to reserve.
+    Refused,
+    /// The setting `expandable_segments_reserve` reserves too few at a time.
+    Setting,
 }
 
 /// The tag of a request in a report.
@@ -119,6 +136,28 @@ impl fmt::Display for Size {
             part => write!(f, "{}.{part:02} {unit}", hundredths / 100),
         }
     }
+}
+
+/// A size in the largest unit of which it is a multiple.
+struct Whole(u64);
+
+impl fmt::Display for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, zeros) = (self.0, self.0.trailing_zeros());
+        match zeros {
+            _ if bytes == 0 => f.write_str("0 bytes"),
+            30.. => write!(f, "{} GiB", bytes >> 30),
+            20.. => write!(f, "{} MiB", bytes >> 20),
+            10.. => write!(f, "{} KiB", bytes >> 10),
+            _ => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
+/// Returns whether two sizes may look alike with two decimals of the largest unit.
+fn is_alike(one: u64, other: u64) -> bool {
+    let unit = 1 << (one.max(other).max(1).ilog2() / 10 * 10);
+    one.abs_diff(other) <= unit / 50
 }
 
 /// A size in PyTorch's notation: two decimals of the largest unit exceeded by the size.
@@ -283,10 +322,30 @@ impl OutOfMemory {
         match self.limit {
             _ if self.held_to_max => Ok(()),
             Some(limit) if self.is_limited() => {
-                write!(f, " The memory limit leaves {} to allocate.", size(limit.saturating_sub(self.held())))
+                let left = limit.saturating_sub(self.held());
+                // A segment may be larger than the block, and by less than two decimals tell.
+                if is_alike(self.segment, left) {
+                    let (segment, left) = (Whole(self.segment), Whole(left));
+                    write!(f, " A segment of {segment} is needed, and the memory limit leaves {left}.")
+                } else {
+                    let (segment, left) = (size(self.segment), size(left));
+                    write!(f, " A segment of {segment} is needed, and the memory limit leaves {left}.")
+                }
             }
             _ if self.supplied => write!(f, " The pool's own allocator would not give {}.", size(self.segment)),
-            _ => write!(f, " The device would not give {} more.", size(self.segment)),
+            _ => match self.address_lack {
+                AddressLack::None => write!(f, " The device would not give {} more.", size(self.segment)),
+                AddressLack::Refused => write!(
+                    f,
+                    " Addresses ran out, and not memory: the device would not reserve {} more of them. The allocator has \
+                     reserved {}.",
+                    size(self.segment),
+                    size(self.address_bytes)
+                ),
+                AddressLack::Setting => f.write_str(
+                    " The setting `expandable_segments_reserve` reserves fewer addresses at a time than the request needs.",
+                ),
+            },
         }
     }
 
@@ -320,6 +379,12 @@ impl OutOfMemory {
         }
         if self.is_limited() && self.memory.free >= self.segment {
             f.write_str(" A higher limit would help: the device has enough free memory.")?;
+        }
+        // Each heap on pages has a reservation of this length.
+        if self.address_lack == AddressLack::Refused && self.expandable && !self.is_limited() {
+            f.write_str(
+                " A smaller `expandable_segments_reserve` would help: each stream reserves so many addresses.",
+            )?;
         }
         // Free memory is left only between live blocks: wholly free segments were released.
         let has_no_pages = !self.expandable && !self.supplied;
@@ -372,6 +437,8 @@ pub(crate) mod tests {
             capturing: false,
             held_to_max: false,
             tags: TagShares::default(),
+            address_lack: AddressLack::None,
+            address_bytes: 0,
         };
         change(&mut report);
         report
@@ -421,7 +488,7 @@ pub(crate) mod tests {
         const RULES: &str = ", which the rules for oversize blocks reserve for larger requests.";
         const ELSEWHERE: &str = " Another stream or pool has a free block of 100 MiB, part of a segment that is in use";
         const PENDING: &str = " 1 MiB are freed but still in use on other streams";
-        const LIMIT: &str = " The memory limit leaves 100 MiB to allocate.";
+        const LIMIT: &str = " A segment of 104857601 bytes is needed, and the memory limit leaves 100 MiB.";
         const DEVICE: &str = " The device would not give 100 MiB more.";
         let cases: [(Change, &[&str]); 7] = [
             (|_| (), &[DEVICE]),
@@ -501,10 +568,56 @@ pub(crate) mod tests {
             " 11 MiB lie in pages whose old addresses are still in use.",
             " 5 MiB lie beside guarded blocks, on their pages.",
             " 6 MiB lie in pinned pages, which do not move.",
-            " The memory limit leaves 90 MiB to allocate.",
+            " A segment of 100 MiB is needed, and the memory limit leaves 90 MiB.",
         ] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn a_segment_that_a_limit_refuses_is_told_apart_from_what_the_limit_leaves() {
+        for (segment, left, told) in [
+            (1282 * MIB, 1281 * MIB, "A segment of 1282 MiB is needed, and the memory limit leaves 1281 MiB."),
+            (
+                1282 * MIB,
+                1281 * MIB + 1,
+                "A segment of 1282 MiB is needed, and the memory limit leaves 1343225857 bytes.",
+            ),
+            (3 << 30, 1281 * MIB, "A segment of 3 GiB is needed, and the memory limit leaves 1.25 GiB."),
+        ] {
+            let limited = |report: &mut OutOfMemory| {
+                (report.requested, report.block, report.segment) = (1281 * MIB, 1281 * MIB, segment);
+                report.limit = Some(1000 * MIB + left);
+            };
+            let own = text(limited);
+            assert!(own.contains(told), "{own}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_ran_out_are_not_called_memory() {
+        let lack = |lack, expandable| {
+            text(|report| {
+                (report.address_lack, report.address_bytes, report.expandable) = (lack, 128 << 40, expandable);
+            })
+        };
+        let refused = lack(AddressLack::Refused, true);
+        for part in [
+            " Addresses ran out, and not memory: the device would not reserve 100 MiB more of them.",
+            " The allocator has reserved 128 TiB.",
+            " A smaller `expandable_segments_reserve` would help",
+        ] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        assert!(!refused.contains("would not give"), "{refused}");
+        assert!(!lack(AddressLack::Refused, false).contains("expandable_segments_reserve"));
+        let setting = lack(AddressLack::Setting, true);
+        assert!(
+            setting
+                .ends_with("`expandable_segments_reserve` reserves fewer addresses at a time than the request needs.")
+        );
+        let limited = text(|report| (report.address_lack, report.limit) = (AddressLack::Refused, Some(1000 * MIB)));
+        assert!(limited.contains("the memory limit leaves 0 bytes.") && !limited.contains("Addresses"), "{limited}");
     }
 
     #[test]

@@ -360,6 +360,11 @@ impl<S: Storage> PagePool<S> {
         self.guards.most_bytes = self.guards.most_bytes.max(self.bytes.guarded);
     }
 
+    /// Returns whether the shelf has `bytes` left.
+    pub(crate) fn has_room_on_shelf(&self, bytes: u64) -> bool {
+        self.guards.shelf.as_ref().is_some_and(|shelf| shelf.used + bytes <= self.table[shelf.page].bytes)
+    }
+
     /// Cuts `bytes` off the page that small guarded blocks share, for a block that counts as the page's alias. Returns
     /// the page, and the offset in it; `None` if no page has `bytes` left.
     pub(crate) fn cut_off_shelf(&mut self, bytes: u64) -> Option<(u32, u64)> {

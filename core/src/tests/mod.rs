@@ -1,6 +1,8 @@
 //! Tests of the whole core, and models of its concurrent parts.
 
 #[cfg(not(loom))]
+mod addresses;
+#[cfg(not(loom))]
 mod allocator;
 #[cfg(not(loom))]
 mod captured;

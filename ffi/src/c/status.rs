@@ -191,7 +191,7 @@ impl Status {
     fn of(error: &Error, text: impl Display) -> Self {
         let status = match *error {
             Error::Device(error) => return error.into(),
-            Error::OutOfMemory(_) => CACHALOT_ERROR_OUT_OF_MEMORY,
+            Error::OutOfMemory(_) | Error::OutOfAddresses { .. } => CACHALOT_ERROR_OUT_OF_MEMORY,
             Error::Rejected(_) => CACHALOT_ERROR_REJECTED,
             Error::TooLarge(_) => CACHALOT_ERROR_TOO_LARGE,
             Error::InvalidPointer { .. } => CACHALOT_ERROR_INVALID_POINTER,

@@ -16,7 +16,6 @@ use crate::heap::restore::Restoring;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotSegment};
-use crate::stats::MemoryCall;
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, NO_STREAM};
 use core::cell::Cell;
@@ -158,7 +157,8 @@ impl<P: Platform> Mapper<'_, P> {
     /// Reserves addresses around the first part of an expandable segment.
     fn reserve_range(self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
         let (bytes, granule) = self.range_to_reserve(segment.kind)?;
-        let base = self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))?;
+        let reserved = self.device.paging.address_bytes();
+        let base = self.reserve(bytes)?.ok_or(Error::OutOfAddresses { requested: bytes, reserved })?;
         let range = base..DevicePtr(base.0.saturating_add(bytes));
         if !range.contains(&segment.address) {
             self.unreserve(Some((base, bytes)));

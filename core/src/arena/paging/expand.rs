@@ -9,6 +9,7 @@
 //! dropped.
 
 use crate::arena::Platform;
+use crate::arena::paging::addresses::Wanted;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
@@ -239,16 +240,17 @@ impl<P: Platform> Mapper<'_, P> {
     /// Detaches the lowest run of free and unmapped blocks that can hold the request. Reserves a
     /// new range of addresses if no run is large enough. Returns `None` without enough addresses.
     fn detach_run(&self, request: &Request) -> Result<Option<Run>, Error> {
-        let range = || {
+        let wanted = || {
             let (bytes, granule) = self.range_to_reserve(request.kind)?;
             // Without this test a too short range would be reserved again and again.
-            Ok((bytes >= request.size).then_some((bytes, granule)))
+            let fits = bytes >= request.size;
+            Ok(fits.then_some(Wanted { bytes, least: request.size.next_multiple_of(granule), granule }))
         };
         let detach = |heap: &mut Heap<P::Storage>| {
             let first = heap.find_run(request.size)?;
             Some(heap.detach_run(first, request.size))
         };
-        self.hold_addresses(request.slot, Backing::Expandable, range, detach)
+        self.hold_addresses(request.slot, Backing::Expandable, wanted, detach)
     }
 
     /// Returns whether addresses for a request exist, in a run of the heap or in a range that

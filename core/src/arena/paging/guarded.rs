@@ -15,7 +15,6 @@ use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::pages::guards::{GuardedBlock, GuardedPlace, Shelf};
-use crate::stats::MemoryCall;
 use crate::units::{DevicePtr, StreamId};
 use core::cell::Cell;
 
@@ -82,17 +81,23 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(Some((page, if at_begin { 0 } else { bytes - size })))
     }
 
+    /// Returns whether the limit and the pages at hand allow a guarded block of `size` bytes.
+    pub(in crate::arena) fn has_room_to_guard(&self, guard: Guard, size: u64) -> bool {
+        let bytes = size.next_multiple_of(self.memory.granularity());
+        let shares = guard == Guard::All && size <= bytes / 2;
+        shares && self.device.paging.pool.lock().has_room_on_shelf(size) || self.has_room_to_map(bytes)
+    }
+
     /// Reserves `span` bytes of addresses; if there are none, after those kept away longest were given back.
     fn reserve_guarded(&self, span: u64) -> Result<Option<DevicePtr>, Error> {
         loop {
-            match self.call(MemoryCall::Reserve, |memory| memory.reserve(span)) {
-                Ok(base) => return Ok(Some(base)),
-                Err(error) if error.kind != ErrorKind::OutOfMemory => return Err(error.into()),
-                Err(_) => {}
+            let reserved = self.reserve(span)?;
+            if reserved.is_some() {
+                return Ok(reserved);
             }
             let given = (0..GIVEN_UP).take_while(|_| self.forget_oldest(0)).count();
             if given == 0 {
-                return Ok(None);
+                return self.reserve_again(span);
             }
         }
     }

@@ -12,10 +12,9 @@
 //! held across a call to the device.
 
 use crate::arena::{OnDevice, Platform};
-use crate::device::{DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
+use crate::device::{AddressLack, DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::Backing;
 use crate::heap::expandable::AddressRange;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::stitched::PagedHeap;
@@ -30,13 +29,25 @@ use core::cell::Cell;
 pub(crate) struct Mapper<'a, P: Platform> {
     pub(in crate::arena) device: OnDevice<'a, P>,
     pub(in crate::arena) memory: &'a dyn VirtualMemory,
-    /// Where the time of the calls is added, if they are made for a request.
-    pub(super) request: Option<&'a MappingTime>,
+    /// Where the calls are noted, if they are made for a request.
+    pub(super) request: Option<&'a RequestCalls>,
 }
 
-/// The time of a request in calls to virtual memory, in ticks of the device's clock.
+/// What a request has met in calls to virtual memory.
 #[derive(Default, Debug)]
-pub(crate) struct MappingTime(pub(super) Cell<u64>);
+pub(crate) struct RequestCalls {
+    /// The time of the calls, in ticks of the device's clock.
+    pub(super) ticks: Cell<u64>,
+    /// Why the request lacked addresses when it last looked for them.
+    pub(super) lack: Cell<AddressLack>,
+}
+
+impl RequestCalls {
+    /// Returns why the request lacked addresses when it last looked for them.
+    pub(in crate::arena) fn lack(&self) -> AddressLack {
+        self.lack.get()
+    }
+}
 
 /// Whether the memory limit holds for a new page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +66,8 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 }
 
 impl<'a, P: Platform> Mapper<'a, P> {
-    /// Adds the time of all further calls to virtual memory to `request`.
-    pub(in crate::arena) fn for_request(self, request: &'a MappingTime) -> Self {
+    /// Notes all later calls to virtual memory in `request`.
+    pub(in crate::arena) fn for_request(self, request: &'a RequestCalls) -> Self {
         Self { request: Some(request), ..self }
     }
 
@@ -316,61 +327,5 @@ impl<'a, P: Platform> Mapper<'a, P> {
             self.device.ledger.leak(page.bytes);
         }
         Ok(destroyed?)
-    }
-
-    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves a range of
-    /// the length and granule that `range` returns, adds it to the heap and tries again. Returns
-    /// `None` without enough addresses. The heap has room for two blocks and a range.
-    pub(in crate::arena) fn hold_addresses<T>(
-        &self,
-        slot: u32,
-        backing: Backing,
-        range: impl Fn() -> Result<Option<(u64, u64)>, Error>,
-        take: impl Fn(&mut Heap<P::Storage>) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
-        let mut reserved = None;
-        let give_up = |reserved: Option<(DevicePtr, u64, u64)>| {
-            self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
-        };
-        // At most two passes in the common case: search, reserve without the lock, search again.
-        loop {
-            let mut heap = self.device.heaps.lock(slot);
-            if heap.make_room().is_err() || !heap.make_room_for_range() {
-                drop(heap);
-                give_up(reserved);
-                return Err(Error::TableFull("blocks"));
-            }
-            // Another thread may have added a range while the lock was dropped. If the other range
-            // suffices for both threads, the range reserved here is not needed.
-            let mut found = take(&mut heap);
-            if found.is_none()
-                && let Some((base, bytes, granule)) = reserved.take()
-            {
-                heap.add_range(base, bytes, granule, backing);
-                found = take(&mut heap);
-            }
-            drop(heap);
-            if found.is_some() {
-                // Still `Some` only if the reserved range was not needed.
-                give_up(reserved);
-                return Ok(found);
-            }
-            let Some((bytes, granule)) = range()? else { return Ok(None) };
-            match self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes)) {
-                Ok(base) => reserved = Some((base, bytes, granule)),
-                Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Releases the addresses of a segment without mapped parts. If the device refuses, the
-    /// addresses are never used again; no memory is lost.
-    pub(in crate::arena) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
-        if let Some((base, bytes)) = segment
-            && self.device.health().is_ok()
-        {
-            let _addresses_lost = self.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes));
-        }
     }
 }

@@ -5,12 +5,14 @@
 //! elastic ranges   heaps on pages                 pages given back   what lies under a block
 //!      └────────────────┴──── mapping.rs ──────────────┘             pages at new places, undone unless kept
 //!                             mapper.rs                              pages made, mapped, spare, destroyed
+//!                             addresses.rs                           addresses reserved and released
 //!                             virtual_calls.rs                       the calls of the device, counted
 //!                             departures.rs · retired.rs             fences behind what was given up · retired segments
 //! ```
 //!
 //! The pages and the ranges are private to this folder. Others ask [`Paging`] for sums.
 
+mod addresses;
 mod departures;
 pub(in crate::arena) mod expand;
 pub(crate) mod extents;
@@ -38,6 +40,8 @@ pub(crate) struct Paging<P: Platform> {
     ranges: Ranked<P::Lock, RangeTable<P::Storage>>,
     /// The counters of the elastic ranges. Written under their lock.
     range_counters: HeapCounters,
+    /// Bytes of the addresses that are reserved. Written where they are reserved and released.
+    address_bytes: AtomicU64,
     /// Calls to the device's virtual memory.
     pub calls: MemoryCallCounters,
     /// Bytes of all pages that have moved. Written by the stitched policy.
@@ -57,6 +61,7 @@ impl_empty! {
         pool: Ranked::new(Rank::Pages, empty!()),
         ranges: Ranked::new(Rank::Ranges, empty!()),
         range_counters,
+        address_bytes,
         calls,
         moved_bytes,
         stale_mappings,
@@ -76,6 +81,11 @@ impl<P: Platform> Paging<P> {
     #[cfg(feature = "alloc")]
     pub(in crate::arena) fn lengths(&self) -> alloc::collections::BTreeMap<u64, u64> {
         self.pool.lock().lengths()
+    }
+
+    /// Returns the bytes of the addresses that are reserved.
+    pub(crate) fn address_bytes(&self) -> u64 {
+        self.address_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the counters of the elastic ranges.
@@ -122,12 +132,15 @@ impl<P: Platform> Paging<P> {
 impl<P: Platform> LockedPaging<'_, P> {
     /// Returns a copy, whose calls to the device are counted anew.
     pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Paging<Q> {
-        let Paging { range_counters, moved_bytes, stale_mappings, consolidated_bytes, most_pending, .. } = self.paging;
+        let Paging {
+            range_counters, address_bytes, moved_bytes, stale_mappings, consolidated_bytes, most_pending, ..
+        } = self.paging;
         let count = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
         Paging {
             pool: Ranked::new(Rank::Pages, self.pool.clone()),
             ranges: Ranked::new(Rank::Ranges, self.ranges.clone()),
             range_counters: range_counters.copy(),
+            address_bytes: count(address_bytes),
             calls: MemoryCallCounters::default(),
             moved_bytes: count(moved_bytes),
             stale_mappings: AtomicU32::new(stale_mappings.load(Ordering::Relaxed)),

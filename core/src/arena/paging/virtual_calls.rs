@@ -3,7 +3,7 @@
 //! The time of a call is the difference of two readings of the device's clock. Waiting for another
 //! thread's turn to map counts as part of a request's time.
 
-use crate::arena::paging::mapper::{Mapper, MappingTime};
+use crate::arena::paging::mapper::{Mapper, RequestCalls};
 use crate::arena::{Arena, Platform};
 use crate::device::{DeviceResult, VirtualMemory};
 use crate::stats::MemoryCall;
@@ -35,16 +35,16 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Adds `ticks` to the time of the request.
     fn charge(&self, ticks: u64) {
-        if let Some(MappingTime(sum)) = self.request {
-            sum.set(sum.get().saturating_add(ticks));
+        if let Some(calls) = self.request {
+            calls.ticks.set(calls.ticks.get().saturating_add(ticks));
         }
     }
 }
 
-impl MappingTime {
+impl RequestCalls {
     /// Counts a finished request, if mapping took time.
     pub(in crate::arena) fn count<P: Platform>(&self, arena: &Arena<P>) {
-        let ticks = self.0.get();
+        let ticks = self.ticks.get();
         if ticks > 0 {
             let bound = arena.settings.policy().max_stall_us();
             arena.paging.calls.count_request(arena.driver.ticks_to_us(ticks), bound);

@@ -7,7 +7,7 @@
 use super::in_capture;
 use crate::arena::Platform;
 use crate::arena::flags;
-use crate::arena::paging::mapper::{Mapper, MappingTime};
+use crate::arena::paging::mapper::{Mapper, RequestCalls};
 use crate::arena::paging::mapping::{Hand, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
 use crate::device::oom::OutOfMemory;
@@ -47,7 +47,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// and the cache, the plans.
     pub(crate) fn commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
         Error::refuse_reserved(stream)?;
-        let time = MappingTime::default();
+        let time = RequestCalls::default();
         let timed = self.for_request(&time);
         let committed = timed.commit_by_steps(id, offset, bytes, stream);
         time.count(&self.device);

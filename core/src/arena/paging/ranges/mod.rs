@@ -32,7 +32,7 @@ use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::stats::{MemoryCall, Stat};
+use crate::stats::Stat;
 use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
 
 /// Number of stale mappings that one decommit or one growth of a heap removes at most: some 0.25 ms
@@ -125,7 +125,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         if !device.paging.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
-        let base = self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes))?;
+        let base = device.reserve_for_range(bytes)?;
         let mut ranges = device.paging.ranges.lock();
         if !ranges.make_room_for_range() {
             // Another thread has filled the table since room was made.

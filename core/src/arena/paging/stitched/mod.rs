@@ -27,7 +27,8 @@ mod stale;
 
 pub(in crate::arena) use gather::{Taker, Wish};
 
-use crate::arena::paging::mapper::{Charge, Mapper, MappingTime};
+use crate::arena::paging::addresses::Wanted;
+use crate::arena::paging::mapper::{Charge, Mapper, RequestCalls};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
 use crate::arena::request::Request;
@@ -48,7 +49,7 @@ use core::cell::Cell;
 
 /// Length of a range of addresses, as a multiple of the device's memory. A used-up range is replaced, and released
 /// once nothing in the range is mapped. With 4, an 80 GiB device has room for hundreds of heaps in the 128 TiB of
-/// addresses of a process.
+/// addresses of a process; later heaps get shorter ranges. `expandable_segments_reserve` sets another length.
 const RANGE_TIMES_DEVICE: u64 = 4;
 
 /// The stitched policy of a device: the operations that map and move pages.
@@ -75,8 +76,8 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 }
 
 impl<'a, P: Platform> Stitcher<'a, P> {
-    /// Adds the time of all further calls to virtual memory to `request`.
-    pub(crate) fn for_request(self, request: &'a MappingTime) -> Self {
+    /// Notes all later calls to virtual memory in `request`.
+    pub(crate) fn for_request(self, request: &'a RequestCalls) -> Self {
         Self { mapper: self.mapper.for_request(request), ..self }
     }
 
@@ -120,7 +121,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// Serves a request from the stream's heap of the other kind, which costs nothing.
     fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(slot) = self.other_heap(request) else { return Ok(None) };
-        self.device().search(&Request { slot, mapping: MappingTime::default(), ..*request })
+        self.device().search(&Request { slot, mapping: RequestCalls::default(), ..*request })
     }
 
     /// Returns the slot of the stream's heap of the other kind, if the heap may serve the request.
@@ -215,18 +216,24 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
         // The choice of pages may have more bytes than wanted, by less than the largest page.
         let spare_room = self.device().paging.pool.lock().largest.max(self.step());
-        let range = || {
+        let granule = self.step();
+        let wanted = || {
             let bytes = self.range_to_reserve()?;
-            Ok((bytes >= request.size + self.step()).then_some((bytes, self.step())))
+            // Room for a choice of pages that exceeds the request, unless addresses are short.
+            let fits = bytes >= request.size + granule;
+            Ok(fits.then_some(Wanted { bytes, least: request.size.next_multiple_of(granule), granule }))
         };
         let hold = |heap: &mut Heap<P::Storage>| PagedHeap(heap).hold_room(request.size, spare_room);
-        self.mapper.hold_addresses(request.slot, Backing::Stitched, range, hold)
+        self.mapper.hold_addresses(request.slot, Backing::Stitched, wanted, hold)
     }
 
     /// Returns the length of a new range of addresses, in bytes.
     fn range_to_reserve(&self) -> Result<u64, Error> {
         let total = self.device().memory_info()?.total;
-        Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
+        let longest = total.saturating_mul(RANGE_TIMES_DEVICE);
+        let reserve = self.device().settings.config.lock().expandable_segments_reserve();
+        let wanted = reserve.map_or(longest, |reserve| reserve.bytes(total).min(longest));
+        Ok(wanted.max(1).next_multiple_of(self.step()))
     }
 
     /// Leaves the old places of the batch's pages stale. The pages lie from `at` on in the heap of

@@ -1,0 +1,178 @@
+//! Addresses without memory: a resource of their own, which may run out while memory is free.
+//!
+//! ```text
+//! heap, range, guarded block ─▶ reserve ─▶ the device
+//!                                  │ no addresses left
+//!                                  ├─▶ addresses that nothing uses any longer go back, and once more
+//!                                  └─▶ for a heap: a shorter reservation, down to what the request needs
+//! ```
+//!
+//! A heap reserves more addresses than the device has memory, so that it can grow in place. Where such reservations do
+//! not fit any more, a short one serves as well: a heap may have many. Without any addresses, a request goes on to an
+//! ordinary segment (obtain.rs), then down the ladder, where the cache goes back to the device with its addresses.
+//!
+//! Every reservation begins and ends here, and is counted.
+
+use crate::arena::paging::mapper::Mapper;
+use crate::arena::{OnDevice, Platform};
+use crate::device::{AddressLack, ErrorKind};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::block::Backing;
+use crate::stats::MemoryCall;
+use crate::sync::Ordering;
+use crate::units::DevicePtr;
+
+/// A reservation that the device refuses is followed by one of this part of the length. What is left when the first is
+/// refused is less than its length: halves of it would be gone after a few heaps, and the process has other needs.
+const SHORTER: u64 = 256;
+
+/// The addresses that a heap wants, in bytes. The lengths are multiples of the granule.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::arena) struct Wanted {
+    /// The length that leaves room to grow.
+    pub bytes: u64,
+    /// What the request needs, at most `bytes`.
+    pub least: u64,
+    pub granule: u64,
+}
+
+impl<P: Platform> Mapper<'_, P> {
+    /// Reserves `bytes` of addresses. Returns `None` if the device has none of this length.
+    ///
+    /// # Errors
+    /// The other errors of the device.
+    pub(in crate::arena) fn reserve(&self, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        match self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes)) {
+            Ok(base) => {
+                self.device.paging.address_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.note_lack(AddressLack::None);
+                Ok(Some(base))
+            }
+            Err(error) if error.kind == ErrorKind::OutOfMemory => {
+                self.note_lack(AddressLack::Refused);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reserves `bytes` of addresses as [`reserve`](Self::reserve) does; where there are none, once more after addresses
+    /// that nothing uses any longer went back. Does not wait for the device.
+    pub(in crate::arena) fn reserve_again(&self, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        let reserved = self.reserve(bytes)?;
+        if reserved.is_none() && self.give_addresses_back() { self.reserve(bytes) } else { Ok(reserved) }
+    }
+
+    /// Reserves addresses for a heap, fewer than wanted where the device has no more. Returns the first address and the
+    /// length.
+    fn reserve_for_heap(&self, wanted: Wanted) -> Result<Option<(DevicePtr, u64)>, Error> {
+        let Wanted { mut bytes, least, granule } = wanted;
+        let mut reserved = self.reserve_again(bytes)?;
+        while reserved.is_none() && bytes > least {
+            bytes = (bytes / SHORTER).next_multiple_of(granule).max(least);
+            reserved = self.reserve(bytes)?;
+        }
+        Ok(reserved.map(|base| (base, bytes)))
+    }
+
+    /// Releases the addresses of a segment without mapped parts. If the device refuses, the
+    /// addresses are never used again; no memory is lost.
+    pub(in crate::arena) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
+        if let Some((base, bytes)) = segment
+            && self.device.health().is_ok()
+            && self.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes)).is_ok()
+        {
+            self.device.paging.address_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Releases the addresses that nothing uses any longer: of released ranges, as soon as the work with them is complete,
+    /// and of unmapped guarded blocks. Returns whether there were any. Does not wait for the device.
+    fn give_addresses_back(&self) -> bool {
+        // The device is asked about work and unmaps, which a capture might not survive.
+        if self.may_record().is_none() {
+            return false;
+        }
+        let before = self.device.paging.address_bytes();
+        self.device.collect_departed(u32::MAX);
+        self.device.end_quarantine();
+        self.device.paging.address_bytes() < before
+    }
+
+    /// Notes why the request lacks addresses, for its report.
+    pub(in crate::arena) fn note_lack(&self, lack: AddressLack) {
+        if let Some(calls) = self.request {
+            calls.lack.set(lack);
+        }
+    }
+
+    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves the addresses that `wanted`
+    /// returns, adds them to the heap and tries again. Returns `None` without enough addresses. The heap has room for two
+    /// blocks and a range.
+    pub(in crate::arena) fn hold_addresses<T>(
+        &self,
+        slot: u32,
+        backing: Backing,
+        wanted: impl Fn() -> Result<Option<Wanted>, Error>,
+        take: impl Fn(&mut Heap<P::Storage>) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut reserved = None;
+        let give_up = |reserved: Option<(DevicePtr, u64, u64)>| {
+            self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
+        };
+        // At most two passes in the common case: search, reserve without the lock, search again.
+        loop {
+            let mut heap = self.device.heaps.lock(slot);
+            if heap.make_room().is_err() || !heap.make_room_for_range() {
+                drop(heap);
+                give_up(reserved);
+                return Err(Error::TableFull("blocks"));
+            }
+            // Another thread may have added a range while the lock was dropped. If the other range
+            // suffices for both threads, the range reserved here is not needed.
+            let mut found = take(&mut heap);
+            if found.is_none()
+                && let Some((base, bytes, granule)) = reserved.take()
+            {
+                heap.add_range(base, bytes, granule, backing);
+                found = take(&mut heap);
+            }
+            drop(heap);
+            if found.is_some() {
+                // Still `Some` only if the reserved range was not needed.
+                give_up(reserved);
+                self.note_lack(AddressLack::None);
+                return Ok(found);
+            }
+            let Some(wanted) = wanted()? else {
+                self.note_lack(AddressLack::Setting);
+                return Ok(None);
+            };
+            let Some((base, bytes)) = self.reserve_for_heap(wanted)? else { return Ok(None) };
+            reserved = Some((base, bytes, wanted.granule));
+        }
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
+    /// Reserves `bytes` of addresses for a range: where there are none, once the cache and the work with released ranges no
+    /// longer hold addresses.
+    ///
+    /// # Errors
+    /// [`Error::OutOfAddresses`]; those of the device.
+    pub(in crate::arena) fn reserve_for_range(self, bytes: u64) -> Result<DevicePtr, Error> {
+        let mapper = self.require_mapper()?;
+        if let Some(base) = mapper.reserve_again(bytes)? {
+            return Ok(base);
+        }
+        // A capture permits no wait, and the cache goes back behind waits alone.
+        if mapper.may_record().is_some() {
+            self.release_cached(None)?;
+            if let Some(base) = mapper.reserve_again(bytes)? {
+                return Ok(base);
+            }
+        }
+        Err(Error::OutOfAddresses { requested: bytes, reserved: self.paging.address_bytes() })
+    }
+}
