@@ -51,6 +51,9 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Returns the first effect of a routed request.
     fn forecast_of(self, request: &Request) -> Result<Forecast, Error> {
+        if self.would_guard(request) {
+            return Ok(Forecast::Expand);
+        }
         let first = if self.flags.has(flags::DIRECT) {
             self.forecast_of_growth(request, false)?
         } else {

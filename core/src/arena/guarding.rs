@@ -59,6 +59,12 @@ impl Guarding {
         Self { set, since: AtomicU32::new(self.since.load(Ordering::Relaxed)) }
     }
 
+    /// Returns whether the next request is to get a guarded block.
+    fn is_next_due(&self) -> bool {
+        let guard = self.guard();
+        guard != Guard::Off && self.since.load(Ordering::Relaxed) + 1 >= guard.interval()
+    }
+
     /// Counts a request. Returns whether the request is to get a guarded block.
     fn is_due(&self) -> bool {
         let since = self.since.fetch_add(1, Ordering::Relaxed) + 1;
@@ -130,6 +136,14 @@ impl<P: Platform> OnDevice<'_, P> {
             Err(Error::TableFull(_)) => Ok(None),
             served => served,
         }
+    }
+
+    /// Returns whether the request, made now, would get a guarded block, on pages mapped for it.
+    pub(super) fn would_guard(self, request: &Request) -> bool {
+        let may = self.flags.has(flags::GUARDED) && request.pool == 0 && !request.capturing;
+        may && request.bytes <= MAX_REQUEST / 2
+            && self.guarding.is_next_due()
+            && self.mapper().is_some_and(|mapper| mapper.has_room_to_guard(self.guarding.guard(), request.size))
     }
 
     /// Obtains a guarded block. Returns `None` in a private pool, during a capture, and if the memory lacks.

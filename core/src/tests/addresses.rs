@@ -1,6 +1,7 @@
 //! Addresses that run out while memory is free.
 
 use crate::allocator::{Allocator, Range};
+use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, SimulatedDevice};
 use crate::device::{AddressLack, DeviceError, ErrorKind};
@@ -135,4 +136,15 @@ fn a_range_gets_the_addresses_of_released_ranges_and_of_the_cache() {
     assert!(addresses > 0 && reserved(&allocator) == 0, "the cache gave its addresses back");
     assert_eq!(refused, Error::OutOfAddresses { requested: 100 * GIB, reserved: 0 });
     assert!(refused.to_string().starts_with("out of addresses: the device would not reserve 100 GiB"), "{refused}");
+}
+
+#[test]
+fn a_forecast_counts_guarded_blocks() {
+    let allocator = within("guard:all,per_process_memory_fraction:0.001", TIB);
+    let forecast = |mib: u64| allocator.forecast(DEVICE, mib * MIB, StreamId(1)).unwrap();
+    let first = malloc(&allocator, 4, 1).unwrap();
+    allocator.free(first).unwrap();
+    allocator.device(DEVICE).unwrap().complete(StreamId(1));
+    assert_eq!(forecast(4), Forecast::Expand, "a guarded block is never a cached one");
+    assert_eq!(forecast(1000), Forecast::OutOfMemory, "the limit holds");
 }
