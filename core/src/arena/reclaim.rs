@@ -23,6 +23,9 @@ impl<P: Platform> OnDevice<'_, P> {
     /// long, up to [`LONGEST_PAUSE_US`].
     pub(super) fn retry_with_pauses(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Policy::Bfc(Bfc { retry_ms, .. }) = self.settings.policy() else { return Ok(None) };
+        if retry_ms == 0 || !self.may_become_free(request.size)? {
+            return Ok(None);
+        }
         // Saturates, so that a huge retry time means a long wait and not a short one.
         let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
         while left > 0 && self.driver.device().pause(pause.min(left)) {
@@ -48,6 +51,14 @@ impl<P: Platform> OnDevice<'_, P> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns whether other threads could free the memory for a block of `size` bytes: the block is within the limit and
+    /// the device, and there is something to free.
+    fn may_become_free(self, size: u64) -> Result<bool, Error> {
+        let memory = self.memory_info()?;
+        let report = self.report_of(memory, None);
+        Ok(size <= self.ledger.limit().min(memory.total) && report.allocated + report.pending > 0)
     }
 
     /// Returns how many bytes of new memory a request would need, if they would exceed the configured fraction of the

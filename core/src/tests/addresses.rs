@@ -148,3 +148,16 @@ fn a_forecast_counts_guarded_blocks() {
     assert_eq!(forecast(4), Forecast::Expand, "a guarded block is never a cached one");
     assert_eq!(forecast(1000), Forecast::OutOfMemory, "the limit holds");
 }
+
+#[test]
+fn a_request_that_no_free_could_serve_does_not_wait_for_one() {
+    for (limit, live, request) in [(64, 0, 100), (64, 10, 100)] {
+        let allocator = within("policy:bfc,retry_ms:10000", TIB);
+        allocator.set_limit(DEVICE, Some(limit * MIB)).unwrap();
+        if live > 0 {
+            malloc(&allocator, live, 1).unwrap();
+        }
+        assert!(malloc(&allocator, request, 1).is_err());
+        assert_eq!(allocator.device(DEVICE).unwrap().now_us(), 0, "{request} MiB beyond {limit}, {live} live");
+    }
+}
