@@ -25,25 +25,26 @@
 //! # Features
 //! | feature | effect |
 //! |---|---|
-//! | `alloc` (default) | tables that grow on the heap, the simulated device, snapshots, every policy besides the caching one |
+//! | `alloc` (default) | tables that grow on the heap, the simulated device, snapshots, `would_fit`, plans, and the policies that cut segments by themselves |
 //! | `paranoid` | checks every invariant and the order of locks around each operation; needs std |
 //!
 //! The target needs atomic operations on 64 bits.
 //!
 //! # Layers
-//! A module uses only modules further down in the list.
+//! A module uses only modules on lines further down.
 //!
 //! ```text
-//! allocator             the public interface, for any number of devices
-//! arena                 one device: malloc, free, reclaim, release, pools, plans, statistics
-//! page_map              address → heap or lane, without a lock
-//! heap                  one stream in one pool: placement, splitting, joining, sub-allocators
-//! streams · snapshot    frees waiting for events or a count · segments and blocks as values
-//! error                 why a call failed
-//! planned · device      recorded iterations and plans · the interface that the host implements
-//! trace · stats         recorded events · counters and peaks
+//! allocator             what programs call, for any number of devices
+//! arena                 one device: every operation that takes more than one of the parts below
+//! page_map · heap       which heap an address belongs to · one stream in one pool: placement, splitting, joining
+//! planned · pages       requests served from plans · physical handles
+//! streams               fences, and the frees that wait for them or for a count
+//! snapshot · error      segments and blocks as values · why a call failed
+//! device                the interface that the host implements
+//! stats · trace         counters and peaks · recorded events
 //! config · pool         settings, policies, rounding · names, options and routes of pools
-//! tables · sync · units tables of growing or fixed capacity · atomics · addresses, streams, sizes
+//! tables                tables of growing or fixed capacity
+//! sync · units          locks and atomics · addresses, streams, sizes
 //! ```
 //!
 //! # Words

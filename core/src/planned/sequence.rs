@@ -135,7 +135,7 @@ impl Sequence {
         Some(Placement { addr: slot.addr, size: entry.size })
     }
 
-    /// Returns the address for a request, as planned by [`next`](Self::next) or [`otherwise`](Self::otherwise).
+    /// Returns the address for a request, as [`next`](Self::next) would place it.
     pub(crate) fn peek(&self, bytes: u64) -> Option<u64> {
         let next = self.entries.get(self.cursor as usize)?;
         if next.matches(bytes) && self.overdue == 0 {

@@ -6,17 +6,17 @@
 //! The block becomes free when all events are complete.
 //!
 //! ```text
-//!               no capture                          every event complete
-//! free ─ pend ─────────────▶ events in the queues ──────────────────────▶ block free
-//!          │                        ▲
-//!          │ a graph is captured    │ the capture has ended
-//!          └──────────▶ deferred ───┘
+//!                         no capture                          every event complete
+//! free ─ wait_for_uses ─┬─────────────▶ events in the queues ──────────────────────▶ block free
+//!                       │                        ▲
+//!                       │ a graph is captured    │ the capture has ended
+//!                       └──────────▶ deferred ───┘
 //! ```
 //!
 //! Recording an event on a stream during a capture would add the event to the graph. Until the
 //! capture ends, the block is deferred instead and keeps its list of user streams.
 //!
-//! While [`flags::GATHERS`] is set, gathered.rs takes the place of `pend`: one event covers several
+//! While [`flags::GATHERS`] is set, gathered.rs takes the place of `record_events`: one event covers several
 //! blocks, and only a request that no free block can serve asks after events. A block whose uses have
 //! events of their own waits in ordered.rs.
 //!

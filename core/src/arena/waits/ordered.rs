@@ -143,7 +143,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Orders the streams of heaps of the default pool as [`pass_heap`](Self::order_heap) does, the oldest block of all
+    /// Orders the streams of heaps of the default pool as [`order_heap`](Self::order_heap) does, the oldest block of all
     /// first: a graph may use the memory of a private pool on any stream.
     ///
     /// # Errors
