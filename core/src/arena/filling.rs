@@ -113,6 +113,11 @@ impl<P: Platform> OnDevice<'_, P> {
         self.guarding.filling().ends_frees()
     }
 
+    /// Returns the value with which freed memory is filled, if it is.
+    pub(in crate::arena) fn value_of_freed(self) -> Option<u8> {
+        self.guarding.filling().on_free
+    }
+
     /// Lets the ends of frees in the heap of `slot` read and write blocks again, after a park, and fills the free memory if
     /// some of them have not. The heap's pages are mapped, and it serves no request. A failure shows in the health.
     pub(in crate::arena) fn end_rest(self, slot: u32) {
@@ -120,11 +125,14 @@ impl<P: Platform> OnDevice<'_, P> {
         let (Some(contents), Some(value)) = (self.driver.device().contents(), self.guarding.filling().on_free) else {
             return;
         };
+        if !missed {
+            return;
+        }
         let mut from = 0;
-        while missed {
+        loop {
             // The lock ends with this statement.
             let next = self.heaps.lock(slot).next_free(from);
-            let Some(block) = next else { break };
+            let Some(block) = next else { return };
             from = block.end();
             // Apart, and waited for: the next request may be of another stream than the heap's.
             let _shown_by_health = self.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));

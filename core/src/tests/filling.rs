@@ -251,3 +251,31 @@ fn blocks_on_a_page_of_several_segments_are_filled_and_checked_as_others() {
         assert_eq!(device(&allocator).take_damage(), [blocks[1].offset(1003)], "{policy}: and no false alarm");
     }
 }
+
+#[test]
+fn pages_that_leave_an_elastic_range_are_filled_as_freed_blocks_are() {
+    const PAGE: u64 = 2 * MIB;
+    for (config, left) in [("zero:on_free", 0), ("pattern:165", 165), ("zero:on_alloc", 7)] {
+        for whole in [false, true] {
+            let allocator = allocator(&["expandable_segments:True,", config].concat());
+            let range = allocator.reserve_range(DEVICE, 4 * PAGE).unwrap();
+            allocator.commit_range(DEVICE, range.range, 0, 3 * PAGE, STREAM).unwrap();
+            let pages = [0, 1, 2].map(|page| range.base.offset(page * PAGE));
+            pages.into_iter().for_each(|page| device(&allocator).overwrite(page, 7));
+            device(&allocator).launch(STREAM, pages[0], 3 * PAGE).unwrap();
+            if whole {
+                allocator.release_range(DEVICE, range.range).unwrap();
+            } else {
+                allocator.decommit_range(DEVICE, range.range, PAGE, PAGE, STREAM).unwrap();
+            }
+            let found = pages.map(|page| device(&allocator).byte(page));
+            assert_eq!(found, if whole { [left; 3] } else { [7, left, 7] }, "{config}: {whole}");
+            settle(&allocator);
+            if !whole {
+                allocator.release_range(DEVICE, range.range).unwrap();
+            }
+            allocator.empty_cache(DEVICE).unwrap();
+            assert_eq!((device(&allocator).used(), allocator.leaked_bytes(DEVICE).unwrap()), (0, 0), "{config}");
+        }
+    }
+}

@@ -9,12 +9,12 @@ use crate::arena::Platform;
 use crate::arena::driver::RecordPermission;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
-use crate::device::StreamOrder;
+use crate::device::{Segments, StreamOrder};
 use crate::error::Error;
 use crate::pages::departures::Departing;
 use crate::stats::{Occurrence, Stat};
 use crate::tables::slot_table::NONE;
-use crate::units::{NO_STREAM, RangeId, StreamId};
+use crate::units::{DevicePtr, NO_STREAM, RangeId, StreamId};
 
 impl<P: Platform> Mapper<'_, P> {
     /// Gives the memory of a part up, behind the present work on `stream`. Uncommitted
@@ -25,6 +25,7 @@ impl<P: Platform> Mapper<'_, P> {
         let departure = if self.has_committed(part) {
             let _permission = self.must_record()?;
             self.order_departures(part, stream)?;
+            self.fill_given_up(part, stream)?;
             Some(self.device.begin_departure(Some(stream), Departing::Pages)?)
         } else {
             None
@@ -50,7 +51,7 @@ impl<P: Platform> Mapper<'_, P> {
     pub(crate) fn release_elastic(&self, id: RangeId) -> Result<(), Error> {
         let (held, part) = self.hold_range(id, 0, None)?;
         let permission = self.must_record()?;
-        let departure = if self.has_committed(part) { Some(self.begin_departures(part.range)?) } else { None };
+        let departure = if self.has_committed(part) { Some(self.begin_departures(part)?) } else { None };
         drop(permission);
         if let Some(departure) = departure {
             self.give_part_up(part, departure);
@@ -158,10 +159,34 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Records an event behind the present work of every stream with uses of a range. The first
+    /// Fills what is about to be given up with what freed memory is filled with, in the order of `stream`: the departure to
+    /// come is behind the fill.
+    fn fill_given_up(&self, part: Part, stream: StreamId) -> Result<(), Error> {
+        let (device, step) = (self.device, self.range_step());
+        let (Some(value), Some(contents)) = (device.value_of_freed(), device.arena.driver.device().contents()) else {
+            return Ok(());
+        };
+        let mut at = part.begin;
+        loop {
+            // The lock ends with this statement. The part is held, so its pieces stay.
+            let next = device.paging.ranges.lock().piece(part, at);
+            let Some(piece) = next else { return Ok(()) };
+            let (mut left, mut from) = (piece.mask & piece.bits(part.begin, part.end, step), piece.at);
+            while left != 0 {
+                let (skipped, run) = (left.trailing_zeros(), (left >> left.trailing_zeros()).trailing_ones());
+                let first = from + u64::from(skipped) * step;
+                device.call(|_| contents.fill(stream, DevicePtr(first), u64::from(run) * step, value))?;
+                left = left.checked_shr(skipped + run).unwrap_or(0);
+                from = first + u64::from(run) * step;
+            }
+            at = piece.end();
+        }
+    }
+
+    /// Records an event behind the present work of every stream with uses of the range, the whole of `part`. The first
     /// stream waits for the rest, so a single event tells of all.
-    fn begin_departures(&self, range: u32) -> Result<u32, Error> {
-        let device = self.device;
+    fn begin_departures(&self, part: Part) -> Result<u32, Error> {
+        let (device, range) = (self.device, part.range);
         self.wait_for_unreported(range)?;
         let (first, ended) = {
             let mut ranges = device.paging.ranges.lock();
@@ -169,6 +194,13 @@ impl<P: Platform> Mapper<'_, P> {
         };
         let Some(first) = first else {
             // All streams have ended; without a departure, their work was waited for.
+            if device.value_of_freed().is_some() {
+                // Apart from all streams, a fill is ordered by the host alone. The caller keeps captures from beginning.
+                if ended != NONE {
+                    device.wait_for_departure(ended)?;
+                }
+                self.fill_given_up(part, NO_STREAM)?;
+            }
             if ended == NONE {
                 return self.device.begin_departure(None, Departing::Pages);
             }
@@ -184,6 +216,7 @@ impl<P: Platform> Mapper<'_, P> {
             self.device.release_departure(departure);
             ordered?;
         }
+        self.fill_given_up(part, first)?;
         self.device.begin_departure(Some(first), Departing::Pages)
     }
 
