@@ -350,6 +350,10 @@ impl Segments for CudaDevice {
         })
     }
 
+    fn pins(&self) -> bool {
+        false
+    }
+
     fn is_ordered(&self) -> bool {
         self.ordered.is_some()
     }

@@ -149,6 +149,10 @@ impl Segments for HostDevice {
         false
     }
 
+    fn pins(&self) -> bool {
+        true
+    }
+
     fn is_ordered(&self) -> bool {
         false
     }

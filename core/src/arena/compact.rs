@@ -22,14 +22,20 @@
 use crate::arena::give::units::{Unit, quiet_cover};
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform, flags};
-use crate::config::rounding::PoolKind;
+use crate::config::rounding::{Divisions, INTERVALS, PoolKind};
+use crate::device::Segments;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::split_rules::Compacting;
 use crate::stats::Stat;
+use crate::sync::Ordering;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 use core::iter::from_fn;
+
+/// Number of segments given back for one of another size before sizes are rounded up, on a device that
+/// [pins](crate::Segments::pins). A program of equal sizes exchanges none, and one that has just begun some.
+const EXCHANGES: u32 = 16;
 
 impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether any free block serves a request beyond the budget before segments are released. Under
@@ -58,7 +64,7 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(Some(arena.reconcile(slot, served)))
     }
 
-    /// Returns the block from which [`search_any`](Self::search_any_block) would serve a request.
+    /// Returns the block from which [`search_any_block`](Self::search_any_block) would serve a request.
     pub(super) fn peek_any_block(self, request: &Request) -> Option<DevicePtr> {
         let mut heap = self.arena.heaps.lock(request.slot);
         find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
@@ -92,14 +98,28 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(None);
         }
         self.poll_departures();
-        self.give(self.quiet_segments(request))?;
+        let mut given = self.give(self.quiet_segments(request))?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
         if self.excess_of(request).is_some() && self.begin_all_epochs(request.stream) {
             self.poll_departures();
-            self.give(self.quiet_segments(request))?;
+            given += self.give(self.quiet_segments(request))?;
+        }
+        if given > 0 {
+            self.note_exchange(request);
         }
         Ok(None)
+    }
+
+    /// Notes that memory was given back for a segment of another size. Where each byte of a segment costs time, sizes are
+    /// rounded up after some such exchanges: segments of equal sizes serve each other's requests.
+    fn note_exchange(self, request: &Request) {
+        let is_exact = self.heaps.lock(request.slot).rules.compact == Compacting::Exact;
+        let is_costly = is_exact && self.driver.device().pins();
+        if is_costly && self.settings.exchanges.fetch_add(1, Ordering::Relaxed) + 1 == EXCHANGES {
+            // A step is an eighth of the size at most.
+            Divisions::new([8; INTERVALS]).into_iter().for_each(|divisions| self.round_sizes_up(divisions));
+        }
     }
 
     /// The rule of `compact`: of all large heaps the quiet segment that covers the excess best, until a segment for

@@ -3,7 +3,7 @@
 
 use crate::arena::policy::Rounding;
 use crate::arena::{Arena, Platform, flags};
-use crate::config::rounding::{INTERVALS, PoolKind, divide};
+use crate::config::rounding::{Divisions, INTERVALS, PoolKind, divide};
 use crate::config::{Config, Guard, Policy};
 use crate::device::Host;
 use crate::error::Error;
@@ -30,6 +30,8 @@ pub(crate) struct Settings<R: Lock> {
     divisions: [AtomicU32; INTERVALS],
     /// The configuration in force.
     pub config: Ranked<R, Config>,
+    /// Number of segments given back for one of another size, on a device that [pins](crate::Segments::pins).
+    pub exchanges: AtomicU32,
     /// 0 ⟺ a request searches the free blocks again after it has waited for events.
     pub single_search: AtomicU32,
 }
@@ -43,6 +45,7 @@ impl_empty! {
         margin,
         divisions,
         config: Ranked::new(Rank::Config, Config::new()),
+        exchanges,
         single_search,
     }
 }
@@ -197,6 +200,18 @@ impl<P: Platform> Arena<P> {
         } else if self.settings.policy().traits().moves_pages && self.driver.misses_virtual_memory() {
             self.driver.device().on_missing_virtual_memory();
         }
+    }
+
+    /// Rounds sizes up to `divisions` steps in each doubling from now on, unless the settings say how.
+    pub(in crate::arena) fn round_sizes_up(&self, divisions: Divisions) {
+        {
+            let mut config = self.settings.config.lock();
+            if *config.roundup_power2_divisions() != Divisions::NONE {
+                return;
+            }
+            config.set_roundup_power2_divisions(divisions);
+        }
+        self.apply_config();
     }
 
     /// Sets or removes the limit. A lower limit releases nothing by itself.

@@ -61,6 +61,10 @@ device_trait! {
     /// them. Must not call the driver.
     fn is_ordered(&self) -> bool = false;
 
+    /// Returns whether to obtain a segment costs time for each byte, as memory of the host does that is pinned. The allocator
+    /// then widens segments of ever other sizes, rather than obtain each anew. Must not call the driver.
+    fn pins(&self) -> bool = false;
+
     /// Allocates a segment, as [`obtain`](Self::obtain) does, in the order of `stream`, which captures no graph: work on other
     /// streams has to be ordered behind the present work of `stream` before it uses the segment.
     /// [`release`](Self::release) releases the segment in the order of `stream`, too. Only for a device that

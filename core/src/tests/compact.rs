@@ -272,3 +272,47 @@ fn the_most_in_use_survives_a_reset_of_the_peaks() {
     assert_eq!(allocator.arena(DEVICE).unwrap().peaks.device.most(Stat::ActiveBytes), most);
     allocator.free(live).unwrap();
 }
+
+/// Requests served one after the other, of which the last `window` are live. Returns the segments obtained for all of them,
+/// and for those but the first quarter, and the most memory held in percent of the most in use.
+fn obtained(pins: bool, window: usize, sizes: impl Iterator<Item = u64>) -> (u64, u64, u64) {
+    let device = SimulatedDevice::new(1 << 40).with_work_done_at_once();
+    let device = if pins { device.with_pinned_segments() } else { device };
+    let config = Config::parse("compact:0.01,exact_segments:True").unwrap();
+    let allocator = Simulated::new([device], &config).unwrap();
+    let sizes: Vec<u64> = sizes.collect();
+    let (mut live, mut early, mut held) = (std::collections::VecDeque::new(), 0, 0);
+    let obtained = || allocator.device(DEVICE).unwrap().calls(Call::Obtain);
+    for (number, &size) in sizes.iter().enumerate() {
+        if live.len() == window {
+            allocator.free(live.pop_front().unwrap()).unwrap();
+        }
+        live.push_back(allocator.malloc(DEVICE, size, STREAM).unwrap());
+        if number == sizes.len() / 4 {
+            early = obtained();
+        }
+        held = held.max(allocator.device(DEVICE).unwrap().used());
+    }
+    let most = sizes.windows(window).map(|live| live.iter().sum::<u64>()).max().unwrap();
+    (obtained(), obtained() - early, held * 100 / most)
+}
+
+#[test]
+fn pinned_memory_of_varying_sizes_is_hardly_pinned_anew_and_stays_tight() {
+    // 8 MiB and up to a tenth more, by a simple generator.
+    let varying = || (0..400_u64).map(|number| 8 * MIB + (number * 7919 % 4096) * (MIB * 8 / 10 / 4096));
+    for window in [2, 16] {
+        let (_, anew, held) = obtained(true, window, varying());
+        assert!(anew <= 3, "{window}: {anew} of 300");
+        assert!(held <= 120, "{window}: {held} %");
+        let (_, exact, _) = obtained(false, window, varying());
+        assert!(exact > 150, "{window}: {exact} of 300 where a segment costs little");
+    }
+    // A cache that grows by 64 KiB a step, the old one freed once the new one is filled.
+    let (all, _, held) = obtained(true, 2, (1..=200).map(|step| MIB + step * MIB / 16));
+    assert!(all <= 80, "{all} of 200");
+    assert!(held <= 120, "{held} %");
+    // Equal sizes are exact.
+    let (all, anew, held) = obtained(true, 16, (0..400).map(|_| 8 * MIB + 4096));
+    assert_eq!((all, anew, held), (16, 0, 100));
+}

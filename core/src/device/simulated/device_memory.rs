@@ -53,6 +53,10 @@ impl Segments for SimulatedDevice {
         self.0.lock().supplied_pools.contains(&pool)
     }
 
+    fn pins(&self) -> bool {
+        self.0.lock().pins
+    }
+
     fn is_ordered(&self) -> bool {
         false
     }

@@ -128,6 +128,8 @@ struct DeviceState {
     meter: Meter,
     /// The failures to inject.
     failures: Vec<Failure>,
+    /// Segments cost time for each byte.
+    pins: bool,
     /// The error of the lost context; every later call returns an equal error.
     lost: Option<DeviceError>,
     /// Calls made after the context was lost.
@@ -188,6 +190,13 @@ impl SimulatedDevice {
     #[must_use]
     pub fn without_virtual_memory(self) -> Self {
         self.0.lock().granularity = 0;
+        self
+    }
+
+    /// Makes segments cost time for each byte, as [pinned](crate::Segments::pins) memory of the host does.
+    #[must_use]
+    pub fn with_pinned_segments(self) -> Self {
+        self.0.lock().pins = true;
         self
     }
 
