@@ -15,8 +15,8 @@ use crate::host_memory::{self, Failure};
 use crate::pinned;
 use cachalot_core::forward::{ForwardHost, ForwardStreamOrder, Forwarder};
 use cachalot_core::{
-    CaptureMark, Contents, DevicePtr, DeviceResult, Event, MemoryInfo, PoolId, Segments, StreamId, StreamOrder,
-    VirtualMemory,
+    CaptureMark, Contents, CopyMark, DevicePtr, DeviceResult, Event, MemoryInfo, PoolId, Saved, Segments, StreamId,
+    StreamOrder, VirtualMemory,
 };
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -169,9 +169,64 @@ impl Segments for HostDevice {
         None
     }
 
+    /// Memory of the host is never parked: it is only filled and read.
     fn contents(&self) -> Option<&dyn Contents> {
-        None
+        Some(self)
     }
+}
+
+/// The error of what memory of the host lacks: pages are never parked.
+const NOT_PARKED: CuResult = CuResult::NOT_SUPPORTED;
+
+impl Contents for HostDevice {
+    fn prepare(&self, _: u64, _: u64) -> DeviceResult<()> {
+        Err(NOT_PARKED.error())
+    }
+
+    fn end_saves(&self) {}
+
+    fn save(&self, _: DevicePtr, _: u64) -> DeviceResult<Saved> {
+        Err(NOT_PARKED.error())
+    }
+
+    fn restore(&self, _: Saved, _: DevicePtr, _: u64) -> DeviceResult<()> {
+        Err(NOT_PARKED.error())
+    }
+
+    fn zero(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.fill(HOST_STREAM, at, bytes, 0)
+    }
+
+    /// Fills by the host. Work of the host is in the order of no other stream, whose work is waited for.
+    fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
+        let is_of_gpu = stream != HOST_STREAM && self.cuda.streams().handle(stream).is_some();
+        if is_of_gpu {
+            self.cuda.synchronize(stream)?;
+        } else {
+            self.cuda.health()?;
+        }
+        let first = core::ptr::with_exposed_provenance_mut::<u8>(at.0 as usize);
+        // SAFETY: the allocator fills bytes of a segment that this device has mapped, and no work and no thread uses them.
+        unsafe { first.write_bytes(value, bytes as usize) };
+        Ok(())
+    }
+
+    fn read(&self, at: DevicePtr, into: &mut [u8]) -> DeviceResult<()> {
+        let first = core::ptr::with_exposed_provenance::<u8>(at.0 as usize);
+        // SAFETY: the allocator reads bytes of a segment that this device has mapped, and no work and no thread uses them.
+        unsafe { first.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    fn mark(&self) -> DeviceResult<CopyMark> {
+        Ok(CopyMark::default())
+    }
+
+    fn finish(&self, _: CopyMark) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    fn forget(&self, _: Saved) {}
 }
 
 impl Forwarder for HostDevice {

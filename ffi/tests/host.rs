@@ -75,6 +75,51 @@ fn a_rust_program_opens_host_memory_in_one_call() {
     assert_eq!(numbers.iter().sum::<u32>(), 7000);
 }
 
+/// Runs in a child process, where the emulated driver is the driver of the process.
+#[test]
+fn blocks_of_the_host_are_cleared_filled_and_checked_as_the_settings_say() {
+    const CHILD: &str = "CACHALOT_TEST_FILLS_HOST";
+    if std::env::var_os(CHILD).is_none() {
+        let mut command = emulated(&std::env::current_exe().expect("a test has a path"));
+        let name = "host::blocks_of_the_host_are_cleared_filled_and_checked_as_the_settings_say";
+        command.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
+        let said = succeed(&mut command).expect("the program is this one");
+        assert!(said.contains("running 1 test\n"), "{said}");
+        return;
+    }
+    for policy in ["", "policy:bfc,"] {
+        for (config, when_new, when_free) in
+            [("zero:on_alloc", Some(0), None), ("zero:on_free", None, Some(0)), ("pattern:90", Some(90), Some(90))]
+        {
+            for bytes in [1000, 1_200_000] {
+                let host = cachalot::open_host(&[0], &[policy, config].concat()).expect("the emulated driver");
+                let malloc = || host.malloc(DEVICE, bytes, HOST_STREAM).expect("memory");
+                let all = |block: DevicePtr, value: u8| {
+                    // SAFETY: memory of the host with so many bytes, which nothing else uses.
+                    let found = unsafe { std::slice::from_raw_parts(block.0 as *const u8, bytes as usize) };
+                    found.iter().all(|&byte| byte == value)
+                };
+                let (kept, block) = (malloc(), malloc());
+                assert!(when_new.is_none_or(|value| all(block, value)), "{policy}{config}: {bytes}");
+                // SAFETY: as above.
+                unsafe { (block.0 as *mut u8).write_bytes(7, bytes as usize) };
+                host.free(block).expect("a block");
+                (0..3).for_each(|_| host.process_events(DEVICE).expect("it works"));
+                let next = malloc();
+                assert_eq!(next, block, "{policy}{config}: {bytes}");
+                assert!(all(next, when_new.or(when_free).expect("one")), "{policy}{config}: {bytes}");
+                [kept, next].into_iter().for_each(|block| host.free(block).expect("a block"));
+            }
+        }
+        let host = cachalot::open_host(&[0], &[policy, "canary:True"].concat()).expect("the emulated driver");
+        let block = host.malloc(DEVICE, 1000, HOST_STREAM).expect("memory");
+        // SAFETY: the block has 512 bytes more than were asked for.
+        let found = unsafe { *((block.0 + 1000) as *const u8) };
+        assert_eq!(found, 0xCB, "{policy}");
+        host.free(block).expect("a block");
+    }
+}
+
 /// The tests below count the mappings of the process, and run in turn.
 static MAPPINGS: Mutex<()> = Mutex::new(());
 
