@@ -41,6 +41,14 @@ fn nothing_is_called_at_exit() {
 }
 
 #[test]
+fn the_upkeep_thread_calls_no_driver_once_the_process_ends() {
+    let Some(program) = program("upkeep_exit") else { return };
+    for config in ["policy:stitched", "expandable_segments:True", "reclaim:auto"] {
+        succeed(emulated(&program).arg(config).env("CACHALOT_EMU_TEARDOWN", "crash"));
+    }
+}
+
+#[test]
 fn the_library_can_be_unloaded() {
     let Some(program) = program("unload") else { return };
     let command = || {

@@ -119,6 +119,8 @@ impl Driver {
         if version < OLDEST_VERSION {
             return Err(LoadError::TooOld { version });
         }
+        // After `cuInit`, where a driver registers its own end.
+        crate::exit::stop_work_at_exit();
         let driver = Self { table: *table, version, origin, emulated };
         Ok(Box::leak(Box::new(driver)))
     }

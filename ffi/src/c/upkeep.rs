@@ -5,7 +5,7 @@ use crate::c::device::Device;
 use crate::c::idle::IdleWork;
 use crate::c::status::{CACHALOT_ERROR_BUSY, Outcome, Status};
 use cachalot_core::{Allocator, DeviceIndex, Growable};
-use cachalot_cuda::HeapLock;
+use cachalot_cuda::{BackgroundWork, HeapLock};
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -94,12 +94,14 @@ impl Drop for Upkeep {
     }
 }
 
-/// Keeps up every device of `allocator` until the orders end the thread.
+/// Keeps up every device of `allocator` until the orders or the exit of the process end the thread.
 fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &Shared, idle: &IdleWork) {
     let mut guard = locked(&orders.0);
     while let Some(Pace { interval: Some(interval), max_us }) = *guard {
         drop(guard);
         for device in (0..allocator.device_count()).map(DeviceIndex) {
+            // Held for a device alone, since the end of the process waits.
+            let Some(_work) = BackgroundWork::begin() else { return };
             // A failure is counted by the allocator, or is met by the next request.
             let _left = allocator.pages(device).and_then(|pages| pages.maintain(max_us));
             let _tuned = idle.run(allocator, device);

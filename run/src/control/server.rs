@@ -10,6 +10,7 @@ use super::status::{Status, plain};
 use crate::shared::folder;
 use crate::shared::process;
 use crate::shared::threads::without_signals;
+use cachalot_cuda::BackgroundWork;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -136,6 +137,8 @@ struct Subject {
 impl Subject {
     /// Calls a function of the program's side, and completes the answer.
     fn ask(&self, call: impl FnOnce(&dyn Controlled) -> Answer) -> Answer {
+        // Once exit has begun, the driver may be gone.
+        let Some(_work) = BackgroundWork::begin() else { return self.refuse(RefusalKind::Busy, "the process ends") };
         let answer = catch_unwind(AssertUnwindSafe(|| call(self.controlled)));
         let answer = answer.unwrap_or_else(|_| {
             let text = format!("{}: a defect of the library: the request panicked", self.shown());

@@ -6,6 +6,7 @@ use crate::serve::process::{Process, process};
 use crate::serve::sleeping::Sleeping;
 use crate::shared::threads::without_signals;
 use crate::tell::tell;
+use cachalot_cuda::BackgroundWork;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ fn keep(process: &'static Process) -> ! {
     let pause = process.sleeping.as_ref().map_or(LONGEST, Sleeping::look_every).clamp(SHORTEST, LONGEST);
     loop {
         std::thread::sleep(pause);
+        // Once exit has begun, the driver may be gone.
+        let Some(_work) = BackgroundWork::begin() else { continue };
         process.park_if_idle();
         process.yield_to_group();
         process.give_host_memory_back();
