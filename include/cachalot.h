@@ -149,8 +149,12 @@
  * Shutdown
  *   - At the end of a process or thread, the library does nothing: the system releases the memory. Destroying an
  *     allocator before the end is optional, and must happen while the driver works. Functions that run at exit may find
- *     the driver gone: driver calls then return CACHALOT_ERROR_SHUTDOWN.
+ *     the driver gone: driver calls then return CACHALOT_ERROR_SHUTDOWN. The thread of cachalot_maintain_every ends its
+ *     round before the driver ends, and begins no further one.
  *   - The library never unloads the driver. Do not unload the library while an allocator exists.
+ *   - Destroy every allocator of a device before cudaDeviceReset, cuDevicePrimaryCtxReset or the end of its context. The
+ *     memory of cached and live blocks is gone afterwards, and the library may not notice. Memory on pages stays on the
+ *     device until the process ends.
  *
  * Versions
  *   - CACHALOT_VERSION is the version of this header, and cachalot_version() the version of the library. Within a major
@@ -1172,6 +1176,7 @@ CACHALOT_API cachalot_status cachalot_pin(const cachalot_allocator *allocator, c
 
 /** Undoes one cachalot_pin of a block with this address, which may be freed by now. If blocks of different lengths were
  * pinned at the address, one after the other, the longest is unpinned last. NULL is accepted, and does nothing.
+ *   - Driver: only for a guarded block that was freed (`guard`), which stays mapped until its last unpin.
  *   - Errors: NOT_PINNED. */
 CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator, const void *block);
 
