@@ -84,7 +84,7 @@ pub use host_memory::of_system as memory_of_system;
 pub use lock::HeapLock;
 pub use nvtx::{MemoryTool, ToolHeap};
 pub use streams::{StreamIdentity, Streams, this_thread};
-pub use usage::{MemoryUsers, ProcessMemory};
+pub use usage::{BUS_ID_BYTES, MemoryUsers, ProcessMemory, memory_of_this_process, used_memory};
 
 // Sizes are converted between the core's `u64` and the driver's `size_t`. CUDA exists for 64-bit
 // hosts only.

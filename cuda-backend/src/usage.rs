@@ -11,10 +11,11 @@ use crate::host_memory;
 use cachalot_core::DeviceResult;
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 /// Bytes of a bus id: `domain:bus:device.function` and the NUL.
-pub(crate) const BUS_ID_BYTES: usize = 32;
+pub const BUS_ID_BYTES: usize = 32;
 /// Upper bound for the number of listed processes on one device.
 const PROCESSES: usize = 256;
 /// NVML's value for an unknown size (`NVML_VALUE_NOT_AVAILABLE`).
@@ -43,12 +44,60 @@ pub struct MemoryUsers {
 
 impl MemoryUsers {
     /// Returns the bytes used by this process, contexts and libraries included, or `None` if the
-    /// process is not listed.
+    /// process is not listed. In a container with process ids of its own the process is not listed either: another process may have
+    /// the number there.
     #[must_use]
     pub fn own(&self) -> Option<u64> {
-        let own = std::process::id();
-        self.processes.iter().find(|process| process.process == own).and_then(|process| process.bytes)
+        self.of(id_for_driver()?)
     }
+
+    /// Returns the bytes used by the process that the driver knows as `process`.
+    fn of(&self, process: u32) -> Option<u64> {
+        self.processes.iter().find(|known| known.process == process).and_then(|known| known.bytes)
+    }
+}
+
+/// Returns the bytes that this process uses on the device at a place on the bus, contexts and libraries included, by the driver's
+/// management library. `None` if the library is missing or does not know the process. Takes 0.2 ms (H200), and calls no driver.
+#[must_use]
+pub fn memory_of_this_process(bus_id: &CStr) -> Option<u64> {
+    let own = id_for_driver()?;
+    let users = MemoryUsers { pool_reserved: None, processes: management()?.processes(bus_id)? };
+    users.of(own)
+}
+
+/// Returns the bytes of a device that all processes use, by the driver's management library. Needs no context, and takes 0.02 ms (H200).
+#[must_use]
+pub fn used_memory(bus_id: &CStr) -> Option<u64> {
+    management()?.used(bus_id)
+}
+
+/// Returns the process's id as the driver numbers processes: outside of all containers. `None` if the process cannot know.
+fn id_for_driver() -> Option<u32> {
+    static ID: OnceLock<(u32, Option<u32>)> = OnceLock::new();
+    let own = std::process::id();
+    let find = || {
+        let is_outside = std::fs::metadata("/proc/self/ns/pid").is_ok_and(|names| names.ino() == OUTERMOST);
+        outermost(own, is_outside, &std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+    };
+    let &(of, id) = ID.get_or_init(|| (own, find()));
+    // A forked child has another id.
+    if of == own { id } else { find() }
+}
+
+/// The number of the outermost set of process ids (`PROC_PID_INIT_INO` of Linux).
+const OUTERMOST: u64 = 0xefff_fffc;
+
+/// Returns the outermost of a process's ids, from the status of the process. In a container the line `NSpid` has the ids from the view
+/// of the mounted `/proc` on: more than the own one only if that is an outer one's.
+fn outermost(own: u32, is_outside: bool, status: &str) -> Option<u32> {
+    if is_outside {
+        return Some(own);
+    }
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let mut ids = ids.split_whitespace();
+    let first = ids.next()?.parse().ok()?;
+    ids.next().map(|_| first)
 }
 
 impl CudaDevice {
@@ -80,7 +129,11 @@ impl CudaDevice {
     /// Lists the processes that compute on the device. The context is entered.
     fn processes(&self) -> Vec<ProcessMemory> {
         let bus_id = self.bus_id();
-        bus_id.and_then(|bus_id| management()?.processes(&bus_id)).unwrap_or_default()
+        let listed = |bus_id: [c_char; BUS_ID_BYTES]| {
+            let bytes = bus_id.map(c_char::cast_unsigned);
+            management()?.processes(CStr::from_bytes_until_nul(&bytes).ok()?)
+        };
+        bus_id.and_then(listed).unwrap_or_default()
     }
 
     /// Returns the NUMA node of the GPU, if the system has several nodes.
@@ -130,6 +183,17 @@ struct Management {
     by_bus_id: unsafe extern "C" fn(*const c_char, *mut NvmlDevice) -> c_uint,
     /// `nvmlDeviceGetComputeRunningProcesses_v3`.
     running: unsafe extern "C" fn(NvmlDevice, *mut c_uint, *mut NvmlProcess) -> c_uint,
+    /// `nvmlDeviceGetMemoryInfo`. A library may lack it.
+    memory: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> c_uint>,
+}
+
+/// Memory of a device, in bytes: `nvmlMemory_t`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct NvmlMemory {
+    total: u64,
+    free: u64,
+    used: u64,
 }
 
 /// Returns the management library, loaded and started once, never unloaded. `None` if the library
@@ -152,22 +216,35 @@ impl Management {
         // SAFETY: the versioned name has this signature in `nvml.h`; `NvmlProcess` is the
         // structure's third version.
         let running = unsafe { library.get(c"nvmlDeviceGetComputeRunningProcesses_v3") }.ok()?;
+        // SAFETY: the name has this signature in `nvml.h`.
+        let memory = unsafe { library.get(c"nvmlDeviceGetMemoryInfo") }.ok();
         // SAFETY: takes no arguments; may be called more than once.
         if unsafe { start() } != 0 {
             return None;
         }
-        Some(Self { by_bus_id: *by_bus_id, running: *running })
+        Some(Self { by_bus_id: *by_bus_id, running: *running, memory: memory.map(|memory| *memory) })
+    }
+
+    /// Returns the device with the given bus id.
+    fn device(&self, bus_id: &CStr) -> Option<NvmlDevice> {
+        let mut device: NvmlDevice = core::ptr::null_mut();
+        // SAFETY: the text is NUL-terminated, and `device` outlives the call, which writes one
+        // handle to it.
+        let code = unsafe { (self.by_bus_id)(bus_id.as_ptr(), &raw mut device) };
+        (code == 0).then_some(device)
+    }
+
+    /// Returns the used bytes of the device with the given bus id.
+    fn used(&self, bus_id: &CStr) -> Option<u64> {
+        let (device, mut memory) = (self.device(bus_id)?, NvmlMemory::default());
+        // SAFETY: `memory` outlives the call, which writes one structure to it.
+        let code = unsafe { (self.memory?)(device, &raw mut memory) };
+        (code == 0).then_some(memory.used)
     }
 
     /// Lists the processes that compute on the device with the given bus id.
-    fn processes(&self, bus_id: &[c_char; BUS_ID_BYTES]) -> Option<Vec<ProcessMemory>> {
-        let mut device: NvmlDevice = core::ptr::null_mut();
-        debug_assert!(bus_id.contains(&0), "the driver ends the text");
-        // SAFETY: the text is NUL-terminated, and `device` outlives the call, which writes one
-        // handle to it.
-        if unsafe { (self.by_bus_id)(bus_id.as_ptr(), &raw mut device) } != 0 {
-            return None;
-        }
+    fn processes(&self, bus_id: &CStr) -> Option<Vec<ProcessMemory>> {
+        let device = self.device(bus_id)?;
         let mut found = [NvmlProcess::default(); PROCESSES];
         let mut count = PROCESSES as c_uint;
         // SAFETY: both variables outlive the call, which writes at most `count` entries and the
@@ -189,7 +266,8 @@ mod tests {
 
     /// A device with three processes, of which the size of the second is not known.
     const DEVICE: usize = 0xd0;
-    const FULL: &[u8] = b"0000:0B:00.0";
+    const FULL: &[u8] = b"0000:0B:00.0\0";
+    const OTHER: &[u8] = b"0000:0C:00.0\0";
 
     /// Writes an answer through a pointer of the caller.
     fn answer<T>(to: *mut T, value: T) {
@@ -199,7 +277,7 @@ mod tests {
 
     unsafe extern "C" fn by_bus_id(bus_id: *const c_char, device: *mut NvmlDevice) -> c_uint {
         // SAFETY: the code under test passes a text.
-        if unsafe { CStr::from_ptr(bus_id) }.to_bytes() != FULL {
+        if unsafe { CStr::from_ptr(bus_id) }.to_bytes_with_nul() != FULL {
             return 6;
         }
         answer(device, core::ptr::without_provenance_mut(DEVICE));
@@ -220,23 +298,37 @@ mod tests {
         3
     }
 
-    fn bus_id(text: &[u8]) -> [c_char; BUS_ID_BYTES] {
-        core::array::from_fn(|at| text.get(at).map_or(0, |&letter| letter as c_char))
+    unsafe extern "C" fn memory(device: NvmlDevice, to: *mut NvmlMemory) -> c_uint {
+        assert_eq!(device.addr(), DEVICE);
+        answer(to, NvmlMemory { total: 9, free: 4, used: 5 });
+        0
     }
 
     #[test]
     fn the_processes_of_a_device_are_listed_with_the_sizes_that_are_known() {
-        let library = Management { by_bus_id, running };
-        let processes = library.processes(&bus_id(FULL)).expect("listed");
+        let bus_id = |text: &'static [u8]| CStr::from_bytes_with_nul(text).expect("a text");
+        let library = Management { by_bus_id, running, memory: Some(memory) };
+        assert_eq!((library.used(bus_id(FULL)), library.used(bus_id(OTHER))), (Some(5), None));
+        let processes = library.processes(bus_id(FULL)).expect("listed");
         let listed: Vec<_> = processes.iter().map(|process| (process.process, process.bytes)).collect();
         let own = std::process::id();
         assert_eq!(listed, [(own, Some(7 << 20)), (1, None), (2, Some(0))]);
-        assert_eq!(MemoryUsers { processes, pool_reserved: None }.own(), Some(7 << 20));
-        assert_eq!(MemoryUsers::default().own(), None);
+        assert_eq!(MemoryUsers { processes, pool_reserved: None }.of(own), Some(7 << 20));
+        assert_eq!(MemoryUsers::default().of(own), None);
         let others =
             vec![ProcessMemory { process: own + 1, bytes: Some(1) }, ProcessMemory { process: own, bytes: None }];
-        assert_eq!(MemoryUsers { processes: others, pool_reserved: None }.own(), None);
-        assert_eq!(library.processes(&bus_id(b"0000:0C:00.0")), None);
-        assert_eq!(Management { by_bus_id, running: refuse }.processes(&bus_id(FULL)), None);
+        assert_eq!(MemoryUsers { processes: others, pool_reserved: None }.of(own), None);
+        assert_eq!(library.processes(bus_id(OTHER)), None);
+        let library = Management { by_bus_id, running: refuse, memory: None };
+        assert_eq!((library.processes(bus_id(FULL)), library.used(bus_id(FULL))), (None, None));
+    }
+
+    #[test]
+    fn a_process_knows_itself_only_by_its_outermost_id() {
+        assert_eq!(outermost(7, true, ""), Some(7));
+        assert_eq!(outermost(7, false, "Name:\tx\nNSpid:\t4711\t7\n"), Some(4711));
+        // In a container, the driver's list may have another process under the number.
+        assert_eq!(outermost(7, false, "NSpid:\t7\n"), None);
+        assert_eq!(outermost(7, false, "Name:\tx\n"), None);
     }
 }
