@@ -127,6 +127,10 @@ functions! {
         handle: *mut c_void, pool: CuMemoryPool, kind: CuMemHandleType, flags: u64);
     /// Makes a description of a pool's memory for another process.
     mem_pool_export_pointer = c"cuMemPoolExportPointer"(data: *mut c_void, address: CuDevicePtr);
+    /// Changes an attribute of a pool.
+    mem_pool_set_attribute = c"cuMemPoolSetAttribute"(pool: CuMemoryPool, attribute: c_int, value: *mut c_void);
+    /// Destroys a pool.
+    mem_pool_destroy = c"cuMemPoolDestroy"(pool: CuMemoryPool);
     /// Gives free memory of a pool back to the device.
     mem_pool_trim_to = c"cuMemPoolTrimTo"(pool: CuMemoryPool, keep: usize);
     /// Makes a handle of the physical memory at an address.

@@ -2,21 +2,23 @@
 
 use super::{compile, driver, output_of, run};
 use crate::common::{Finished, finish, folder};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A place for a test: a driver, a program, and a folder of shared files.
-struct Place {
-    folder: PathBuf,
+pub(super) struct Place {
+    pub(super) folder: PathBuf,
     driver: PathBuf,
     program: PathBuf,
 }
 
 impl Place {
-    fn new(folder: PathBuf) -> Self {
+    pub(super) fn new(folder: PathBuf) -> Self {
         let shared = folder.join("shared");
         fs::create_dir(&shared).expect("a new folder");
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o700)).expect("the test's own");
@@ -28,13 +30,28 @@ impl Place {
     }
 
     /// Starts the program with options of `cachalot run`.
-    fn start(&self, options: &[&str]) -> Holder {
+    pub(super) fn start(&self, options: &[&str]) -> Holder {
+        self.start_with(options, &[])
+    }
+
+    /// Starts the program with options of `cachalot run`, and variables.
+    pub(super) fn start_with(&self, options: &[&str], variables: &[(&str, &OsStr)]) -> Holder {
         let mut command = run(&self.folder, &self.driver);
         command.args(options).arg("--").arg(&self.program).env("CACHALOT_RUN_FOLDER", self.shared());
+        command.envs(variables.iter().copied());
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = pipes.spawn().expect("the command runs");
         let output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         Holder { input: child.stdin.take().expect("a pipe"), output, child }
+    }
+
+    /// Waits until the only program is parked.
+    pub(super) fn wait_until_parked(&self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !self.top().to_string().contains("\"parked\"") {
+            assert!(Instant::now() < end, "not parked: {:#}", self.top());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Runs `cachalot top` and returns its object.
@@ -48,7 +65,7 @@ impl Place {
 }
 
 /// A running program.
-struct Holder {
+pub(super) struct Holder {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -56,13 +73,13 @@ struct Holder {
 
 impl Holder {
     /// Sends a line, and returns the answer.
-    fn ask(&mut self, line: &str) -> String {
+    pub(super) fn ask(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").expect("the program reads");
         self.output.next().expect("the program answers").expect("a pipe")
     }
 
     /// Ends the program, and returns what it wrote on the standard error.
-    fn end(mut self) -> String {
+    pub(super) fn end(mut self) -> String {
         writeln!(self.input, "q").expect("the program reads");
         let output = self.child.wait_with_output().expect("the program ends");
         assert!(output.status.success());

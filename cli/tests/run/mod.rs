@@ -2,6 +2,7 @@
 
 mod archive;
 mod groups;
+mod limits;
 mod loading;
 mod names;
 mod refusals;

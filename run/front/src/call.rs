@@ -30,7 +30,7 @@ pub(crate) fn call(
     of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
 }
 
-/// Makes a call of the function `NAMES[index]`, which takes or frees memory without saying how much. `pass` calls the
+/// Makes a call of the function `NAMES[index]`, which takes or frees (`gives`) memory without saying how much. `pass` calls the
 /// driver's function at the given address. The process's state books the memory by the driver's figure. Beyond the limit, `undo`
 /// gives the memory back and returns true, or the memory stays.
 ///
@@ -39,6 +39,7 @@ pub(crate) fn call(
 pub(crate) fn measured(
     index: usize,
     kind: Kind,
+    gives: bool,
     pass: impl FnOnce(NonNull<c_void>) -> CuResult,
     undo: impl FnOnce(&Process) -> bool,
 ) -> CuResult {
@@ -46,7 +47,7 @@ pub(crate) fn measured(
     if let Some(process) = process()
         && let Some(inside) = Serving::enter()
     {
-        let answer = catch_unwind(AssertUnwindSafe(|| process.measured(kind, real, || undo(process))));
+        let answer = catch_unwind(AssertUnwindSafe(|| process.measured(kind, gives, real, || undo(process))));
         drop(inside);
         return answer.unwrap_or(CuResult::UNKNOWN);
     }
@@ -64,7 +65,7 @@ pub(crate) fn launched(
     pass: impl FnOnce(NonNull<c_void>) -> CuResult,
 ) -> CuResult {
     match serve::enter() {
-        Ok(_awake) if is_first_launch(handle) => measured(index, kind, pass, |_| false),
+        Ok(_awake) if is_first_launch(handle) => measured(index, kind, false, pass, |_| false),
         Ok(_awake) => of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass),
         Err(code) => code,
     }

@@ -5,6 +5,7 @@
 //! ```text
 //! served      answered by the named method of the process's state
 //! measured    answered by the driver, and the taken memory is booked under the named kind
+//! ending      answered by the driver, which frees memory of the named kind, and measured
 //! created     an array, answered by the driver and measured; beyond the limit, the named function destroys the array
 //! launched    a launch, measured under the named kind at the first of the function or graph, and touching
 //! touching    answered by the driver, which reads or writes memory of devices
@@ -45,9 +46,10 @@ macro_rules! answer {
             $real(),
         )
     };
-    (measured, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, $real(), |_| false) };
+    (measured, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, false, $real(), |_| false) };
+    (ending, $at:ident, $real:ident, $kind:ident) => { measured($at, Kind::$kind, true, $real(), |_| false) };
     (created, $at:ident, $real:ident, $destroy:ident($array:expr)) => {
-        measured($at, Kind::Array, $real(), |process| {
+        measured($at, Kind::Array, false, $real(), |process| {
             // SAFETY: the call has succeeded, so the driver has written the array, which the caller does not know yet.
             unsafe { process.real().$destroy($array.read()) }.is_success()
         })
@@ -212,6 +214,10 @@ exports! {
         cuIpcOpenMemHandle_v2(address: *mut CuDevicePtr, handle: CuIpcMemHandle, flags: c_uint) => ipc_open_mem_handle(address, handle, flags);
         cuIpcCloseMemHandle(address: CuDevicePtr) => ipc_close_mem_handle(address);
         cuMemPoolSetAccess(pool: CuMemoryPool, access: *const CuMemAccessDesc, count: usize) => mem_pool_set_access(pool, access, count);
+        cuMemPoolGetAttribute(pool: CuMemoryPool, attribute: c_int, value: *mut c_void) => mem_pool_get_attribute(pool, attribute, value);
+        cuMemPoolSetAttribute(pool: CuMemoryPool, attribute: c_int, value: *mut c_void) => mem_pool_set_attribute(pool, attribute, value);
+        cuMemPoolTrimTo(pool: CuMemoryPool, keep: usize) => mem_pool_trim_to(pool, keep);
+        cuMemPoolDestroy(pool: CuMemoryPool) => mem_pool_destroy(pool);
         cuMemPoolExportToShareableHandle(handle: *mut c_void, pool: CuMemoryPool, kind: c_int, flags: u64) => mem_pool_export_to_shareable_handle(handle, pool, kind, flags);
         cuMemPoolExportPointer(data: *mut c_void, address: CuDevicePtr) => mem_pool_export_pointer(data, address);
         cuCtxEnablePeerAccess(peer: CuContext, flags: c_uint) => ctx_enable_peer_access(peer, flags);
@@ -249,14 +255,17 @@ exports! {
         cuModuleLoadData(module: *mut CuModule, image: *const c_void) => Module;
         cuModuleLoadDataEx(module: *mut CuModule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void) => Module;
         cuModuleLoadFatBinary(module: *mut CuModule, image: *const c_void) => Module;
-        cuModuleUnload(module: CuModule) => Module;
         cuLibraryLoadData(library: *mut *mut c_void, code: *const c_void, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint) => Module;
         cuLibraryLoadFromFile(library: *mut *mut c_void, path: *const c_char, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint) => Module;
-        cuLibraryUnload(library: *mut c_void) => Module;
         cuGraphInstantiate_v2(executable: *mut CuGraphExec, graph: CuGraph, node: *mut CuGraphNode, text: *mut c_char, bytes: usize) => Graph;
         cuGraphInstantiateWithFlags(executable: *mut CuGraphExec, graph: CuGraph, flags: u64) => Graph;
         cuGraphInstantiateWithParams(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
         cuGraphInstantiateWithParams_ptsz(executable: *mut CuGraphExec, graph: CuGraph, parameters: *mut c_void) => Graph;
+    }
+    ending {
+        // The ends of code, graphs and arrays.
+        cuModuleUnload(module: CuModule) => Module;
+        cuLibraryUnload(library: *mut c_void) => Module;
         cuGraphExecDestroy(executable: CuGraphExec) => Graph;
         cuArrayDestroy(array: *mut c_void) => Array;
         cuMipmappedArrayDestroy(array: *mut c_void) => Array;

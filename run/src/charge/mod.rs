@@ -4,30 +4,41 @@
 //! after the driver has freed them, so the sum never exceeds the limit, with any number of threads
 //! and processes. Memory of the host is not counted. Memory from the driver is booked to the calling
 //! object.
+//!
+//! ```text
+//! holdings   memory by its kind and name, from the call that gives it to the call that frees it
+//! measured   memory of calls that do not say what they take
+//! refusals   the refusals of a thread
+//! ```
 
-use crate::group::{Budget, Group, Refusal, SleepNews, Turn, Uuid};
+mod holdings;
+mod measured;
+mod refusals;
+
+pub use holdings::{Holding, Holdings};
+
+use crate::group::{Budget, Group, SleepNews, Turn, Uuid};
 use crate::ledger::file::write_at_exit;
 use crate::ledger::{Kind, Ledger, LedgerOptions};
-use crate::options::Options;
+use crate::options::{GroupOptions, Options};
 use crate::real::Real;
+use crate::shared::bytes::show;
 use crate::tell::tell;
-use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::{CuContext, CuDevice, CuUuid};
+use cachalot_cuda::driver::types::{CuDevice, CuUuid};
+use cachalot_cuda::{BUS_ID_BYTES, CuResult};
+use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use measured::Moves;
+use refusals::{forget_refusal, has_refusal, last_refusal, note_refusal};
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// The driver takes memory of more than [`LARGEST_CUT`] bytes from a device in such steps.
 const STEP: u64 = 2 << 20;
 
 /// Greatest number of bytes cut by the driver from a page shared by allocations.
 const LARGEST_CUT: u64 = 1 << 20;
-
-/// The attribute of the memory that a device holds for the memory nodes of graphs (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`).
-const RESERVED_FOR_GRAPHS: u32 = 2;
-
-/// The number of the booking for the memory nodes of all graphs. No address of the driver is this number.
-const OF_ALL_GRAPHS: u64 = u64::MAX;
 
 /// Returns the bytes taken from a device by an allocation of `bytes`: whole steps, unless the
 /// driver cuts the allocation from a page.
@@ -48,20 +59,44 @@ pub struct Charge {
 /// The memory of a process on a device, and the limit.
 #[derive(Debug)]
 pub struct DeviceCharge {
-    /// `None`: the group cannot be joined, and every reservation is refused.
-    group: Option<Group>,
+    /// How the group is joined.
+    joining: Joining,
+    /// Empty while the group cannot be joined: every reservation is refused.
+    group: OnceLock<Group>,
     /// The book. `None`: the system has no memory for a book.
     ledger: Option<Arc<Ledger>>,
-    /// Bytes reserved and not given back.
+    /// The device's place on the bus, by which the driver's management library knows it.
+    bus_id: Option<CString>,
+    /// Bytes held: reserved, or the driver's already, and not given back.
     held: AtomicU64,
-    /// Whether a refusal was told, or is no news: the process waits for its turn.
+    /// Those of the held bytes that the limit has no room for.
+    excess: AtomicU64,
+    /// Whether a refusal was told since the last success.
     told: AtomicBool,
-    /// Whether a refused request waits for the process's turn in the group.
-    yields: bool,
-    /// Bytes reserved for calls with an unknown need for memory.
+    /// Bytes held for calls with an unknown need for memory.
     measured: AtomicU64,
+    /// Calls that change what is held.
+    moves: Moves,
     /// Whether the driver's figures are noted with each booking.
     notes_figures: bool,
+}
+
+/// How a group is joined, again if need be.
+#[derive(Debug)]
+struct Joining {
+    group: Option<GroupOptions>,
+    limit: Option<u64>,
+    uuid: Uuid,
+    tries: Mutex<Tries>,
+}
+
+/// Failed tries to join.
+#[derive(Default, Debug)]
+struct Tries {
+    /// The next try is not made before.
+    next: Option<Instant>,
+    /// The failure told last.
+    told: String,
 }
 
 /// The driver's figures of a device, in bytes.
@@ -111,25 +146,16 @@ impl Charge {
         if let Some((_, charge)) = devices.iter().find(|(known, _)| *known == device) {
             return Arc::clone(charge);
         }
-        let charge = Arc::new(DeviceCharge::new(&self.options, self.publish, uuid_of(real, device)));
+        let (uuid, bus_id) = (uuid_of(real, device), bus_id_of(real, device));
+        let charge = Arc::new(DeviceCharge::new(&self.options, self.publish, uuid, bus_id));
         devices.push((device, Arc::clone(&charge)));
         charge
     }
 }
 
 impl DeviceCharge {
-    /// Returns the charge of a device.
-    fn new(options: &Options, publish: bool, uuid: Uuid) -> Self {
-        let group = match &options.group {
-            None => Some(Group::alone(options.limit)),
-            Some(group) => match Group::join(group, options.limit, uuid) {
-                Ok(group) => Some(group),
-                Err(error) => {
-                    tell(format_args!("{error}; every request for memory of the device is refused"));
-                    None
-                }
-            },
-        };
+    /// Returns the charge of a device, and joins the group. `bus_id`: the device's place on the bus, if known.
+    fn new(options: &Options, publish: bool, uuid: Uuid, bus_id: Option<CString>) -> Self {
         let books = LedgerOptions { publish, stacks: options.ledger_stacks };
         let ledger = Ledger::new(uuid, books).map_err(|error| tell(format_args!("no book is kept: {error}"))).ok();
         let ledger = ledger.map(Arc::new);
@@ -139,10 +165,22 @@ impl DeviceCharge {
         if let Some(fault) = ledger.as_deref().and_then(Ledger::fault) {
             tell(format_args!("{fault}"));
         }
-        let (held, measured) = (AtomicU64::new(0), AtomicU64::new(0));
-        let yields = options.sleep.as_ref().is_some_and(|sleep| sleep.yields);
+        let joining = Joining { group: options.group.clone(), limit: options.limit, uuid, tries: Mutex::default() };
         let notes_figures = ledger.is_some() && options.wants_full_books();
-        Self { group, ledger, held, told: AtomicBool::new(yields), yields, measured, notes_figures }
+        let charge = Self {
+            joining,
+            group: OnceLock::new(),
+            ledger,
+            bus_id,
+            held: AtomicU64::new(0),
+            excess: AtomicU64::new(0),
+            told: AtomicBool::new(false),
+            measured: AtomicU64::new(0),
+            moves: Moves::default(),
+            notes_figures,
+        };
+        charge.join();
+        charge
     }
 
     /// Books memory given by the driver, under an address or a handle.
@@ -159,44 +197,6 @@ impl DeviceCharge {
         }
     }
 
-    /// Makes a call with an unknown need for memory, and books the difference of the driver's figure:
-    /// `figures` returns the driver's figures. Counts taken memory against the limit. Beyond the limit,
-    /// `undo` gives the memory back and returns true, or the memory stays the driver's own and is not counted.
-    ///
-    /// Returns the code of the call, or [`CuResult::OUT_OF_MEMORY`] for an undone call.
-    pub fn measured(
-        &self,
-        kind: Kind,
-        figures: impl Fn() -> Option<DriverFigures>,
-        call: impl FnOnce() -> CuResult,
-        undo: impl FnOnce() -> bool,
-    ) -> CuResult {
-        let Some((ledger, DriverFigures { used: before, .. })) = self.ledger.as_deref().zip(figures()) else {
-            return call();
-        };
-        let noted = ledger.before(before);
-        let mut code = call();
-        let Some(mut after) = figures() else { return code };
-        if let Some(taken) = after.used.checked_sub(before) {
-            match self.reserve(taken) {
-                Ok(()) => drop(self.measured.fetch_add(taken, Ordering::Relaxed)),
-                Err(refusal) if code.is_success() && undo() => {
-                    code = refusal;
-                    after = figures().unwrap_or(after);
-                }
-                Err(_) => {}
-            }
-        } else {
-            let less = before - after.used;
-            let fall = |measured: u64| Some(measured.saturating_sub(less));
-            let measured = self.measured.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fall).unwrap_or(0);
-            self.give_back(measured.min(less));
-        }
-        ledger.around(kind, noted, after.used);
-        ledger.driver(after.used, after.total);
-        code
-    }
-
     /// Notes the driver's figures beside the book, where somebody wants full books.
     pub fn note(&self, figures: impl FnOnce() -> Option<DriverFigures>) {
         if self.notes_figures
@@ -204,22 +204,6 @@ impl DeviceCharge {
         {
             ledger.driver(figures.used, figures.total);
         }
-    }
-
-    /// Books what the device holds for the memory nodes of all graphs, where the options ask for full books. The memory changes at any
-    /// launch of a graph, and the booking replaces the one before.
-    pub fn book_graph_memory(&self, real: &Real, device: CuDevice) {
-        if !self.notes_figures {
-            return;
-        }
-        let mut bytes = 0_u64;
-        let value = (&raw mut bytes).cast();
-        // SAFETY: the attribute's value is a `cuuint64_t`, and `bytes` outlives the call.
-        let code = unsafe { real.device_get_graph_mem_attribute(device, RESERVED_FOR_GRAPHS, value) };
-        if !code.is_success() {
-            return;
-        }
-        if bytes == 0 { self.unbook(Kind::Graph, OF_ALL_GRAPHS) } else { self.book(Kind::Graph, bytes, OF_ALL_GRAPHS) }
     }
 
     /// Returns the book.
@@ -230,35 +214,84 @@ impl DeviceCharge {
     /// Reserves bytes, before the driver's call for the bytes.
     ///
     /// # Errors
-    /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes. The first refusal since the
-    /// last success is told on the standard error, with the names of the holders.
+    /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes. [`tell_refusal`](Self::tell_refusal) tells of it, once the
+    /// program's own request has failed for it: the allocator repeats a reservation several times, with less in its cache.
     pub fn reserve(&self, bytes: u64) -> Result<(), CuResult> {
-        let answer = self.group.as_ref().map(|group| group.reserve(bytes));
+        let Some(group) = self.group() else { return Err(CuResult::OUT_OF_MEMORY) };
+        self.charge_excess(group);
+        let mut answer = group.reserve(bytes);
+        if answer.is_err() && self.measure_again() {
+            answer = group.reserve(bytes);
+        }
         match answer {
-            Some(Ok(())) => {
+            Ok(()) => {
                 self.held.fetch_add(bytes, Ordering::Relaxed);
+                self.told.store(false, Ordering::Relaxed);
+                forget_refusal();
                 Ok(())
             }
-            Some(Err(refusal)) => Err(self.refused(&refusal)),
-            None => Err(CuResult::OUT_OF_MEMORY),
+            Err(refusal) => {
+                note_refusal(self, refusal);
+                Err(CuResult::OUT_OF_MEMORY)
+            }
         }
     }
 
-    /// Tells of a request for bytes that fails: a process that has waited for its turn in vain.
-    pub fn tell_refusal(&self, bytes: u64) {
-        if self.yields {
-            self.told.store(false, Ordering::Relaxed);
-            if self.reserve(bytes).is_ok() {
-                self.give_back(bytes);
-            }
-            self.told.store(true, Ordering::Relaxed);
+    /// Charges bytes that the driver has already. What is beyond the limit is charged when there is room.
+    fn force(&self, bytes: u64) {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.excess.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(group) = self.group() {
+            self.charge_excess(group);
+        }
+    }
+
+    /// Charges what is held beyond the limit, as far as there is room.
+    fn charge_excess(&self, group: &Group) {
+        let excess = self.excess.load(Ordering::Relaxed);
+        if excess == 0 {
+            return;
+        }
+        // A refusal would be told to the members of a group, who would give memory back.
+        let fits = group.budget().map_or(excess, |budget| excess.min(budget.available));
+        if fits == 0 || group.reserve(fits).is_err() {
+            return;
+        }
+        let rest = self.take_excess(fits);
+        group.give_back(fits - rest);
+    }
+
+    /// Takes up to `bytes` off what is held beyond the limit, and returns how many.
+    fn take_excess(&self, bytes: u64) -> u64 {
+        let less = |excess: u64| Some(excess.saturating_sub(bytes));
+        self.excess.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0).min(bytes)
+    }
+
+    /// Tells of the calling thread's last refusal by the limit, if the thread's request fails for it. Of the refusals between two
+    /// successes only the first is told: a program may probe for the limit.
+    pub fn tell_refusal(&self) {
+        if let Some(refusal) = last_refusal(self)
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            tell(format_args!("{refusal}"));
+        }
+    }
+
+    /// Tells of a request for bytes that has waited for its turn in vain.
+    pub fn tell_wait_in_vain(&self, bytes: u64) {
+        if has_refusal(self) {
+            self.tell_refusal();
+        } else if !self.told.swap(true, Ordering::Relaxed) {
+            tell(format_args!("{} more do not fit: the other members of the group keep the memory", show(bytes)));
         }
     }
 
     /// Gives bytes back, after the driver has freed the bytes or failed to take the bytes.
     pub fn give_back(&self, bytes: u64) {
-        if let Some(group) = &self.group {
-            group.give_back(bytes);
+        // What was never charged goes first.
+        let rest = bytes - self.take_excess(bytes);
+        if let Some(group) = self.group.get() {
+            group.give_back(rest);
         }
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -270,127 +303,68 @@ impl DeviceCharge {
 
     /// Returns the bytes owed by the process to refused members of the group.
     pub fn owed(&self) -> u64 {
-        self.group.as_ref().map_or(0, Group::owed)
+        self.group.get().map_or(0, Group::owed)
     }
 
     /// See [`Group::yields`].
     pub fn yields(&self, news: SleepNews) -> bool {
-        self.group.as_ref().is_some_and(|group| group.yields(news))
+        self.group.get().is_some_and(|group| group.yields(news))
     }
 
     /// See [`Group::turn`].
     pub fn turn(&self, bytes: u64) -> Turn {
-        self.group.as_ref().map_or(Turn::Hopeless, |group| group.turn(bytes))
+        self.group().map_or(Turn::Hopeless, |group| group.turn(bytes))
     }
 
     /// See [`Group::end_wait`].
     pub fn end_wait(&self) {
-        if let Some(group) = &self.group {
+        if let Some(group) = self.group.get() {
             group.end_wait();
         }
     }
 
-    /// Returns the figures of the limit. `None` without a limit.
+    /// Returns the figures of the limit. `None` without a limit. Nothing is within reach while the group cannot be joined.
     pub fn budget(&self) -> Option<Budget> {
-        self.group.as_ref().and_then(Group::budget)
-    }
-
-    /// Reports a request refused by the limit.
-    fn refused(&self, refusal: &Refusal) -> CuResult {
-        // The allocator repeats a reservation several times, and a program may probe for the limit.
-        if !self.told.swap(true, Ordering::Relaxed) {
-            tell(format_args!("{refusal}"));
-        }
-        CuResult::OUT_OF_MEMORY
-    }
-}
-
-/// Memory that the driver has given to the process, by kind and by address or handle. Charged and booked until the
-/// driver has it back.
-#[derive(Default, Debug)]
-pub struct Holdings(Mutex<HashMap<(Kind, u64), Holding>>);
-
-/// Memory of a device, as a call of the driver gives it.
-#[derive(Clone, Debug)]
-pub struct Holding {
-    /// The device's charge.
-    pub charge: Arc<DeviceCharge>,
-    /// The kind in the book.
-    pub kind: Kind,
-    /// The bytes taken from the device.
-    pub bytes: u64,
-    /// The context that the memory goes with, null for memory of a device.
-    pub context: CuContext,
-}
-
-impl Holdings {
-    /// Makes a call of the driver for memory, and charges the bytes under the name that `name` finds in the answer: an
-    /// address or a handle.
-    ///
-    /// # Errors
-    /// That of the call, or what `refused` makes of a refusal by the limit, and the call is not made.
-    pub fn take<T, E>(
-        &self,
-        memory: Holding,
-        call: impl FnOnce() -> Result<T, E>,
-        name: impl FnOnce(&T) -> u64,
-        refused: impl FnOnce(CuResult) -> E,
-    ) -> Result<T, E> {
-        let Holding { ref charge, kind, bytes, .. } = memory;
-        charge.reserve(bytes).map_err(refused)?;
-        let taken = call().inspect_err(|_| charge.give_back(bytes))?;
-        let name = name(&taken);
-        if name == 0 {
-            charge.give_back(bytes);
-            return Ok(taken);
-        }
-        charge.book(kind, bytes, name);
-        if let Some(before) = self.lock().insert((kind, name), memory) {
-            // The memory with this name went with its context, which nobody told.
-            before.charge.give_back(before.bytes);
-        }
-        Ok(taken)
-    }
-
-    /// Makes a call of the driver to free the memory named `name`, of any of `kinds`, and ends the charge of
-    /// charged memory. Returns whether the memory was charged.
-    ///
-    /// # Errors
-    /// That of the call. The driver may still hold the memory, which stays charged.
-    pub fn give<E>(&self, kinds: &[Kind], name: u64, call: impl FnOnce() -> Result<(), E>) -> Result<bool, E> {
-        // Taken out before the call: another thread may get the address at once.
-        let taken = {
-            let mut holdings = self.lock();
-            kinds.iter().find_map(|&kind| holdings.remove(&(kind, name)))
+        let closed = || {
+            let limit = self.joining.limit.unwrap_or(u64::MAX);
+            Some(Budget { limit, held_by_all: 0, held_by_this: 0, available: 0 })
         };
-        let Some(memory) = taken else { return call().map(|()| false) };
-        let Holding { ref charge, kind, bytes, .. } = memory;
-        charge.unbook(kind, name);
-        match call() {
-            Ok(()) => charge.give_back(bytes),
-            Err(error) => {
-                charge.book(kind, bytes, name);
-                self.lock().insert((kind, name), memory);
-                return Err(error);
+        self.group().map_or_else(closed, Group::budget)
+    }
+
+    /// Returns whether somebody wants to know what the driver's own memory takes: a limit, a group or full books.
+    pub fn counts_all(&self) -> bool {
+        self.joining.limit.is_some() || self.joining.group.is_some() || self.notes_figures
+    }
+
+    /// Returns the place in the limit. Joins the group if that failed before: what was in the way may be gone. `None`: it still is.
+    fn group(&self) -> Option<&Group> {
+        self.group.get().or_else(|| self.join())
+    }
+
+    /// Joins the group. A further try waits for as long as the last one took: a lock may be held for seconds.
+    #[cold]
+    fn join(&self) -> Option<&Group> {
+        let Some(name) = &self.joining.group else {
+            return Some(self.group.get_or_init(|| Group::alone(self.joining.limit)));
+        };
+        let mut tries = self.joining.tries.try_lock().ok()?;
+        let begin = Instant::now();
+        if self.group.get().is_none() && tries.next.is_none_or(|next| next <= begin) {
+            match Group::join(name, self.joining.limit, self.joining.uuid) {
+                Ok(group) => drop(self.group.set(group)),
+                Err(error) => {
+                    let text = error.to_string();
+                    if tries.told != text {
+                        tell(format_args!("{text}; every request for memory of the device is refused"));
+                        tries.told = text;
+                    }
+                    let end = Instant::now();
+                    tries.next = Some(end + (end - begin));
+                }
             }
         }
-        Ok(true)
-    }
-
-    /// Gives back what is charged for memory that has gone with its context. Returns the addresses.
-    /// Calls no driver.
-    pub fn forget(&self, context: CuContext) -> Vec<u64> {
-        let gone: Vec<_> = self.lock().extract_if(|_, memory| memory.context == context).collect();
-        for ((kind, name), memory) in &gone {
-            memory.charge.unbook(*kind, *name);
-            memory.charge.give_back(memory.bytes);
-        }
-        gone.into_iter().map(|((_, name), _)| name).collect()
-    }
-
-    /// Locks the memory.
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Kind, u64), Holding>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.group.get()
     }
 }
 
@@ -402,19 +376,30 @@ fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
     Uuid(uuid.bytes.map(|byte| byte as u8))
 }
 
+/// Returns a device's place on the bus, if the driver tells.
+fn bus_id_of(real: &Real, device: CuDevice) -> Option<CString> {
+    let mut text: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
+    // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL included.
+    let code = unsafe { real.device_get_pci_bus_id(text.as_mut_ptr(), BUS_ID_BYTES as i32, device) };
+    let bytes = text.map(c_char::cast_unsigned);
+    let text = code.is_success().then(|| CStr::from_bytes_until_nul(&bytes).ok()).flatten()?;
+    Some(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Charge, DeviceCharge, DriverFigures, Holding, Holdings, taken_by};
     use crate::group::Uuid;
     use crate::ledger::Kind;
-    use crate::options::Options;
+    use crate::options::{GroupOptions, Options};
     use cachalot_cuda::CuResult;
     use cachalot_cuda::driver::types::CuContext;
+    use std::cell::Cell;
     use std::sync::Arc;
 
     fn limited(limit: u64) -> Arc<DeviceCharge> {
         let options = Options { limit: Some(limit), ..Options::default() };
-        Arc::new(DeviceCharge::new(&options, false, Uuid::default()))
+        Arc::new(DeviceCharge::new(&options, false, Uuid::default(), None))
     }
 
     /// Returns the bytes in the book of a charge.
@@ -442,32 +427,149 @@ mod tests {
         assert_eq!((holdings.forget(CuContext(7)), charge.held(), booked(&charge)), (vec![1], 0, 0));
     }
 
-    #[test]
-    fn what_a_call_takes_is_found_by_the_drivers_figure() {
-        let charge = limited(100);
-        let used = std::cell::Cell::new(1000);
-        let figures = || Some(DriverFigures { used: used.get(), total: 1 << 40 });
-        let to = |after: u64| {
+    /// The driver's figure, changed by the processes of a test.
+    struct Device(Cell<u64>);
+
+    impl Device {
+        fn change(&self, bytes: i64) {
+            self.0.set(self.0.get().strict_add_signed(bytes));
+        }
+
+        /// Makes a call with an unknown need, in which `inside` happens. Returns what is held and booked after it.
+        fn measured(&self, charge: &DeviceCharge, gives: bool, inside: impl FnOnce()) -> (u64, u64) {
+            let figures = || Some(DriverFigures { used: self.0.get(), total: 1 << 40 });
             let call = || {
-                used.set(after);
+                inside();
                 CuResult::SUCCESS
             };
-            assert_eq!(charge.measured(Kind::Module, figures, call, || false), CuResult::SUCCESS);
-            (charge.held(), booked(&charge))
-        };
-        assert_eq!([to(1060), to(1060), to(1500), to(1010), to(900)], [(60, 60), (60, 60), (60, 500), (0, 10), (0, 0)]);
-        assert_eq!(charge.measured(Kind::Module, || None, || CuResult::NOT_FOUND, || true), CuResult::NOT_FOUND);
+            assert_eq!(charge.measured(Kind::Module, gives, figures, call, || false), CuResult::SUCCESS);
+            (charge.held(), booked(charge))
+        }
+    }
+
+    #[test]
+    fn what_a_call_takes_is_found_by_the_drivers_figure() {
+        let (charge, device) = (limited(100), Device(Cell::new(1000)));
+        let to = |gives: bool, change: i64| device.measured(&charge, gives, || device.change(change));
+        assert_eq!([to(false, 60), to(false, 0), to(true, -10)], [(60, 60), (60, 60), (50, 50)]);
+        let figures = || None;
+        let call = || CuResult::NOT_FOUND;
+        assert_eq!(charge.measured(Kind::Module, false, figures, call, || true), CuResult::NOT_FOUND);
+        assert_eq!(to(true, -70), (0, 0));
         // A call that takes 300 bytes of 100 is undone where that can be.
+        let figures = || Some(DriverFigures { used: device.0.get(), total: 1 << 40 });
         let call = || {
-            used.set(used.get() + 300);
+            device.change(300);
             CuResult::SUCCESS
         };
         let undo = || {
-            used.set(used.get() - 300);
+            device.change(-300);
             true
         };
-        assert_eq!(charge.measured(Kind::Array, figures, call, undo), CuResult::OUT_OF_MEMORY);
-        assert_eq!((used.get(), charge.held(), booked(&charge)), (900, 0, 0));
+        assert_eq!(charge.measured(Kind::Array, false, figures, call, undo), CuResult::OUT_OF_MEMORY);
+        assert_eq!((device.0.get(), charge.held(), booked(&charge)), (980, 0, 0));
+    }
+
+    #[test]
+    fn what_is_beyond_the_limit_keeps_other_memory_out_until_it_has_gone() {
+        let (charge, device) = (limited(100), Device(Cell::new(0)));
+        assert_eq!(charge.reserve(30), Ok(()));
+        device.change(30);
+        assert_eq!(device.measured(&charge, false, || device.change(200)), (230, 200));
+        let budget = |charge: &DeviceCharge| charge.budget().map(|budget| (budget.held_by_all, budget.available));
+        assert_eq!((budget(&charge), charge.reserve(1)), (Some((100, 0)), Err(CuResult::OUT_OF_MEMORY)));
+        charge.give_back(30);
+        device.change(-30);
+        assert_eq!((budget(&charge), charge.reserve(1)), (Some((100, 0)), Err(CuResult::OUT_OF_MEMORY)));
+        assert_eq!(device.measured(&charge, true, || device.change(-150)), (50, 50));
+        assert_eq!((budget(&charge), charge.reserve(50)), (Some((50, 50)), Ok(())));
+    }
+
+    #[test]
+    fn what_others_take_and_give_meanwhile_is_neither_counted_for_good_nor_given_back() {
+        let (charge, device) = (limited(500), Device(Cell::new(0)));
+        // Another process takes 300 bytes during a load of 40. Once they have gone, the figure shows that they were not ours.
+        assert_eq!(device.measured(&charge, false, || device.change(340)), (340, 340));
+        device.change(-300);
+        charge.bound(device.0.get());
+        assert_eq!((charge.held(), booked(&charge)), (40, 40));
+        // Another process gives 200 back during a load, and another takes 100 during the end of a module.
+        device.change(200);
+        assert_eq!(device.measured(&charge, false, || device.change(40 - 200)), (40, 40));
+        assert_eq!(device.measured(&charge, true, || device.change(100 - 40)), (40, 40));
+    }
+
+    #[test]
+    fn what_another_thread_takes_and_gives_meanwhile_counts_once() {
+        let (charge, device) = (limited(500), Device(Cell::new(0)));
+        let holdings = Holdings::default();
+        let memory = || Holding { charge: Arc::clone(&charge), kind: Kind::Plain, bytes: 200, context: CuContext(7) };
+        let load = || device.change(40);
+        let take = || {
+            load();
+            let call = || -> Result<(), CuResult> {
+                device.change(200);
+                Ok(())
+            };
+            assert_eq!(holdings.take(memory(), call, |()| 1, |code| code), Ok(()));
+        };
+        let give = || {
+            load();
+            let call = || -> Result<(), CuResult> {
+                device.change(-200);
+                Ok(())
+            };
+            assert_eq!(holdings.give(&[Kind::Plain], 1, call), Ok(true));
+        };
+        assert_eq!(device.measured(&charge, false, take), (240, 240));
+        assert_eq!(device.measured(&charge, false, give), (80, 80));
+        // A load inside of a load is charged by the inner one.
+        assert_eq!(
+            device.measured(&charge, false, || {
+                let _ = device.measured(&charge, false, load);
+            }),
+            (120, 120)
+        );
+    }
+
+    #[test]
+    fn a_figure_is_asked_again_if_a_call_of_another_thread_has_moved_memory() {
+        let (charge, device, asked) = (limited(500), Device(Cell::new(0)), Cell::new(0));
+        // At the second question, the call of another thread is in progress: reserved, and not taken yet.
+        let moving = Cell::new(None);
+        let figures = || {
+            asked.set(asked.get() + 1);
+            match asked.get() {
+                2 => {
+                    moving.set(Some(charge.moves.begin()));
+                    charge.reserve(200).expect("room");
+                }
+                3 => {
+                    device.change(200);
+                    drop(moving.take());
+                }
+                _ => {}
+            }
+            Some(DriverFigures { used: device.0.get(), total: 1 << 40 })
+        };
+        let call = || {
+            device.change(40);
+            CuResult::SUCCESS
+        };
+        assert_eq!(charge.measured(Kind::Module, false, figures, call, || false), CuResult::SUCCESS);
+        assert_eq!((charge.held(), booked(&charge)), (240, 40));
+    }
+
+    #[test]
+    fn a_group_is_joined_again_after_a_failure_and_nothing_fits_until_then() {
+        let group = GroupOptions { name: "no name of a group".to_owned(), low: 0, max: None, weight: 100 };
+        let options = Options { limit: Some(100), group: Some(group), ..Options::default() };
+        let mut charge = DeviceCharge::new(&options, false, Uuid::default(), None);
+        let budget = |charge: &DeviceCharge| charge.budget().map(|budget| (budget.limit, budget.available));
+        assert_eq!((budget(&charge), charge.reserve(1)), (Some((100, 0)), Err(CuResult::OUT_OF_MEMORY)));
+        // What was in the way has gone.
+        charge.joining.group = None;
+        assert_eq!((budget(&charge), charge.reserve(1)), (Some((100, 100)), Ok(())));
     }
 
     #[test]

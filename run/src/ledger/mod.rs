@@ -72,15 +72,6 @@ pub struct Ledger {
     fault: Option<String>,
 }
 
-/// The driver's figure before a call, for [`Ledger::around`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Before {
-    /// Used bytes of the device.
-    used: u64,
-    /// Bytes in the book.
-    booked: u64,
-}
-
 impl Ledger {
     /// Opens the book of the process on a device. If the book cannot be published, the ledger keeps a
     /// private book, and [`Self::fault`] says why.
@@ -160,36 +151,27 @@ impl Ledger {
         }
     }
 
-    /// Notes the driver's used bytes before a call with an unknown need of memory.
-    pub fn before(&self, used: u64) -> Before {
-        Before { used, booked: self.book.book().of_device() }
+    /// Books bytes that the caller's call has taken, without saying how many.
+    pub fn grow(&self, kind: Kind, bytes: u64) {
+        if bytes > 0 && !self.is_forked() {
+            let (object, _) = self.caller(0);
+            self.book.book().rows[usize::from(object)].cells[kind as usize].add(bytes);
+        }
     }
 
-    /// Books the memory that a call took or gave back: the difference of the driver's used bytes, less
-    /// the bookings meanwhile. A simultaneous call of another process is in the difference, too.
-    pub fn around(&self, kind: Kind, before: Before, used: u64) {
-        if self.is_forked() {
-            return;
+    /// Takes bytes out of the book that were booked by [`grow`](Self::grow). Returns how many of them there were.
+    pub fn shrink(&self, kind: Kind, bytes: u64) -> u64 {
+        if bytes == 0 || self.is_forked() {
+            return 0;
         }
         let book = self.book.book();
-        let grown = i128::from(used) - i128::from(before.used);
-        let booked = i128::from(book.of_device()) - i128::from(before.booked);
-        let bytes = u64::try_from((grown - booked).unsigned_abs()).unwrap_or(u64::MAX);
-        if bytes == 0 {
-            return;
-        }
-        let taken = grown > booked;
-        let (object, _) = self.caller(0);
-        let own = usize::from(object);
-        if taken {
-            book.rows[own].cells[kind as usize].add(bytes);
-            return;
-        }
         // An object may give back what another took: a context, or a module.
-        let mut rest = bytes - book.rows[own].cells[kind as usize].subtract(bytes);
+        let (object, _) = self.caller(0);
+        let mut rest = bytes - book.rows[usize::from(object)].cells[kind as usize].subtract(bytes);
         for row in &book.rows[..book.len()] {
             rest -= row.cells[kind as usize].subtract(rest);
         }
+        bytes - rest
     }
 
     /// Notes the driver's own figures: used and all bytes of the device.

@@ -123,28 +123,19 @@ fn what_is_freed_leaves_the_book_and_the_peak_stays() {
 }
 
 #[test]
-fn a_difference_is_booked_without_what_was_booked_meanwhile() {
+fn what_an_object_took_is_given_back_by_another() {
     let place = TempDir::new().unwrap();
     let library = Library::new(place.path(), "liblazy.so");
     let other = Library::new(place.path(), "libother.so");
     let ledger = ledger();
-    let before = ledger.before(1000);
-    ledger.book(Kind::Segment, 300, 1);
-    library.ask(|| ledger.around(Kind::Module, before, 1700));
+    library.ask(|| ledger.grow(Kind::Module, 400));
     assert_eq!(object(&ledger.view(), "liblazy.so").bytes, 400);
-    // Nothing but a segment came.
-    let before = ledger.before(1700);
-    ledger.book(Kind::Segment, 100, 2);
-    library.ask(|| ledger.around(Kind::Module, before, 1800));
-    assert_eq!(ledger.view().booked, 800);
     // Another library unloads the module.
-    let before = ledger.before(1800);
-    other.ask(|| ledger.around(Kind::Module, before, 1450));
+    other.ask(|| assert_eq!(ledger.shrink(Kind::Module, 350), 350));
     assert_eq!(object(&ledger.view(), "liblazy.so").bytes, 50);
     // More than the book has cannot be taken out.
-    let before = ledger.before(1450);
-    other.ask(|| ledger.around(Kind::Module, before, 450));
-    assert_eq!(object(&ledger.view(), "liblazy.so").bytes, 0);
+    other.ask(|| assert_eq!(ledger.shrink(Kind::Module, 1000), 50));
+    assert_eq!((object(&ledger.view(), "liblazy.so").bytes, ledger.view().booked), (0, 0));
 }
 
 #[test]

@@ -101,19 +101,6 @@ impl ServedDevice {
         let _ = self.owner.set(owner);
     }
 
-    /// Books the driver's own memory for the context: the process's bytes on the device, by the driver's
-    /// management library, less the bytes in the book. Nothing where the library does not know the
-    /// process.
-    pub(super) fn book_context(&self) {
-        let Some((ledger, own)) = self.charge.ledger().zip(self.cuda.process_use()) else { return };
-        let bytes = own.saturating_sub(ledger.view().booked);
-        if bytes != 0 {
-            let memory = self.holding(Kind::Context, bytes);
-            // Memory beyond the limit is the driver's own by then, and is not booked.
-            let _ = self.holdings.take(memory, || Ok(()), |()| self.cuda.cu_context().0 as u64, |code| code);
-        }
-    }
-
     /// Tells the allocator which frees are complete. Returns whether the allocator did not know.
     pub(super) fn advance(&self, reached: u64) -> bool {
         let is_new = self.frontier.fetch_max(reached, Ordering::AcqRel) < reached;

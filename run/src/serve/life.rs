@@ -1,15 +1,19 @@
 //! Contexts, streams and captures, from begin to end.
 
+use crate::charge::{DeviceCharge, DriverFigures, Holding};
+use crate::ledger::Kind;
 use crate::real::Real;
 use crate::serve::contexts::Green;
 use crate::serve::process::Process;
 use crate::serve::served::{DEVICE, Served};
+use crate::tell::tell;
 use crate::types::CuGreenContext;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuStream,
 };
 use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Process {
@@ -19,9 +23,9 @@ impl Process {
     /// `context` is null or writable.
     pub unsafe fn ctx_create_v2(&self, context: *mut CuContext, flags: c_uint, device: CuDevice) -> CuResult {
         // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.ctx_create_v2(context, flags, device) };
-        // SAFETY: the driver has written the handle after success.
-        unsafe { self.note_created(code, context) }
+        let call = || unsafe { self.real.ctx_create_v2(context, flags, device) };
+        // SAFETY: the driver writes the handle if it succeeds.
+        unsafe { self.create_context(context, device, call) }
     }
 
     /// `cuCtxCreate_v3`.
@@ -37,9 +41,9 @@ impl Process {
         device: CuDevice,
     ) -> CuResult {
         // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.ctx_create_v3(context, affinity, count, flags, device) };
-        // SAFETY: the driver has written the handle after success.
-        unsafe { self.note_created(code, context) }
+        let call = || unsafe { self.real.ctx_create_v3(context, affinity, count, flags, device) };
+        // SAFETY: the driver writes the handle if it succeeds.
+        unsafe { self.create_context(context, device, call) }
     }
 
     /// `cuCtxCreate_v4`.
@@ -54,9 +58,9 @@ impl Process {
         device: CuDevice,
     ) -> CuResult {
         // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.ctx_create_v4(context, parameters, flags, device) };
-        // SAFETY: the driver has written the handle after success.
-        unsafe { self.note_created(code, context) }
+        let call = || unsafe { self.real.ctx_create_v4(context, parameters, flags, device) };
+        // SAFETY: the driver writes the handle if it succeeds.
+        unsafe { self.create_context(context, device, call) }
     }
 
     /// `cuDevicePrimaryCtxRetain`.
@@ -66,14 +70,67 @@ impl Process {
     pub unsafe fn device_primary_ctx_retain(&self, context: *mut CuContext, device: CuDevice) -> CuResult {
         let _primaries = self.lock_primaries();
         // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.device_primary_ctx_retain(context, device) };
-        // SAFETY: the driver has written the handle after success.
-        let code = unsafe { self.note_created(code, context) };
+        let call = || unsafe { self.real.device_primary_ctx_retain(context, device) };
+        let code = if is_active(self.real, device) {
+            let code = call();
+            // SAFETY: the driver has written the handle after success.
+            unsafe { self.note_created(code, context) }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.create_context(context, device, call) }
+        };
         if code.is_success() && !context.is_null() {
             // SAFETY: as above.
             self.open_waiting(device, unsafe { context.read() });
         }
         code
+    }
+
+    /// Creates a context by `call`, and charges what the driver takes for it: a program that asks for the free memory next sizes its
+    /// own by the answer.
+    ///
+    /// # Safety
+    /// After success of `call`, `context` is readable.
+    unsafe fn create_context(
+        &self,
+        context: *mut CuContext,
+        device: CuDevice,
+        call: impl FnOnce() -> CuResult,
+    ) -> CuResult {
+        if context.is_null() || !self.counts_contexts() {
+            let code = call();
+            // SAFETY: the caller vouches for it.
+            return unsafe { self.note_created(code, context) };
+        }
+        let charge = self.charge.of_device(self.real, device);
+        let figures = || {
+            let is_there = self.current_device() == Some(device);
+            is_there.then(|| DriverFigures::of_current(self.real).ok()).flatten()
+        };
+        let (code, bytes) = charge.around_context(figures, call);
+        // SAFETY: the caller vouches for it.
+        let code = unsafe { self.note_created(code, context) };
+        if code.is_success() {
+            // SAFETY: as above.
+            let context = unsafe { context.read() };
+            match bytes {
+                Some(bytes) => self.charge_context(charge, context, bytes),
+                None => tell_of_uncounted_contexts(),
+            }
+        }
+        code
+    }
+
+    /// Returns whether contexts are counted: somebody wants to know.
+    fn counts_contexts(&self) -> bool {
+        self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books()
+    }
+
+    /// Charges the memory that the driver takes for a context, also beyond the limit: the driver has it already.
+    pub(super) fn charge_context(&self, charge: Arc<DeviceCharge>, context: CuContext, bytes: u64) {
+        if bytes > 0 {
+            self.charge.holdings().add(Holding { charge, kind: Kind::Context, bytes, context }, context.0 as u64);
+        }
     }
 
     /// Notes a context written by the driver to `context`, unless `code` is an error.
@@ -351,6 +408,16 @@ impl Process {
             }
             !has_ended
         });
+    }
+}
+
+/// Tells once that nothing knows what contexts take.
+fn tell_of_uncounted_contexts() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        tell(format_args!(
+            "what a context takes is not counted: no libnvidia-ml.so.1 tells, and no other context of the device was current"
+        ));
     }
 }
 

@@ -1,7 +1,7 @@
 //! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch` and `cuMemGetInfo`: memory complete for the
 //! host.
 
-use crate::charge::{DriverFigures, taken_by};
+use crate::charge::{DeviceCharge, DriverFigures, taken_by};
 use crate::ledger::Kind;
 use crate::serve::frees::Waited;
 use crate::serve::process::{Process, is_foreign};
@@ -41,7 +41,7 @@ impl Process {
                 // SAFETY: the arguments are the caller's.
                 let call = || unsafe { self.real.mem_alloc(address, bytes) };
                 // SAFETY: the driver has written the address after success.
-                unsafe { self.pass_request(Kind::Plain, address, bytes as u64, None, call) }
+                unsafe { self.pass_request(Kind::Plain, address, bytes as u64, None, None, call) }
             }
         }
     }
@@ -86,6 +86,7 @@ impl Process {
                 Err(error) => last = error,
             }
             let Some(turn) = turn.as_mut().filter(|_| matches!(last, Error::OutOfMemory(_))) else {
+                served.device().charge().tell_refusal();
                 return Err(code_of(last));
             };
             let Some(entered) = self.wait_in_turn(turn, inside, served.device().charge(), taken_by(bytes))? else {
@@ -112,7 +113,7 @@ impl Process {
                 // this one looked.
                 waited = self.frees.wait(self.real);
                 served.device().advance(self.frees.reached());
-            } else if emptied || !self.empty_others(served) {
+            } else if emptied || !(self.empty_others(served) | self.finds_room(served.ordinal(), taken_by(bytes))) {
                 break;
             } else {
                 emptied = true;
@@ -224,7 +225,7 @@ impl Process {
             let call = || unsafe { self.real.mem_alloc_pitch(address, pitch, width, height, element) };
             let bytes = (width as u64).saturating_mul(height as u64);
             // SAFETY: the driver has written the address after success.
-            return unsafe { self.pass_request(Kind::Plain, address, bytes, None, call) };
+            return unsafe { self.pass_request(Kind::Plain, address, bytes, None, None, call) };
         };
         // SAFETY: the caller vouches for `address`.
         let code = unsafe { self.mem_alloc(address, bytes) };
@@ -279,11 +280,16 @@ impl Process {
             if let Some(ledger) = charge.ledger() {
                 ledger.driver(figures.used, figures.total);
             }
+            charge.bound(figures.used);
+            self.measure_pools();
             if let Some(budget) = charge.budget() {
                 most = most.min(budget.limit);
                 could = could.min(budget.available);
             }
-            could = could.saturating_add(unused).min(most);
+            // Parked memory wakes before a request is served.
+            let of_device = |(of, _): &&(Arc<DeviceCharge>, u64)| Arc::ptr_eq(of, &charge);
+            let parked: u64 = self.parked_needs().iter().filter(of_device).map(|(_, bytes)| bytes).sum();
+            could = could.saturating_add(unused).saturating_sub(parked).min(most);
         }
         // Programs leave out what they do not want.
         if !free.is_null() {

@@ -28,6 +28,7 @@
 //! frees              when freed memory may be given out again
 //! notes              numbers, flags and handles of blocks
 //! pools              which default pools of the driver are served
+//! pool_memory · pool_attributes  what other pools keep · what a program is told about a served one
 //! observed           the memory of an observing process, recorded
 //! published          handles of blocks, published for other processes
 //! ```
@@ -55,6 +56,8 @@ mod ordered;
 mod parking;
 mod passed;
 mod peers;
+mod pool_attributes;
+mod pool_memory;
 mod pools;
 mod process;
 mod program_maps;

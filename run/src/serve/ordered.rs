@@ -75,7 +75,7 @@ impl Process {
             return unsafe { self.take_uncounted(Kind::Graph, address, CuContext::NULL, call) };
         }
         // SAFETY: the driver has written the address after success.
-        unsafe { self.pass_request(Kind::Pool, address, bytes as u64, Some(stream), call) }
+        unsafe { self.pass_request(Kind::Pool, address, bytes as u64, Some(stream), pool, call) }
     }
 
     /// Serves a request on a stream. `None` passes the request on.

@@ -95,7 +95,7 @@ impl Process {
         if turn.wait(|| self.needs_for(charge, bytes)) {
             return self.enter().map(Some);
         }
-        charge.tell_refusal(bytes);
+        charge.tell_wait_in_vain(bytes);
         Ok(None)
     }
 
@@ -230,7 +230,7 @@ impl Process {
     }
 
     /// Returns the parked bytes by device.
-    fn parked_needs(&self) -> Vec<(Arc<DeviceCharge>, u64)> {
+    pub(super) fn parked_needs(&self) -> Vec<(Arc<DeviceCharge>, u64)> {
         let mut needs = Vec::new();
         for served in self.contexts.all() {
             let bytes = report(&served).map_or(0, |report| report.parked);

@@ -50,6 +50,13 @@ impl Pools {
         of(&mut self.lock().devices, real, device).default
     }
 
+    /// Returns the device whose default pool a pool is, if it is served. Asks no driver: without a request nothing is served yet.
+    pub(super) fn served_device(&self, pool: CuMemoryPool) -> Option<CuDevice> {
+        let known = self.lock();
+        let of = known.devices.iter().find(|of| of.default == pool && known.serves(**of))?;
+        Some(of.device)
+    }
+
     /// Notes the program's choice of the current pool of a device.
     pub(super) fn chosen(&self, real: &Real, device: CuDevice, chosen: CuMemoryPool) {
         let mut known = self.lock();

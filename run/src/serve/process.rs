@@ -1,6 +1,7 @@
 //! The state of a process, and which way a call goes.
 
 use crate::charge::Charge;
+use crate::ledger::Kind;
 use crate::options::Options;
 use crate::real::{self, Real};
 use crate::record::Record;
@@ -10,6 +11,7 @@ use crate::serve::frees::{Frees, in_context};
 use crate::serve::notes::Notes;
 use crate::serve::observed::Observed;
 use crate::serve::peers::Peers;
+use crate::serve::pool_memory::PoolMemory;
 use crate::serve::pools::Pools;
 use crate::serve::program_memory::ProgramMemory;
 use crate::serve::published::Handles;
@@ -45,6 +47,8 @@ pub struct Process {
     pub(super) notes: Notes,
     observed: Observed,
     pub(super) pools: Pools,
+    /// What pools keep that are not served.
+    pub(super) pool_memory: PoolMemory,
     pub(super) handles: Handles,
     /// Capturing streams, with their contexts.
     pub(super) capturing: Mutex<Vec<(CuStream, CuContext)>>,
@@ -80,6 +84,10 @@ pub struct Counts {
     pub held_bytes: u64,
     /// Bytes of served memory in the program's use.
     pub used_bytes: u64,
+    /// Bytes that the limits count, of all devices.
+    pub charged_bytes: u64,
+    /// Bytes of devices in the books.
+    pub booked_bytes: u64,
 }
 
 /// Where an address lies.
@@ -121,6 +129,7 @@ impl Process {
             notes: Notes::default(),
             observed: Observed::default(),
             pools: Pools::default(),
+            pool_memory: PoolMemory::default(),
             handles: Handles::default(),
             capturing: Mutex::default(),
             peers: Peers::default(),
@@ -143,7 +152,11 @@ impl Process {
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (passed, missed) = (read(&self.counters.passed), read(&self.counters.missed));
-        self.contexts.all().iter().fold(Counts { passed, missed, ..Counts::default() }, |mut counts, served| {
+        let charges = self.charge.all();
+        let charged_bytes = charges.iter().map(|charge| charge.held()).sum();
+        let booked_bytes = charges.iter().filter_map(|charge| charge.ledger()).map(|ledger| ledger.view().booked).sum();
+        let counts = Counts { passed, missed, charged_bytes, booked_bytes, ..Counts::default() };
+        self.contexts.all().iter().fold(counts, |mut counts, served| {
             if let Ok(stats) = served.allocator().stats(served::DEVICE) {
                 counts.held_bytes += stats.reserved_bytes().current.cast_unsigned();
                 counts.used_bytes += stats.allocated_bytes().current.cast_unsigned();
@@ -231,9 +244,13 @@ impl Process {
         self.contexts.add(Arc::clone(&opened));
         drop(opening);
         self.start_keeper();
-        // The management library is asked once for each context, where somebody wants the figure.
-        if self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books() {
-            opened.device().book_context();
+        let charge = opened.device().charge();
+        // A context that no call has shown.
+        if charge.counts_all()
+            && !self.charge.holdings().has(Kind::Context, context.0 as u64)
+            && let Some(bytes) = charge.uncounted_of_this_process()
+        {
+            self.charge_context(Arc::clone(charge), context, bytes);
         }
         self.open_peers(&opened);
         Some(opened)

@@ -77,7 +77,7 @@ impl Process {
                 // SAFETY: both variables outlive the call, which reads `properties` and writes one handle to `handle`.
                 unsafe { self.real.mem_create(&raw mut handle, recipe.bytes as usize, &raw const properties, 0) }
             };
-            let code = self.take_held(recipe.device(), Kind::Pages, recipe.bytes, CuContext::NULL, call, || token);
+            let code = self.try_to_hold(recipe.device(), Kind::Pages, recipe.bytes, CuContext::NULL, call, || token);
             if code.is_success() {
                 self.program.add(token, recipe, handle);
                 return Ok(CuMemHandle(token));
@@ -88,8 +88,11 @@ impl Process {
             if turn.is_none() {
                 turn = self.begin_turn();
             }
-            let Some(turn) = &mut turn else { return Err(code) };
             let charge = self.charge.of_device(self.real, recipe.device());
+            let Some(turn) = &mut turn else {
+                charge.tell_refusal();
+                return Err(code);
+            };
             inside = self.wait_in_turn(turn, inside, &charge, recipe.bytes)?.ok_or(code)?;
         }
     }

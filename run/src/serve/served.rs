@@ -11,7 +11,7 @@ use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentity, Streams};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Settings in force unless the program's own settings say otherwise, beside the slack. Each block of more than 1 MiB
 /// begins a segment of the block's size, also when the segment serves again: a request may leave up to a quarter of its size, and
@@ -34,6 +34,8 @@ pub(super) struct Served {
     ordered: AtomicBool,
     /// A stream of the library's own, or 0 before the first block to clear.
     clearing: AtomicUsize,
+    /// The greatest reserved and used bytes before the allocator's figures began anew for the other one.
+    highest_before: Mutex<[u64; 2]>,
 }
 
 impl Served {
@@ -78,6 +80,7 @@ impl Served {
             allocator,
             ordered: AtomicBool::new(false),
             clearing: AtomicUsize::new(0),
+            highest_before: Mutex::default(),
         });
         let owner: Arc<dyn AllocatorOwner> = Arc::<Self>::clone(&served);
         served.device().set_owner(Arc::downgrade(&owner));
@@ -126,6 +129,27 @@ impl Served {
             let unused = stats.reserved_bytes().current - stats.allocated_bytes().current;
             u64::try_from(unused).unwrap_or(0)
         })
+    }
+
+    /// Returns the greatest reserved and used bytes, from the `peaks` of the allocator.
+    pub(super) fn highest(&self, peaks: [u64; 2]) -> [u64; 2] {
+        let before = *self.highest_before.lock().unwrap_or_else(PoisonError::into_inner);
+        [before[0].max(peaks[0]), before[1].max(peaks[1])]
+    }
+
+    /// Begins the greatest reserved bytes, or the greatest used bytes, from the bytes of now. The allocator begins both anew at once,
+    /// and the other one is kept beside.
+    ///
+    /// # Errors
+    /// The allocator's. Nothing has changed then.
+    pub(super) fn begin_highest_anew(&self, is_used: bool) -> Result<(), Error> {
+        let stats = self.allocator.stats(DEVICE)?;
+        let peaks = [stats.reserved_bytes(), stats.allocated_bytes()].map(|bytes| bytes.peak.cast_unsigned());
+        let mut before = self.highest_before.lock().unwrap_or_else(PoisonError::into_inner);
+        self.allocator.reset_peak_stats(DEVICE)?;
+        *before = [before[0].max(peaks[0]), before[1].max(peaks[1])];
+        before[usize::from(is_used)] = 0;
+        Ok(())
     }
 
     /// Waits for all work of the context as the driver's `cuMemFree` does, by a free of a byte.

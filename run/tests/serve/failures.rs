@@ -196,7 +196,7 @@ fn an_array_beyond_the_limit_is_destroyed_and_refused() {
             array.set(made);
             CuResult(code)
         };
-        let code = setup.process.measured(Kind::Array, call, || setup.cuArrayDestroy(array.get()) == 0);
+        let code = setup.process.measured(Kind::Array, false, call, || setup.cuArrayDestroy(array.get()) == 0);
         (code.0, array.get())
     };
     let before = free();
@@ -206,6 +206,6 @@ fn an_array_beyond_the_limit_is_destroyed_and_refused() {
     assert_eq!((code, before - free()), (0, 2 * PAGE));
     assert_eq!(create(4).0, 2);
     let destroy = || CuResult(setup.cuArrayDestroy(array));
-    assert_eq!(setup.process.measured(Kind::Array, destroy, || false).0, 0);
+    assert_eq!(setup.process.measured(Kind::Array, true, destroy, || false).0, 0);
     assert_eq!((create(4).0, create(1).0), (0, 0));
 }

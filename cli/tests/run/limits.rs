@@ -1,0 +1,100 @@
+//! What a limited program is told: the free memory, and the lines about refusals.
+
+use super::groups::Place;
+use crate::common::{folder, write};
+use std::process::Command;
+
+/// The lines about refusals.
+fn refusals(errors: &str) -> Vec<&str> {
+    errors.lines().filter(|line| line.contains("more do not fit")).collect()
+}
+
+#[test]
+fn a_line_about_a_refusal_comes_with_a_refused_request_and_no_other() {
+    let place = Place::new(folder("lines"));
+    let mut one = place.start(&["--limit", "100MiB"]);
+    // The cache goes back for the second request, which is served at the second try.
+    assert_eq!([one.ask("a 60"), one.ask("f"), one.ask("a 90")], ["0", "0", "0"]);
+    // Of refusals without a success between them one is told.
+    assert_eq!([one.ask("a 50"), one.ask("a 40"), one.ask("a 4"), one.ask("a 30")], ["2", "2", "0", "2"]);
+    let errors = one.end();
+    let lines = refusals(&errors);
+    assert!(lines.len() == 2 && lines[0].contains("50 MiB") && lines[1].contains("30 MiB"), "{errors}");
+}
+
+#[test]
+fn a_context_counts_from_its_creation_by_the_management_librarys_figure_of_the_device() {
+    let place = Place::new(folder("context"));
+    // As in a container: no process of the list is this one, or one with its number is another. The figure grows by 200 MiB.
+    let source = write(
+        &place.folder,
+        "management.c",
+        "#include <unistd.h>\n\
+         struct process { unsigned id; unsigned long long used; unsigned a, b; };\n\
+         struct memory { unsigned long long total, available, used; };\n\
+         int nvmlInit_v2(void) { return 0; }\n\
+         int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { *device = (void *)id; return 0; }\n\
+         int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *list) {\n\
+           (void)device; (void)list; *count = 0; return 0; }\n\
+         int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {\n\
+           static unsigned long long used = 300; (void)device;\n\
+           memory->used = used << 20; used = 500; return 0; }\n",
+    );
+    let library = place.folder.join("management");
+    std::fs::create_dir(&library).expect("a new folder");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(library.join("libnvidia-ml.so.1"))
+        .arg(source)
+        .status()
+        .expect("a C compiler");
+    assert!(built.success());
+    let mut one = place.start_with(
+        &["--limit", "500MiB"],
+        &[("LD_LIBRARY_PATH", library.as_os_str()), ("CACHALOT_EMU_CONTEXT_BYTES", "209715200".as_ref())],
+    );
+    assert_eq!([one.ask("m"), one.ask("a 310"), one.ask("a 290")], ["300 500", "2", "0"]);
+    one.end();
+}
+
+#[test]
+fn one_line_tells_that_contexts_are_not_counted_where_nothing_tells_their_size() {
+    let place = Place::new(folder("uncounted"));
+    let mut one = place.start(&["--limit", "500MiB"]);
+    assert_eq!(one.ask("m"), "500 500");
+    let errors = one.end();
+    assert_eq!(
+        errors.lines().filter(|line| line.contains("what a context takes is not counted")).count(),
+        1,
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_parked_program_is_told_what_it_can_get_beside_its_parked_memory() {
+    let place = Place::new(folder("asleep"));
+    let mut one = place.start(&["--limit", "100MiB", "--park-idle", "100ms"]);
+    assert_eq!([one.ask("a 80"), one.ask("m")], ["0", "20 100"]);
+    place.wait_until_parked();
+    assert_eq!([one.ask("m"), one.ask("a 90")], ["20 100", "2"]);
+    one.end();
+}
+
+#[test]
+fn nothing_is_free_while_a_group_cannot_be_joined_and_the_next_request_joins() {
+    let place = Place::new(folder("closed"));
+    let mut first = place.start(&["--group", "team", "--limit", "100MiB"]);
+    let mut second = place.start(&["--group", "team", "--limit", "50MiB"]);
+    assert_eq!([first.ask("a 10"), second.ask("m"), second.ask("a 10")], ["0", "0 50", "2"]);
+    // The group ends with its last member, and the name is free for another limit.
+    first.end();
+    let joined = (0..100).any(|_| second.ask("a 10") == "0" || pause());
+    assert!(joined, "the group is gone");
+    second.end();
+}
+
+/// Lets some time go by, in which a try to join is not repeated.
+fn pause() -> bool {
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    false
+}
