@@ -23,7 +23,7 @@ fn a_line_about_a_refusal_comes_with_a_refused_request_and_no_other() {
 }
 
 #[test]
-fn a_context_counts_from_its_creation_by_the_management_librarys_figure_of_the_device() {
+fn a_context_counts_from_its_creation_by_the_management_library() {
     let place = Place::new(folder("context"));
     // As in a container: no process of the list is this one, or one with its number is another. The figure grows by 200 MiB.
     let source = write(

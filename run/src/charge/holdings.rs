@@ -78,9 +78,9 @@ impl Holdings {
             return;
         }
         if bytes > before {
-            charge.force(bytes - before)
+            charge.force(bytes - before);
         } else {
-            charge.give_back(before - bytes)
+            charge.give_back(before - bytes);
         }
         if bytes == 0 { charge.unbook(kind, name) } else { charge.book(kind, bytes, name) }
     }

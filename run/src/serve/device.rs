@@ -10,7 +10,6 @@ use crate::ledger::Kind;
 use crate::real::Real;
 use crate::record::Record;
 use crate::serve::frees::Frees;
-use crate::serve::passed::result_of;
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::{
     CaptureMark, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, PhysicalHandle, PoolId, Segments, StreamId,
@@ -75,7 +74,7 @@ impl ServedDevice {
         record: Option<Arc<Record>>,
     ) -> Self {
         let (frontier, owner, outliving) = (AtomicU64::new(0), OnceLock::new(), Mutex::default());
-        Self { cuda, real, charge, holdings, frees, record, frontier, owner, outliving }
+        Self { cuda, real, charge, frees, record, holdings, frontier, owner, outliving }
     }
 
     /// Returns the device of the driver.
@@ -167,8 +166,11 @@ impl ServedDevice {
             let _ = unsafe { self.real.mem_unmap(at, bytes as usize) };
         }
         for handle in handles {
-            // SAFETY: takes no host pointers; the handle is the allocator's own, and nothing is mapped any longer.
-            let release = || result_of(unsafe { self.real.mem_release(CuMemHandle(handle)) });
+            let release = || {
+                // SAFETY: takes no host pointers; the handle is the allocator's own, and nothing is mapped any longer.
+                let code = unsafe { self.real.mem_release(CuMemHandle(handle)) };
+                if code.is_success() { Ok(()) } else { Err(code) }
+            };
             let _ = self.holdings.give(&[Kind::Pages], handle, release);
         }
         for (base, bytes) in reserved {

@@ -28,7 +28,8 @@
 //! frees              when freed memory may be given out again
 //! notes              numbers, flags and handles of blocks
 //! pools              which default pools of the driver are served
-//! pool_memory · pool_attributes  what other pools keep · what a program is told about a served one
+//! pool_memory · pool_calls  what other pools keep · calls about pools
+//! pool_attributes    what a program is told about a served pool
 //! observed           the memory of an observing process, recorded
 //! published          handles of blocks, published for other processes
 //! ```
@@ -57,6 +58,7 @@ mod parking;
 mod passed;
 mod peers;
 mod pool_attributes;
+mod pool_calls;
 mod pool_memory;
 mod pools;
 mod process;

@@ -346,23 +346,19 @@ impl Process {
     /// `handle` is null or writable.
     pub unsafe fn mem_retain_allocation_handle(&self, handle: *mut CuMemHandle, address: *mut c_void) -> CuResult {
         self.awake(|| {
-            match self.program.retain(address as CuDevicePtr).filter(|_| !handle.is_null()) {
-                Some(token) => {
-                    // SAFETY: `handle` is not null, and the caller vouches for it.
-                    unsafe { handle.write(CuMemHandle(token)) };
-                    CuResult::SUCCESS
-                }
-                None => {
-                    let name = self.followed.name_at(address as CuDevicePtr);
-                    // SAFETY: the arguments are the caller's.
-                    let code = unsafe { self.real.mem_retain_allocation_handle(handle, address) };
-                    if let Some(name) = name.filter(|_| code.is_success()) {
-                        // SAFETY: the driver has written the handle.
-                        self.followed.add_handle(unsafe { handle.read() }, name);
-                    }
-                    code
-                }
+            if let Some(token) = self.program.retain(address as CuDevicePtr).filter(|_| !handle.is_null()) {
+                // SAFETY: `handle` is not null, and the caller vouches for it.
+                unsafe { handle.write(CuMemHandle(token)) };
+                return CuResult::SUCCESS;
             }
+            let name = self.followed.name_at(address as CuDevicePtr);
+            // SAFETY: the arguments are the caller's.
+            let code = unsafe { self.real.mem_retain_allocation_handle(handle, address) };
+            if let Some(name) = name.filter(|_| code.is_success()) {
+                // SAFETY: the driver has written the handle.
+                self.followed.add_handle(unsafe { handle.read() }, name);
+            }
+            code
         })
     }
 

@@ -27,14 +27,15 @@ fn begin(setup: &Setup, end: &str) -> CuContext {
 
 /// Ends a context.
 fn finish(setup: &Setup, end: &str, context: CuContext) {
-    // SAFETY: no other thread uses the context.
-    let code = unsafe {
-        match end {
-            "destroy" => setup.process.ctx_destroy(context),
-            "detach" => setup.process.ctx_detach(context),
-            "reset" => setup.process.device_primary_ctx_reset(CuDevice(0)),
-            _ => setup.process.device_primary_ctx_release(CuDevice(0)),
-        }
+    let code = match end {
+        // SAFETY: no other thread uses the context.
+        "destroy" => unsafe { setup.process.ctx_destroy(context) },
+        // SAFETY: as above.
+        "detach" => unsafe { setup.process.ctx_detach(context) },
+        // SAFETY: as above.
+        "reset" => unsafe { setup.process.device_primary_ctx_reset(CuDevice(0)) },
+        // SAFETY: as above.
+        _ => unsafe { setup.process.device_primary_ctx_release(CuDevice(0)) },
     };
     assert_eq!(code.0, 0, "{end}");
     if end == "reset" {
