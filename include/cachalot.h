@@ -790,7 +790,7 @@ typedef struct cachalot_buffer {
 /** What is known about a plan of cachalot_plan. */
 typedef struct cachalot_plan_result {
   size_t struct_size;         /**< sizeof(cachalot_plan_result). */
-  uint64_t peak_bytes;        /**< The bytes that the buffers need together. */
+  uint64_t peak_bytes;        /**< The bytes that the buffers need together: the largest `offset + bytes`, not rounded up. */
   uint64_t lower_bound_bytes; /**< No plan needs fewer bytes. */
   int32_t optimal;            /**< 1: it is proven that no plan needs fewer bytes; otherwise 0. */
   uint32_t reserved;          /**< 0. */
@@ -1237,7 +1237,8 @@ CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocato
 
 /** Plans the memory of a program whose buffers are known in advance: writes an offset for each of the `count` buffers to
  * `offsets`, such that buffers that are live at the same step share no byte, and what is known about the plan to `out`.
- * A program needs one block of `peak_bytes`, and no further request. The algorithms run on `threads` threads (0, or
+ * A program needs one block of `peak_bytes`, and no further request. An alignment rounds offsets, and never `peak_bytes`: a
+ * program that puts another region above rounds it up once. The algorithms run on `threads` threads (0, or
  * more than there are cores: one for each core), which end before the call returns, until a plan is proven optimal or `deadline_us` microseconds have
  * passed. A plan is found in any case: with a deadline of 0, by one fast algorithm. Which of several plans is found
  * depends on the timing of the threads. Needs no allocator, and no GPU.

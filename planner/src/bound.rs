@@ -1,16 +1,19 @@
-//! A lower bound on the peak of every plan: the largest number of bytes live at one step.
+//! A lower bound on the peak of every plan, from the bytes live at one step.
 
 use super::problem::align_up;
 use super::{Chains, Problem};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// Returns a lower bound, in bytes, on the peak of every plan of the problem.
 ///
-/// With a single alignment, the bound is MegEngine's `tot_alloc_lower_bound`: the largest sum of
-/// aligned sizes at one step. While a writer and its target are both live, only the target counts.
+/// If every size is a multiple of the only alignment, the bound is MegEngine's
+/// `tot_alloc_lower_bound`: the largest sum of sizes at one step. While a writer and its target are
+/// both live, only the target counts. Otherwise every buffer but the highest fills whole multiples
+/// of the alignment, and the highest ends where its own bytes end.
 ///
-/// With several alignments, buffers of a finer alignment may fill the gaps behind coarser buffers.
-/// Each alignment therefore gives a bound of its own, over the buffers with at least the alignment.
+/// With several alignments, buffers of a finer alignment may fill the gaps above coarser buffers.
+/// Each alignment therefore gives a bound for itself, over the buffers with at least the alignment.
 /// The result is the largest bound.
 pub fn lower_bound(problem: &Problem) -> u64 {
     let chains = Chains::of(problem);
@@ -23,7 +26,7 @@ pub fn lower_bound(problem: &Problem) -> u64 {
     let changes = changes(&chains);
     let load = alignments.into_iter().map(|alignment| largest_load(&chains, &changes, alignment)).max().unwrap_or(0);
     // A chain with a fixed offset reaches up to its own end in every plan.
-    let fixed = chains.all().iter().filter_map(|chain| Some(align_up(chain.fixed? + chain.size, chain.alignment)));
+    let fixed = chains.all().iter().filter_map(|chain| Some(chain.fixed? + chain.size));
     fixed.fold(load, u64::max)
 }
 
@@ -44,23 +47,40 @@ fn changes(chains: &Chains) -> Vec<Change> {
     changes
 }
 
-/// Returns the largest number of bytes live at one step, over the chains with at least `alignment`.
+/// Returns a lower bound from the bytes live at one step, over the chains with at least `alignment`.
 /// Counts a buffer by the multiples of `alignment` inside the buffer.
 ///
-/// The count is a lower bound: no two live buffers contain the same multiple, and the highest
-/// multiple is below the peak.
+/// No two live buffers contain the same multiple. So if they contain `n` together, the highest is at
+/// `(n - 1) * alignment` or above, and the buffer around it reaches at least as far above it as the
+/// live buffer that reaches least far above its last multiple: `least` bytes.
 fn largest_load(chains: &Chains, changes: &[Change], alignment: u64) -> u64 {
-    let (mut load, mut largest) = (0, 0);
+    let (mut load, mut largest) = (0_u64, 0);
+    // How many live buffers reach how many bytes above their last multiple.
+    let mut tails: BTreeMap<u64, u32> = BTreeMap::new();
     for &(_, begins, chain, member) in changes {
         if chains.all()[chain as usize].alignment < alignment {
             continue;
         }
         let member = &chains.members()[member as usize];
-        let bytes = align_up(member.offset + member.size, alignment) - align_up(member.offset, alignment);
+        let end = member.offset + member.size;
+        let bytes = align_up(end, alignment) - align_up(member.offset, alignment);
+        if bytes == 0 {
+            continue;
+        }
+        let count = tails.entry((end - 1) % alignment + 1).or_default();
         if begins {
+            *count += 1;
             load += bytes;
-            largest = u64::max(largest, load);
+            // Until the smallest entry is in use: those without a live buffer go.
+            while let Some(least) = tails.first_entry() {
+                if *least.get() > 0 {
+                    largest = u64::max(largest, load - alignment + *least.key());
+                    break;
+                }
+                least.remove();
+            }
         } else {
+            *count -= 1;
             load -= bytes;
         }
     }

@@ -3,7 +3,6 @@
 
 use super::colocations::Colocations;
 use super::overwrites::{NONE, Overwrites};
-use super::problem::align_up;
 use super::{Plan, Problem};
 use alloc::borrow::Cow;
 use alloc::vec;
@@ -188,7 +187,7 @@ impl Chains {
 
     /// Returns the bytes that the chains need at the given offsets.
     pub fn peak(&self, offsets: &[u64]) -> u64 {
-        let end = |(chain, &offset): (&Chain, &u64)| align_up(offset + chain.size, chain.alignment);
+        let end = |(chain, &offset): (&Chain, &u64)| offset + chain.size;
         self.chains.iter().zip(offsets).map(end).max().unwrap_or(0)
     }
 

@@ -9,7 +9,6 @@
 use super::first_fit::fill;
 use super::greedy::Greedy;
 use super::placer::Placer;
-use super::problem::align_up;
 use super::{Algorithm, Chain, Chains, Plan, Problem, Watch, lower_bound};
 use alloc::vec::Vec;
 
@@ -103,7 +102,7 @@ impl<'a> Climb<'a> {
     /// Draws two positions of the order to swap, or `None` if a buffer has too few neighbours.
     fn choose(&mut self) -> Option<(u32, u32)> {
         let (all, offsets, peak) = (self.chains.all(), self.placer.offsets(), self.placer.peak());
-        let ends = all.iter().zip(offsets).map(|(own, offset)| align_up(offset + own.size, own.alignment));
+        let ends = all.iter().zip(offsets).map(|(own, offset)| offset + own.size);
         let highest = (0..).zip(ends).filter(|&(_, end)| end == peak).map(|(chain, _)| chain);
         let highest: u32 = self.random.one_of(highest)?;
         let before = self.position[highest as usize];

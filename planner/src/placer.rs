@@ -116,7 +116,7 @@ impl<'a> Placer<'a> {
     fn put(&mut self, chain: u32, offset: u64) {
         let whole = self.chain(chain);
         self.offsets[chain as usize] = offset;
-        self.peak = self.peak.max(align_up(offset + whole.size, whole.alignment));
+        self.peak = self.peak.max(offset + whole.size);
         for piece in &self.pieces[self.first[chain as usize] as usize..self.first[chain as usize + 1] as usize] {
             let low = offset + piece.offset;
             self.space.occupy(&piece.sections, low, low + piece.size);

@@ -83,8 +83,9 @@ pub struct Problem {
 pub struct Plan {
     /// Offset of each buffer in bytes, by the number of the buffer.
     pub offsets: Vec<u64>,
-    /// Bytes needed by all buffers together: the largest end of a buffer, rounded up to the
-    /// alignment of the buffer. Writers of accepted overwrites do not count.
+    /// Bytes needed by all buffers together: the largest end of a buffer, its offset plus its size.
+    /// An alignment rounds offsets, never ends: whoever wants a region of whole pages rounds the
+    /// peak up once.
     pub peak: u64,
 }
 

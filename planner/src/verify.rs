@@ -2,7 +2,6 @@
 
 use super::colocations::Colocations;
 use super::overwrites::{NONE, Overwrites};
-use super::problem::align_up;
 use super::sweep::{Rectangle, clash};
 use super::{Plan, Problem};
 use alloc::vec::Vec;
@@ -126,7 +125,7 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         let start = check_place(problem, &overwrites, &colocations, plan, number as u32)?;
         rectangles.push(Rectangle { start, end: buffer.end, low, high, buffer: number as u32 });
         if overwrites.target[number] == NONE {
-            peak = peak.max(align_up(high, colocations.alignment[number]));
+            peak = peak.max(high);
         }
     }
     if let Some(clash) = clash(&rectangles) {

@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     offsets: list[int]
     """The offsets in bytes, in the order of the buffers."""
     peak_bytes: int
-    """The bytes that the plan needs."""
+    """The bytes that the plan needs: the largest end of a buffer, not rounded up."""
     lower_bound_bytes: int
     """No plan needs fewer bytes."""
     optimal: bool

@@ -69,8 +69,8 @@ fn a_fixed_offset_that_is_in_the_way() {
 fn even_alignment() {
     let mut two = problem(&[(0, 2, 1), (0, 2, 1)]);
     two.buffers.iter_mut().for_each(|buffer| buffer.alignment = 2);
-    assert!(fits_into(&two, 4));
-    assert!(!fits_into(&two, 3), "the peak is a multiple of the upper one's alignment");
+    assert!(fits_into(&two, 3), "the upper one ends at 3");
+    assert!(!fits_into(&two, 2), "the lower one has its byte and another");
 }
 
 #[test]

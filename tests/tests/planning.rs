@@ -1,5 +1,6 @@
 //! Tests of the planner.
 
+mod plan_ends;
 mod plan_exact;
 mod plan_exact_properties;
 mod plan_faults;

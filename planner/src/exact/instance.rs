@@ -28,7 +28,7 @@ pub(super) struct Item {
     pub(super) alignment: u64,
     /// Fixed offset in units, if the problem fixes the chain.
     pub(super) fixed: Option<u64>,
-    /// Bytes from the offset of the item to the peak that the item causes.
+    /// Bytes from the offset of the item to its end: at most `size` units, whose rest stays unused.
     pub(super) bytes: u64,
     /// The next twin in a circle: an item with equal values in all fields above. The item itself if
     /// there is no twin.
@@ -175,7 +175,7 @@ pub(super) fn spread(chains: &[Chain], unit: u64) -> (Vec<Item>, usize) {
         // Already a power of two for a problem that passes `Problem::check`.
         alignment: (chain.alignment / unit).max(1).checked_next_power_of_two().unwrap_or(1),
         fixed: chain.fixed.map(|offset| offset / unit),
-        bytes: align_up(chain.size, chain.alignment),
+        bytes: chain.size,
         twin: 0,
         class: 0,
         steps: chain.end.min(forever).saturating_sub(chain.start),

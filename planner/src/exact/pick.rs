@@ -105,10 +105,16 @@ impl State {
     }
 
     /// Returns whether `item` may be placed lowest in its part without losing every plan. True if
-    /// `item` spans all sections of the part and every unplaced item has an equal lowest offset.
+    /// `item` spans all sections of the part, every unplaced item has an equal lowest offset, and
+    /// none leaves less of its last unit unused: in any plan, the items below `item` can then
+    /// change places with it, and end no higher than `item` did.
     pub(super) fn is_ground(&self, instance: &Instance, part: Span, item: usize) -> bool {
         let range = instance.begin[part.first as usize] as usize..instance.begin[part.last as usize + 1] as usize;
-        let level = |other: usize| !self.unplaced.holds(other) || self.slots[other].low == self.slots[item].low;
+        let unused = |item: usize| instance.items[item].size * instance.unit - instance.items[item].bytes;
+        let level = |other: usize| {
+            let is_level = self.slots[other].low == self.slots[item].low && unused(other) >= unused(item);
+            !self.unplaced.holds(other) || is_level
+        };
         instance.plain && instance.items[item].span == part && range.into_iter().all(level)
     }
 }

@@ -40,7 +40,7 @@ record      of an allocator, as for replay: each allocation of one section is a
             a line below the table has their bytes. Streams do not matter: a
             program that uses the plan has to order the streams
 
-peak          bytes of the plan
+peak          bytes of the plan: the largest end of a buffer, not rounded up
 lower bound   bytes that every plan needs
 gap           peak / lower bound - 1; `optimal` if no plan can be better
 

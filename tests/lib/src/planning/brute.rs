@@ -43,9 +43,8 @@ fn groups(problem: &Problem) -> Vec<Group> {
 }
 
 fn place(placed: &mut Vec<(u64, Group)>, left: &mut Vec<Group>, lowest: &mut u64) {
-    let top = |offset: u64, buffer: &Buffer| (offset + buffer.size).next_multiple_of(buffer.alignment);
-    let peak =
-        placed.iter().flat_map(|(offset, group)| group.iter().map(|buffer| top(*offset, buffer))).max().unwrap_or(0);
+    let ends = placed.iter().flat_map(|(offset, group)| group.iter().map(move |buffer| offset + buffer.size));
+    let peak = ends.max().unwrap_or(0);
     if peak >= *lowest {
         return;
     }
