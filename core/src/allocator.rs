@@ -61,7 +61,7 @@ use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::{Arena, Built, OnDevice};
+use crate::arena::{Arena, Built, OnDevice, flags};
 use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::error::{Error, PointerFault};
@@ -395,7 +395,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Waits for the pending frees, then releases every segment without blocks in use, except for
-    /// the segments of private pools with users.
+    /// the segments of private pools with users. Those of pools with users are released, too, whose tags have
+    /// [limits](Self::limit_tag) and that have no memory of a captured graph. Under `policy:planned`, plans without a block in use
+    /// end.
+    ///
+    /// While a graph is captured, pending frees stay pending, and plans stay.
     ///
     /// Device: called, and waited for.
     ///
@@ -405,11 +409,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("empty_cache", device)?;
         let waited = device.wait_for_events();
-        waited.and(device.release_cached(None))
+        waited.and(device.empty())
+    }
+
+    /// Returns whether a graph is being captured on the device, or may be, as far as the allocator was told: a capture was begun and
+    /// has not ended.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn is_capturing(&self, device: DeviceIndex) -> Result<bool, Error> {
+        Ok(self.arena(device)?.flags.has(flags::CAPTURE))
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
-    /// most `keep` bytes of the device or no such segment is left. Does not wait for pending frees.
+    /// most `keep` bytes of the device or no such segment is left. Then, if more is held: free memory of pools with users whose tags
+    /// have limits, and plans without a block in use, as for [`empty_cache`](Self::empty_cache). Does not wait for pending frees.
     ///
     /// Device: called if a segment is released. For expandable segments, waits for their stream.
     ///
@@ -518,7 +532,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Announces that a stream is about to be destroyed, so its number may name another
     /// stream.
     ///
-    /// Releases the memory cached for the stream. Blocks held by the program stay valid, and are
+    /// Releases the memory cached for the stream. Captures begun on the stream end. Blocks held by the program stay valid, and are
     /// freed as usual. Work on the stream need not be done. Call this before the stream is
     /// destroyed.
     ///

@@ -60,6 +60,9 @@ pub enum Error {
     /// The device has a pool of this name already. Returned on creation; the caller chooses another
     /// name.
     PoolExists(PoolId),
+    /// A captured graph has memory of the pool, to which it writes at every replay, so free memory of the pool stays until the
+    /// pool has no users. Returned by calls that were to give it back.
+    GraphMemory(PoolId),
     /// No route of this kind leads into the pool. Returned by the calls that end a route or a
     /// capture: each needs a call that began it.
     NotRouted(PoolId),
@@ -223,6 +226,9 @@ impl fmt::Display for Error {
             Self::UnknownDevice(device) => write!(f, "the allocator has no device {}", device.0),
             Self::UnknownPool(pool) => write!(f, "there is no pool {pool}"),
             Self::PoolExists(pool) => write!(f, "there is a pool {pool} already"),
+            Self::GraphMemory(pool) => {
+                write!(f, "a captured graph has memory of pool {pool}, which stays until the pool has no users")
+            }
             Self::NotRouted(pool) => write!(f, "no allocations are being routed to pool {pool}"),
             Self::UnknownRange(range) => write!(f, "there is no elastic range {:#x}, or it was released", range.0),
             Self::OutOfAddresses { requested, reserved } => write!(

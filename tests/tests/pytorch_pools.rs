@@ -250,7 +250,7 @@ fn pools_within_pools() {
 }
 
 #[test]
-fn the_cache_of_a_pool_in_use_stays() {
+fn the_cache_of_a_pool_in_use_goes_with_a_call_that_names_the_pool() {
     let host = Host::new("", GIB);
     let pool = pool(&host, PLAIN);
     within(&host, pool, || {
@@ -258,9 +258,11 @@ fn the_cache_of_a_pool_in_use_stays() {
         host.empty_cache();
         assert_eq!(segments_of(&host, pool), 1);
         host.allocator.empty_pool(DEVICE, pool).unwrap();
-        assert_eq!(segments_of(&host, pool), 1);
+        assert_eq!(segments_of(&host, pool), 0);
+        host.free(host.malloc(MIB));
     });
     host.allocator.release_pool(DEVICE, pool).unwrap();
+    assert_eq!(segments_of(&host, pool), 1);
     host.allocator.empty_cache(DEVICE).unwrap();
     assert_eq!(segments_of(&host, pool), 0);
     assert_eq!(host.allocator.empty_pool(DEVICE, pool), Err(Error::UnknownPool(pool)));

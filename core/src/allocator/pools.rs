@@ -134,26 +134,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Removes a user from a private pool. The free segments of a pool without users are released
-    /// with the rest of the cache. The name of the pool is forgotten with the last segment, and at
+    /// with the rest of the cache, and a capture into the pool that was not ended, ends. The name of the pool is forgotten with the last segment, and at
     /// once if the pool has none.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::UnknownPool`], also for a pool without users.
     pub fn release_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        self.begin("release_pool", device)?.heaps.release_pool(pool)
+        self.begin("release_pool", device)?.release_pool(pool)
     }
 
     /// Waits for the pending frees of the device, then releases the segments of one private pool
-    /// with no block in use. A pool with users keeps all segments.
+    /// with no block in use. The pool may have users, unless a captured graph has its memory.
     ///
     /// Device: called, and waited for.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`], and the errors of [`empty_cache`](Self::empty_cache).
+    /// * [`Error::UnknownPool`], and the errors of [`empty_cache`](Self::empty_cache).
+    /// * [`Error::GraphMemory`]: the pool has users, and a graph was captured into it. Its memory stays.
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let device = self.begin("empty_pool", device)?;
-        let pool = device.heaps.private_pool(pool)?;
-        let waited = device.wait_for_events();
-        waited.and(device.release_cached(Some(pool)))
+        self.begin("empty_pool", device)?.empty_pool(pool)
+    }
+
+    /// Releases free memory of one private pool, with or without users, until the pool holds at most `keep` bytes of the device or
+    /// none of its memory is free. Does not wait for pending frees.
+    ///
+    /// Device: called. For expandable segments, waits for their stream.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownPool`], and the errors of [`trim`](Self::trim).
+    /// * [`Error::GraphMemory`], as for [`empty_pool`](Self::empty_pool), if the pool holds more than `keep`.
+    pub fn trim_pool(&self, device: DeviceIndex, pool: PoolId, keep: u64) -> Result<(), Error> {
+        self.begin("trim_pool", device)?.trim_pool(pool, keep)
     }
 }

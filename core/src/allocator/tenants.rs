@@ -20,8 +20,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///   it protects what the tag holds.
     /// * `clear`: pages are filled with zeroes, in the order of their stream, before another pool can have them.
     ///
-    /// Pools with limits give free memory back while they are in use, as no other private pools do, unless a request of a
-    /// graph capture was served from them. Their free blocks serve no requests of other pools (`use_on_oom`).
+    /// Pools with limits give free memory back while they are in use, as no other private pools do, unless a graph was captured
+    /// into them: for requests, for [`trim`](Self::trim), [`empty_cache`](Self::empty_cache) and
+    /// [`trim_tag`](Self::trim_tag), and, down to `low`, for `reclaim:auto`. Their free blocks serve no requests of other pools (`use_on_oom`).
     ///
     /// Threads: any. Device: not called.
     ///
@@ -30,6 +31,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::LimitsRefused`]: `weight` is 0, `low` is above `max`, or the device cannot fill memory, as `clear` needs.
     pub fn limit_tag(&self, device: DeviceIndex, tag: Tag, limits: Option<TagLimits>) -> Result<(), Error> {
         self.begin("limit_tag", device)?.limit_tag(tag, limits)
+    }
+
+    /// Releases free memory of the private pools with `tag`, with or without users, until they hold at most `keep` bytes of the device
+    /// together or none of their memory is free. Does not wait for pending frees. The limits of the tag play no part.
+    ///
+    /// Threads: any. Device: called. For expandable segments, waits for their stream.
+    ///
+    /// # Errors
+    /// * [`Error::UnknownTag`], and the errors of [`trim`](Self::trim).
+    /// * [`Error::GraphMemory`]: the pools hold more than `keep`, and a graph was captured into one that has users. Its memory
+    ///   stays.
+    pub fn trim_tag(&self, device: DeviceIndex, tag: Tag, keep: u64) -> Result<(), Error> {
+        self.begin("trim_tag", device)?.trim_tag(tag, keep)
     }
 
     /// Returns what the pools with `tag` hold on a device. The heaps are read in turn, so the sums may disagree slightly

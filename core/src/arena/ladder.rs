@@ -146,7 +146,10 @@ impl<P: Platform> Ladder<'_, P> {
         // Both were tried before the wait, which has made more memory free. The same request must not fail now and be served by
         // them at once afterwards. The rungs between are PyTorch's, in its order.
         Rung {
-            step: Step { text: "Use the free blocks of the private pools with that flag, after the wait.", waits: true },
+            step: Step {
+                text: "Use the free blocks of the private pools with that flag, after the wait.",
+                waits: true,
+            },
             needs_cache: true,
             climb: |on| on.search_oom_pools(),
         },

@@ -3,7 +3,7 @@
 //! The registry's lock covers each change of the routes together with the flags that sum the routes
 //! up. The host is asked about a route with no lock held.
 
-use crate::arena::heaps::registry::{Purpose, RouteDecision, RouteEntry};
+use crate::arena::heaps::registry::{Purpose, Registry, RouteDecision, RouteEntry};
 use crate::arena::request::Request;
 use crate::arena::{Arena, Platform, flags};
 use crate::device::Host;
@@ -31,10 +31,11 @@ impl<P: Platform> Arena<P> {
             registry.pools[pool as usize].captured = false;
             self.heaps.apply_use(&registry, pool);
         }
-        // Under the registry's lock, so concurrent begins and ends leave the flags in agreement
-        // with the routes.
-        self.flags.set(flags::ROUTES, true);
-        self.flags.set(flags::CAPTURE, registry.is_capturing());
+        // Before the first request: what was allocated in the pool until now may be used by the graph as well.
+        if purpose == Purpose::Capture {
+            self.heaps.set_captured(&mut registry, pool);
+        }
+        self.sum_routes_up(&registry);
         drop(registry);
         // Calls that looked at the flags before the change may still record events, which a capture
         // forbids: wait for the end of those calls.
@@ -54,10 +55,35 @@ impl<P: Platform> Arena<P> {
         let mut registry = self.heaps.registry.lock();
         let pool = registry.private_pool(id)?;
         let route = registry.remove_route(pool, purpose).ok_or(Error::NotRouted(id))?;
-        self.flags.set(flags::ROUTES, registry.routes_len > 0);
-        self.flags.set(flags::CAPTURE, registry.is_capturing());
+        self.sum_routes_up(&registry);
         self.heaps.finish_use(&mut registry, pool);
         Ok(route)
+    }
+
+    /// Removes a user of the pool named `id`, and ends the captures into a pool without users.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`], also if the pool has no user.
+    pub(crate) fn release_pool(&self, id: PoolId) -> Result<(), Error> {
+        self.heaps.release_pool(id)?;
+        self.sum_routes_up(&self.heaps.registry.lock());
+        Ok(())
+    }
+
+    /// Ends the captures on a stream that has ended.
+    pub(crate) fn end_captures_on(&self, stream: StreamId) {
+        if self.flags.has(flags::ROUTES) {
+            let mut registry = self.heaps.registry.lock();
+            registry.end_captures_on(stream);
+            self.sum_routes_up(&registry);
+        }
+    }
+
+    /// Sets the flags that sum the routes up. The registry is locked, so concurrent begins and ends leave the flags in agreement
+    /// with the routes.
+    fn sum_routes_up(&self, registry: &Registry<P::Storage>) {
+        self.flags.set(flags::ROUTES, registry.routes_len > 0);
+        self.flags.set(flags::CAPTURE, registry.is_capturing());
     }
 
     /// Returns the route that takes a request on `stream`, and counts the request in the route's
@@ -85,7 +111,7 @@ impl<P: Platform> Arena<P> {
     /// the request shows that the route is not for a capture. Notes that the pool of a captured request has memory of a graph.
     pub(crate) fn learn_purpose(&self, request: &Request) {
         if request.capturing && request.pool != 0 {
-            self.heaps.set_captured(request.pool);
+            self.heaps.set_captured(&mut self.heaps.registry.lock(), request.pool);
         }
         if let Some(route) = request.route
             && !request.capturing

@@ -12,7 +12,7 @@
 //! too low. Only growth and release look at tags.
 //!
 //! Free memory of a private pool in use stays otherwise, since a captured graph may write to it. A pool with limits gives
-//! back as long as no request of a capture was served from it.
+//! back as long as no graph was captured into it.
 
 use crate::arena::give::rules::by_pool;
 use crate::arena::give::units::{Unit, UnitKind};
@@ -55,6 +55,9 @@ impl<P: Platform> Drop for InProgress<'_, P> {
 
 /// The `max` of a tag does not allow growth.
 pub(in crate::arena) struct BeyondMax;
+
+/// Memory that goes back would leave a tag below its `low`.
+pub(in crate::arena) struct BelowLow;
 
 /// How far a tag, or all memory without a limited tag, is above its `low`. Ordered by the bytes above `low` for each unit
 /// of weight.
@@ -366,7 +369,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped. Returns `None` if the bytes go back
     /// for a request of others (`for_others`) and would leave the tag below its `low`, or if another thread has removed the limits.
-    fn begin_giving(self, tag: Tag, bytes: u64, for_others: bool) -> Option<InProgress<'a, P>> {
+    pub(in crate::arena) fn begin_giving(self, tag: Tag, bytes: u64, for_others: bool) -> Option<InProgress<'a, P>> {
         let heaps = &self.arena.heaps;
         let mut registry = heaps.registry.lock();
         let at = registry.limited_tag(tag)?;
@@ -376,6 +379,24 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         }
         registry.limited[at].giving += bytes;
         Some(InProgress { heaps, entry: at, growing: 0, giving: bytes })
+    }
+
+    /// Notes that `bytes` of the heap in `slot` are about to go back, which serve nobody at present, until the returned value is
+    /// dropped. The value is `None` for the default pool.
+    ///
+    /// # Errors
+    /// [`BelowLow`].
+    pub(in crate::arena) fn begin_giving_of_heap(
+        self,
+        slot: u32,
+        bytes: u64,
+    ) -> Result<Option<InProgress<'a, P>>, BelowLow> {
+        let pool = self.arena.heaps.lock(slot).pool;
+        if pool == 0 {
+            return Ok(None);
+        }
+        let tag = self.arena.heaps.registry.lock().pools[pool as usize].tag;
+        tag.and_then(|tag| self.begin_giving(tag, bytes, true)).map(Some).ok_or(BelowLow)
     }
 
     /// Returns the address of the first unit of a tag, of at most `most` bytes.
@@ -414,7 +435,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0 if another thread has taken
     /// memory of the unit since it was found, or the stream is capturing. The caller keeps the pair of heaps in use, so that it stays.
-    fn give_up(self, unit: Unit) -> Result<u64, Error> {
+    pub(in crate::arena) fn give_up(self, unit: Unit) -> Result<u64, Error> {
         if unit.kind == UnitKind::Segment {
             return self.give([unit]);
         }

@@ -85,13 +85,14 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Releases the cache of a stream that has ended, in every pool. The stream's number may be
     /// used for another stream afterwards.
     ///
-    /// Live blocks of the stream stay valid, and so do the segments of pools in use. Each pair of
+    /// Live blocks of the stream stay valid, and so do the segments of pools in use. Captures that were begun on the stream end. Each pair of
     /// the stream becomes vacant when its last segment is released.
     ///
     /// # Errors
     ///
     /// The first failure; the release goes on after a failure.
     pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
+        self.end_captures_on(stream);
         // Gathered frees wait for an event that is recorded while the stream exists.
         let mut result = self.record_all_open();
         let mut next = 0;

@@ -21,6 +21,8 @@ mod filling_parks;
 #[cfg(not(loom))]
 mod gathered;
 #[cfg(not(loom))]
+mod given_back;
+#[cfg(not(loom))]
 mod guards;
 #[cfg(not(loom))]
 mod loans;

@@ -65,6 +65,8 @@ pub enum Refusal {
     WrongSize,
     /// The pool does not exist.
     UnknownPool,
+    /// A captured graph has memory of the pool.
+    GraphMemory,
     /// The pool exists already.
     PoolExists,
     /// The route does not exist.
@@ -170,6 +172,9 @@ impl Model {
         let owner = Owner { pool, kind: rounding::kind(size), stream };
         self.ended.remove(&(pool, stream));
         let request = Request { bytes, size, owner, capturing };
+        if capturing && owner.pool != 0 {
+            self.pool_mut(owner.pool).captured = true;
+        }
         if !capturing && self.is_pending() && !(self.gathers() && self.caching) {
             self.process_events()?;
         }

@@ -60,6 +60,7 @@ fn refusal(error: &Error, model: Option<&Refusal>) -> Refusal {
         Error::InvalidPointer { .. } => Refusal::InvalidPointer,
         Error::WrongSize { .. } => Refusal::WrongSize,
         Error::UnknownPool(_) => Refusal::UnknownPool,
+        Error::GraphMemory(_) => Refusal::GraphMemory,
         Error::PoolExists(_) => Refusal::PoolExists,
         Error::NotRouted(_) => Refusal::NotRouted,
         Error::Device(error) => Refusal::Device(*error),

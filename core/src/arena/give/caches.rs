@@ -53,7 +53,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become spare.
-    fn empty_heap(self, slot: u32) -> Result<(), Error> {
+    pub(super) fn empty_heap(self, slot: u32) -> Result<(), Error> {
         let segments = self.give_each(self.heaps.segments_of(slot));
         let released = segments.and(self.unmap_cached(slot));
         self.heaps.drop_tables(&mut self.heaps.lock(slot));
@@ -123,7 +123,8 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Releases wholly free segments until at most `keep` bytes are held from the device, the largest first. Then unmaps
-    /// free granules of expandable segments. Does not wait for pending events.
+    /// free granules of expandable segments, gives free memory of pools in use back whose tags have limits, and ends plans without
+    /// a block in use. Does not wait for pending events.
     ///
     /// # Errors
     /// The first failure, which ends the trimming.
@@ -146,7 +147,12 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.heaps.drop_tables(&mut self.heaps.lock(slot));
             }
         }
-        if exceeds() { self.destroy_spares() } else { Ok(()) }
+        if exceeds() {
+            self.destroy_spares()?;
+        }
+        self.trim_pools(self.heaps.tenant_pools(), || self.ledger.reserved(), keep)?;
+        // Last, since what a plan has learned goes with its memory.
+        self.give_idle_plans_up(keep)
     }
 }
 

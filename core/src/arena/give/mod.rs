@@ -5,6 +5,7 @@
 //!   └─▶ rules.rs   which units, in which order, until when ─▶ the first unit: a forecast
 //!         └─▶ take.rs   out of the heap ─▶ release by the device
 //! caches.rs   the whole cache, the cache of a heap, or as much as a target asks for
+//! named.rs    the free memory of a pool or tag in use, for a call that names it
 //! ```
 //!
 //! | rule | order | predicate | end |
@@ -36,6 +37,7 @@
 //!   Only the release of the whole cache gives the segment back sooner.
 
 mod caches;
+mod named;
 pub(in crate::arena) mod rules;
 pub(in crate::arena) mod take;
 #[cfg(all(test, feature = "alloc", not(loom)))]

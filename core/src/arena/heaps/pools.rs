@@ -6,7 +6,7 @@
 
 use crate::arena::Platform;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::heaps::registry::Registry;
+use crate::arena::heaps::registry::{Purpose, Registry};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
@@ -102,10 +102,9 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Records that a captured graph has memory of `pool`. From now on no rule and no call gives memory of the pool back, until it has
+    /// Records that a captured graph has memory of `pool`, or will have. From now on no rule and no call gives memory of the pool back, until it has
     /// no users: a unit that was chosen before is refused under the heap's lock.
-    pub(crate) fn set_captured(&self, pool: u32) {
-        let mut registry = self.registry.lock();
+    pub(crate) fn set_captured(&self, registry: &mut Registry<P::Storage>, pool: u32) {
         if registry.pools[pool as usize].captured {
             return;
         }
@@ -180,8 +179,8 @@ impl<P: Platform> Heaps<P> {
         Ok(registry.pools[registry.private_pool(id)? as usize].users)
     }
 
-    /// Removes a user of the pool named `id`. A pool without users gets the default options, and
-    /// its free segments are released with the rest of the cache.
+    /// Removes a user of the pool named `id`. A pool without users gets the default options, its free segments are released with the
+    /// rest of the cache, and captures into it end.
     ///
     /// # Errors
     ///
@@ -192,6 +191,8 @@ impl<P: Platform> Heaps<P> {
         let entry = &mut registry.pools[pool as usize];
         entry.users = entry.users.checked_sub(1).ok_or(Error::UnknownPool(id))?;
         if entry.users == 0 {
+            // The graph of a capture that was begun is a user: without one there will be no graph.
+            while registry.remove_route(pool, Purpose::Capture).is_some() {}
             self.apply_pool_options(&mut registry, pool, PoolOptions::default());
             self.finish_use(&mut registry, pool);
         }

@@ -18,7 +18,7 @@ use crate::tables::atomic_map::AtomicMap;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage, Table};
-use crate::units::StreamId;
+use crate::units::{NO_STREAM, StreamId};
 
 /// Purpose of a route, as declared at its begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,7 +105,8 @@ pub(crate) struct PoolEntry {
     pub asleep: bool,
     /// Whether the default pool serves requests for the pool while the pool is parked.
     pub elsewhere: bool,
-    /// Whether a captured graph has memory of the pool, to which it writes at every replay: free memory stays then.
+    /// Whether a captured graph has memory of the pool, to which it writes at every replay: free memory stays then. Set when a capture
+    /// is announced, or serves its first request.
     pub captured: bool,
 }
 
@@ -433,9 +434,16 @@ impl<S: Storage> Registry<S> {
             Keeps::Nothing
         } else if self.pools[pool as usize].captured {
             Keeps::ForGraphs
+        } else if self.limited_pool(pool).is_some() {
+            Keeps::Nothing
         } else {
             Keeps::ForUsers
         }
+    }
+
+    /// Returns whether `pool` is a private pool with users, routes or requests in progress.
+    pub(crate) fn is_in_use(&self, pool: u32) -> bool {
+        pool != 0 && self.pools[pool as usize].exists && !self.is_unused(pool)
     }
 
     /// Makes room for the nodes of `pools` pools, `tagged` of them with a tag. Returns false if there is none.
@@ -556,6 +564,16 @@ impl<S: Storage> Registry<S> {
         routes[at..].rotate_left(1);
         self.routes_len -= 1;
         Some(route)
+    }
+
+    /// Ends the captures on a stream that has ended. Their routes lead no request any longer, and stay for the calls that end them.
+    pub(crate) fn end_captures_on(&mut self, stream: StreamId) {
+        for entry in &mut self.routes[..self.routes_len] {
+            if entry.purpose != Purpose::Requests && entry.route == Route::Stream(stream) {
+                // The number of the stream may come to name another.
+                (entry.route, entry.capture) = (Route::Stream(NO_STREAM), false);
+            }
+        }
     }
 
     /// Records that no graph is captured through the route `entry`.

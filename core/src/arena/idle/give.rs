@@ -72,13 +72,15 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(super) fn give_worthwhile(self, round: &Round) -> Result<bool, Error> {
         round.more.set(false);
         let (mut kept, mut began, mut result) = ([0; 3], false, Ok(()));
-        for used in self.heaps.pairs_of(0) {
+        for used in self.idle_pairs() {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
                 // Nothing is given back while a graph is captured: the driver may refuse, and the capture fail.
                 while result.is_ok()
                     && !self.flags.has(flags::CAPTURE)
                     && let Some(chosen) = self.next_worthwhile(slot, round)
                 {
+                    // A tag keeps its `low`.
+                    let Ok(_giving) = self.begin_giving_of_heap(slot, chosen.run.bytes) else { break };
                     result = self.give_chosen(round, chosen);
                 }
                 // What is free now is quiet at one of the next calls.

@@ -14,7 +14,8 @@
 //! Nothing waits for the device. All work on a unit is known to be complete (arena/waits/quiet.rs). A
 //! driver waits for running work of any kind before a free of a segment, so segments go back while all
 //! streams known to the allocator are idle; pages are unmapped at any time. Nothing is given back
-//! while a graph is captured, nor of private pools.
+//! while a graph is captured. Of the private pools in use those give whose tags have limits, down to `low`, unless a captured graph has
+//! their memory.
 
 mod budget;
 mod give;
@@ -24,6 +25,7 @@ mod tests;
 
 use self::budget::Budget;
 use self::predictor::{Obtained, Predictor};
+use crate::arena::heaps::pairs::PairUse;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::Host;
@@ -32,6 +34,7 @@ use crate::heap::age::{Found, Moment};
 use crate::stats::{ReclaimStats, Stat};
 use crate::sync::{Ordering, impl_empty};
 use core::cell::Cell;
+use core::iter::once;
 
 /// Experience and budget of `reclaim:auto` on a device.
 #[derive(Debug)]
@@ -75,8 +78,8 @@ struct Round {
     more: Cell<bool>,
 }
 
-impl<P: Platform> OnDevice<'_, P> {
-    /// Looks at the heaps of the default pool, and gives back worthwhile units, for about `max_us` microseconds of
+impl<'a, P: Platform> OnDevice<'a, P> {
+    /// Looks at the heaps of the default pool and of tags with limits, and gives back worthwhile units, for about `max_us` microseconds of
     /// driver time. Returns true if the time has ended before all of them were given back. Does nothing unless
     /// the setting is on and the device has a clock.
     ///
@@ -126,7 +129,13 @@ impl<P: Platform> OnDevice<'_, P> {
         held.saturating_sub(held_before.saturating_add(live.saturating_sub(live_before)))
     }
 
-    /// Looks at every heap of the default pool. Returns false if the last look was just before.
+    /// Iterates over the pairs that give idle memory back.
+    fn idle_pairs(self) -> impl Iterator<Item = PairUse<'a, P>> {
+        let heaps = &self.arena.heaps;
+        once(0).chain(heaps.tenant_pools()).flat_map(|pool| heaps.pairs_of(pool))
+    }
+
+    /// Looks at every heap that gives idle memory back. Returns false if the last look was just before.
     fn look_at_heaps(self, round: &Round, now_us: u64) -> bool {
         let between = {
             let mut idle = self.idle.lock();
@@ -144,7 +153,7 @@ impl<P: Platform> OnDevice<'_, P> {
             // What has happened since the last look, happened in the middle on average.
             Moment(round.now.0.wrapping_sub((passed / 2000) as u32))
         };
-        for used in self.heaps.pairs_of(0) {
+        for used in self.idle_pairs() {
             for kind in [PoolKind::Large, PoolKind::Small] {
                 let mut heap = self.heaps.lock(used.slot(kind));
                 if heap.asleep {

@@ -18,7 +18,7 @@ use crate::arena::{OnDevice, Platform, flags};
 use crate::error::Error;
 use crate::planned::lanes::PlanServer;
 use crate::planned::recorder::Log;
-use crate::planned::state::{Phase, Prepared};
+use crate::planned::state::{Phase, PlannerState, Prepared};
 use crate::sync::Lock;
 use crate::units::StreamId;
 use alloc::vec::Vec;
@@ -34,6 +34,11 @@ impl<P: Platform> OnDevice<'_, P> {
     /// announcement begins an observed iteration.
     pub(crate) fn give_plans_up(self) -> Result<(), Error> {
         self.plan_switch().map_or(Ok(()), |switch| switch.give_up())
+    }
+
+    /// Ends the lanes without blocks in use, the largest first, as long as more than `keep` bytes are held.
+    pub(in crate::arena) fn give_idle_plans_up(self, keep: u64) -> Result<(), Error> {
+        self.plan_switch().map_or(Ok(()), |switch| switch.give_idle_up(keep))
     }
 
     /// Ends the lane of a destroyed stream, and discards observations and plans that involve the
@@ -108,6 +113,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
                 planner.report.peak_bytes = prepared.iter().map(|prepared| prepared.peak).sum();
                 planner.report.lower_bound_bytes = prepared.iter().map(|prepared| prepared.lower_bound).sum();
                 planner.bad = 0;
+                planner.incomplete = false;
                 // `sums` takes the lock itself. Counts of earlier plans are part of the sums: judge
                 // later iterations by the difference from here.
                 drop(planner);
@@ -132,6 +138,25 @@ impl<P: Platform> PlanSwitch<'_, P> {
             self.device.flags.set(flags::OBSERVED, false);
         }
         self.end_lanes()
+    }
+
+    /// Ends the lanes without blocks in use, the largest first, as long as more than `keep` bytes are held. The next announcement gives
+    /// the others up: plans are made for all streams together.
+    fn give_idle_up(&self, keep: u64) -> Result<(), Error> {
+        let device = self.device;
+        // As for bad plans: during a capture no memory is released for plans.
+        while device.ledger.reserved() > keep
+            && !device.flags.has(flags::CAPTURE)
+            && let Some(number) = device.plans.largest_idle(&device.heaps)
+        {
+            match &mut *self.server.planner.lock() {
+                PlannerState { phase: Phase::Serving, incomplete, .. } => *incomplete = true,
+                // Another thread puts plans in force or gives them up.
+                _ => return Ok(()),
+            }
+            self.end_lane(number)?;
+        }
+        Ok(())
     }
 
     /// Ends the lane of a destroyed stream, and discards observations and plans that involve the

@@ -207,14 +207,25 @@ impl<R: Lock> Plans<R> {
     /// Finds the segment of the first lane without blocks in use, for a forecast. Giving the plans
     /// up releases this segment. Segments with blocks in use stay.
     pub(crate) fn first_idle<P: Platform>(&self, heaps: &Heaps<P>) -> Option<DevicePtr> {
-        self.server()?.lane_slots.iter().find_map(|lane_slot| {
+        self.idle_lanes(heaps).next().map(|(_, base, _)| DevicePtr(base))
+    }
+
+    /// Finds the lane with the largest segment of those without blocks in use.
+    pub(in crate::arena) fn largest_idle<P: Platform>(&self, heaps: &Heaps<P>) -> Option<usize> {
+        self.idle_lanes(heaps).max_by_key(|&(_, base, bytes)| (bytes, base)).map(|(number, ..)| number)
+    }
+
+    /// Iterates over the lanes without blocks in use: number, base and bytes of the segment.
+    fn idle_lanes<P: Platform>(&self, heaps: &Heaps<P>) -> impl Iterator<Item = (usize, u64, u64)> {
+        let lane_slots = self.server().into_iter().flat_map(|server| server.lane_slots.iter().enumerate());
+        lane_slots.filter_map(|(number, lane_slot)| {
             let lane = lane_slot.lane.lock();
-            let &Lane { home, base, .. } = lane.as_ref()?;
+            let &Lane { home, base, bytes, .. } = lane.as_ref()?;
             // Resident blocks are counted by the lane, delegated blocks are entries of the home
             // heap.
             let idle =
                 lane_slot.counters.current(Stat::Allocation) == 0 && heaps.lock(home).sub_blocks().next().is_none();
-            idle.then_some(DevicePtr(base))
+            idle.then_some((number, base, bytes))
         })
     }
 }
@@ -238,13 +249,10 @@ impl<R: Lock> PlanServer<R> {
         // negative.
         let before = core::mem::replace(&mut planner.baseline, (deviations, requests));
         let (deviations, requests) = (deviations - before.0, requests - before.1);
-        planner.bad = match deviations > requests / REQUESTS_PER_DEVIATION {
-            // An iteration without requests is neither good nor bad.
-            _ if deviations == 0 && requests == 0 => planner.bad,
-            true => planner.bad + 1,
-            false => 0,
-        };
-        planner.bad >= planner.tolerance() || without_lanes
+        // Without a request all of the plan is missing, and its memory serves nobody.
+        let is_bad = requests == 0 || deviations > requests / REQUESTS_PER_DEVIATION;
+        planner.bad = if is_bad { planner.bad + 1 } else { 0 };
+        planner.bad >= planner.tolerance() || without_lanes || planner.incomplete
     }
 }
 

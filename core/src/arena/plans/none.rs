@@ -53,6 +53,11 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(())
     }
 
+    /// Gives up no plan.
+    pub(in crate::arena) fn give_idle_plans_up(self, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Ends no lane.
     pub(crate) fn forget_stream(self, _: StreamId) -> Result<(), Error> {
         Ok(())

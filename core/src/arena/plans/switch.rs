@@ -129,7 +129,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
 
     /// Ends a lane: hands the blocks in use and the pages to the home heap, and releases the
     /// segment if no block is in use. A segment with blocks in use becomes part of the cache.
-    fn end_lane(&self, number: usize) -> Result<(), Error> {
+    pub(super) fn end_lane(&self, number: usize) -> Result<(), Error> {
         let lane_slot = &self.server.lane_slots[number];
         let mut guard = lane_slot.lane.lock();
         let Some(lane) = guard.as_mut() else { return Ok(()) };

@@ -1,8 +1,9 @@
 //! The model's reclaim ladder, and all operations that release memory.
 
 use super::blocks::{Block, FreeBlock, Owner, Segment, State};
+use super::pools::Purpose;
 use super::{Answer, Model, Refusal, Request, Shortage, rounding};
-use cachalot_core::{DevicePtr, ErrorKind, PoolId, PoolKind, Segments, StreamId};
+use cachalot_core::{DevicePtr, ErrorKind, PoolId, PoolKind, Route, Segments, StreamId};
 
 impl Model {
     pub(super) fn reclaim(&mut self, request: &Request) -> Answer<u64> {
@@ -14,13 +15,8 @@ impl Model {
         if let Some(addr) = self.obtain(request)? {
             return Ok(addr);
         }
-        if self.caching && request.owner.pool == 0 {
-            for pool in self.pools_for_anyone() {
-                let owner = Owner { pool, ..request.owner };
-                if let Some(addr) = self.search(&Request { owner, ..*request }) {
-                    return Ok(addr);
-                }
-            }
+        if let Some(addr) = self.search_pools_for_anyone(request) {
+            return Ok(addr);
         }
         if self.release_oversize(request)
             && let Some(addr) = self.obtain(request)?
@@ -43,8 +39,28 @@ impl Model {
             if let Some(addr) = self.obtain(request)? {
                 return Ok(addr);
             }
+            // The wait has made memory free that these two can use.
+            if let Some(addr) = self.search_pools_for_anyone(request) {
+                return Ok(addr);
+            }
+            if self.release_oversize(request)
+                && let Some(addr) = self.obtain(request)?
+            {
+                return Ok(addr);
+            }
         }
         Err(self.out_of_memory(request))
+    }
+
+    /// Serves a request of the default pool from the private pools with the option `use_on_oom`.
+    fn search_pools_for_anyone(&mut self, request: &Request) -> Option<u64> {
+        if !self.caching || request.owner.pool != 0 {
+            return None;
+        }
+        self.pools_for_anyone().into_iter().find_map(|pool| {
+            let owner = Owner { pool, ..request.owner };
+            self.search(&Request { owner, ..*request })
+        })
     }
 
     fn reject_early(&mut self, request: &Request) -> Answer<()> {
@@ -177,6 +193,9 @@ impl Model {
     /// all blocks above.
     fn release_oversize(&mut self, request: &Request) -> bool {
         let Some(max) = self.max_split() else { return false };
+        if self.keeps_graphs(request.owner.pool) {
+            return false;
+        }
         let wanted = request.size.max(max);
         let mut list = self.memory.free_list_of(request.owner);
         list.retain(|block| self.memory.is_releasable(block.addr) || self.memory.is_expandable(block.addr));
@@ -240,17 +259,32 @@ impl Model {
         waited.and(released)
     }
 
-    /// Waits for all pending frees, then empties the cache of an unused private pool.
+    /// Returns whether a captured graph has memory of a pool with users.
+    fn keeps_graphs(&self, pool: usize) -> bool {
+        pool != 0 && self.pool(pool).captured && !self.is_unused(pool)
+    }
+
+    /// Waits for all pending frees, then empties the cache of a private pool without memory of a graph.
     ///
     /// # Errors
-    /// [`Refusal::UnknownPool`], and errors of the device.
+    /// [`Refusal::UnknownPool`], [`Refusal::GraphMemory`], and errors of the device.
     pub fn empty_pool(&mut self, id: PoolId) -> Answer<()> {
         let named = self.pools.iter().position(|pool| pool.as_ref().is_some_and(|pool| pool.id == id));
         let pool = named.filter(|&pool| pool != 0).ok_or(Refusal::UnknownPool)?;
         let waited = self.wait_for_events();
-        let released = if self.unused_pools().contains(&pool) { self.release_cached(Some(pool)) } else { Ok(()) };
+        let keeps = self.keeps_graphs(pool);
+        let mut released = if self.unused_pools().contains(&pool) { self.release_cached(Some(pool)) } else { Ok(()) };
+        if !self.is_unused(pool) && !keeps {
+            for kind in [PoolKind::Large, PoolKind::Small] {
+                self.release_ordinary(|owner| owner.pool == pool && owner.kind == kind);
+                for stream in self.streams_of(pool, kind) {
+                    released = released.and(self.unmap_free(Owner { pool, kind, stream }));
+                }
+            }
+        }
+        let holds = self.memory.segments.iter().any(|segment| segment.owner.pool == pool);
         self.forget_unused_pools();
-        waited.and(released)
+        waited.and(released).and(if keeps && holds { Err(Refusal::GraphMemory) } else { Ok(()) })
     }
 
     /// Trims the cache until at most `keep` bytes are reserved. Releases wholly free segments
@@ -288,6 +322,11 @@ impl Model {
     /// Errors of the device.
     pub fn stream_destroyed(&mut self, stream: StreamId) -> Answer<()> {
         // Before the stream ends: gathered frees wait for an event that is recorded while it exists.
+        for entry in &mut self.routes {
+            if entry.purpose != Purpose::Requests && entry.route == Route::Stream(stream) {
+                (entry.route, entry.capture) = (Route::Stream(StreamId(u64::MAX)), false);
+            }
+        }
         let mut result = self.record_gathered().map(|_| ());
         for pool in 0..self.pools.len() {
             self.ended.insert((pool, stream));

@@ -7,6 +7,8 @@ pub(super) struct Pool {
     pub id: PoolId,
     pub users: u32,
     pub options: PoolOptions,
+    /// Whether a captured graph has memory of the pool.
+    pub captured: bool,
     /// Number of searches of the small and of the large free blocks, while ages are recorded.
     pub searches: [u64; 2],
 }
@@ -17,7 +19,7 @@ impl Pool {
     }
 
     fn new(id: PoolId, options: PoolOptions) -> Self {
-        Self { id, users: 1, options, searches: [0; 2] }
+        Self { id, users: 1, options, captured: false, searches: [0; 2] }
     }
 }
 
@@ -91,6 +93,7 @@ impl Model {
         let Ok(number) = self.private(id) else { return self.create_pool(id, options) };
         if self.is_unused(number) {
             self.pool_mut(number).options = options;
+            self.pool_mut(number).captured = false;
         }
         self.pool_mut(number).users += 1;
         Ok(())
@@ -120,6 +123,10 @@ impl Model {
     /// [`Refusal::UnknownPool`].
     pub fn begin_route(&mut self, id: PoolId, route: Route, purpose: Purpose) -> Answer<()> {
         let pool = self.private(id)?;
+        if self.is_unused(pool) {
+            self.pool_mut(pool).captured = false;
+        }
+        self.pool_mut(pool).captured |= purpose == Purpose::Capture;
         self.pool_mut(pool).users += 1;
         self.routes.push(RouteEntry { pool, route, purpose, capture: purpose != Purpose::Requests });
         Ok(())
@@ -147,6 +154,7 @@ impl Model {
         pool.users = pool.users.checked_sub(1).ok_or(Refusal::UnknownPool)?;
         if pool.users == 0 {
             pool.options = PoolOptions::default();
+            self.routes.retain(|entry| entry.pool != number || entry.purpose != Purpose::Capture);
         }
         self.forget_unused_pools();
         Ok(())
@@ -154,7 +162,7 @@ impl Model {
 
     /// Returns whether a private pool is unused: no route leads into the pool, and no graph uses
     /// the pool.
-    fn is_unused(&self, number: usize) -> bool {
+    pub(super) fn is_unused(&self, number: usize) -> bool {
         number != 0
             && self.pools[number].as_ref().is_some_and(|pool| pool.users == 0)
             && self.routes.iter().all(|entry| entry.pool != number)
@@ -184,7 +192,8 @@ impl Model {
 
     /// Lists the private pools with the option `use_on_oom`.
     pub(super) fn pools_for_anyone(&self) -> Vec<usize> {
-        let willing = |&number: &usize| self.pools[number].as_ref().is_some_and(|pool| pool.options.use_on_oom);
+        let lends = |pool: &Pool| pool.options.use_on_oom && !pool.captured;
+        let willing = |&number: &usize| self.pools[number].as_ref().is_some_and(lends);
         (1..self.pools.len()).filter(willing).collect()
     }
 }

@@ -1,0 +1,137 @@
+//! Memory of pools in use given back by a call of the program: of one pool, of the pools of a tag, and of all pools whose tags have
+//! limits.
+//!
+//! A request never gives memory of another pool in use back, unless limits of tags say so (tenants.rs). A call that says so does, and
+//! what it cannot give it names: a captured graph writes to its memory at every replay.
+
+use crate::arena::give::rules::by_pool;
+use crate::arena::heaps::registry::Registry;
+use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::{OnDevice, Platform};
+use crate::config::rounding::PoolKind;
+use crate::error::Error;
+use crate::heap::Keeps;
+use crate::pool::{PoolId, Tag};
+use crate::stats::Stat;
+use core::iter::{from_fn, once};
+
+impl<P: Platform> Heaps<P> {
+    /// Iterates over the private pools in use whose tags have limits and that have no memory of a captured graph. They give free
+    /// memory to calls that name no pool.
+    pub(in crate::arena) fn tenant_pools(&self) -> impl Iterator<Item = u32> {
+        // The registry is locked for each step and not between steps: callers release segments.
+        let mut pool = 0;
+        from_fn(move || {
+            let registry = self.registry.lock();
+            let gives = |pool: u32| {
+                registry.is_in_use(pool)
+                    && registry.keeps(pool) == Keeps::Nothing
+                    && registry.limited_pool(pool).is_some()
+            };
+            pool = (pool + 1..registry.pools.len() as u32).find(|&pool| gives(pool))?;
+            Some(pool)
+        })
+    }
+
+    /// Returns the bytes that the heaps of a pool hold from the device.
+    fn held_by(&self, registry: &Registry<P::Storage>, pool: u32) -> u64 {
+        let slots =
+            registry.pairs_of(pool).flat_map(|pair| [PoolKind::Large, PoolKind::Small].map(|kind| slot_of(pair, kind)));
+        slots.map(|slot| self.slot(slot).counters.current(Stat::ReservedBytes).max(0) as u64).sum()
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
+    /// Gives the whole cache back, with that of pools in use whose tags have limits, and of plans without a block in use.
+    ///
+    /// # Errors
+    /// The first failure. The release goes on after a failure unless the context is lost.
+    pub(crate) fn empty(self) -> Result<(), Error> {
+        let mut result = self.give_idle_plans_up(0);
+        for (slot, _used) in self.heaps.heaps_of(self.heaps.tenant_pools(), by_pool) {
+            result = result.and(self.empty_heap(slot));
+        }
+        result.and(self.release_cached(None))
+    }
+
+    /// Gives the free memory of a private pool back.
+    ///
+    /// # Errors
+    /// [`Error::GraphMemory`]; the first failure of the device.
+    pub(crate) fn empty_pool(self, pool: PoolId) -> Result<(), Error> {
+        let (number, is_in_use) = {
+            let registry = self.heaps.registry.lock();
+            let number = registry.private_pool(pool)?;
+            (number, registry.is_in_use(number))
+        };
+        let waited = self.wait_for_events();
+        waited.and(if is_in_use { self.trim_pool(pool, 0) } else { self.release_cached(Some(number)) })
+    }
+
+    /// Gives free memory of a private pool back, until it holds at most `keep` bytes.
+    ///
+    /// # Errors
+    /// [`Error::GraphMemory`]; the first failure of the device.
+    pub(crate) fn trim_pool(self, pool: PoolId, keep: u64) -> Result<(), Error> {
+        let number = self.heaps.private_pool(pool)?;
+        let held = || self.heaps.held_by(&self.heaps.registry.lock(), number);
+        self.trim_pools(once(number), held, keep)?;
+        self.refuse_graphs(held() > keep, once(number))
+    }
+
+    /// Gives free memory of the pools with a tag back, until they hold at most `keep` bytes together.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTag`], [`Error::GraphMemory`]; the first failure of the device.
+    pub(crate) fn trim_tag(self, tag: Tag, keep: u64) -> Result<(), Error> {
+        let heaps = &self.arena.heaps;
+        let pools = || {
+            let mut from = 0;
+            from_fn(move || {
+                let pool = heaps.registry.lock().next_tagged(from, tag)?;
+                from = pool + 1;
+                Some(pool)
+            })
+        };
+        if pools().next().is_none() && heaps.registry.lock().limited_tag(tag).is_none() {
+            return Err(Error::UnknownTag(tag));
+        }
+        let held = || heaps.charge_of(&heaps.registry.lock(), tag);
+        self.trim_pools(pools(), held, keep)?;
+        self.refuse_graphs(held() > keep, pools())
+    }
+
+    /// Gives free memory of pools back, in use or not, until `held` tells of at most `keep` bytes.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(in crate::arena) fn trim_pools(
+        self,
+        pools: impl Iterator<Item = u32>,
+        held: impl Fn() -> u64,
+        keep: u64,
+    ) -> Result<(), Error> {
+        for (slot, _used) in self.heaps.heaps_of(pools, |_| [PoolKind::Large, PoolKind::Small]) {
+            while let excess = held().saturating_sub(keep)
+                && excess > 0
+                && let Some(unit) = self.heaps.unit_within(slot, excess, u64::MAX)
+            {
+                if self.give_up(unit)? == 0 {
+                    break;
+                }
+                // The pages given up are spare, and no bytes of any heap: they go to the device, not to another pool.
+                self.destroy_spares()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a call that leaves `more` than it was to keep, if one of the pools has memory of a captured graph.
+    fn refuse_graphs(self, more: bool, mut pools: impl Iterator<Item = u32>) -> Result<(), Error> {
+        let graphs = |pool: u32| {
+            let registry = self.heaps.registry.lock();
+            (registry.keeps(pool) == Keeps::ForGraphs).then(|| registry.pools[pool as usize].id)
+        };
+        if more && let Some(pool) = pools.find_map(graphs) { Err(Error::GraphMemory(pool)) } else { Ok(()) }
+    }
+}
