@@ -28,16 +28,16 @@
  *   - share memory with another process: cachalot_pin, cachalot_export_fd
  *   - learn why a call failed: cachalot_last_error, cachalot_status_name, cachalot_last_driver_code
  *   - limit memory: cachalot_set_limit, cachalot_set_memory_fraction
- *   - return cached memory to the driver: cachalot_empty_cache, cachalot_trim
+ *   - return cached memory to the driver: cachalot_empty_cache, cachalot_trim, cachalot_pool_trim, cachalot_tag_trim
  *   - change settings: cachalot_configure, cachalot_config
  *   - capture a graph: cachalot_pool_create, cachalot_capture_begin, cachalot_capture_end, cachalot_pool_release
  *   - keep some requests apart: cachalot_pool_begin, cachalot_pool_end
  *   - give memory to others for a while: cachalot_pool_tag, cachalot_park, cachalot_wake
- *   - keep parts of a program to limits: cachalot_pool_tag, cachalot_tag_limit, cachalot_tag_held
+ *   - keep parts of a program to limits: cachalot_pool_tag, cachalot_tag_limit, cachalot_tag_trim, cachalot_tag_held
  *   - grow a table or a cache in place: cachalot_range_reserve, cachalot_range_commit, cachalot_range_decommit
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - allocate pinned memory of the host: CACHALOT_HOST
- *   - plan repeated iterations: cachalot_iteration, cachalot_planned
+ *   - plan repeated iterations: cachalot_iteration, cachalot_plans_end, cachalot_planned
  *   - plan buffers with known lives: cachalot_plan
  *   - let settings adjust themselves: "tune:auto", cachalot_iteration or cachalot_maintain_every, cachalot_tuned
  *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks, cachalot_metrics
@@ -237,7 +237,8 @@ enum {
   CACHALOT_ERROR_REJECTED = 214,      /**< Device memory, under `throw_on_cudamalloc_oom`, without a release. */
   CACHALOT_ERROR_TABLE_FULL = 220,    /**< Host memory, or a table of the library. */
   CACHALOT_ERROR_STILL_HELD = 230,    /**< In cachalot_destroy, blocks, ranges or pools were in use, or the driver had
-                                            failed to release memory. */
+                                            failed to release memory. In cachalot_pool_empty, cachalot_pool_trim and
+                                            cachalot_tag_trim, a captured graph has the memory. */
   /* 300 to 399: the driver. */
   CACHALOT_ERROR_NO_DRIVER = 310,      /**< There is no CUDA driver, or the driver did not start. */
   CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /**< The driver is older than CUDA 11.4, or lacks a function. */
@@ -520,7 +521,7 @@ typedef struct cachalot_options {
 #define CACHALOT_NO_LIMIT UINT64_MAX
 
 /* Flags of a private pool. */
-#define CACHALOT_POOL_USE_ON_OOM 0x1u /**< Lends free blocks to requests of the default pool that would fail. */
+#define CACHALOT_POOL_USE_ON_OOM 0x1u /**< Lends free blocks, but no graph's, to requests of the default pool that would fail. */
 #define CACHALOT_POOL_NO_SPLIT 0x2u   /**< Gives each request a whole segment, new or cached. */
 
 /** The requests that a route leads to a private pool. */
@@ -985,7 +986,8 @@ CACHALOT_CHECKED cachalot_status cachalot_create(const cachalot_options *options
 /** Destroys an allocator: waits for pending frees, releases the memory, then the contexts. Afterwards the handle is
  * invalid, whatever the status, except after BUSY and FORKED. NULL is allowed, and does nothing. No other call of the
  * allocator may be running. Blocks still allocated and pools with users keep their memory until the end of the
- * process, so that running work stays safe, and the status is STILL_HELD.
+ * process, so that running work stays safe, and the status is STILL_HELD. A capture that was begun and not ended keeps
+ * memory, too.
  *   - Driver: yes, and waits for the device.
  *   - Errors: STILL_HELD, BUSY; POISONED, after which no memory is released. */
 CACHALOT_API cachalot_status cachalot_destroy(cachalot_allocator *allocator);
@@ -1066,7 +1068,8 @@ CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *alloc
 
 /** Announces the end of a stream of `device`. Call it before cudaStreamDestroy; the stream's work may be unfinished.
  * Cached memory of the stream, on every device, returns to the driver. Blocks of the stream remain valid, and are
- * freed as usual; their memory returns to the driver before a later request allocates a segment. For
+ * freed as usual; their memory returns to the driver before a later request allocates a segment. Captures that were
+ * begun for the stream (CACHALOT_ROUTE_STREAM) end. For
  * cudaStreamPerThread, the call announces the end of the calling thread. A thread that continues may use its stream
  * again.
  *   - Driver: yes.
@@ -1119,13 +1122,15 @@ CACHALOT_API cachalot_status cachalot_would_fit(const cachalot_allocator *alloca
 CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *allocator, int device);
 
 /** Waits for pending frees, then releases every segment without blocks in use. Private pools with users keep their
- * segments. If one release fails, the others still happen.
+ * segments, unless their tag has limits and no graph was captured into them. Under "policy:planned", plans
+ * without a block in use end. If one release fails, the others still happen.
  *   - Driver: yes, and waits for the streams.
- *   - Errors: TABLE_FULL. */
+ *   - Errors: TABLE_FULL; CAPTURING if freed blocks wait for streams and a capture was begun and not ended: the rest of
+ *     the cache was released. */
 CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allocator, int device);
 
-/** Releases segments without blocks in use, the largest first, until at most `keep_bytes` are reserved. Does not wait
- * for pending frees.
+/** Releases segments without blocks in use, the largest first, until at most `keep_bytes` are reserved. Then, if more is
+ * reserved, free memory of pools with users and plans, as for cachalot_empty_cache. Does not wait for pending frees.
  *   - Driver: if a segment is released.
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
@@ -1224,12 +1229,19 @@ CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocat
  *
  * Streams share no bytes of a plan. A block of cachalot_record_stream keeps its bytes to the end of its iteration,
  * and longer until the other streams are done. If more than a quarter of the requests deviate in several iterations,
- * the library gives the plan up, and observes again. Requests of other threads during the call belong to either
+ * or several iterations have no request, the library gives the plan up, and observes again. Requests of other threads during the call belong to either
  * iteration. Under another policy the call does nothing.
  *   - Driver: polls pending frees. A plan that comes into force releases cached memory and allocates a segment for
  *     each stream; a plan that is given up releases the segments. If memory runs out, the plan waits for the next
  *     announcement. While a graph is captured, the driver is not called. */
 CACHALOT_API cachalot_status cachalot_iteration(const cachalot_allocator *allocator, int device);
+
+/** Ends the plans in force, and forgets what was observed and planned so far. The segment of each plan is released once
+ * none of its blocks is in use; the blocks stay valid. The next cachalot_iteration begins to observe again. Plans also
+ * end by cachalot_empty_cache and cachalot_trim, if none of their blocks is in use.
+ *   - Driver: if a segment is released.
+ *   - Errors: TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_plans_end(const cachalot_allocator *allocator, int device);
 
 /** Reports on the planned policy. Under another policy, the stage is CACHALOT_STAGE_WAITING and every count is 0. */
 CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocator, int device,
@@ -1273,7 +1285,7 @@ CACHALOT_API cachalot_status cachalot_pool_retain(const cachalot_allocator *allo
                                                   uint32_t flags);
 
 /** Removes a user from a pool. Memory of a pool without users is released with the rest of the cache, and the name
- * ends with the memory.
+ * ends with the memory. A capture into a pool without users ends.
  *   - Errors: UNKNOWN_POOL. */
 CACHALOT_API cachalot_status cachalot_pool_release(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
@@ -1282,10 +1294,18 @@ CACHALOT_API cachalot_status cachalot_pool_release(const cachalot_allocator *all
 CACHALOT_API cachalot_status cachalot_pool_users(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  uint32_t *out);
 
-/** Releases the cached memory of a pool without users, like cachalot_empty_cache.
- *   - Driver: yes.
- *   - Errors: UNKNOWN_POOL. */
+/** Waits for pending frees, then releases the free memory of a pool, with users or without.
+ *   - Driver: yes, and waits for the streams.
+ *   - Errors: UNKNOWN_POOL; STILL_HELD if the pool has users and a graph was captured into it, which may write to its
+ *     memory: it stays. */
 CACHALOT_API cachalot_status cachalot_pool_empty(const cachalot_allocator *allocator, int device, cachalot_pool pool);
+
+/** Releases free memory of a pool, with users or without, until it holds at most `keep_bytes` or has none. Does not wait
+ * for pending frees.
+ *   - Driver: yes.
+ *   - Errors: UNKNOWN_POOL; STILL_HELD as for cachalot_pool_empty, if the pool holds more; TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_pool_trim(const cachalot_allocator *allocator, int device, cachalot_pool pool,
+                                                size_t keep_bytes);
 
 /** Begins a route to a pool. The newest route that matches a request decides. The call adds a user to the pool, who
  * stays after cachalot_pool_end, until cachalot_pool_release. `stream` is read for CACHALOT_ROUTE_STREAM only.
@@ -1411,12 +1431,21 @@ CACHALOT_API cachalot_status cachalot_park_retain(const cachalot_allocator *allo
  *     divided by the weight. Memory without a tag of limits counts as a tag with 0 and 100. `low_bytes` reserves nothing.
  *   - `clear`: other pools never see what was in a page.
  *
- * Pools with limits give free memory back while they are in use, as no other private pools do, unless a request of a
- * capture was served from them. CACHALOT_POOL_USE_ON_OOM has no effect on them.
+ * Pools with limits give free memory back while they are in use, as no other private pools do, unless a graph was
+ * captured into them: for requests, and for cachalot_trim and cachalot_empty_cache; for `reclaim:auto` down to
+ * `low_bytes`. CACHALOT_POOL_USE_ON_OOM has no effect on them.
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT (the tag is 0, `low_bytes` is above `max_bytes`, `clear` is not 0 or 1),
  *     TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_tag_limit(const cachalot_allocator *allocator, int device, uint64_t tag,
                                                 const cachalot_tag_limits *limits);
+
+/** Releases free memory of the pools with a tag, with limits or without, until they hold at most `keep_bytes` together or
+ * have none. Does not wait for pending frees. `low_bytes` does not hold it up.
+ *   - Driver: yes.
+ *   - Errors: UNKNOWN_TAG; INVALID_ARGUMENT if the tag is 0; STILL_HELD if they hold more, and a graph was captured into one
+ *     of them that has users; TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_tag_trim(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                               size_t keep_bytes);
 
 /** Writes to `out` what the pools of a tag hold. While threads allocate, the figures may disagree slightly.
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG if no pool has the tag and it has no limits. */

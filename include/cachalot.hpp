@@ -464,6 +464,10 @@ class allocator {
   }
   /** Removes the limits of a tag: cachalot_tag_limit. */
   void unlimit_tag(std::uint64_t tag, int device = 0) const { check(cachalot_tag_limit(get(), device, tag, nullptr)); }
+  /** Releases free memory of the pools with a tag: cachalot_tag_trim. */
+  void trim_tag(std::uint64_t tag, std::size_t keep_bytes = 0, int device = 0) const {
+    check(cachalot_tag_trim(get(), device, tag, keep_bytes));
+  }
   /** Tells what the pools of a tag hold: cachalot_tag_held. */
   cachalot_tag_report tag_held(std::uint64_t tag, int device = 0) const {
     cachalot_tag_report report = CACHALOT_TAG_REPORT_INIT;
@@ -539,6 +543,9 @@ class allocator {
 
   /** Announces the end of an iteration to the planned policy. */
   void iteration(int device = 0) const { check(cachalot_iteration(get(), device)); }
+
+  /** Ends the plans in force: cachalot_plans_end. */
+  void end_plans(int device = 0) const { check(cachalot_plans_end(get(), device)); }
 
   /** The progress of the planned policy. */
   cachalot_plan_report planned(int device = 0) const {
@@ -935,6 +942,11 @@ class private_pool {
 
   /** Sets the tag under which the pool's memory is parked; 0 removes it: cachalot_pool_tag. */
   void tag(std::uint64_t tag) const { check(cachalot_pool_tag(allocator_, device_, pool_, tag)); }
+
+  /** Waits for pending frees, and releases the free memory of the pool: cachalot_pool_empty. */
+  void empty() const { check(cachalot_pool_empty(allocator_, device_, pool_)); }
+  /** Releases free memory of the pool until it holds at most `keep_bytes`: cachalot_pool_trim. */
+  void trim(std::size_t keep_bytes) const { check(cachalot_pool_trim(allocator_, device_, pool_, keep_bytes)); }
 
   /** Removes another user, such as a destroyed graph that was captured into the pool. */
   void release() const { check(cachalot_pool_release(allocator_, device_, pool_)); }

@@ -3,7 +3,9 @@
 
 use crate::common::subject::{MIB, Subject, ok};
 use cachalot::c::abi::{CACHALOT_STAGE_SERVING, CACHALOT_STAGE_WAITING, cachalot_plan_report};
-use cachalot::c::capi::{cachalot_check, cachalot_free, cachalot_iteration, cachalot_planned};
+use cachalot::c::capi::{
+    cachalot_check, cachalot_empty_cache, cachalot_free, cachalot_iteration, cachalot_planned, cachalot_plans_end,
+};
 use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_INVALID_POINTER, CACHALOT_ERROR_NULL, CACHALOT_ERROR_STRUCT_SIZE,
     CACHALOT_ERROR_UNKNOWN_DEVICE,
@@ -82,6 +84,22 @@ fn a_deviation_is_counted_and_served_all_the_same() {
     subject.free(first);
     assert_eq!(cachalot_free(subject.0, first), CACHALOT_ERROR_INVALID_POINTER);
     assert_eq!(planned(&subject, 0).extra, 1);
+}
+
+#[test]
+fn plans_end_when_the_program_says_so() {
+    let subject = Subject::with_config(c"policy:planned,plan_deadline_ms:50");
+    for end in [cachalot_plans_end, cachalot_empty_cache] {
+        until_served(&subject, 0);
+        announce(&subject, 0);
+        assert!(subject.stats().reserved_bytes.current > 0);
+        ok(end(subject.0, 0));
+        ok(cachalot_empty_cache(subject.0, 0));
+        assert_eq!(subject.stats().reserved_bytes.current, 0);
+        announce(&subject, 0);
+        assert_ne!(planned(&subject, 0).stage, CACHALOT_STAGE_SERVING);
+    }
+    assert_eq!(cachalot_plans_end(subject.0, 1), CACHALOT_ERROR_UNKNOWN_DEVICE);
 }
 
 #[test]

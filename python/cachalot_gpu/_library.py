@@ -232,6 +232,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_remaining": (Status, _HANDLE, c_int, POINTER(Remaining)),
     "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_tag_limit": (Status, _HANDLE, c_int, c_uint64, POINTER(TagLimits)),
+    "cachalot_tag_trim": (Status, _HANDLE, c_int, c_uint64, c_size_t),
     "cachalot_tag_held": (Status, _HANDLE, c_int, c_uint64, POINTER(TagReport)),
     "cachalot_range_reserve": (Status, _HANDLE, c_int, c_size_t, POINTER(Range)),
     "cachalot_range_commit": (Status, Range, c_size_t, c_size_t, _STREAM),

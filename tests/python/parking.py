@@ -32,6 +32,7 @@ class Library:
         self.waking: set[tuple[int, int]] = set()
         self.retained: dict[int, int] = {}
         self.limits: dict[tuple[int, int], _library.TagLimits] = {}
+        self.trimmed: list[tuple[int, int]] = []
         """The limits of every tag that has some, on its device."""
         self.calls: list[tuple[Any, ...]] = []
         self.failures: dict[tuple[str, int], errors.CachalotError] = {}
@@ -90,6 +91,9 @@ class Library:
         if given.low_bytes > given.max_bytes > 0:
             raise errors.CachalotError("`low` is above `max`", 172)
         self.limits[device, number] = given
+
+    def cachalot_tag_trim(self, handle: Any, device: int, number: int, keep: int) -> None:
+        self.trimmed.append((number, keep))
 
     def cachalot_tag_held(self, handle: Any, device: int, number: int, report: Any) -> None:
         limits = self.limits.get((device, number))

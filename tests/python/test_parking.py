@@ -68,6 +68,14 @@ class Parking(unittest.TestCase):
         self.assertEqual(cachalot_gpu.torch.tag_held("b")["weight"], 0)
         self.assertEqual([number for _, number in self.library.limits], [1])
 
+    def test_a_tag_is_trimmed_by_its_name(self) -> None:
+        self.fill("a", "b")
+        cachalot_gpu.torch.trim_tag("a", keep=5)
+        cachalot_gpu.torch.trim_tag("a")
+        self.assertEqual([keep for _, keep in self.library.trimmed], [5, 0])
+        with self.assertRaisesRegex(cachalot_gpu.CachalotError, "no memory has the tag 'nothing'"):
+            cachalot_gpu.torch.trim_tag("nothing")
+
     def test_limits_without_a_meaning_are_refused(self) -> None:
         for limits in ({"max": 0}, {"max": -1}, {"low": -1}, {"weight": 0}, {"weight": 1 << 32}, {"max": 1 << 64}):
             with self.assertRaisesRegex(cachalot_gpu.CachalotError, "limits of 'a'"):

@@ -273,8 +273,12 @@ impl Instance {
                 simulated.keep_addresses();
             }
             let allocated = stats.allocated_bytes().current;
-            // The cache was emptied, so only these keep memory without a block.
-            let why = if blocks == 0 && held > 0 { ": a private pool has users, or pages are pinned" } else { "" };
+            // Where the cache could be emptied, only these keep memory without a block.
+            let why = match (blocks == 0 && held > 0, self.allocator.is_capturing(index)?) {
+                (true, true) => ": a capture was begun and not ended",
+                (true, false) => ": a private pool has users, or pages are pinned",
+                (false, _) => "",
+            };
             let doubt = match leaked {
                 0 => String::new(),
                 _ => format!("; {leaked} bytes are in doubt, because the driver failed to release them"),

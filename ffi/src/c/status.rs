@@ -200,6 +200,7 @@ impl Status {
             Error::NotExportable(_) => CACHALOT_ERROR_UNSUPPORTED,
             Error::UnknownDevice(_) => CACHALOT_ERROR_UNKNOWN_DEVICE,
             Error::UnknownPool(_) => CACHALOT_ERROR_UNKNOWN_POOL,
+            Error::GraphMemory(_) => CACHALOT_ERROR_STILL_HELD,
             Error::UnknownTag(_) => CACHALOT_ERROR_UNKNOWN_TAG,
             Error::Parked => CACHALOT_ERROR_PARKED,
             Error::ParkingRefused(_) | Error::NoHostMemory => CACHALOT_ERROR_NOT_PARKABLE,

@@ -7,11 +7,12 @@ use cachalot::c::abi::{
 };
 use cachalot::c::capi::{
     cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_empty_cache, cachalot_pool_begin,
-    cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_pool_users,
-    cachalot_range_reserve, cachalot_simulate_capture,
+    cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_pool_trim,
+    cachalot_pool_users, cachalot_range_reserve, cachalot_record_stream, cachalot_simulate_capture,
+    cachalot_stream_destroyed,
 };
 use cachalot::c::status::{
-    CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_STILL_HELD,
+    CACHALOT_ERROR_CAPTURING, CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_STILL_HELD,
     CACHALOT_ERROR_UNKNOWN_POOL, CACHALOT_OK,
 };
 use std::ffi::c_void;
@@ -66,6 +67,61 @@ fn pools_keep_their_blocks_apart() {
     ok(cachalot_empty_cache(subject.0, 0));
     assert_eq!(cachalot_pool_release(subject.0, 0, pool), CACHALOT_ERROR_UNKNOWN_POOL);
     assert_eq!(subject.stats().reserved_bytes.current, 0);
+}
+
+/// Leaves 40 MiB of free memory in a pool in use, of a capture or of no capture.
+fn fill(subject: &Subject, pool: cachalot_pool, captures: bool) {
+    let begin = if captures { cachalot_capture_begin } else { cachalot_pool_begin };
+    ok(begin(subject.0, 0, pool, CACHALOT_ROUTE_STREAM, stream(1)));
+    ok(cachalot_simulate_capture(subject.0, 0, stream(1), captures.into()));
+    let blocks = [1, 1].map(|number| subject.malloc(20 * MIB, stream(number)));
+    blocks.into_iter().for_each(|block| subject.free(block));
+    ok(cachalot_simulate_capture(subject.0, 0, stream(1), 0));
+    ok(if captures { cachalot_capture_end(subject.0, 0, pool) } else { cachalot_pool_end(subject.0, 0, pool) });
+}
+
+#[test]
+fn a_pool_in_use_is_trimmed_and_emptied_unless_a_graph_has_its_memory() {
+    let subject = Subject::plain();
+    let pool = subject.pool();
+    let held = || subject.stats().reserved_bytes.current >> 20;
+    fill(&subject, pool, false);
+    ok(cachalot_pool_trim(subject.0, 0, pool, 20 * MIB));
+    assert_eq!(held(), 20);
+    ok(cachalot_pool_empty(subject.0, 0, pool));
+    assert_eq!(held(), 0);
+    fill(&subject, pool, true);
+    assert_eq!(cachalot_pool_empty(subject.0, 0, pool), CACHALOT_ERROR_STILL_HELD);
+    assert!(last_error().contains("a captured graph has memory of pool"), "{}", last_error());
+    assert_eq!(cachalot_pool_trim(subject.0, 0, pool, 0), CACHALOT_ERROR_STILL_HELD);
+    assert_eq!(held(), 40);
+    (0..3).for_each(|_| ok(cachalot_pool_release(subject.0, 0, pool)));
+    ok(cachalot_pool_empty(subject.0, 0, pool));
+    assert_eq!(held(), 0);
+}
+
+#[test]
+fn a_capture_that_nobody_ended_is_named_by_what_it_keeps_memory_from() {
+    for ends_stream in [false, true] {
+        let subject = ManuallyDrop::new(Subject::plain());
+        let pool = subject.pool();
+        ok(cachalot_capture_begin(subject.0, 0, pool, CACHALOT_ROUTE_STREAM, stream(1)));
+        ok(cachalot_empty_cache(subject.0, 0));
+        let block = subject.malloc(30 * MIB, stream(2));
+        ok(cachalot_record_stream(subject.0, block, stream(3)));
+        subject.free(block);
+        if ends_stream {
+            ok(cachalot_stream_destroyed(subject.0, 0, stream(1)));
+            ok(cachalot_empty_cache(subject.0, 0));
+            (0..2).for_each(|_| ok(cachalot_pool_release(subject.0, 0, pool)));
+            ok(cachalot_destroy(subject.0));
+            continue;
+        }
+        assert_eq!(cachalot_empty_cache(subject.0, 0), CACHALOT_ERROR_CAPTURING);
+        assert!(last_error().contains("a capture was begun and not ended"), "{}", last_error());
+        assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_STILL_HELD);
+        assert!(last_error().ends_with("a capture was begun and not ended"), "{}", last_error());
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use cachalot::c::abi::{
 };
 use cachalot::c::capi::{
     cachalot_on_out_of_memory, cachalot_pool_begin, cachalot_pool_end, cachalot_pool_release, cachalot_pool_tag,
-    cachalot_tag_held, cachalot_tag_limit, cachalot_would_fit,
+    cachalot_tag_held, cachalot_tag_limit, cachalot_tag_trim, cachalot_would_fit,
 };
 use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_STRUCT_SIZE,
@@ -88,6 +88,10 @@ fn a_tag_keeps_to_its_limits_and_tells_what_it_holds() {
     ok(cachalot_pool_end(subject.0, 0, pool));
     subject.free(block);
     subject.free(further);
+    ok(cachalot_tag_trim(subject.0, 0, TAG, 60 * MIB));
+    assert_eq!(try_held(&subject, TAG).expect("a known tag").charge_bytes, 60 << 20);
+    ok(cachalot_tag_trim(subject.0, 0, TAG, 0));
+    assert_eq!(try_held(&subject, TAG).expect("a known tag").charge_bytes, 0);
     (0..2).for_each(|_| ok(cachalot_pool_release(subject.0, 0, pool)));
 }
 

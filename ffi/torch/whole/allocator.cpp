@@ -401,12 +401,15 @@ void Whole::empty(const MempoolId_t &pool) {
   const History::Gathered gathered(history, RecordContext::ALL);
   for (int device = 0; device < device_count(); ++device) {
     if (pool == MempoolId_t{0, 0}) {
-      require(cachalot_empty_cache(handle(), device));
+      /* What waits for the end of a capture stays. */
+      const cachalot_status emptied = cachalot_empty_cache(handle(), device);
+      require(emptied == CACHALOT_ERROR_CAPTURING ? CACHALOT_OK : emptied);
       continue;
     }
-    /* A pool without memory is gone already. */
+    /* A pool without memory is gone already, and one with memory of a graph keeps it, as in PyTorch. */
     const cachalot_status emptied = cachalot_pool_empty(handle(), device, library_pool(pool));
-    require(emptied == CACHALOT_ERROR_UNKNOWN_POOL ? CACHALOT_OK : emptied);
+    const bool done = emptied == CACHALOT_ERROR_UNKNOWN_POOL || emptied == CACHALOT_ERROR_STILL_HELD;
+    require(done ? CACHALOT_OK : emptied);
   }
 }
 

@@ -211,6 +211,20 @@ def unlimit_tag(tag: str, device: Device = None) -> None:
     _library.library().cachalot_tag_limit(_handle.require(), device_index(device), number, None)
 
 
+def trim_tag(tag: str, keep: int = 0, device: Device = None) -> None:
+    """Gives free memory of a tag back to the driver, until the tag holds at most ``keep`` bytes or has no free memory. Its
+    pools may be in use; ``low`` does not hold it up.
+
+    Raises:
+        CachalotError: no memory has the tag; or a captured graph has memory of it, which stays.
+    """
+    with _lock:
+        number = _numbers.get(tag)
+    if number is None:
+        raise errors.CachalotError(f"no memory has the tag {tag!r}: use tag() or limit_tag() first")
+    _library.library().cachalot_tag_trim(_handle.require(), device_index(device), number, keep)
+
+
 def tag_held(tag: str, device: Device = None) -> dict[str, int | bool | None]:
     """Returns what the memory of a tag holds, in bytes: ``charge`` (all that it holds of the GPU), of it ``live`` and
     ``cached``, its limits ``max`` (``None``: no limit), ``low``, ``weight`` (0: no limits are set) and ``clear``, and

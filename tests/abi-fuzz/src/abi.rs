@@ -272,6 +272,7 @@ functions! {
     set_limit = cachalot_set_limit(device: c_int, bytes: u64);
     set_memory_fraction = cachalot_set_memory_fraction(device: c_int, fraction: f64);
     iteration = cachalot_iteration(device: c_int);
+    plans_end = cachalot_plans_end(device: c_int);
     planned = cachalot_planned(device: c_int, out: &mut cachalot_plan_report);
     tuned = cachalot_tuned(device: c_int, out: &mut cachalot_tune_report);
     pool_create = cachalot_pool_create(device: c_int, flags: u32, out: &mut cachalot_pool);
@@ -279,6 +280,7 @@ functions! {
     pool_release = cachalot_pool_release(device: c_int, pool: cachalot_pool);
     pool_users = cachalot_pool_users(device: c_int, pool: cachalot_pool, out: &mut u32);
     pool_empty = cachalot_pool_empty(device: c_int, pool: cachalot_pool);
+    pool_trim = cachalot_pool_trim(device: c_int, pool: cachalot_pool, keep: usize);
     pool_begin = cachalot_pool_begin(device: c_int, pool: cachalot_pool, route: cachalot_route, stream: cachalot_stream);
     pool_end = cachalot_pool_end(device: c_int, pool: cachalot_pool);
     capture_begin = cachalot_capture_begin(device: c_int, pool: cachalot_pool, route: cachalot_route, stream: cachalot_stream);
@@ -296,6 +298,7 @@ functions! {
     park_elsewhere = cachalot_park_elsewhere(device: c_int, tag: u64, on: c_int);
     park_retain = cachalot_park_retain(device: c_int, host_bytes: u64);
     tag_limit = cachalot_tag_limit(device: c_int, tag: u64, limits: *const cachalot_tag_limits);
+    tag_trim = cachalot_tag_trim(device: c_int, tag: u64, keep: usize);
     tag_held = cachalot_tag_held(device: c_int, tag: u64, out: &mut cachalot_tag_report);
     range_reserve = cachalot_range_reserve(device: c_int, max_bytes: usize, out: *mut cachalot_range);
     stats = cachalot_stats(device: c_int, out: &mut cachalot_statistics);

@@ -125,7 +125,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_set_memory_fraction => (true, &[(CACHALOT_ERROR_INVALID_FRACTION, MISTAKE)]),
         cachalot_pool_create | cachalot_pool_retain | cachalot_plan | cachalot_tag_limit => (false, &[NO_SENSE]),
         cachalot_pool_release | cachalot_pool_users => (false, &[NO_POOL]),
-        cachalot_pool_empty => (true, &[NO_POOL]),
+        cachalot_pool_empty | cachalot_pool_trim => (true, &[NO_POOL, (CACHALOT_ERROR_STILL_HELD, CAPTURE)]),
         // Calls the driver for the identity of the stream.
         cachalot_pool_begin | cachalot_capture_begin => (true, &[NO_POOL, NO_SENSE, NO_STREAM]),
         cachalot_pool_end | cachalot_capture_end => (true, &[NO_POOL, (CACHALOT_ERROR_NOT_ROUTED, MISTAKE)]),
@@ -137,6 +137,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         }
         cachalot_wake_stream => (true, &[NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES]),
         cachalot_parked | cachalot_park_elsewhere => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
+        cachalot_tag_trim => (true, &[NO_TAG, NO_SENSE, (CACHALOT_ERROR_STILL_HELD, CAPTURE)]),
         cachalot_tag_held => (false, &[NO_TAG, NO_SENSE]),
         // As for the beginning of a route.
         cachalot_parked_stream => (true, &[NO_STREAM, NO_PAGES]),
@@ -154,9 +155,10 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         | cachalot_snapshot_as
         | cachalot_trace_for_each => (false, &[STOP, NO_SENSE]),
         cachalot_snapshot_to_file => (false, &[(CACHALOT_ERROR_IO, MISTAKE)]),
+        cachalot_empty_cache => (true, &[NO_CAPTURE]),
         cachalot_process_events
-        | cachalot_empty_cache
         | cachalot_trim
+        | cachalot_plans_end
         | cachalot_maintain
         | cachalot_iteration
         | cachalot_set_caching

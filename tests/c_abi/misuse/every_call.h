@@ -81,6 +81,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
   DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \
   DEVICE_CALL(cachalot_iteration, (allocator, device))                                                    \
+  DEVICE_CALL(cachalot_plans_end, (allocator, device))                                                    \
   DEVICE_CALL(cachalot_planned, (allocator, device, &any_plan))                                           \
   DEVICE_CALL(cachalot_tuned, (allocator, device, &any_tune))                                             \
   DEVICE_CALL(cachalot_pool_create, (allocator, device, 0, &any_pool))                                    \
@@ -88,6 +89,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_pool_release, (allocator, device, pool))                                           \
   DEVICE_CALL(cachalot_pool_users, (allocator, device, pool, &any_users))                                 \
   DEVICE_CALL(cachalot_pool_empty, (allocator, device, pool))                                             \
+  DEVICE_CALL(cachalot_pool_trim, (allocator, device, pool, 0))                                           \
   DEVICE_CALL(cachalot_pool_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                   \
   DEVICE_CALL(cachalot_pool_end, (allocator, device, pool))                                               \
   DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                \
@@ -105,6 +107,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_remaining, (allocator, device, &any_remaining))                                    \
   DEVICE_CALL(cachalot_park_retain, (allocator, device, 0))                                               \
   DEVICE_CALL(cachalot_tag_limit, (allocator, device, 1, &any_limits))                                    \
+  DEVICE_CALL(cachalot_tag_trim, (allocator, device, 1, 0))                                               \
   DEVICE_CALL(cachalot_tag_held, (allocator, device, 1, &any_tag))                                        \
   DEVICE_CALL(cachalot_range_reserve, (allocator, device, 100, &any_range))                               \
   DEVICE_CALL(cachalot_stats, (allocator, device, &any_statistics))                                       \

@@ -2,6 +2,7 @@
 
 use crate::c::abi::{CACHALOT_NO_LIMIT, cachalot_allocator, cachalot_status};
 use crate::c::boundary;
+use crate::c::status::{CACHALOT_ERROR_CAPTURING, Status};
 use core::ffi::c_int;
 
 /// Frees the blocks whose events are complete.
@@ -13,12 +14,22 @@ pub extern "C" fn cachalot_process_events(allocator: *const cachalot_allocator, 
     })
 }
 
-/// Releases all cached memory of a device.
+/// Releases all cached memory of a device. Says so if a capture keeps pending blocks from it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_empty_cache(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.empty_cache(device)?)
+        instance.allocator.empty_cache(device)?;
+        let stats = instance.allocator.stats(device)?;
+        let pending = stats.active_bytes().current - stats.allocated_bytes().current;
+        if pending > 0 && instance.allocator.is_capturing(device)? {
+            let text = format!(
+                "{pending} bytes of freed blocks wait for streams, which is not asked after while a graph is captured: a capture was \
+                 begun and not ended; the rest of the cache was released"
+            );
+            return Err(Status::new(CACHALOT_ERROR_CAPTURING, text));
+        }
+        Ok(())
     })
 }
 

@@ -25,6 +25,15 @@ pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, devic
     })
 }
 
+/// Ends the plans in force, and forgets what was observed.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_plans_end(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.give_plans_up(device)?)
+    })
+}
+
 /// Reports the state and the results of the planned policy.
 ///
 /// # Safety

@@ -108,7 +108,7 @@ pub unsafe extern "C" fn cachalot_pool_users(
     })
 }
 
-/// Releases the cached memory of an unused pool.
+/// Releases the cached memory of a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_pool_empty(
     allocator: *const cachalot_allocator,
@@ -118,6 +118,20 @@ pub extern "C" fn cachalot_pool_empty(
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         Ok(instance.allocator.empty_pool(device, name(pool))?)
+    })
+}
+
+/// Releases free memory of a pool until it holds at most `keep_bytes`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_trim(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    keep_bytes: usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.trim_pool(device, name(pool), keep_bytes as u64)?)
     })
 }
 

@@ -58,6 +58,20 @@ pub unsafe extern "C" fn cachalot_tag_limit(
     })
 }
 
+/// Releases free memory of the pools with a tag until they hold at most `keep_bytes`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_tag_trim(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    tag: u64,
+    keep_bytes: usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.trim_tag(device, tag_of(tag)?, keep_bytes as u64)?)
+    })
+}
+
 /// Tells what the pools of a tag hold.
 ///
 /// # Safety

@@ -51,7 +51,8 @@ impl Worker {
         match self.rng.u8(..10) {
             0 => allocator.pool_release(device, unknown).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
             1 => allocator.pool_users(device, unknown, &mut users).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
-            2 => allocator.pool_empty(device, unknown).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
+            2 if self.rng.bool() => allocator.pool_empty(device, unknown).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
+            2 => allocator.pool_trim(device, unknown, 0).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
             3 => {
                 let reply = allocator.pool_begin(device, unknown, CACHALOT_ROUTE_THREAD, stream(0));
                 reply.must_be(CACHALOT_ERROR_UNKNOWN_POOL);
