@@ -78,8 +78,10 @@ impl fmt::Display for ConfigError {
             }
             Self::Value { key, value, accepted } => {
                 write!(f, "{key} does not take `{value}`")?;
+                // A name that is spelled right is refused for another reason.
                 if matches!(accepted, Accepted::Policy { .. })
                     && let Some(meant) = nearest_of(POLICIES.iter().copied(), value.as_str())
+                    && meant != value.as_str()
                 {
                     write!(f, ", did you mean `{meant}`? It takes")?;
                 } else {
