@@ -11,7 +11,7 @@ use crate::arena::paging::undo::Undo;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::Guard;
 use crate::device::explanation::STREAMS;
-use crate::device::{ErrorKind, StreamOrder};
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::pages::guards::{GuardedBlock, GuardedPlace, Shelf};
