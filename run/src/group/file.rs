@@ -8,8 +8,8 @@ use super::{Budget, SleepNews, Uuid, shares, subtract};
 use crate::options::GroupOptions;
 use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
-use crate::shared::{folder, form, marks};
 use crate::shared::time::milliseconds;
+use crate::shared::{folder, form, marks};
 use crate::tell::tell;
 use cachalot_cuda::own_files::out_of_the_way;
 use std::fmt;
@@ -17,8 +17,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// The start of the name of every group's file.

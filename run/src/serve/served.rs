@@ -7,7 +7,7 @@ use crate::record::Record;
 use crate::serve::device::{AllocatorOwner, ServedDevice};
 use crate::serve::frees::Frees;
 use cachalot_core::config::ConfigError;
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, ParkTarget};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentity, Streams};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -123,11 +123,13 @@ impl Served {
         }
     }
 
-    /// Returns the bytes held from the driver and unused by the program.
+    /// Returns the bytes held from the driver, or parked, and unused by the program.
     pub(super) fn unused(&self) -> u64 {
+        let report = self.allocator.parking(DEVICE).and_then(|parking| parking.report(ParkTarget::Streams));
+        let parked = report.map_or(0, |report| report.parked);
         self.allocator.stats(DEVICE).map_or(0, |stats| {
             let unused = stats.reserved_bytes().current - stats.allocated_bytes().current;
-            u64::try_from(unused).unwrap_or(0)
+            u64::try_from(unused.saturating_add_unsigned(parked)).unwrap_or(0)
         })
     }
 

@@ -52,7 +52,8 @@ mod tests {
     #[test]
     fn a_mark_lasts_as_long_as_its_file_is_open() {
         let place = tempfile::tempdir().unwrap();
-        let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(place.path().join("f"));
+        let open =
+            || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(place.path().join("f"));
         let (one, two) = (open().unwrap(), open().unwrap());
         hold(&one, 3).unwrap();
         assert_eq!([is_held(&two, 3), is_held(&two, 4), is_held(&one, 3)], [Some(true), Some(false), Some(false)]);
