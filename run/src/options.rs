@@ -115,6 +115,14 @@ const fn default_weight() -> u32 {
     100
 }
 
+/// Returns the name that `cachalot run --name` has given the process.
+pub fn name_of_process() -> Option<String> {
+    match KEPT.get() {
+        Some(options) => options.name.clone(),
+        None => Options::of_environment().ok()??.name,
+    }
+}
+
 /// The options of this process as [`keep_for_process`] found them.
 static KEPT: OnceLock<Options> = OnceLock::new();
 

@@ -210,3 +210,45 @@ fn the_library_can_be_switched_off() {
     assert_eq!(output_of(place.run(&[]).args(script).env("CACHALOT_DISABLE", "1")), "[]");
     assert_ne!(output_of(place.run(&[]).args(script).env("CACHALOT_DISABLE", "")), "[]");
 }
+
+#[test]
+fn a_program_that_begins_again_without_random_addresses_has_a_share_and_a_socket() {
+    let place = Place::new(folder("again"));
+    let plain = |mut command: Command| command.args(["-R", "true"]).output().is_ok_and(|output| output.status.success());
+    if !plain(Command::new("setarch")) {
+        println!("not checked: setarch -R does not run here");
+        return;
+    }
+    let mut command = place.run(&["--group", "one", "--limit", "100MiB", "--parkable"]);
+    command.args(["setarch", "-R"]).arg(&place.program).stderr(Stdio::piped());
+    let output = with_lines(&mut command, "a 60\nx\na 90\nq\n");
+    assert_eq!(answers(&output), "0 0");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn the_log_of_linked_programs_is_the_log_of_this_library_too() {
+    let place = Place::new(folder("log"));
+    let file = place.folder.join("log");
+    let log = format!("error:{}", file.display());
+    let mut command = place.run(&["--limit", "10MiB", "--name", "alpha"]);
+    command.arg(&place.program).env("CACHALOT_LOG", log).stderr(Stdio::piped());
+    let output = with_lines(&mut command, "a 20\nq\n");
+    assert_eq!((answers(&output).as_str(), String::from_utf8_lossy(&output.stderr).as_ref()), ("2", ""));
+    let text = fs::read_to_string(file).expect("a log");
+    assert!(text.contains(" error: 20 MiB more do not fit"), "{text}");
+    let mut command = place.run(&["--limit", "10MiB"]);
+    command.arg(&place.program).env("CACHALOT_LOG", "off").stderr(Stdio::piped());
+    assert_eq!(String::from_utf8_lossy(&with_lines(&mut command, "a 20\nq\n").stderr), "");
+}
+
+#[test]
+fn a_member_has_its_name_in_refusals() {
+    let place = Place::new(folder("named"));
+    let mut command = place.run(&["--group", "team", "--limit", "100MiB", "--name", "alpha"]);
+    command.arg(&place.program).stderr(Stdio::piped());
+    let output = with_lines(&mut command, "a 60\na 60\nq\n");
+    assert_eq!(answers(&output), "0 2");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains(" (alpha)"), "{errors}");
+}

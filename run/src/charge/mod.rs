@@ -23,7 +23,7 @@ use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::{GroupOptions, Options};
 use crate::real::Real;
 use crate::shared::bytes::show;
-use crate::tell::tell;
+use crate::tell::{tell, tell_lack};
 use cachalot_cuda::driver::types::{CuDevice, CuUuid};
 use cachalot_cuda::{BUS_ID_BYTES, CuResult};
 use core::ffi::{CStr, c_char};
@@ -273,7 +273,7 @@ impl DeviceCharge {
         if let Some(refusal) = last_refusal(self)
             && !self.told.swap(true, Ordering::Relaxed)
         {
-            tell(format_args!("{refusal}"));
+            tell_lack(format_args!("{refusal}"));
         }
     }
 

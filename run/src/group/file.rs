@@ -5,7 +5,7 @@ use super::layout::{FORM, Figures, MAGIC, NONE, OWNERS, OwnerEntry, State, Terms
 use super::lock::Held;
 use super::turns::{self, Contender, Turn};
 use super::{Budget, SleepNews, Uuid, shares, subtract};
-use crate::options::GroupOptions;
+use crate::options::{GroupOptions, name_of_process};
 use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
 use crate::shared::time::milliseconds;
@@ -482,7 +482,8 @@ fn enter(
     let me = free.ok_or_else(|| GroupError::Full(name.to_owned()))?;
     state.limit.store(limit.unwrap_or(NONE), Ordering::Relaxed);
     state.used.fetch_max(me as u64 + 1, Ordering::AcqRel);
-    state.entries[me].take(caller, &process::program(caller.pid), terms);
+    let program = name_of_process().unwrap_or_else(|| process::program(caller.pid));
+    state.entries[me].take(caller, &program, terms);
     Ok(me)
 }
 

@@ -2,6 +2,7 @@
 
 use super::layout::{Book, MAGIC};
 use super::view::BookView;
+use crate::options::name_of_process;
 use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
 use crate::shared::removal::{remove_at_exit, remove_now};
@@ -35,7 +36,7 @@ impl Published {
     pub(super) fn private(device: Uuid) -> io::Result<Self> {
         let book = Self { book: Shared::private()?, path: None, pid: std::process::id() };
         let owner = Identity::of_caller().unwrap_or(Identity { pid: book.pid, start: 0, image: 0 });
-        book.book().begin(owner, 0, &process::program(book.pid), device.to_words());
+        book.book().begin(owner, 0, &name_of_caller(book.pid), device.to_words());
         Ok(book)
     }
 
@@ -44,7 +45,7 @@ impl Published {
         let owner = Identity::of_caller()?;
         let file = form::create(folder, BYTES)?;
         let mut book = Self { book: Shared::new(&file)?, path: None, pid: owner.pid };
-        book.book().begin(owner, process::namespace()?, &process::program(owner.pid), device.to_words());
+        book.book().begin(owner, process::namespace()?, &name_of_caller(owner.pid), device.to_words());
         for copy in 0..COPIES {
             let path = folder.join(format!("{PREFIX}{}-{}-{device}-{copy}", owner.pid, owner.start));
             if form::give_name(&file, &path)? {
@@ -71,6 +72,11 @@ impl Published {
             remove_now(path);
         }
     }
+}
+
+/// Returns the name of `cachalot run --name`, or the program's.
+fn name_of_caller(pid: u32) -> String {
+    name_of_process().unwrap_or_else(|| process::program(pid))
 }
 
 impl Drop for Published {

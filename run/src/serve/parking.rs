@@ -164,8 +164,10 @@ impl Process {
     /// Parks the memory if the process has been idle for as long as the options say. Does nothing else.
     pub fn park_if_idle(&self) {
         let Some(sleeping) = &self.sleeping else { return };
+        // Also without a limit, so that the idle time is known to whoever asks.
+        let idle = sleeping.idle_time();
         let Some(limit) = sleeping.idle_limit() else { return };
-        if sleeping.sleeper.phase().0 != SleepState::Awake || sleeping.idle_time() < limit {
+        if sleeping.sleeper.phase().0 != SleepState::Awake || idle < limit {
             return;
         }
         let look = other_threads();

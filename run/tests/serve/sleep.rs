@@ -107,6 +107,18 @@ fn parked_memory_leaves_the_device_and_wakes_where_it_was() {
 }
 
 #[test]
+fn the_idle_time_is_known_before_somebody_asks() {
+    let setup = setup();
+    touch(&setup).unwrap();
+    // The look of the keeper, which parks nothing without an idle time of the options.
+    setup.process.park_if_idle();
+    let wait = Duration::from_millis(30);
+    std::thread::sleep(wait);
+    assert!(setup.process.status().idle_ms.is_some_and(|idle| u128::from(idle) >= wait.as_millis()));
+    assert_eq!(phase(&setup), SleepState::Awake);
+}
+
+#[test]
 fn small_blocks_stay_if_they_may() {
     let setup = setup_with(SleepOptions { keep_awake: 64 << 20, ..SleepOptions::default() }, Options::default());
     let blocks = filled(&setup);

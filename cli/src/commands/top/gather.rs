@@ -95,13 +95,14 @@ impl Answers {
         Self { devices: devices.collect(), groups }
     }
 
-    /// Keeps the answers on a process. Returns whether any is left.
-    pub(super) fn keep(&mut self, pid: u32) -> bool {
+    /// Keeps the answers on the processes of an id or a name. Returns whether any is left.
+    pub(super) fn keep(&mut self, process: &str) -> bool {
+        let is_it = |pid: u32, name: &str| process.parse().map_or(name == process, |named: u32| named == pid);
         for device in &mut self.devices {
-            device.processes.retain(|process| process.pid == pid);
+            device.processes.retain(|process| is_it(process.pid, &process.program));
         }
         self.devices.retain(|device| !device.processes.is_empty());
-        self.groups.retain(|group| group.members.iter().any(|member| member.pid == pid));
+        self.groups.retain(|group| group.members.iter().any(|member| is_it(member.pid, &member.program)));
         !self.devices.is_empty() || !self.groups.is_empty()
     }
 }
@@ -199,6 +200,6 @@ mod tests {
         assert_eq!((one.used, one.booked, one.unexplained), (Some(90), 30, Some(10)));
         assert_eq!(one.processes.iter().map(super::ProcessMemory::held).collect::<Vec<_>>(), [35, 50]);
         assert!(one.processes[1].book.is_none());
-        assert!(!moment.keep(7));
+        assert!(!moment.keep("7") && !moment.keep("a"));
     }
 }

@@ -56,8 +56,8 @@ pub(crate) struct TopArgs {
     /// Seconds between two tables
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
-    #[arg(value_name = "PID", help = "Only this process, and its group")]
-    pid: Option<u32>,
+    #[arg(value_name = "PID|NAME", help = "Only this process, and its group")]
+    process: Option<String>,
 }
 
 /// The output of `--json`.
@@ -72,7 +72,7 @@ struct TopLine<'a> {
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
     let is_live = !args.json && !args.once && io::stdout().is_terminal();
     loop {
-        let moment = match now(args.pid) {
+        let moment = match now(args.process.as_deref()) {
             Ok(moment) => moment,
             Err(error) => {
                 eprintln!("{error}");
@@ -94,11 +94,11 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 }
 
 /// Reads what is told now, on one process or on all.
-fn now(pid: Option<u32>) -> Result<Answers, String> {
+fn now(process: Option<&str>) -> Result<Answers, String> {
     let mut moment = Answers::now().map_err(|error| error.to_string())?;
-    match pid {
-        Some(pid) if !moment.keep(pid) => {
-            Err(format!("process {pid} has no book, and is in no group: start it with `cachalot run`"))
+    match process {
+        Some(process) if !moment.keep(process) => {
+            Err(format!("process {process} has no book, and is in no group: start it with `cachalot run`"))
         }
         _ => Ok(moment),
     }
@@ -113,7 +113,7 @@ fn text(moment: &Answers, look: &Look) -> String {
         let _ = writeln!(text, "{}", look.fold(&membership(group), 2));
     }
     if text.is_empty() {
-        return "No process of this user has a book, and no group has a member.".to_owned();
+        return "No process of this user has a book, and no group has a member: start programs by `cachalot run` to see them here.".to_owned();
     }
     let mut table = Table::new(&book::COLUMNS);
     for device in &moment.devices {
