@@ -54,7 +54,10 @@ fn top_without_books_says_so() {
     let shared = shared(&place);
     let finished = top(&shared, &place, &["--once"]);
     assert_eq!(finished.status, 0, "{}", finished.errors);
-    assert_eq!(finished.output, "No process of this user has a book, and no group has a member: start programs by `cachalot run` to see them here.\n");
+    assert_eq!(
+        finished.output,
+        "No process of this user has a book, and no group has a member: start programs by `cachalot run` to see them here.\n"
+    );
     let finished = top(&shared, &place, &["--once", "4711"]);
     assert_eq!(finished.status, 2);
     assert!(finished.errors.starts_with("process 4711 has no book"), "{}", finished.errors);

@@ -45,7 +45,9 @@ impl Log {
             "off" => None,
             "error" => Some(Level::Error),
             "warning" | "info" => Some(Level::Warning),
-            _ => return Err(format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE after it")),
+            _ => {
+                return Err(format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE after it"));
+            }
         };
         let open = |path: &str| {
             let file = OpenOptions::new().create(true).append(true).open(path);

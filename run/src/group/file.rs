@@ -495,7 +495,7 @@ fn open(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
             let file = MappedTable::new(file)?;
             match check(&file.state, device) {
                 Ok(()) => Ok(Some(file)),
-                Err(error) => remove_abandoned(path, file, error),
+                Err(error) => remove_abandoned(path, &file, error),
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, device),
@@ -515,7 +515,7 @@ fn open(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
 
 /// Removes the file of a group that this process cannot join, if no member lives: the file of a container that has ended, or of another
 /// version. The marks of members tell, for the process ids are of another container.
-fn remove_abandoned(path: &Path, file: MappedTable, error: io::Error) -> io::Result<Option<MappedTable>> {
+fn remove_abandoned(path: &Path, file: &MappedTable, error: io::Error) -> io::Result<Option<MappedTable>> {
     let is_here = file.state.namespace.load(Ordering::Acquire) == process::namespace()?;
     // Members of an earlier version have no marks.
     let lives = |at: usize| file.state.entries[at].owner().is_some_and(|owner| owner.is_alive());
@@ -523,7 +523,7 @@ fn remove_abandoned(path: &Path, file: MappedTable, error: io::Error) -> io::Res
     if !is_group || is_here && file.state.owned().any(lives) || !marks::hold_all(&file.open) {
         return Err(error);
     }
-    unlink(path, &file);
+    unlink(path, file);
     Ok(None)
 }
 

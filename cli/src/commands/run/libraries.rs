@@ -42,7 +42,7 @@ impl Libraries {
     }
 }
 
-/// Returns the path in a line of `ld.so --list`: `	name => path (address)`, or `	path (address)`.
+/// Returns the path in a line of `ld.so --list`: `name => path (address)`, or `path (address)`.
 fn path_in(line: &str) -> Option<PathBuf> {
     let (path, _address) = line.trim().rsplit_once(" (0x")?;
     let path = path.split_once(" => ").map_or(path, |(_, path)| path);

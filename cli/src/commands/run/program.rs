@@ -23,9 +23,7 @@ pub(super) fn find(name: &Path) -> Option<PathBuf> {
         return name.exists().then(|| name.to_owned());
     }
     let folders = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(&folders)
-        .map(|folder| folder.join(name))
-        .find(|path| is_executable(path))
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| is_executable(path))
 }
 
 /// A program as the kernel starts it.
