@@ -46,7 +46,9 @@ impl Log {
             "error" => Some(Level::Error),
             "warning" | "info" => Some(Level::Warning),
             _ => {
-                return Err(format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE after it"));
+                return Err(format!(
+                    "{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE after it"
+                ));
             }
         };
         let open = |path: &str| {

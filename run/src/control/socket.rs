@@ -163,7 +163,9 @@ impl Listener {
         let path = sockets.path.join(&file);
         match rustix::net::bind(&socket, &sockets.address(&file)?) {
             // Without random addresses, the program before an `exec` has the name, too. Nobody listens there any more.
-            Err(Errno::ADDRINUSE) if sockets.connect(&name, Duration::from_millis(1)).is_err_and(|error| has_ended(&error)) => {
+            Err(Errno::ADDRINUSE)
+                if sockets.connect(&name, Duration::from_millis(1)).is_err_and(|error| has_ended(&error)) =>
+            {
                 fs::remove_file(&path)?;
                 rustix::net::bind(&socket, &sockets.address(&file)?)?;
             }

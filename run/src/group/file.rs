@@ -43,7 +43,7 @@ pub(super) struct Membership {
     path: PathBuf,
     device: Uuid,
     /// Changes only when the file was removed.
-    seat: RwLock<Seat>,
+    seat: RwLock<OwnPlace>,
     /// The joined process. A forked child has another id.
     pid: u32,
     /// When figures for information last looked for the dead.
@@ -51,7 +51,7 @@ pub(super) struct Membership {
 }
 
 /// An entry in a mapped file.
-struct Seat {
+struct OwnPlace {
     file: MappedTable,
     /// The number of the process's entry.
     me: usize,
@@ -121,12 +121,12 @@ impl Membership {
     ) -> Result<Self, GroupError> {
         check_name(&options.name)?;
         let path = folder.join(format!("{PREFIX}{}-{device}", options.name));
-        let seat = RwLock::new(Seat::take(&path, options, limit, device)?);
+        let seat = RwLock::new(OwnPlace::take(&path, options, limit, device)?);
         let (pid, options) = (std::process::id(), options.clone());
         Ok(Self { options, path, device, seat, pid, looked: Mutex::default() })
     }
 
-    fn seat(&self) -> RwLockReadGuard<'_, Seat> {
+    fn seat(&self) -> RwLockReadGuard<'_, OwnPlace> {
         self.seat.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,7 +143,7 @@ impl Membership {
         if let Some(folder) = self.path.parent().filter(|folder| !folder.exists()) {
             folder::private(folder.to_owned()).map_err(GroupError::Folder)?;
         }
-        let new = Seat::take(&self.path, &self.options, seat.state().limit(), self.device)?;
+        let new = OwnPlace::take(&self.path, &self.options, seat.state().limit(), self.device)?;
         new.mine().held.store(seat.mine().held.load(Ordering::Acquire), Ordering::Release);
         *seat = new;
         drop(seat);
@@ -305,7 +305,7 @@ impl Membership {
     }
 }
 
-impl Seat {
+impl OwnPlace {
     /// Takes an entry in the file of a group, and creates a missing file.
     fn take(path: &Path, options: &GroupOptions, limit: Option<u64>, device: Uuid) -> Result<Self, GroupError> {
         let terms = terms(options, limit)?;

@@ -1,6 +1,5 @@
 //! The libraries that the loader takes into a program before the program runs: their thread-local variables, and sanitizers.
 
-use super::environment;
 use object::elf::{FileHeader64, PT_TLS};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, ReadCache};
@@ -17,12 +16,19 @@ pub(super) struct Libraries(BTreeSet<PathBuf>);
 
 impl Libraries {
     /// Asks a loader for the libraries of the program and of the driver, which the library in front needs. The program does not run.
-    pub(super) fn of(loader: &Path, program: &Path, front: &Path, driver: &Path) -> Self {
+    /// `prepare` takes the library of an outer `cachalot run` out of the command's environment.
+    pub(super) fn of(
+        loader: &Path,
+        program: &Path,
+        front: &Path,
+        driver: &Path,
+        prepare: impl Fn(&mut Command),
+    ) -> Self {
         let mut all = BTreeSet::from([front.to_owned(), driver.to_owned()]);
         for file in [program, driver] {
             let mut command = Command::new(loader);
             command.arg("--list").arg(file).stdin(Stdio::null()).stderr(Stdio::null());
-            environment::without_library().apply(&mut command);
+            prepare(&mut command);
             // A program whose libraries are missing says so itself.
             let text = command.output().map(|output| output.stdout).unwrap_or_default();
             all.extend(String::from_utf8_lossy(&text).lines().filter_map(path_in));
@@ -74,7 +80,7 @@ mod tests {
     #[test]
     fn the_c_library_counts_and_is_no_sanitizer() {
         let (loader, program) = (Path::new("/lib64/ld-linux-x86-64.so.2"), std::env::current_exe().expect("a program"));
-        let libraries = Libraries::of(loader, &program, Path::new("/none"), Path::new("/none"));
+        let libraries = Libraries::of(loader, &program, Path::new("/none"), Path::new("/none"), |_| {});
         assert!((64..4096).contains(&libraries.thread_local_bytes()), "{}", libraries.thread_local_bytes());
         assert!(!libraries.has_sanitizer());
         assert!(Libraries([PathBuf::from("/usr/lib/libasan.so.8")].into()).has_sanitizer());

@@ -226,7 +226,8 @@ fn prepare(args: &RunArgs, path: &Path) -> Result<environment::Changes, String> 
             loader.display()
         );
     }
-    let libraries = audited.then(|| libraries::Libraries::of(&loader, &program, &front, &driver));
+    let alone = |command: &mut Command| environment::without_library().apply(command);
+    let libraries = audited.then(|| libraries::Libraries::of(&loader, &program, &front, &driver, alone));
     Ok(environment::with_library(&folder, libraries.as_ref(), args.options()?))
 }
 
