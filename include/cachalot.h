@@ -20,6 +20,7 @@
  * How do I …
  *   - make and destroy an allocator: cachalot_create, cachalot_destroy
  *   - allocate and free: cachalot_malloc, cachalot_free, cachalot_free_sized
+ *   - free at a number of the program's own work: cachalot_free_at, cachalot_set_safe_frontier
  *   - use a block on a second stream: cachalot_record_stream, cachalot_record_use
  *   - destroy a stream: cachalot_stream_destroyed
  *   - find the block of an address: cachalot_base_of
@@ -1046,6 +1047,21 @@ CACHALOT_API cachalot_status cachalot_free(const cachalot_allocator *allocator, 
 /** Frees a block like cachalot_free, and checks that the program requested exactly `bytes`.
  *   - Errors: WRONG_SIZE, and the errors of cachalot_free. */
 CACHALOT_API cachalot_status cachalot_free_sized(const cachalot_allocator *allocator, void *block, size_t bytes);
+
+/** Frees a block once the safe frontier of its device has reached `count`. For programs that number their work 1, 2, 3 …
+ * and do not order it by streams: a block that work 7 uses last is freed at 7. Until cachalot_set_safe_frontier declares 7
+ * or a later number as done, the block is pending, and neither a shortage of memory nor cachalot_empty_cache makes it
+ * available earlier. Streams of cachalot_record_stream and cachalot_record_use are waited for as by cachalot_free. At a
+ * number that is done already, the call is cachalot_free. For a NULL block, it does nothing.
+ *   - Driver, errors: as cachalot_free. */
+CACHALOT_API cachalot_status cachalot_free_at(const cachalot_allocator *allocator, void *block, uint64_t count);
+
+/** Declares all work of a device numbered up to `count` as done, and frees the blocks that wait for these numbers: see
+ * cachalot_free_at. The frontier of a device begins at 0 and never goes back: a lower number changes nothing.
+ *   - Driver: only if caching is off, to release memory.
+ *   - Errors: UNKNOWN_DEVICE. */
+CACHALOT_API cachalot_status cachalot_set_safe_frontier(const cachalot_allocator *allocator, int device,
+                                                        uint64_t count);
 
 /** Announces that submitted work on `stream` uses the block. After the free, the block stays pending until the work
  * is done. For the block's own stream, and for a NULL block, the call does nothing.

@@ -356,6 +356,12 @@ class allocator {
   void free(void* data) const { check(cachalot_free(get(), data)); }
   /** Frees memory, and checks the requested size. */
   void free(void* data, std::size_t bytes) const { check(cachalot_free_sized(get(), data, bytes)); }
+  /** Frees memory once the safe frontier of its device has reached `count`. */
+  void free_at(void* data, std::uint64_t count) const { check(cachalot_free_at(get(), data, count)); }
+  /** Declares all work of a device numbered up to `count` as done; see free_at. */
+  void set_safe_frontier(int device, std::uint64_t count) const {
+    check(cachalot_set_safe_frontier(get(), device, count));
+  }
   /** Announces work on another stream that uses a block. */
   void record_stream(void* data, cachalot_stream stream) const { check(cachalot_record_stream(get(), data, stream)); }
   /** Announces that the work submitted to another stream so far uses a block; later work delays no reuse. */

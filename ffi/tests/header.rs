@@ -578,3 +578,27 @@ fn the_shared_library_has_a_name_for_the_versions_that_it_can_replace() {
     };
     assert!(printed(&read).contains(&format!("[{}]", soname())), "{}", printed(&read));
 }
+
+/// `size_of` as the first size of a structure would grow with its next field, and refuse every program that was compiled before.
+#[test]
+fn the_first_size_of_every_structure_is_a_number() {
+    let folder = root().join("ffi/src/c");
+    let mut sizes = 0;
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("the folder is there") {
+            let path = entry.expect("it can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let text = std::fs::read_to_string(&path).expect("Rust is text");
+                for size in text.split("const FIRST_SIZE: usize = ").skip(1) {
+                    let size = size.split(';').next().unwrap_or_default();
+                    assert!(size.parse::<usize>().is_ok(), "{}: {size} is no number", path.display());
+                    sizes += 1;
+                }
+            }
+        }
+    }
+    assert!(sizes >= 14, "{sizes}");
+}

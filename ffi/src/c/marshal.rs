@@ -39,7 +39,8 @@ impl<T> Out<T> {
 /// The type is `repr(C)` without padding, the first field is `struct_size: usize`, and every bit
 /// pattern is a valid value.
 pub(crate) unsafe trait Versioned: Copy {
-    /// Size of the structure in the version that introduced it.
+    /// Size of the structure in the version that introduced it: a number, because `size_of` grows with the
+    /// structure, and would then refuse programs that were compiled before.
     const FIRST_SIZE: usize;
 }
 

@@ -2,11 +2,13 @@
 
 use crate::common::subject::{Subject, ok, stream};
 use cachalot::c::capi::{
-    cachalot_empty_cache, cachalot_free, cachalot_process_events, cachalot_record_stream, cachalot_simulate_capture,
-    cachalot_simulate_progress, cachalot_stream_destroyed,
+    cachalot_empty_cache, cachalot_free, cachalot_free_at, cachalot_process_events, cachalot_record_stream,
+    cachalot_set_safe_frontier, cachalot_simulate_capture, cachalot_simulate_progress, cachalot_stream_destroyed,
 };
-use cachalot::c::status::{CACHALOT_ERROR_INVALID_POINTER, CACHALOT_ERROR_INVALID_STREAM};
-use std::ptr::without_provenance_mut;
+use cachalot::c::status::{
+    CACHALOT_ERROR_INVALID_POINTER, CACHALOT_ERROR_INVALID_STREAM, CACHALOT_ERROR_UNKNOWN_DEVICE,
+};
+use std::ptr::{null_mut, without_provenance_mut};
 
 /// The program has announced no capture to the allocator, so no route is in force.
 #[test]
@@ -49,6 +51,30 @@ fn a_block_that_another_stream_uses_comes_back_when_that_stream_is_done() {
         let destroyed = cachalot_stream_destroyed(subject.0, 0, without_provenance_mut(handle));
         assert_eq!(destroyed, CACHALOT_ERROR_INVALID_STREAM, "{handle}");
     }
+}
+
+#[test]
+fn a_block_freed_at_a_number_is_pending_until_the_number_is_done() {
+    let subject = Subject::plain();
+    let block = subject.malloc(5000, stream(1));
+    ok(cachalot_free_at(subject.0, block, 7));
+    assert_eq!(cachalot_free_at(subject.0, block, 7), CACHALOT_ERROR_INVALID_POINTER, "it is freed");
+    ok(cachalot_set_safe_frontier(subject.0, 0, 6));
+    ok(cachalot_process_events(subject.0, 0));
+    ok(cachalot_empty_cache(subject.0, 0));
+    let stats = subject.stats();
+    assert_eq!((stats.allocations.current, stats.active_blocks.current), (0, 1));
+    let other = subject.malloc(5000, stream(1));
+    assert_ne!(other, block);
+    ok(cachalot_set_safe_frontier(subject.0, 0, 7));
+    assert_eq!(subject.malloc(5000, stream(1)), block);
+    // A number that is done is a plain free, and the frontier never goes back.
+    ok(cachalot_set_safe_frontier(subject.0, 0, 3));
+    ok(cachalot_free_at(subject.0, block, 7));
+    assert_eq!(subject.malloc(5000, stream(1)), block);
+    [block, other].into_iter().for_each(|block| subject.free(block));
+    ok(cachalot_free_at(subject.0, null_mut(), 9));
+    assert_eq!(cachalot_set_safe_frontier(subject.0, 1, 9), CACHALOT_ERROR_UNKNOWN_DEVICE);
 }
 
 #[test]

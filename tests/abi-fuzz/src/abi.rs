@@ -249,6 +249,8 @@ functions! {
     malloc = cachalot_malloc(device: c_int, bytes: usize, stream: cachalot_stream, out: &mut *mut c_void);
     free = cachalot_free(block: *mut c_void);
     free_sized = cachalot_free_sized(block: *mut c_void, bytes: usize);
+    free_at = cachalot_free_at(block: *mut c_void, count: u64);
+    set_safe_frontier = cachalot_set_safe_frontier(device: c_int, count: u64);
     record_stream = cachalot_record_stream(block: *mut c_void, stream: cachalot_stream);
     record_use = cachalot_record_use(block: *mut c_void, stream: cachalot_stream);
     stream_destroyed = cachalot_stream_destroyed(device: c_int, stream: cachalot_stream);

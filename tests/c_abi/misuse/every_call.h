@@ -59,6 +59,8 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_malloc, (allocator, device, 100, NULL, &any_pointer))                              \
   ALLOCATOR_CALL(cachalot_free, (allocator, block))                                                       \
   ALLOCATOR_CALL(cachalot_free_sized, (allocator, block, 1000))                                           \
+  ALLOCATOR_CALL(cachalot_free_at, (allocator, block, 0))                                                 \
+  ALLOCATOR_CALL(cachalot_set_safe_frontier, (allocator, 0, 0))                                           \
   ALLOCATOR_CALL(cachalot_record_stream, (allocator, block, NULL))                                        \
   ALLOCATOR_CALL(cachalot_record_use, (allocator, block, NULL))                                           \
   DEVICE_CALL(cachalot_stream_destroyed, (allocator, device, (cachalot_stream)(uintptr_t)0x7f0000001000)) \

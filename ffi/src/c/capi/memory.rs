@@ -81,6 +81,29 @@ pub extern "C" fn cachalot_free_sized(
     free(allocator, block, Some(bytes))
 }
 
+/// Frees a block once the safe frontier of its device has reached `count`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_free_at(
+    allocator: *const cachalot_allocator,
+    block: *mut c_void,
+    count: u64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free_at(address(block), count)?))
+}
+
+/// Declares all work of a device numbered up to `count` as done.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_set_safe_frontier(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    count: u64,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (index, _) = instance.device(device)?;
+        Ok(instance.allocator.set_safe_frontier(index, count)?)
+    })
+}
+
 /// Frees a block, after a check of the requested size if `bytes` is given. One copy for both functions, which jump to it.
 #[inline(never)]
 fn free(allocator: *const cachalot_allocator, block: *mut c_void, bytes: Option<usize>) -> cachalot_status {

@@ -22,12 +22,12 @@ use core::num::NonZeroU64;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
 unsafe impl Versioned for cachalot_park_report {
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = 72;
 }
 
 // SAFETY: as above.
 unsafe impl Versioned for cachalot_remaining_memory {
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = 80;
 }
 
 /// Converts a tag from C.

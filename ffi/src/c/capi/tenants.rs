@@ -10,12 +10,12 @@ use core::ffi::c_int;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
 unsafe impl Versioned for cachalot_tag_limits {
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = 32;
 }
 
 // SAFETY: as above.
 unsafe impl Versioned for cachalot_tag_report {
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = 72;
 }
 
 /// Converts limits from C, where 0 leaves a limit out.

@@ -129,7 +129,12 @@ impl Worker {
         self.world.gone(block.address);
         self.say(|| format!("free {:#x}+{:#x} of {:#x}", block.address, block.bytes, block.stream.handle));
         let allocator = self.world.allocator;
-        let reply = if sized { allocator.free_sized(at, block.bytes) } else { allocator.free(at) };
+        // At number 0 all work is done, so this is another name of `free`.
+        let reply = match (sized, block.bytes % 8) {
+            (true, _) => allocator.free_sized(at, block.bytes),
+            (false, 0) => allocator.free_at(at, 0),
+            (false, _) => allocator.free(at),
+        };
         if !reply.judge(self.situation()) {
             self.world.born(block.address, block.bytes, &block.domain);
             self.blocks.push(block);
