@@ -18,6 +18,10 @@ from=
 while [[ ${1:-} == --* ]]; do
   case $1 in
   --command) crates+=(cachalot-cli cachalot-front) ;;
+  --help)
+    echo "$usage"
+    exit 0
+    ;;
   --from)
     from=${2:?$usage}
     shift
@@ -29,7 +33,15 @@ while [[ ${1:-} == --* ]]; do
   esac
   shift
 done
-prefix=${1:?$usage}
+if [ -z "${1:-}" ]; then
+  echo "$usage" >&2
+  exit 2
+fi
+prefix=$1
+if [[ $prefix != /* ]]; then
+  echo "PREFIX is $prefix: it must be an absolute path, because pkg-config and CMake find the files by it" >&2
+  exit 2
+fi
 libdir=${LIBDIR:-lib}
 includedir=${INCLUDEDIR:-include}
 if [ -z "$from" ]; then
