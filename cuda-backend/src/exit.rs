@@ -12,16 +12,16 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-struct State {
+struct Work {
     has_begun: bool,
     /// Number of threads at work.
     at_work: u32,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { has_begun: false, at_work: 0 });
+static STATE: Mutex<Work> = Mutex::new(Work { has_begun: false, at_work: 0 });
 static CHANGED: Condvar = Condvar::new();
 
-fn locked() -> MutexGuard<'static, State> {
+fn locked() -> MutexGuard<'static, Work> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

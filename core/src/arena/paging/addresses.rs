@@ -29,7 +29,7 @@ const SHORTER: u64 = 256;
 
 /// The addresses that a heap wants, in bytes. The lengths are multiples of the granule.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::arena) struct Wanted {
+pub(in crate::arena) struct AddressRequest {
     /// The length that leaves room to grow.
     pub bytes: u64,
     /// What the request needs, at most `bytes`.
@@ -66,8 +66,8 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Reserves addresses for a heap, fewer than wanted where the device has no more. Returns the first address and the
     /// length.
-    fn reserve_for_heap(&self, wanted: Wanted) -> Result<Option<(DevicePtr, u64)>, Error> {
-        let Wanted { mut bytes, least, granule } = wanted;
+    fn reserve_for_heap(&self, wanted: AddressRequest) -> Result<Option<(DevicePtr, u64)>, Error> {
+        let AddressRequest { mut bytes, least, granule } = wanted;
         let mut reserved = self.reserve_again(bytes)?;
         while reserved.is_none() && bytes > least {
             bytes = (bytes / SHORTER).next_multiple_of(granule).max(least);
@@ -114,7 +114,7 @@ impl<P: Platform> Mapper<'_, P> {
         &self,
         slot: u32,
         backing: Backing,
-        wanted: impl Fn() -> Result<Option<Wanted>, Error>,
+        wanted: impl Fn() -> Result<Option<AddressRequest>, Error>,
         take: impl Fn(&mut Heap<P::Storage>) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let mut reserved = None;

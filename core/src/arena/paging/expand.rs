@@ -9,7 +9,7 @@
 //! dropped.
 
 use crate::arena::Platform;
-use crate::arena::paging::addresses::Wanted;
+use crate::arena::paging::addresses::AddressRequest;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
@@ -244,7 +244,7 @@ impl<P: Platform> Mapper<'_, P> {
             let (bytes, granule) = self.range_to_reserve(request.kind)?;
             // Without this test a too short range would be reserved again and again.
             let fits = bytes >= request.size;
-            Ok(fits.then_some(Wanted { bytes, least: request.size.next_multiple_of(granule), granule }))
+            Ok(fits.then_some(AddressRequest { bytes, least: request.size.next_multiple_of(granule), granule }))
         };
         let detach = |heap: &mut Heap<P::Storage>| {
             let first = heap.find_run(request.size)?;

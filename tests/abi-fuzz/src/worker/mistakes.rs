@@ -67,6 +67,7 @@ impl Worker {
             8 => {
                 let mut report = blank::<cachalot_tag_report>();
                 allocator.tag_held(device, 1 << 50, &mut report).must_be(CACHALOT_ERROR_UNKNOWN_TAG);
+                allocator.tag_trim(device, 1 << 50, 0).must_be(CACHALOT_ERROR_UNKNOWN_TAG);
             }
             _ => allocator.park_elsewhere(device, 1 << 50, 1).must_be(CACHALOT_ERROR_UNKNOWN_TAG),
         }

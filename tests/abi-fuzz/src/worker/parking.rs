@@ -109,6 +109,8 @@ impl Worker {
         let allocator = self.world.allocator;
         allocator.tag_limit(device as i32, tag, &raw const limits).judge(self.situation());
         let mut held = abi::blank::<cachalot_tag_report>();
+        let keep = self.rng.usize(..64 << 20);
+        allocator.tag_trim(device as i32, tag, keep).judge(self.situation());
         if allocator.tag_held(device as i32, tag, &mut held).judge(self.situation()) {
             let as_set = (held.low_bytes, held.clear) == (limits.low_bytes, limits.clear);
             if !as_set || held.cached_bytes > held.charge_bytes || held.max_bytes != 0 {

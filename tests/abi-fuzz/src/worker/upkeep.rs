@@ -37,6 +37,8 @@ impl Worker {
         let device = self.any_device() as i32;
         let keep = self.rng.usize(..self.world.case.memory as usize / 2);
         self.world.allocator.trim(device, keep).judge(self.situation());
+        // The frees of this program are at number 0, which is done from the beginning.
+        self.world.allocator.set_safe_frontier(device, u64::from(self.rng.u8(..))).judge(self.situation());
     }
 
     /// Does the work put off by requests.
@@ -88,9 +90,12 @@ impl Worker {
         self.world.allocator.set_caching(device, on).judge(self.situation() | Situation::NONE);
     }
 
-    /// Announces iterations.
+    /// Announces iterations, and ends their plans at times.
     pub(crate) fn iteration(&mut self) {
         let device = self.any_device() as i32;
         self.world.allocator.iteration(device).judge(self.situation());
+        if self.rng.u8(..8) == 0 {
+            self.world.allocator.plans_end(device).judge(self.situation());
+        }
     }
 }

@@ -27,7 +27,7 @@ mod stale;
 
 pub(in crate::arena) use gather::{Taker, Wish};
 
-use crate::arena::paging::addresses::Wanted;
+use crate::arena::paging::addresses::AddressRequest;
 use crate::arena::paging::mapper::{Charge, Mapper, RequestCalls};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
@@ -221,7 +221,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             let bytes = self.range_to_reserve()?;
             // Room for a choice of pages that exceeds the request, unless addresses are short.
             let fits = bytes >= request.size + granule;
-            Ok(fits.then_some(Wanted { bytes, least: request.size.next_multiple_of(granule), granule }))
+            Ok(fits.then_some(AddressRequest { bytes, least: request.size.next_multiple_of(granule), granule }))
         };
         let hold = |heap: &mut Heap<P::Storage>| PagedHeap(heap).hold_room(request.size, spare_room);
         self.mapper.hold_addresses(request.slot, Backing::Stitched, wanted, hold)
