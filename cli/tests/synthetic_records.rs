@@ -9,7 +9,6 @@ use std::path::Path;
 fn every_record_is_repeated_without_a_mismatch() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/records");
     let names = [
-        "graphs__collection_split",
         "graphs__expandable_limit",
         "streams__collection_split",
         "streams__emptied_before_collection",
@@ -28,4 +27,16 @@ fn every_record_is_repeated_without_a_mismatch() {
         assert!(line["checked"].as_u64() > line["allocations"].as_u64(), "{name}");
         assert_eq!(line["stats_checked"], 122, "{name}");
     }
+}
+
+// PyTorch's allocator gives oversize segments of a graph's pool back while the graph can be launched, so that a replay would
+// write into memory of others. This is the one decision that is not repeated.
+#[test]
+fn the_memory_of_a_graph_is_not_given_back_as_in_the_record() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/records/graphs__collection_split.csv.gz");
+    let finished = cachalot(["replay".into(), "--check".into(), file.into_os_string()]);
+    assert_eq!(finished.status, 1);
+    let (recorded, replayed) = finished.errors.split_once("replayed:").expect("the first difference");
+    assert!(recorded.contains("releases the segment of 136314880 bytes at 7f03aba00000"), "{recorded}");
+    assert!(replayed.contains("hands out 140668225 bytes"), "{replayed}");
 }

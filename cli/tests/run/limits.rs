@@ -83,8 +83,10 @@ fn a_parked_program_is_told_what_it_can_get_beside_its_parked_memory() {
 #[test]
 fn nothing_is_free_while_a_group_cannot_be_joined_and_the_next_request_joins() {
     let place = Place::new(folder("closed"));
+    let mut second = place.start_late(&["--group", "team", "--limit", "50MiB"]);
     let mut first = place.start(&["--group", "team", "--limit", "100MiB"]);
-    let mut second = place.start(&["--group", "team", "--limit", "50MiB"]);
+    assert_eq!(first.ask("m"), "100 100");
+    second.go();
     assert_eq!([first.ask("a 10"), second.ask("m"), second.ask("a 10")], ["0", "0 50", "2"]);
     // The group ends with its last member, and the name is free for another limit.
     first.end();

@@ -70,15 +70,13 @@ fn files_beyond_the_limit_of_the_process_end_no_program() {
     let place = Place::new(folder("file_limit"));
     let record = place.folder.join("record.csv").display().to_string();
     let book = place.folder.join("book.json").display().to_string();
-    // The published book is longer than a file may be, the ledger of the end is, and the record becomes too long.
     let mut command = place.run(&["--ledger-file", &book, "--ledger-stacks", "--record", &record]);
+    // The book is published when the context begins, before the limit. The record becomes too long.
     command.arg(&place.program).stderr(Stdio::piped()).env("CACHALOT_EMU_POISON", "off");
     let output = with_lines(&mut command, &format!("l 20\n{}", "a 1\nf\n".repeat(4000)));
     assert_eq!(answers(&output), "0 ".repeat(8001).trim_end());
     let errors = String::from_utf8_lossy(&output.stderr);
-    for line in ["the book cannot be published: File too large", "the record ends here: File too large"] {
-        assert!(errors.contains(line), "{line}: {errors}");
-    }
+    assert!(errors.contains("the record ends here: File too large"), "{errors}");
 }
 
 #[test]
@@ -88,7 +86,8 @@ fn a_process_without_its_first_thread_has_a_group_a_book_and_a_socket() {
     let output = with_lines(command.arg(&place.program).arg("thread").stderr(Stdio::piped()), "a 20\na 90\nm\nq\n");
     assert_eq!(answers(&output), "0 2 80 100");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(errors.lines().count(), 1, "{errors}");
+    // The other line says that no NVML tells of the context.
+    assert_eq!(errors.lines().filter(|line| !line.contains("what a context takes")).count(), 1, "{errors}");
     assert!(errors.contains("more do not fit: group `one` holds"), "{errors}");
 }
 
@@ -226,7 +225,9 @@ fn a_program_that_begins_again_without_random_addresses_has_a_share_and_a_socket
     command.args(["setarch", "-R"]).arg(&place.program).stderr(Stdio::piped());
     let output = with_lines(&mut command, "a 60\nx\na 90\nq\n");
     assert_eq!(answers(&output), "0 0");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // No NVML tells of the context here.
+    assert!(errors.lines().all(|line| line.contains("what a context takes is not counted")), "{errors}");
 }
 
 #[test]

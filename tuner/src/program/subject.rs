@@ -115,7 +115,12 @@ impl<R: Lock> Subject for Allocator<SimulatedDevice, R, Growable> {
     }
 
     fn end_capture(&self) -> Result<(), Error> {
-        Allocator::end_capture(self, DEVICE, GRAPHS)
+        // A record may have the graphs destroyed within the noted part: without users of their pool, the capture has ended.
+        if self.pool_users(DEVICE, GRAPHS).is_ok_and(|users| users > 0) {
+            Allocator::end_capture(self, DEVICE, GRAPHS)
+        } else {
+            Ok(())
+        }
     }
 
     fn destroy_graphs(&self) -> Result<(), Error> {
