@@ -107,7 +107,6 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
             ],
         ),
         cachalot_free | cachalot_free_at => (true, &[NO_BLOCK]),
-        cachalot_set_safe_frontier => (true, &[]),
         cachalot_free_sized => (true, &[(CACHALOT_ERROR_WRONG_SIZE, MISTAKE), NO_BLOCK]),
         cachalot_record_stream | cachalot_record_use => (true, &[NO_BLOCK, NO_STREAM]),
         cachalot_stream_destroyed => (true, &[NO_STREAM]),
@@ -160,6 +159,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_process_events
         | cachalot_trim
         | cachalot_plans_end
+        | cachalot_set_safe_frontier
         | cachalot_maintain
         | cachalot_iteration
         | cachalot_set_caching
