@@ -122,7 +122,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// some of them have not. The heap's pages are mapped, and it serves no request. A failure shows in the health.
     pub(in crate::arena) fn end_rest(self, slot: u32) {
         let missed = self.heaps.lock(slot).end_rest();
-        let (Some(contents), Some(value)) = (self.driver.device().contents(), self.guarding.filling().on_free) else {
+        let (Some(contents), Some(value)) = (self.driver.device().contents(), self.value_of_freed()) else {
             return;
         };
         if !missed {
