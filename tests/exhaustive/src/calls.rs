@@ -23,9 +23,11 @@ impl World {
         self.device().inner.set_capturing(stream(on), false);
         self.live.iter_mut().for_each(|live| live.is_captured = false);
         let Some(pool) = self.pool else { return Ok(()) };
-        if !self.device().has(Defect::LeftCapture) {
-            self.core.end_capture(DEVICE, pool)?;
+        // The release of the pool alone would end the capture.
+        if self.device().has(Defect::LeftCapture) {
+            return Ok(());
         }
+        self.core.end_capture(DEVICE, pool)?;
         self.core.release_pool(DEVICE, pool)
     }
 

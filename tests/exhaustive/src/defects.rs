@@ -30,7 +30,7 @@ pub enum Defect {
     UnmapAssumed,
     /// The contents of every parked page are those of the first page.
     FirstPageRestored,
-    /// The end of a capture is not passed on.
+    /// The end of a capture and of its graph are not passed on.
     LeftCapture,
 }
 
@@ -109,7 +109,7 @@ pub const PLANTED: [Planted; 12] = [
         "stitched-faults",
         "kvcached 364",
         "The pages made before a failed creation are not given back.",
-        Theorem::Sum,
+        Theorem::Loss,
     ),
     planted(
         Defect::KeptAfterFailure,
