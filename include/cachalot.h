@@ -154,7 +154,10 @@
  *     round before the driver ends, and begins no further one.
  *   - The library never unloads the driver. Do not unload the library while an allocator exists.
  *   - Destroy every allocator of a device before cudaDeviceReset, cuDevicePrimaryCtxReset or the end of its context. The
- *     memory of cached and live blocks is gone afterwards, and the library may not notice. Memory on pages stays on the
+ *     memory of cached and live blocks is gone afterwards. The next call that needs the driver finds this out and returns
+ *     CACHALOT_ERROR_CONTEXT_LOST, and so does every later request; a request that the cache serves before does not find
+ *     it out. cachalot_health asks the driver. Drivers before CUDA 12.0 cannot tell a context that was made anew from the
+ *     former one. cachalot_destroy returns the same status, and a new allocator works. Memory on pages stays on the
  *     device until the process ends.
  *
  * Versions
@@ -1017,6 +1020,7 @@ CACHALOT_API cachalot_status cachalot_device_info(const cachalot_allocator *allo
                                                   cachalot_device *out);
 
 /** Returns CACHALOT_OK for a usable device, and otherwise the failure that lost the device, with the driver's code.
+ *   - Driver: to find out whether the program has reset the device (about 0.1 us).
  *   - Errors: CONTEXT_LOST, SHUTDOWN. */
 CACHALOT_API cachalot_status cachalot_health(const cachalot_allocator *allocator, int device);
 

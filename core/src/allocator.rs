@@ -63,7 +63,7 @@ use crate::arena::forecast::Forecast;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::{Arena, Built, OnDevice, flags};
 use crate::config::Config;
-use crate::device::DeviceMemory;
+use crate::device::{DeviceMemory, DeviceResult};
 use crate::error::{Error, PointerFault};
 use crate::page_map::{HeapRef, LaneRef, Owner, OwnerWord, PageMap};
 #[cfg(feature = "alloc")]
@@ -654,6 +654,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::Device`] with the code of the call that lost the context.
     pub fn health(&self, device: DeviceIndex) -> Result<(), Error> {
         Ok(self.arena(device)?.health()?)
+    }
+
+    /// Passes on the result of a call that the host has made to the device by itself. Takes note if the call has lost the context.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::Device`] with the result's.
+    pub fn note_result<T>(&self, device: DeviceIndex, result: DeviceResult<T>) -> Result<T, Error> {
+        Ok(self.arena(device)?.note_loss(result)?)
     }
 
     /// Records the latest `capacity` events of a device from now on, 40 bytes each; 0 ends the

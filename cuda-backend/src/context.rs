@@ -3,7 +3,9 @@
 //! Every call goes through [`Context::enter`], which works in three steps:
 //!
 //! * Check the health. In a forked child ([`ErrorKind::Forked`]) and after the first sticky error,
-//!   the call fails without a driver call.
+//!   the call fails without a driver call. A context that the program has reset or destroyed is lost, too: its primary
+//!   context has the same handle when it is made anew, so its id is compared. A driver crashes when it is called with an event or a
+//!   stream of a context that is gone (asked of driver 580), so each call looks first.
 //! * Make the context current and the capture mode relaxed, for the calling thread.
 //! * Return a [`Scope`]. Dropping the scope restores the caller's context and capture mode, on
 //!   every path.
@@ -22,6 +24,9 @@ pub(crate) struct Context {
     driver: &'static Driver,
     /// The driver's handle of the context.
     handle: CuContext,
+    /// The driver's id of the context, which no other context of the process ever has. `None` if the driver gives no ids, and
+    /// of a context for one call.
+    id: Option<u64>,
     /// The first sticky code that any call returned, or 0 iff no call returned a sticky code.
     lost: AtomicU32,
 }
@@ -40,7 +45,13 @@ pub(crate) struct Scope<'a> {
 impl Context {
     /// Wraps a context that belongs to `driver`. The caller keeps the context alive.
     pub(crate) const fn new(driver: &'static Driver, handle: CuContext) -> Self {
-        Self { driver, handle, lost: AtomicU32::new(CuResult::SUCCESS.0) }
+        Self { driver, handle, id: None, lost: AtomicU32::new(CuResult::SUCCESS.0) }
+    }
+
+    /// Wraps a context as [`new`](Self::new) does, and notes its id: each call then finds out whether the context is still the
+    /// same. Calls the driver.
+    pub(crate) fn identified(driver: &'static Driver, handle: CuContext) -> Self {
+        Self { id: ask_id(driver, handle).and_then(Result::ok), ..Self::new(driver, handle) }
     }
 
     /// Returns the driver of the context.
@@ -67,6 +78,29 @@ impl Context {
             CuResult::INVALID_CONTEXT => Err(DeviceError::new(ErrorKind::ContextLost, CuResult::INVALID_CONTEXT.0)),
             lost => Err(lost.error()),
         }
+    }
+
+    /// Checks the [health](Self::health), and asks the driver whether the context is still the one that was wrapped.
+    ///
+    /// # Errors
+    /// As for [`health`](Self::health). [`ErrorKind::ContextLost`] with code 709 if the program has reset or destroyed the
+    /// context.
+    pub(crate) fn look(&self) -> DeviceResult<()> {
+        self.health()?;
+        let Some(known) = self.id else { return Ok(()) };
+        match ask_id(self.driver, self.handle) {
+            Some(Ok(id)) if id != known => self.check(CuResult::CONTEXT_IS_DESTROYED),
+            Some(Err(CuResult::INVALID_CONTEXT)) => self.check(CuResult::CONTEXT_IS_DESTROYED),
+            // What else the driver says may be an error of earlier work.
+            Some(Err(code)) if code.is_sticky() => self.check(code),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether the program has reset or destroyed the context.
+    pub(crate) fn is_gone(&self) -> bool {
+        let lost = CuResult(self.lost.load(Ordering::Relaxed));
+        [CuResult::CONTEXT_IS_DESTROYED, CuResult::INVALID_CONTEXT].contains(&lost)
     }
 
     /// Converts the code of a call in this context to a result. Remembers the first sticky code.
@@ -102,7 +136,7 @@ impl Context {
     /// As for [`health`](Self::health), and the driver's own. After an error the thread's state is
     /// unchanged.
     pub(crate) fn enter(&self) -> DeviceResult<Scope<'_>> {
-        self.health()?;
+        self.look()?;
         let mut scope = Scope { context: self, pushed: false, mode: None };
         let mut current = CuContext::NULL;
         // SAFETY: `current` outlives the call, which writes one handle to it.
@@ -129,7 +163,7 @@ impl Context {
     /// # Errors
     /// As for [`enter`](Self::enter).
     pub(crate) fn enter_mode(&self) -> DeviceResult<Scope<'_>> {
-        self.health()?;
+        self.look()?;
         let mut scope = Scope { context: self, pushed: false, mode: None };
         self.relax(&mut scope)?;
         Ok(scope)
@@ -168,6 +202,15 @@ impl Context {
         let _scope = self.enter()?;
         self.check(call(self.driver))
     }
+}
+
+/// Asks the driver for the id of a context. `None` if the driver gives no ids.
+fn ask_id(driver: &Driver, handle: CuContext) -> Option<Result<u64, CuResult>> {
+    driver.ctx_get_id?;
+    let mut id = 0;
+    // SAFETY: `id` outlives the call, which writes one number to it. The driver refuses the handle of a context that is gone.
+    let code = unsafe { driver.ctx_get_id(handle, &raw mut id) };
+    Some(if code.is_success() { Ok(id) } else { Err(code) })
 }
 
 impl Drop for Scope<'_> {

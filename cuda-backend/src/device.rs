@@ -112,7 +112,7 @@ impl CudaDevice {
             Some(context) => (context, false),
             None => (retain(driver, device)?, true),
         };
-        let context = Arc::new(Context::new(driver, handle));
+        let context = Arc::new(Context::identified(driver, handle));
         let prepared = Self::prepare(&context, device).and_then(|virtual_memory| {
             let wants_bytes = options.identity == StreamIdentity::Asked;
             begin_bytes(&context, options.streams.kept_bytes(), wants_bytes).map(|()| virtual_memory)
@@ -189,8 +189,19 @@ impl CudaDevice {
                 let released = unsafe { self.driver().device_primary_ctx_release(self.device) };
                 result = result.and(self.context.check(released));
             }
-        } else if retained {
-            result = healthy;
+        } else {
+            if self.context.is_gone() {
+                // Each call of the driver in there is refused, and what it was to give back has gone with the context.
+                let _ = self.store.close(&self.context);
+                if retained {
+                    // SAFETY: takes no pointers; the swap of `retained` makes this the only release. A reset keeps what others
+                    // have retained. The loss is the error to report.
+                    let _ = unsafe { self.driver().device_primary_ctx_release(self.device) };
+                }
+            }
+            if retained {
+                result = healthy;
+            }
         }
         self.context.close();
         result
@@ -214,6 +225,21 @@ impl CudaDevice {
     /// child.
     pub fn health(&self) -> DeviceResult<()> {
         self.context.health()
+    }
+
+    /// Checks whether the device is still usable, and asks the driver whether the context is still the one in which the device was
+    /// opened: the program may have reset the device, or destroyed the context. Drivers before 12.0 cannot tell whether
+    /// a primary context is still the same.
+    ///
+    /// # Errors
+    /// As for [`health`](Self::health).
+    pub fn look(&self) -> DeviceResult<()> {
+        self.context.look()
+    }
+
+    /// Returns whether the device has found that the program has reset or destroyed the context. Calls no driver.
+    pub fn is_gone(&self) -> bool {
+        self.context.is_gone()
     }
 
     /// Returns the driver.

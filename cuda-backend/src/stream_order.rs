@@ -153,7 +153,7 @@ impl CudaDevice {
     /// Records `event` on the stream with the given number; implements [`StreamOrder::record`]. The allocator calls this only
     /// while no announced capture can begin.
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
-        self.health()?;
+        self.look()?;
         let target = self.streams.hold(stream);
         if let Target::Live(handle) = &target
             && self.is_usual(stream, handle)
@@ -212,7 +212,7 @@ impl CudaDevice {
     /// Returns whether all work on the stream with the given number is complete; implements
     /// [`StreamOrder::is_idle`]. Not known of default streams.
     pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        self.health()?;
+        self.look()?;
         let Target::Live(handle) = self.streams.hold(stream) else { return Ok(None) };
         if self.driver().stream_query.is_none() || !self.is_usual(stream, &handle) {
             return Ok(None);
@@ -279,7 +279,7 @@ impl CudaDevice {
     /// [`StreamOrder::is_capturing`]. True for the legacy stream also while a blocking stream
     /// captures: no event can then be recorded on the legacy stream.
     pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        self.health()?;
+        self.look()?;
         let handle = match self.streams.hold(stream) {
             Target::Live(handle) => {
                 return match self.is_created_capturing(&handle) {

@@ -107,6 +107,23 @@ fn a_lost_device_breaks_its_contexts_and_gives_no_new_one() {
 }
 
 #[test]
+fn a_context_made_anew_has_the_former_handle_and_another_id() {
+    let driver = Emulated::new();
+    let id_of = |context| {
+        let mut id = 0;
+        let code = driver.cuCtxGetId(context, &mut id);
+        if code == 0 { Ok(id) } else { Err(code) }
+    };
+    assert_eq!((driver.cuCtxSetCurrent(0), id_of(0)), (0, Err(201)));
+    let context = driver.enter(0).expect("a context");
+    let first = id_of(context).expect("an id");
+    assert_eq!(id_of(0), Ok(first), "the current one");
+    assert_eq!((driver.cuDevicePrimaryCtxReset_v2(0), id_of(context), id_of(0)), (0, Err(709), Err(709)));
+    assert_eq!(driver.enter(0), Ok(context));
+    assert!(id_of(context).is_ok_and(|id| id != first));
+}
+
+#[test]
 fn a_primary_context_ends_with_its_last_release() {
     let driver = Emulated::new();
     let context = driver.enter(0).expect("a context");

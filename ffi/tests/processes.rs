@@ -66,6 +66,14 @@ fn a_lost_context_is_remembered_and_not_called() {
     succeed(&mut emulated(&program));
 }
 
+#[test]
+fn a_context_that_was_reset_or_destroyed_is_lost_and_a_new_allocator_works() {
+    let Some(program) = program("reset") else { return };
+    for config in ["", "decisions:improved", "policy:bfc", "expandable_segments:True", "policy:stitched", "policy:slab"] {
+        succeed(emulated(&program).arg(config));
+    }
+}
+
 /// A library in the place of compute-sanitizer refuses what a checker would refuse, and its list of regions is compared
 /// with the blocks after every operation.
 #[test]

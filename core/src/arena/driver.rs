@@ -207,7 +207,7 @@ impl<P: Platform> Arena<P> {
     }
 
     /// Takes note if a call to the device has lost the context, and passes the result of the call on.
-    pub(super) fn note_loss<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
+    pub(crate) fn note_loss<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
         if let Err(error) = &result
             && error.kind == ErrorKind::ContextLost
         {

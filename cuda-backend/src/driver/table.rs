@@ -156,6 +156,9 @@ entry_points! {
     required ctx_push_current = c"cuCtxPushCurrent_v2"(context: CuContext);
     /// Pops the topmost context from the calling thread's stack of contexts.
     required ctx_pop_current = c"cuCtxPopCurrent_v2"(context: *mut CuContext);
+    /// Reports the id of a context, which no other context of the process ever has (12.0). If missing, a context that the program
+    /// has reset and made anew is taken for the former one.
+    optional ctx_get_id = c"cuCtxGetId"(context: CuContext, id: *mut u64);
     /// Reports the device of the current context. If missing, a context given by the caller is not
     /// checked.
     optional ctx_get_device = c"cuCtxGetDevice"(device: *mut CuDevice);

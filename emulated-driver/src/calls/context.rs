@@ -268,6 +268,18 @@ pub(crate) fn cuCtxDisablePeerAccess(call: &mut Call, peer: u64) -> Answer<()> {
     regions::share(&mut call.state, peer, device, false)
 }
 
+/// `cuCtxGetId`: of any context, and of the current one for null. No other context of the process ever has the id, a primary context
+/// made anew after a reset included.
+pub(crate) fn cuCtxGetId(call: &mut Call, context: u64, id: Out<u64>) -> Answer<()> {
+    call.answer(id, |call| {
+        let handle = if context == 0 { call.context } else { context };
+        if handle == 0 {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        call.state.contexts.get(&handle).map(|context| context.id).ok_or(Code::CONTEXT_IS_DESTROYED)
+    })
+}
+
 /// `cuCtxGetDevice_v2`: of any context, and of the current one for null.
 pub(crate) fn cuCtxGetDevice_v2(call: &mut Call, device: Out<c_int>, context: u64) -> Answer<()> {
     call.answer(device, |call| {

@@ -4,10 +4,16 @@ use crate::backing::pages::Extent;
 use crate::tables::stream::Mark;
 use crate::values::code::Code;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The number of contexts so far.
+static CONTEXTS: AtomicU64 = AtomicU64::new(0);
 
 /// A context.
 #[derive(Debug)]
 pub(crate) struct Context {
+    /// The id, which no other context of the process ever has.
+    pub(crate) id: u64,
     pub(crate) device: usize,
     /// Number of retains of a primary context. For a created context 1, and the number of attachments.
     pub(crate) retains: u64,
@@ -32,6 +38,7 @@ impl Context {
     pub(crate) fn new(device: usize, own_memory: Vec<Extent>) -> Self {
         let (own_queues, peers) = (BTreeMap::new(), BTreeSet::new());
         let (after, event_queue, green_of) = (Vec::new(), None, None);
-        Self { device, retains: 1, sticky: None, own_queues, peers, after, event_queue, green_of, own_memory }
+        let id = 1 + CONTEXTS.fetch_add(1, Ordering::Relaxed);
+        Self { id, device, retains: 1, sticky: None, own_queues, peers, after, event_queue, green_of, own_memory }
     }
 }

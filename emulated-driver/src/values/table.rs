@@ -68,6 +68,7 @@ macro_rules! functions {
             cuCtxPushCurrent_v2(context: u64): 4000, Init, Safe;
             cuCtxPopCurrent_v2(context: Out<u64>): 4000, Init, Safe;
             cuCtxGetDevice(device: Out<c_int>): 2000, Init, Safe;
+            cuCtxGetId(context: u64, id: Out<u64>): 12000, Init, Safe;
             cuCtxGetDevice_v2(device: Out<c_int>, context: u64): 13000, Init, Safe;
             cuCtxSynchronize(): 2000, Context, Safe;
             cuCtxSynchronize_v2(context: u64): 13000, Init, Safe;

@@ -248,6 +248,10 @@ impl Instance {
     pub(crate) fn close(&self) -> Outcome {
         let mut outcome = Ok(());
         for device in self.devices() {
+            if let Some(cuda) = self.allocator.device(device).and_then(Device::cuda) {
+                // A context that is gone is found before its memory counts as held.
+                let _noted = self.allocator.note_result(device, cuda.look());
+            }
             let given_up = self.allocator.give_plans_up(device);
             let emptied = self.allocator.empty_cache(device);
             outcome = outcome.and_then(|()| Ok(given_up.and(emptied)?));
@@ -265,6 +269,10 @@ impl Instance {
         let (blocks, held) = (stats.allocations().current, stats.reserved_bytes().current);
         let leaked = self.allocator.leaked_bytes(index)?;
         let Some(device) = self.allocator.device(index) else { return Ok(()) };
+        if let Some(cuda) = device.cuda().filter(|cuda| cuda.is_gone()) {
+            // What is held has gone with the context, live blocks included.
+            return Ok(cuda.close().map_err(cachalot_core::Error::from)?);
+        }
         // A range without memory holds addresses, and counts as a block.
         if blocks > 0 || held > 0 || leaked > 0 {
             // A live block needs the context, or the addresses of a simulated device, so both

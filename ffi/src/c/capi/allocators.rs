@@ -7,6 +7,7 @@ use crate::c::marshal::{self, Out, OutStruct, Versioned};
 use crate::c::status::{CACHALOT_ERROR_INVALID_CONFIG, Host};
 use crate::c::{abi, handle};
 use cachalot_core::Segments;
+use cachalot_cuda::CudaDevice;
 use core::ffi::{c_char, c_int};
 use core::ptr::NonNull;
 use std::ffi::CString;
@@ -156,7 +157,8 @@ pub extern "C" fn cachalot_health(allocator: *const cachalot_allocator, device: 
     boundary::with_instance(allocator, |instance| {
         let (index, device) = instance.device(device)?;
         instance.allocator.health(index)?;
-        device.cuda().map_or(Ok(()), |device| Ok(device.health()?))
+        let looked = device.cuda().map_or(Ok(()), CudaDevice::look);
+        Ok(instance.allocator.note_result(index, looked)?)
     })
 }
 
