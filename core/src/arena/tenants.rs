@@ -16,8 +16,9 @@
 
 use crate::arena::give::rules::by_pool;
 use crate::arena::give::units::{Unit, UnitKind};
+use crate::arena::heaps::limited::TagEntry;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::heaps::registry::{Registry, TagEntry};
+use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, Platform, flags};
@@ -140,7 +141,7 @@ impl<P: Platform> Heaps<P> {
     pub(crate) fn tag_use(&self, registry: &Registry<P::Storage>, tag: Tag) -> TagUse {
         let [charge, live, active] =
             [Stat::ReservedBytes, Stat::AllocatedBytes, Stat::ActiveBytes].map(|stat| self.sum_of(registry, tag, stat));
-        let entry = registry.limited.iter().find(|entry| entry.tag == tag);
+        let entry = registry.limited.find(tag).map(|at| &registry.limited[at]);
         let (refusals, given) = entry.map_or((0, 0), |entry| (entry.refusals, entry.given));
         let limits = entry.and_then(|entry| entry.limits);
         TagUse { charge, live, cached: charge.saturating_sub(active), limits, refusals, given }

@@ -19,6 +19,7 @@
 #[cfg(feature = "alloc")]
 pub(crate) mod copy;
 pub(crate) mod ended;
+pub(crate) mod limited;
 pub(crate) mod loose;
 pub(crate) mod pair_state;
 pub(crate) mod pairs;

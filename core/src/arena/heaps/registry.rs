@@ -7,6 +7,7 @@
 //! released with the rest of the cache. A pool without users and segments is removed, and its
 //! number becomes vacant.
 
+use crate::arena::heaps::limited::LimitedTags;
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
@@ -110,22 +111,6 @@ pub(crate) struct PoolEntry {
     pub captured: bool,
 }
 
-/// A tag with limits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TagEntry {
-    pub tag: Tag,
-    /// The limits. `None` ⟺ the entry is vacant.
-    pub limits: Option<TagLimits>,
-    /// Bytes of growth in progress, which are in no heap yet, or in a heap since a moment ago.
-    pub growing: u64,
-    /// Bytes about to go back, which are in a heap still, or in none since a moment ago.
-    pub giving: u64,
-    /// Number of requests refused because of `max`.
-    pub refusals: u64,
-    /// Bytes that went back because of the limits of a tag.
-    pub given: u64,
-}
-
 /// Route of requests into a pool. Later routes take precedence over earlier routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RouteEntry {
@@ -197,8 +182,8 @@ pub(crate) struct Registry<S: Storage> {
     tagged: Link,
     /// Number of pools in `tagged`.
     tagged_count: u32,
-    /// Tags with limits. Few, and looked at only where a heap grows or memory is short.
-    pub limited: S::Table<TagEntry>,
+    /// Tags with limits.
+    pub limited: LimitedTags<S>,
     /// Nodes of the sets `named`, `vacant_pools` and `tagged`.
     pool_nodes: RadixTree<S>,
     /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
@@ -344,7 +329,7 @@ impl<S: Storage> Registry<S> {
 
     /// Returns the place of a tag's entry in `limited`, if the tag has limits.
     pub(crate) fn limited_tag(&self, tag: Tag) -> Option<usize> {
-        self.limited.iter().position(|entry| entry.tag == tag && entry.limits.is_some())
+        self.limited.with_limits(tag)
     }
 
     /// Returns the place of the entry for the tag of `pool`, if the tag has limits.
@@ -362,25 +347,7 @@ impl<S: Storage> Registry<S> {
     /// # Errors
     /// [`CapacityError`] if the table of limited tags is full.
     pub(crate) fn set_limits(&mut self, tag: Tag, limits: Option<TagLimits>) -> Result<(), CapacityError> {
-        // The tag's own entry is used again, with its counts, also while a growth begun under earlier limits is in
-        // progress; a further tag takes only an entry with no growth.
-        let own = self.limited.iter().position(|entry| entry.tag == tag);
-        let vacant =
-            || self.limited.iter().position(|entry| entry.limits.is_none() && (entry.growing, entry.giving) == (0, 0));
-        match (own.or_else(vacant), limits) {
-            (Some(at), limits) if self.limited[at].tag == tag => self.limited[at].limits = limits,
-            (_, None) => {}
-            (Some(at), limits) => {
-                self.limited[at] = TagEntry { tag, limits, growing: 0, giving: 0, refusals: 0, given: 0 }
-            }
-            (None, limits) => {
-                if !self.limited.make_room(1) {
-                    return Err(CapacityError);
-                }
-                self.limited.add(TagEntry { tag, limits, growing: 0, giving: 0, refusals: 0, given: 0 });
-            }
-        }
-        Ok(())
+        self.limited.set(tag, limits)
     }
 
     /// Checks that the set of tags has the existing pools with a tag, and no other.

@@ -200,7 +200,7 @@ fn the_entry_of_limits_that_were_removed_serves_another_tag() {
     registry.set_limits(tag(1), limits(MIB)).unwrap();
     registry.set_limits(tag(1), None).unwrap();
     registry.set_limits(tag(2), limits(2 * MIB)).unwrap();
-    let entries = |entries: &[crate::arena::heaps::registry::TagEntry]| -> Vec<_> {
+    let entries = |entries: &[crate::arena::heaps::limited::TagEntry]| -> Vec<_> {
         entries.iter().map(|entry| (entry.tag, entry.limits.map(|limits| limits.low))).collect()
     };
     assert_eq!(entries(&registry.limited), [(tag(2), Some(2 * MIB))]);
