@@ -50,6 +50,22 @@ fn begin(config: &str) -> Simulated {
 }
 
 #[test]
+fn one_call_frees_all_blocks_behind_an_idle_stream_without_another_event() {
+    for config in CONFIGS {
+        let allocator = allocator(config);
+        let blocks = [(); 3].map(|()| malloc(&allocator));
+        blocks.iter().for_each(|&block| use_and_free(&allocator, block));
+        allocator.process_events(DEVICE).unwrap();
+        let active = || allocator.stats(DEVICE).unwrap().active_bytes().current;
+        assert_eq!((active(), calls(&allocator)[0]), (120 << 20, 2), "`{config}`: the stream is busy");
+        use_and_free(&allocator, malloc(&allocator));
+        device(&allocator).complete(SIDE);
+        allocator.process_events(DEVICE).unwrap();
+        assert_eq!((active(), calls(&allocator)[0]), (0, 2), "`{config}`");
+    }
+}
+
+#[test]
 fn many_frees_share_one_question() {
     for config in CONFIGS {
         let allocator = allocator(config);

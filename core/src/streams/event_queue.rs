@@ -272,7 +272,22 @@ impl<S: Storage> EventQueues<S> {
         if idle != Some(true) {
             return NONE;
         }
-        let (first, next) = (entry.head, self.waits[last].next);
+        self.take_until(queue, last)
+    }
+
+    /// Ends what [`begin_recording`](Self::begin_recording) began, where the device has answered that the stream was idle. The blocks
+    /// that were queued then leave the queue, once no event is left in it: the caller has polled them. Returns the first of them, for
+    /// [`take_finished`](Self::take_finished), or `NONE`. What is known of the stream stays as after a recording.
+    pub(crate) fn finish_idle(&mut self, queue: usize) -> u32 {
+        let last = core::mem::replace(&mut self.queues[queue].recording, NONE);
+        debug_assert!(last != NONE, "a recording has begun");
+        let is_left = self.queues[queue].events == 0 && !self.queues[queue].busy;
+        if is_left { self.take_until(queue, last) } else { NONE }
+    }
+
+    /// Takes the blocks up to `last` out of a queue without events. Returns the first of them.
+    fn take_until(&mut self, queue: usize, last: u32) -> u32 {
+        let (first, next) = (self.queues[queue].head, self.waits[last].next);
         self.waits[last].next = NONE;
         self.queues[queue].head = next;
         // Without an event in the queue a question or a first recording begins, and what comes later lies behind `last`.

@@ -12,6 +12,8 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
+//! [`process_events`](OnDevice::process_events) frees all of them, without a look at an event, where a stream is idle.
+//!
 //! An idle stream needs no event: all blocks waiting for the stream are free. While the last question found the stream idle,
 //! a request asks again, and a free records nothing.
 //!
@@ -137,7 +139,38 @@ impl<P: Platform> OnDevice<'_, P> {
         if !self.flags.has(flags::HAS_GATHERED) {
             return Ok(0);
         }
-        self.record_queues(self.flags.waiting(), None)
+        let asked = self.free_behind_idle();
+        let recorded = self.record_queues(self.flags.waiting(), None);
+        asked.and(recorded)
+    }
+
+    /// Frees the blocks behind streams that are idle, where an earlier event of the stream was not asked after yet. An event that is
+    /// recorded now may not be complete at the question that follows it, although the stream had nothing to do.
+    ///
+    /// # Errors
+    /// The first error of the device.
+    fn free_behind_idle(self) -> Result<(), Error> {
+        for (group, queue) in self.each_queue(self.flags.waiting(), |order, from| order.next_open(from, None)) {
+            let Some(_permission) = self.driver.may_record(&self.flags) else { break };
+            let begun = self.waits.queues.lock(group).begin_recording(queue);
+            let Some(DueRecording { stream, is_first }) = begun else { continue };
+            // Without an earlier event the recording asks the same.
+            let answer = if is_first { Ok(None) } else { self.call(|memory| memory.is_idle(stream)) };
+            if answer != Ok(Some(true)) {
+                self.waits.queues.lock(group).finish_recording(queue, None);
+                answer?;
+                continue;
+            }
+            let mut polled = Ok(1);
+            while matches!(polled, Ok(1..)) {
+                polled = self.poll_queue(group, queue);
+            }
+            let mut order = self.waits.queues.lock(group);
+            let first = order.finish_idle(queue);
+            self.free_from(group, order, first, None);
+            polled?;
+        }
+        Ok(())
     }
 
     /// Records events for all blocks open at the call, also where another thread is recording: the thread's event may stand before

@@ -124,7 +124,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Frees the blocks out of a queue, from `first` on, if they wait for nothing else. Unlocks the queues.
     /// `then` and the results as for [`finish_and_go_on`](Self::finish_and_go_on).
-    fn free_from<'s>(
+    pub(in crate::arena) fn free_from<'s>(
         &'s self,
         group: u32,
         mut order: MutexGuard<'s, P::Lock, EventQueues<P::Storage>>,
