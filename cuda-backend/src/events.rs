@@ -29,6 +29,10 @@ impl StreamOrder for CudaDevice {
         Ok(spare_events::create_for_streams(&self.context)?.number())
     }
 
+    fn orders(&self, event: Event) -> bool {
+        DeviceEvent::of(event).is_for_streams
+    }
+
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         // The device made the event, and the allocator destroys each event once.
         spare_events::destroy(&self.context, DeviceEvent::of(event))
@@ -91,8 +95,10 @@ impl StreamOrder for CudaDevice {
         self.order_number(stream, DeviceEvent::of(event))
     }
 
-    fn can_order(&self, _: StreamId) -> bool {
-        true
+    /// False for a stream without a handle, behind which the host would wait: a retired one, and another thread's own default
+    /// stream.
+    fn can_order(&self, stream: StreamId) -> bool {
+        self.streams.handle(stream).is_some()
     }
 
     /// False for created streams with [`StreamIdentity::Asked`].

@@ -7,13 +7,30 @@ use crate::shared_event::SharedEvent;
 use cachalot_core::DeviceResult;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// How many events for streams are kept at most. A process has 4,096, for the program, too.
+const KEPT_FOR_STREAMS: usize = 64;
+
 /// Unused events of a device, possibly incomplete. Each event is recorded before its next use.
 #[derive(Debug, Default)]
-pub(crate) struct SpareEvents(Mutex<Vec<DeviceEvent>>);
+pub(crate) struct SpareEvents(Mutex<Spare>);
+
+/// Unused events, by their kinds: the search for one kind looks at none of the other.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    for_host: Vec<DeviceEvent>,
+    for_streams: Vec<DeviceEvent>,
+}
+
+impl Spare {
+    /// Returns the events of a kind.
+    fn of(&mut self, is_for_streams: bool) -> &mut Vec<DeviceEvent> {
+        if is_for_streams { &mut self.for_streams } else { &mut self.for_host }
+    }
+}
 
 impl SpareEvents {
     /// Locks the events. Ignores poison: a panic under the lock leaves whole entries only.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<DeviceEvent>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Spare> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -29,14 +46,19 @@ impl SpareEvents {
 
     /// Takes the latest spare event of a kind.
     fn take_spare(&self, is_for_streams: bool) -> Option<DeviceEvent> {
-        let mut events = self.lock();
-        let found = events.iter().rposition(|event| event.is_for_streams == is_for_streams)?;
-        Some(events.remove(found))
+        self.lock().of(is_for_streams).pop()
     }
 
-    /// Keeps an unused event.
-    pub(crate) fn keep(&self, event: DeviceEvent) {
-        self.lock().push(event);
+    /// Keeps an unused event. Destroys one for streams if many are kept.
+    pub(crate) fn keep(&self, context: &Context, event: DeviceEvent) {
+        let mut spare = self.lock();
+        let of_kind = spare.of(event.is_for_streams);
+        if !event.is_for_streams || of_kind.len() < KEPT_FOR_STREAMS {
+            return of_kind.push(event);
+        }
+        drop(spare);
+        // The failure concerns no caller: nothing uses the event.
+        let _ = destroy(context, event);
     }
 
     /// Gives up shared events. The last thread of an event keeps the event, or destroys the event if it
@@ -44,7 +66,7 @@ impl SpareEvents {
     pub(crate) fn give_up(&self, context: &Context, events: impl IntoIterator<Item = SharedEvent>) {
         for (event, of) in events.into_iter().filter_map(SharedEvent::give_up) {
             if of == context.handle() {
-                self.keep(event);
+                self.keep(context, event);
             } else {
                 // The failure concerns no caller: nothing uses the event.
                 let _ = destroy(context, event);
@@ -56,7 +78,8 @@ impl SpareEvents {
     /// device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         let mut result = Ok(());
-        for event in core::mem::take(&mut *self.lock()) {
+        let Spare { for_host, for_streams } = core::mem::take(&mut *self.lock());
+        for event in for_host.into_iter().chain(for_streams) {
             result = result.and(destroy(context, event));
         }
         result

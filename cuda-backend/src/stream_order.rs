@@ -81,7 +81,7 @@ impl CudaDevice {
             // A stream of this device waits for the event when an event is recorded behind the announced work.
             let event = self.spare_events.take_for_streams(&self.context)?;
             if let Err(error) = self.record_handle(event.handle, &handle) {
-                self.spare_events.keep(event);
+                self.spare_events.keep(&self.context, event);
                 return Err(error);
             }
             match self.streams.note_use(number, SharedEvent::new(event, self.cu_context())) {
@@ -271,7 +271,7 @@ impl CudaDevice {
             Err(error) if error.code == CuResult::INVALID_VALUE.0 => Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
             waited => waited,
         });
-        self.spare_events.keep(event);
+        self.spare_events.keep(&self.context, event);
         waited
     }
 
@@ -393,7 +393,7 @@ impl CudaDevice {
         if self.record_handle(event.handle, handle).is_ok() {
             return Some(event);
         }
-        self.spare_events.keep(event);
+        self.spare_events.keep(&self.context, event);
         None
     }
 

@@ -69,7 +69,17 @@ fn a_lost_context_is_remembered_and_not_called() {
 #[test]
 fn a_context_that_was_reset_or_destroyed_is_lost_and_a_new_allocator_works() {
     let Some(program) = program("reset") else { return };
-    for config in ["", "decisions:improved", "policy:bfc", "expandable_segments:True", "policy:stitched", "policy:slab"] {
+    for config in ["", "decisions:improved", "policy:bfc", "expandable_segments:True", "policy:stitched", "policy:slab"]
+    {
+        succeed(emulated(&program).arg(config));
+    }
+}
+
+#[test]
+fn the_host_waits_for_no_use_where_the_driver_has_no_more_events_for_streams() {
+    let Some(program) = program("order_events") else { return };
+    for config in ["", "decisions:improved", "policy:bfc", "policy:slab", "policy:stitched", "expandable_segments:True"]
+    {
         succeed(emulated(&program).arg(config));
     }
 }

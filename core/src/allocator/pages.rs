@@ -81,6 +81,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let device = self.allocator.begin("maintain", self.device)?;
         device.health()?;
         device.collect_few_departed();
+        device.give_spare_events_back();
         let left = device.give_idle_back(max_us)?;
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }

@@ -26,6 +26,10 @@ device_trait! {
     /// Any error of the device.
     fn create_order_event(&self) -> DeviceResult<Event> [CreateEvent];
 
+    /// Returns whether [`order_behind`](Self::order_behind) makes a stream wait for `event`, and not the host: of an event of
+    /// [`create_order_event`](Self::create_order_event), unless the device had no more of these and made another one. Calls no device.
+    fn orders(&self, event: Event) -> bool = true;
+
     /// Destroys an event. Streams may still be ordered behind the event.
     ///
     /// # Errors

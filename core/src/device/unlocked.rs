@@ -8,10 +8,19 @@ use crate::sync::assert_no_lock_held;
 use core::borrow::Borrow;
 
 /// Methods called under a lock, because the methods call no driver: `virtual_memory` and `granularity` (asked while a
-/// heap's rules change), `can_order` and `reports_end` (while uses are looked at), `thread_id` (while a request is
+/// heap's rules change), `can_order`, `orders` and `reports_end` (while uses are looked at), `thread_id` (while a request is
 /// routed), `ticks` and `on_event` (for each event of a heap) and `time_us` (for each event read).
-const EXEMPT: [&str; 8] =
-    ["virtual_memory", "granularity", "can_order", "reports_end", "thread_id", "ticks", "on_event", "time_us"];
+const EXEMPT: [&str; 9] = [
+    "virtual_memory",
+    "granularity",
+    "can_order",
+    "orders",
+    "reports_end",
+    "thread_id",
+    "ticks",
+    "on_event",
+    "time_us",
+];
 
 /// A device, called only while the calling thread holds no lock of the core.
 pub(crate) struct Unlocked<D>(D);

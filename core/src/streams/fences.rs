@@ -10,6 +10,9 @@
 //! idle ───────────────▶ fence ───────────────▶ idle
 //!      a new event, if none is idle
 //! ```
+//!
+//! A device may have no more events for streams. The latest event of the stream is then *shared*: it is recorded once more, and
+//! belongs to several fences. An earlier one of them is complete later than it could be, and never too early.
 
 use crate::device::Event;
 use crate::sync::impl_empty;
@@ -46,9 +49,20 @@ pub(crate) struct IdleEvents<S: Storage> {
     lent: u32,
     /// The number of loans so far.
     loans: u64,
+    /// Events on loan that may be shared, and all that are: at least one of each stream that has one, where there is room.
+    shared: S::Table<SharedEvent>,
 }
 
-impl_empty! { [S: Storage] IdleEvents<S> { idle, lent, loans } }
+/// An event on loan that belongs to one fence, or to several of the same stream.
+#[derive(Clone, Copy, Debug)]
+struct SharedEvent {
+    stream: StreamId,
+    event: Event,
+    /// The number of fences.
+    fences: u32,
+}
+
+impl_empty! { [S: Storage] IdleEvents<S> { idle, lent, loans, shared } }
 
 impl<S: Storage> IdleEvents<S> {
     /// Lends an event. Returns the number of the loan, and the event; `None` if the caller must create one. The loan
@@ -66,8 +80,56 @@ impl<S: Storage> IdleEvents<S> {
         Ok((self.loans, self.idle.pop()))
     }
 
-    /// Ends a loan. The event becomes idle; `None` if none was created.
+    /// Notes that an event on loan is recorded on `stream`, and may be [shared](Self::share).
+    pub(crate) fn may_share(&mut self, stream: StreamId, event: Event) {
+        if self.shared.iter().any(|entry| entry.event == event) {
+            return;
+        }
+        let only = self.shared.iter_mut().find(|entry| entry.stream == stream && entry.fences == 1);
+        if let Some(entry) = only {
+            entry.event = event;
+        } else if self.shared.make_room(1) {
+            self.shared.add(SharedEvent { stream, event, fences: 1 });
+        }
+        // Without room, a later fence finds no event to share.
+    }
+
+    /// Lends an event of `stream` once more, which the caller records again. Returns the number of the loan, and the event. The
+    /// loan ends with [`end`](Self::end). `None` if the stream has no event on loan.
+    pub(crate) fn share(&mut self, stream: StreamId) -> Option<(u64, Event)> {
+        let entry = self.shared.iter_mut().rfind(|entry| entry.stream == stream)?;
+        entry.fences += 1;
+        self.loans += 1;
+        Some((self.loans, entry.event))
+    }
+
+    /// Ends one fence of an event that is noted in `shared`. Returns whether the event belongs to another fence still.
+    fn leave(&mut self, event: Event) -> bool {
+        let Some(at) = self.shared.iter().position(|entry| entry.event == event) else { return false };
+        self.shared[at].fences -= 1;
+        if self.shared[at].fences > 0 {
+            return true;
+        }
+        let last = self.shared.len() - 1;
+        self.shared.swap(at, last);
+        self.shared.pop();
+        false
+    }
+
+    /// Keeps an idle event that was not lent here. Returns false without room.
+    pub(crate) fn accept(&mut self, event: Event) -> bool {
+        let has_room = self.idle.make_room(self.lent as usize + 1);
+        if has_room {
+            self.idle.add(event);
+        }
+        has_room
+    }
+
+    /// Ends a loan. The event becomes idle, unless it belongs to another fence; `None` if none was created.
     pub(crate) fn end(&mut self, event: Option<Event>) {
+        if event.is_some_and(|event| self.leave(event)) {
+            return;
+        }
         debug_assert!(self.lent > 0, "a loan ends once");
         self.lent -= 1;
         if let Some(event) = event {
@@ -75,7 +137,12 @@ impl<S: Storage> IdleEvents<S> {
         }
     }
 
-    /// Takes an idle event, which the caller destroys.
+    /// Takes an idle event, which the caller destroys, if more than `kept` are idle.
+    pub(crate) fn take_idle_above(&mut self, kept: usize) -> Option<Event> {
+        if self.idle.len() > kept { self.idle.pop() } else { None }
+    }
+
+    /// Takes an idle event, which the caller destroys or lends elsewhere.
     pub(crate) fn take_idle(&mut self) -> Option<Event> {
         self.idle.pop()
     }
@@ -97,6 +164,26 @@ mod tests {
         events.end(None);
         events.end(Some(Event(7)));
         assert_eq!([events.take_idle(), events.take_idle()], [Some(Event(7)), None]);
+    }
+
+    #[test]
+    fn a_shared_event_becomes_idle_with_the_last_of_its_fences() {
+        let mut events = IdleEvents::<Growable>::default();
+        let (stream, other) = (StreamId(1), StreamId(2));
+        let (first, _) = events.lend().unwrap();
+        events.may_share(stream, Event(7));
+        assert_eq!(events.share(other), None, "an event of another stream says nothing of this one");
+        let (second, event) = events.share(stream).unwrap();
+        assert!(second > first && event == Event(7));
+        // A later event of the stream takes over, and the shared one stays known.
+        events.lend().unwrap();
+        events.may_share(stream, Event(8));
+        assert_eq!(events.share(stream).unwrap().1, Event(8));
+        for (ended, idle) in [(7, None), (8, None), (7, Some(Event(7))), (8, Some(Event(8)))] {
+            events.end(Some(Event(ended)));
+            assert_eq!(events.take_idle(), idle);
+        }
+        assert_eq!(events.share(stream), None);
     }
 
     #[test]

@@ -351,3 +351,93 @@ fn an_event_is_made_for_streams_only_where_streams_may_wait() {
         assert_eq!(made(), ["create_order_event"]);
     }
 }
+
+/// Blocks of the stream, each used once by a side stream, all freed. The device makes `events` events for streams at most.
+fn used_blocks(config: &str, events: usize, sides: &[StreamId]) -> (Simulated, Vec<DevicePtr>) {
+    let device = SimulatedDevice::new(400 * MIB).with_order_events(events);
+    let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();
+    let blocks: Vec<_> = (0..10).map(|_| malloc(&allocator)).collect();
+    for (&block, &side) in blocks.iter().zip(sides.iter().cycle()) {
+        allocator.record_use(block, side).unwrap();
+    }
+    for &block in &blocks {
+        allocator.free(block).unwrap();
+    }
+    (allocator, blocks)
+}
+
+#[test]
+fn uses_share_an_event_where_the_device_has_no_more_and_the_host_does_not_wait() {
+    for config in CONFIGS {
+        let (allocator, blocks) = used_blocks(config, 3, &SIDES);
+        for _ in &blocks {
+            malloc(&allocator);
+        }
+        assert_eq!([Call::Wait, Call::Synchronize].map(|call| calls(&allocator, call)), [0, 0], "{config}");
+        assert!(calls(&allocator, Call::OrderBehind) > 0, "{config}");
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn a_shared_event_stands_behind_the_latest_of_its_uses() {
+    for config in CONFIGS {
+        let (allocator, blocks) = used_blocks(config, 1, &SIDES[..1]);
+        // The work of the first uses is complete, and that of the last is not.
+        (1..blocks.len()).for_each(|_| device(&allocator).complete_one(SIDES[0]));
+        allocator.process_events(DEVICE).unwrap();
+        assert_eq!(active(&allocator), 400, "{config}: no block is free too early");
+        device(&allocator).complete(SIDES[0]);
+        allocator.process_events(DEVICE).unwrap();
+        assert_eq!(active(&allocator), 0, "{config}");
+    }
+}
+
+#[test]
+fn complete_uses_give_their_events_back_before_events_are_shared() {
+    for config in CONFIGS {
+        let (allocator, _) = used_blocks(config, 2, &SIDES[..1]);
+        device(&allocator).complete(SIDES[0]);
+        let [first, second] = [malloc(&allocator), malloc(&allocator)];
+        allocator.record_use(first, SIDES[0]).unwrap();
+        allocator.record_use(second, SIDES[0]).unwrap();
+        allocator.free(first).unwrap();
+        allocator.free(second).unwrap();
+        device(&allocator).complete_one(SIDES[0]);
+        allocator.process_events(DEVICE).unwrap();
+        assert_eq!(active(&allocator), 40, "{config}: each of the two uses has an event");
+    }
+}
+
+#[test]
+fn without_events_for_streams_a_request_obtains_memory_and_waits_only_when_short() {
+    for config in CONFIGS {
+        let device = SimulatedDevice::new(80 * MIB).with_order_events(0);
+        let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();
+        let first = malloc(&allocator);
+        allocator.record_use(first, SIDES[0]).unwrap();
+        allocator.free(first).unwrap();
+        let second = malloc(&allocator);
+        assert_eq!((calls(&allocator, Call::Wait), calls(&allocator, Call::OrderBehind)), (0, 0), "{config}");
+        assert_ne!(first, second);
+        malloc(&allocator);
+        assert!(calls(&allocator, Call::Wait) > 0, "{config}: the memory is short");
+        assert_eq!(calls(&allocator, Call::OrderBehind), 0, "{config}");
+    }
+}
+
+#[test]
+fn idle_events_for_streams_are_given_back_with_the_cache() {
+    for config in CONFIGS {
+        let (allocator, _) = used_blocks(config, usize::MAX, &SIDES);
+        SIDES.iter().for_each(|&side| device(&allocator).complete(side));
+        let destroyed = || calls(&allocator, Call::DestroyEvent);
+        allocator.trim(DEVICE, 1 << 40).unwrap();
+        assert_eq!(destroyed(), 0, "{config}: the events are in use");
+        allocator.process_events(DEVICE).unwrap();
+        allocator.pages(DEVICE).unwrap().maintain(1000).unwrap();
+        assert!((2..10).contains(&destroyed()), "{config}: a few are kept");
+        allocator.empty_cache(DEVICE).unwrap();
+        assert_eq!(destroyed(), 10, "{config}");
+    }
+}

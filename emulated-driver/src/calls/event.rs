@@ -17,6 +17,9 @@ const WITHOUT_TIMING: u32 = 2;
 /// `CU_EVENT_INTERPROCESS`.
 const INTERPROCESS: u32 = 4;
 
+/// How many interprocess events a context has at most.
+const INTERPROCESS_EVENTS: usize = 4096;
+
 /// `cuEventCreate`.
 pub(crate) fn cuEventCreate(call: &mut Call, event: Out<u64>, flags: u32) -> Answer<()> {
     call.answer(event, |call| create(call, flags))
@@ -28,8 +31,13 @@ fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     if flags & !FLAGS != 0 || flags & (INTERPROCESS | WITHOUT_TIMING) == INTERPROCESS {
         return Err(Code::INVALID_VALUE);
     }
+    let (context, is_shared) = (call.context, flags & INTERPROCESS != 0);
+    let shared_of_context = |(_, event): &(u64, &Event)| event.is_shared && event.context == context;
+    if is_shared && call.state.events.iter().filter(shared_of_context).count() >= INTERPROCESS_EVENTS {
+        return Err(Code::OUT_OF_MEMORY);
+    }
     let stamp = (flags & WITHOUT_TIMING == 0).then(Stamp::default);
-    let event = Event { context: call.context, point: Point::Never, is_shared: flags & INTERPROCESS != 0, stamp };
+    let event = Event { context, point: Point::Never, is_shared, stamp };
     let handle = call.state.events.add(event);
     call.made("event", handle);
     Ok(handle)

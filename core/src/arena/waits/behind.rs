@@ -15,7 +15,8 @@
 //! other is passed, so no stream waits for more work than the request needs.
 //!
 //! Blocks in private pools stay pending, since graphs may use them on any stream, and so do blocks whose
-//! own stream has ended, may have gone or captures, and those that the host uses, which would wait. They hold
+//! own stream has ended, may have gone or captures, those that the host uses, which would wait, and those behind an event for which only
+//! the host can wait, where the device has no more of the others. They hold
 //! up what waits behind them in the queue of the same using stream, until their event is complete. Nothing is
 //! ordered while a graph is captured.
 
@@ -142,6 +143,9 @@ impl<P: Platform> OnDevice<'_, P> {
         event: Event,
         streams: &mut heapless::Vec<StreamId, STREAMS>,
     ) -> Result<bool, Error> {
+        if !self.driver.device().orders(event) {
+            return Ok(false);
+        }
         // A graph may use the memory of a private pool on any stream.
         let Some(own) = self.stream_to_order(slot, named, false)? else { return Ok(false) };
         if streams.contains(&own) {

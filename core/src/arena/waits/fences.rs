@@ -7,8 +7,12 @@ use crate::config::Policy;
 use crate::device::{DeviceResult, Event, Segments, StreamOrder};
 use crate::error::Error;
 use crate::streams::fences::{Fence, Waiter};
+use crate::sync::Ordering;
 use crate::tables::CapacityError;
 use crate::units::StreamId;
+
+/// How many idle events behind which streams are ordered a group of streams keeps where memory is given back in part.
+const KEPT_EVENTS: usize = 4;
 
 impl<P: Platform> Arena<P> {
     /// Records a fence on `stream` for a waiter, which the caller [ends](Self::end_fence): for blocks behind the announced
@@ -17,21 +21,96 @@ impl<P: Platform> Arena<P> {
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device. No fence is left then.
     pub(in crate::arena) fn record_fence(&self, stream: StreamId, waiter: Waiter) -> Result<Fence, Error> {
-        let lent = self.waits.queues.lock_of(stream).events_for(waiter).lend();
-        let (number, idle) = lent.map_err(|CapacityError| Error::TableFull("events"))?;
-        let made = idle.map_or_else(|| self.call(self.event_maker(waiter)), Ok);
+        let (number, made) = self.take_event(stream, waiter)?;
         let record = match waiter {
             Waiter::Blocks => P::Device::record_announced,
             Waiter::Streams => P::Device::record,
         };
         let recorded = made.and_then(|event| self.call(|device| record(device, event, stream)).map(|()| event));
         match recorded {
-            Ok(event) => Ok(Fence { stream, number, event }),
+            Ok(event) => {
+                if waiter == Waiter::Streams && self.driver.device().orders(event) {
+                    self.waits.queues.lock_of(stream).events_for(waiter).may_share(stream, event);
+                }
+                Ok(Fence { stream, number, event })
+            }
             Err(error) => {
                 self.waits.queues.lock_of(stream).events_for(waiter).end(made.ok());
                 Err(error.into())
             }
         }
+    }
+
+    /// Takes an event for a fence on `stream`, and the number of its loan: an idle one, or a new one. If the device has no more events
+    /// for streams: an idle one of other streams, or one that the stream has on loan. Without any, the event is one behind which the
+    /// host would wait, [which](StreamOrder::orders) the caller can tell.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]. The loan is to be ended, also if no event could be made.
+    fn take_event(&self, stream: StreamId, waiter: Waiter) -> Result<(u64, DeviceResult<Event>), Error> {
+        let lend = || {
+            let lent = self.waits.queues.lock_of(stream).events_for(waiter).lend();
+            lent.map_err(|CapacityError| Error::TableFull("events"))
+        };
+        let end = |event| self.waits.queues.lock_of(stream).events_for(waiter).end(event);
+        let (number, idle) = lend()?;
+        if let Some(event) = idle {
+            return Ok((number, Ok(event)));
+        }
+        if waiter == Waiter::Blocks {
+            return Ok((number, self.call(self.event_maker(waiter))));
+        }
+        let is_short = self.waits.short.load(Ordering::Relaxed) != 0;
+        let elsewhere = if is_short { self.take_idle(waiter) } else { None };
+        if let Some(event) = elsewhere {
+            return Ok((number, Ok(event)));
+        }
+        let shared = if is_short { self.share(stream) } else { None };
+        if let Some((number, event)) = shared {
+            end(None);
+            return Ok((number, Ok(event)));
+        }
+        let made = self.call(self.event_maker(waiter));
+        let Ok(event) = made else { return Ok((number, made)) };
+        let is_enough = self.driver.device().orders(event);
+        self.waits.short.store(u32::from(!is_enough), Ordering::Relaxed);
+        if is_enough || is_short {
+            return Ok((number, made));
+        }
+        // The first time. What was made is not lost: blocks can wait for it.
+        let elsewhere = self.take_idle(waiter);
+        let shared = if elsewhere.is_none() { self.share(stream) } else { None };
+        let (number, better) = match (elsewhere, shared) {
+            (Some(event), _) => (number, event),
+            (None, Some((number, event))) => {
+                end(None);
+                (number, event)
+            }
+            (None, None) => return Ok((number, made)),
+        };
+        self.keep_for_blocks(stream, event);
+        Ok((number, Ok(better)))
+    }
+
+    /// Takes an idle event of any streams, behind which streams are ordered.
+    fn take_idle(&self, waiter: Waiter) -> Option<Event> {
+        let take = |group| self.waits.queues.lock(group).events_for(waiter).take_idle();
+        (0..self.waits.queues.count()).find_map(take)
+    }
+
+    /// Takes an event that `stream` has on loan, unless the stream captures: a fence there would take the event from the others.
+    fn share(&self, stream: StreamId) -> Option<(u64, Event)> {
+        let captures = self.call(|device| device.is_capturing(stream));
+        if captures != Ok(false) {
+            return None;
+        }
+        self.waits.queues.lock_of(stream).events_for(Waiter::Streams).share(stream)
+    }
+
+    /// Keeps an event, behind which no stream is ordered, for blocks of a stream's group.
+    fn keep_for_blocks(&self, stream: StreamId, event: Event) {
+        // Without room the event is lost until the context ends.
+        let _kept = self.waits.queues.lock_of(stream).events_for(Waiter::Blocks).accept(event);
     }
 
     /// Returns the device's call for a new event.
@@ -44,19 +123,66 @@ impl<P: Platform> Arena<P> {
 
     /// Ends a fence for a waiter: its event is recorded again.
     pub(in crate::arena) fn end_fence(&self, fence: Fence, waiter: Waiter) {
-        self.waits.queues.lock_of(fence.stream).events_for(waiter).end(Some(fence.event));
+        let is_left = waiter == Waiter::Streams && !self.driver.device().orders(fence.event);
+        let idle = if is_left { None } else { Some(fence.event) };
+        self.waits.queues.lock_of(fence.stream).events_for(waiter).end(idle);
+        if is_left {
+            // The next fence of a stream asks the device again for an event made for it.
+            self.keep_for_blocks(fence.stream, fence.event);
+        }
     }
 
-    /// Orders later work on `stream` behind the work that the stream `first` has now. The caller has permission to record.
+    /// Returns whether the device had no more events for streams at the last attempt.
+    pub(in crate::arena) fn is_short_of_events(&self) -> bool {
+        self.waits.short.load(Ordering::Relaxed) != 0
+    }
+
+    /// Orders later work on `stream` behind the work that the stream `first` has now. Returns false if only the host could wait, for
+    /// want of events. The caller has permission to record.
     ///
     /// # Errors
     /// [`Error::TableFull`]; those of the device.
-    pub(in crate::arena) fn order_behind_stream(&self, stream: StreamId, first: StreamId) -> Result<(), Error> {
+    pub(in crate::arena) fn order_behind_stream(&self, stream: StreamId, first: StreamId) -> Result<bool, Error> {
         let fence = self.record_fence(first, Waiter::Streams)?;
+        let orders = self.driver.device().orders(fence.event);
         // The order stays if the event is recorded again: the driver takes the event's state at the call.
-        let ordered = self.call(|device| device.order_behind(stream, fence.event));
+        let ordered = if orders { self.call(|device| device.order_behind(stream, fence.event)) } else { Ok(()) };
         self.end_fence(fence, Waiter::Streams);
-        Ok(ordered?)
+        ordered?;
+        Ok(orders)
+    }
+
+    /// Gives the idle events behind which streams are ordered back to the device: a process has few of them, for the program,
+    /// too. A failure leaves an event that nothing uses.
+    pub(crate) fn give_events_back(&self) {
+        self.give_back_above(0);
+    }
+
+    /// Gives idle events back as [`give_events_back`](Self::give_events_back) does, but for a few.
+    pub(crate) fn give_spare_events_back(&self) {
+        self.give_back_above(KEPT_EVENTS);
+    }
+
+    /// Gives the idle events behind which streams are ordered back to the device, but for `kept` of each group of streams.
+    fn give_back_above(&self, kept: usize) {
+        for group in 0..self.waits.queues.count() {
+            loop {
+                let taken = self.waits.queues.lock(group).events_for(Waiter::Streams).take_idle_above(kept);
+                let Some(event) = taken else { break };
+                let _unused = self.call(|device| device.destroy_event(event));
+            }
+            // Blocks wait for such events, too, under a policy that orders streams behind them.
+            loop {
+                let taken = self.waits.queues.lock(group).events_for(Waiter::Blocks).take_idle_above(kept);
+                let Some(event) = taken else { break };
+                if !self.driver.device().orders(event) {
+                    self.waits.queues.lock(group).events_for(Waiter::Blocks).accept(event);
+                    break;
+                }
+                let _unused = self.call(|device| device.destroy_event(event));
+            }
+        }
+        self.waits.short.store(0, Ordering::Relaxed);
     }
 
     /// Destroys the events of no fence.

@@ -28,7 +28,7 @@ use crate::arena::Platform;
 use crate::arena::flags::Flags;
 use crate::streams::groups::Groups;
 use crate::streams::kept::KeptBlocks;
-use crate::sync::{Rank, Ranked, empty, impl_empty};
+use crate::sync::{AtomicU32, Rank, Ranked, empty, impl_empty};
 #[cfg(feature = "alloc")]
 use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
 #[cfg(feature = "alloc")]
@@ -40,9 +40,11 @@ pub(crate) struct Waits<P: Platform> {
     queues: Groups<P::Lock, P::Storage>,
     /// Blocks that wait for fences of their uses, for the end of a capture, or for the safe frontier.
     kept: Ranked<P::Lock, KeptBlocks<P::Storage>>,
+    /// Not 0 while the device had no more events for streams at the last attempt: none is made before all others are tried.
+    short: AtomicU32,
 }
 
-impl_empty! { [P: Platform] Waits<P> { queues, kept: Ranked::new(Rank::Kept, empty!()) } }
+impl_empty! { [P: Platform] Waits<P> { queues, kept: Ranked::new(Rank::Kept, empty!()), short } }
 
 impl<P: Platform> Waits<P> {
     /// Sets the flags of what waits now.
@@ -76,6 +78,6 @@ impl<P: Platform> LockedWaits<'_, P> {
     pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Waits<Q> {
         let mut kept = self.kept.clone();
         kept.forget_threads();
-        Waits { queues: Groups::copy_of(&self.queues), kept: Ranked::new(Rank::Kept, kept) }
+        Waits { queues: Groups::copy_of(&self.queues), kept: Ranked::new(Rank::Kept, kept), short: empty!() }
     }
 }

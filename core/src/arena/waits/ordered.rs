@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Ordering makes the own stream wait, and not the host; a stream that is the host's is not ordered. A request orders only as many blocks as
-//! needed, the oldest first, and only before it would obtain memory. A captured graph cannot wait for an
+//! needed, the oldest first, and only before it would obtain memory. A device may have no more events for streams
+//! ([`orders`](crate::device::StreamOrder::orders)): uses of a stream then share one, and a use without any waits as a pending block does. A captured graph cannot wait for an
 //! event from outside, so during a capture only complete events free a block.
 //!
 //! Where some uses of a block have events and others need one, all get an event at the free.
@@ -41,6 +42,10 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         if is_own {
             return Ok(());
+        }
+        if self.is_short_of_events() {
+            // What is complete gives its events back, before events are shared.
+            self.poll_ordered()?;
         }
         let permission = self.driver.may_record(&self.flags);
         let fence = match permission.map(|_permission| self.record_fence(stream, Waiter::Streams)) {
@@ -260,8 +265,18 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(())
     }
 
-    /// Orders the own stream of a taken block behind its uses. Returns false if a capture of the stream forbids it.
+    /// Orders the own stream of a taken block behind its uses. Returns false if a capture of the stream forbids it, or if only the
+    /// host could wait for a use.
     fn order_behind_uses(self, own: StreamId, entry: u32) -> Result<bool, Error> {
+        let mut all = true;
+        // Not the host, which holds the permission to record.
+        self.each_fence(entry, |memory, event| {
+            all &= memory.orders(event);
+            Ok(())
+        })?;
+        if !all {
+            return Ok(false);
+        }
         match self.each_fence(entry, |memory, event| memory.order_behind(own, event)) {
             // The capture of a program that announces none has begun since.
             Err(Error::Device(error)) if error.kind == ErrorKind::NotPermittedInCapture => Ok(false),
@@ -270,7 +285,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Calls the device for each event of a taken block not known to be complete.
-    fn each_fence(self, entry: u32, call: impl Fn(&P::Device, Event) -> DeviceResult<()>) -> Result<(), Error> {
+    fn each_fence(self, entry: u32, mut call: impl FnMut(&P::Device, Event) -> DeviceResult<()>) -> Result<(), Error> {
         let kept = self.waits.kept.lock().block(entry);
         let mut next = kept.watched();
         while let Some(used) = next {

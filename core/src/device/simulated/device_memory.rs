@@ -92,8 +92,15 @@ impl StreamOrder for SimulatedDevice {
 
     fn create_order_event(&self) -> DeviceResult<Event> {
         let event = self.create_event()?;
-        self.0.lock().events_for_streams.insert(event.0);
+        let mut state = self.0.lock();
+        if state.events_for_streams.len() < state.most_events_for_streams {
+            state.events_for_streams.insert(event.0);
+        }
         Ok(event)
+    }
+
+    fn orders(&self, event: Event) -> bool {
+        self.0.lock().events_for_streams.contains(&event.0)
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {

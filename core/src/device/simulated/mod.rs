@@ -104,6 +104,8 @@ struct DeviceState {
     events: BTreeMap<u64, Option<StreamPoint>>,
     /// The events made for streams.
     events_for_streams: BTreeSet<u64>,
+    /// How many events for streams there are at most.
+    most_events_for_streams: usize,
     /// The number of the latest event.
     events_made: u64,
     /// The streams used so far.
@@ -182,6 +184,7 @@ impl SimulatedDevice {
             granularity: ALIGNMENT,
             meter: Meter::new(DriverCosts::h200()),
             patience_us: u64::MAX,
+            most_events_for_streams: usize::MAX,
             ..DeviceState::default()
         }))
     }

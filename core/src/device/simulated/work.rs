@@ -72,6 +72,13 @@ impl SimulatedDevice {
         self
     }
 
+    /// Lets the device make `most` events for streams at a time. Beyond them it makes events behind which only the host can wait.
+    #[must_use]
+    pub fn with_order_events(self, most: usize) -> Self {
+        self.0.lock().most_events_for_streams = most;
+        self
+    }
+
     /// Lets the device's streams go [without a report](crate::StreamOrder::reports_end).
     #[must_use]
     pub fn with_unreported_ends(self) -> Self {

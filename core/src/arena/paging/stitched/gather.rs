@@ -117,10 +117,12 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             return Ok(());
         }
         match self.order_behind(pair, taker.stream) {
-            Ok(()) => self.device().paging.pool.lock().join(batch, found.keep()),
+            Ok(true) => self.device().paging.pool.lock().join(batch, found.keep()),
+            // This pair's pages stay where they are.
+            Ok(false) => *moves = before,
             Err(error) => {
                 *moves = before;
-                // A capture that nothing announced: this pair's pages stay where they are.
+                // A capture that nothing announced.
                 if !error.is_of_capture() {
                     return Err(error);
                 }
@@ -173,8 +175,9 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
     }
 
-    /// Orders later work on `stream` behind the present work on the stream of `pair`. The caller has permission to record.
-    pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> Result<(), Error> {
+    /// Orders later work on `stream` behind the present work on the stream of `pair`. Returns false if only the host could wait. The
+    /// caller has permission to record.
+    pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> Result<bool, Error> {
         let device = self.device();
         let other = device.heaps.lock(slots_of(pair)[0]).stream;
         device.order_behind_stream(stream, other)

@@ -44,17 +44,18 @@ impl<P: Platform> Stitcher<'_, P> {
         let Some(_used) = device.heaps.enter_pair(slot / 2) else { return Ok(None) };
         // Taken before the event is recorded: what is freed later may have later work.
         let Some((ptr, is_quiet)) = self.take_loan(request, slot)? else { return Ok(None) };
-        let lent = if is_quiet { Ok(()) } else { self.order_behind(slot / 2, request.stream) };
+        let lent = if is_quiet { Ok(true) } else { self.order_behind(slot / 2, request.stream) };
         drop::<RecordPermission<'_>>(permission);
+        if lent == Ok(true) {
+            return Ok(Some(ptr));
+        }
+        // No work uses the block for the request.
+        device.heaps.lock(slot).take_back(ptr);
+        device.free_outlined(device.heaps.heap_ref(slot), ptr, None)?;
         match lent {
-            Ok(()) => Ok(Some(ptr)),
-            Err(error) => {
-                // No work uses the block for the request.
-                device.heaps.lock(slot).take_back(ptr);
-                device.free_outlined(device.heaps.heap_ref(slot), ptr, None)?;
-                // A capture that nothing announced: the lender keeps the block.
-                if error.is_of_capture() { Ok(None) } else { Err(error) }
-            }
+            // A capture that nothing announced: the lender keeps the block.
+            Err(error) if !error.is_of_capture() => Err(error),
+            _ => Ok(None),
         }
     }
 
