@@ -1080,7 +1080,9 @@ CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *al
  * request that no cached block fits would use the block before that work is done, the block's stream is ordered behind
  * it, as by cudaStreamWaitEvent; the calling thread does not wait. If cachalot_record_stream announced a use of the
  * block as well, all its uses last until the free. For the block's own stream, and for a NULL block, the call does
- * nothing.
+ * nothing. A driver makes 4,096 events for this in a process, the program's own for other processes included. Beyond
+ * them, the uses of one stream share an event, so that later work of the stream may delay a reuse; a use without any
+ * event waits until it is complete, and its block serves no request before. cachalot_empty_cache gives idle events back.
  *   - Driver: records an event. While a graph is captured, the use lasts until the free.
  *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL, and those of the driver. */
 CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *allocator, void *block,
@@ -1116,7 +1118,7 @@ CACHALOT_API cachalot_status cachalot_explain_address(const cachalot_allocator *
  * and memory decommitted from ranges as in use, although cachalot_malloc would poll both. The answer of the driver to a request for memory is unknown in advance.
  * A guarded block ("guard") is told as CACHALOT_WOULD_EXPAND: pages are mapped for it.
  *   - Driver: only while a graph is captured, and to find out whether memory to be unmapped belongs to a capturing
- *     stream.
+ *     stream. With CACHALOT_OPEN_LATER, a device that was never used stays without a context.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
                                                cachalot_stream stream, cachalot_outlook *out);
@@ -1129,7 +1131,8 @@ CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocat
  * changed by what the allocator has obtained and given back since; cachalot_device_info asks the driver anew. The copy
  * takes about as long as a snapshot, and as much host memory as the allocator's tables; other threads' calls for the
  * device wait while it is made. What other threads are doing at this moment counts as unfinished.
- *   - Driver: only to open a device that was never used, and while a graph is captured, to learn which streams capture it.
+ *   - Driver: only while a graph is captured, to learn which streams capture it; of a device that was never used, with
+ *     CACHALOT_OPEN_LATER, the size. All of it then counts as free, and no context is made.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL, PARKED. */
 CACHALOT_API cachalot_status cachalot_would_fit(const cachalot_allocator *allocator, int device, const size_t *sizes,
                                                 size_t count, cachalot_stream stream, cachalot_fit *out);

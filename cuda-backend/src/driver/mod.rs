@@ -22,7 +22,7 @@ use result::CuResult;
 use std::path::Path;
 use std::sync::OnceLock;
 use table::Table;
-use types::{CuDevice, CuUuid};
+use types::{CuDevice, CuDeviceAttribute, CuUuid};
 
 /// The environment variable that names the driver's library, in place of `libcuda.so.1`.
 pub const LIBRARY_VARIABLE: &str = "CACHALOT_LIBCUDA";
@@ -167,6 +167,21 @@ impl Driver {
             code = unsafe { self.table.device_total_mem(&raw mut bytes, device) };
         }
         if code.is_success() { Ok(bytes as u64) } else { Err(code) }
+    }
+
+    /// Returns whether a device has virtual memory, as far as a question without a context tells.
+    pub fn has_virtual_memory(&self, ordinal: u32) -> bool {
+        let mut device = CuDevice::default();
+        let Ok(number) = c_int::try_from(ordinal) else { return false };
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        let found = unsafe { self.table.device_get(&raw mut device, number) };
+        let mut value: c_int = 0;
+        let supported = CuDeviceAttribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+        found.is_success()
+            && self.mem_create.is_some()
+            // SAFETY: `value` outlives the call, which writes one integer to it.
+            && unsafe { self.table.device_get_attribute(&raw mut value, supported, device) }.is_success()
+            && value == 1
     }
 
     /// Returns the UUID of a device, or of the MIG instance that the device is. `None` if the driver does not tell.

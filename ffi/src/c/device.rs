@@ -7,11 +7,11 @@ use crate::c::lazy_device::LazyDevice;
 use crate::c::log;
 use crate::c::stacks::Stacks;
 use crate::c::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
-use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, Forwarder};
+use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
     CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Explanation, Host, MemoryInfo, OutOfMemory,
-    PoolId, Segments, StreamId, TraceEntry,
+    PoolId, Segments, StreamId, TraceEntry, VirtualMemory,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
@@ -20,6 +20,9 @@ use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, this_thread};
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The size of a page of every device so far, for a device that is not open yet.
+const PAGE: u64 = 2 << 20;
 
 /// The source of a device's memory.
 #[allow(clippy::large_enum_variant, reason = "there are a few of these, and the larger one is the usual one")]
@@ -232,6 +235,16 @@ impl ForwardSegments for Device {
         }
     }
 
+    /// A device that is not open stays so: forecasts need the answer alone, and each request has opened the device.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        match &self.backing {
+            Backing::Lazy(later) if later.opened().is_none() => {
+                later.will_have_virtual_memory().then_some(self as &dyn VirtualMemory)
+            }
+            _ => self.inner().ok()?.virtual_memory(),
+        }
+    }
+
     fn supplies(&self, pool: PoolId) -> bool {
         self.callbacks.supplied.includes(self.number, pool)
     }
@@ -242,7 +255,33 @@ impl ForwardSegments for Device {
     }
 }
 
-impl ForwardStreamOrder for Device {}
+/// A device that is not open stays so: what calls no driver is answered from the table of streams.
+impl ForwardStreamOrder for Device {
+    fn can_order(&self, stream: StreamId) -> bool {
+        match &self.backing {
+            Backing::Lazy(later) if later.opened().is_none() => later.streams().handle(stream).is_some(),
+            _ => self.inner().is_ok_and(|device| device.can_order(stream)),
+        }
+    }
+
+    fn reports_end(&self, stream: StreamId) -> bool {
+        match &self.backing {
+            Backing::Lazy(later) if later.opened().is_none() => later.reports_end(stream),
+            _ => self.inner().is_ok_and(|device| device.reports_end(stream)),
+        }
+    }
+}
+
+/// Virtual memory of a device that is opened by the first call.
+impl ForwardVirtualMemory for Device {
+    fn granularity(&self) -> u64 {
+        if self.is_open() {
+            self.inner().ok().and_then(Segments::virtual_memory).map_or(0, VirtualMemory::granularity)
+        } else {
+            PAGE
+        }
+    }
+}
 
 impl Host for Device {
     fn thread_id(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use cachalot_core::{DeviceResult, MemoryInfo, StreamId};
 use cachalot_cuda::driver::types::CuStream;
-use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, Streams};
+use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A device of the driver, open or not yet open.
@@ -13,12 +13,21 @@ pub(crate) struct LazyDevice {
     opened: OnceLock<CudaDevice>,
     /// Lock of the thread that opens the device.
     opening: Mutex<()>,
+    /// The driver's answer about virtual memory, before the device is open.
+    virtual_memory: OnceLock<bool>,
 }
 
 impl LazyDevice {
     /// Creates a device that is not open. Calls no driver function.
     pub(crate) fn new(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> Self {
-        Self { driver, ordinal, options, opened: OnceLock::new(), opening: Mutex::new(()) }
+        Self {
+            driver,
+            ordinal,
+            options,
+            opened: OnceLock::new(),
+            opening: Mutex::new(()),
+            virtual_memory: OnceLock::new(),
+        }
     }
 
     /// Returns the device, or `None` before the first use.
@@ -58,6 +67,19 @@ impl LazyDevice {
             Some(device) => device.stream_id(stream),
             None => self.streams().number(stream).ok_or(CuResult::INVALID_HANDLE.error()),
         }
+    }
+
+    /// Returns whether the end of a stream will be reported once the device is open.
+    pub(crate) fn reports_end(&self, stream: StreamId) -> bool {
+        let handle = self.streams().handle(stream);
+        self.options.identity == StreamIdentity::Reported
+            || handle.is_some_and(|handle| [CuStream::NULL, CuStream::PER_THREAD].contains(&handle))
+    }
+
+    /// Returns whether a device that is not open yet will have virtual memory. Creates no context.
+    pub(crate) fn will_have_virtual_memory(&self) -> bool {
+        // Asked once: later questions may come under a lock of the core.
+        *self.virtual_memory.get_or_init(|| self.driver.has_virtual_memory(self.ordinal))
     }
 
     /// Returns the total memory, with all memory counted as free. Only an open device knows the

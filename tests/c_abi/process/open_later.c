@@ -15,9 +15,15 @@ static uint64_t contexts(void) {
   return calls("cuDevicePrimaryCtxRetain");
 }
 
+/* Whether the settings name expandable segments already. */
+static int is_asked = 0;
+
 /* Everything but requests. */
 static void ask(cachalot_allocator *allocator, int device) {
   const cachalot_pool pool = {7, 7};
+  const size_t sizes[] = {MEBIBYTE, 3 * MEBIBYTE, (size_t)1 << 50};
+  cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+  cachalot_fit fit = CACHALOT_FIT_INIT;
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
   cachalot_block block = CACHALOT_BLOCK_INIT;
   char config[512];
@@ -25,7 +31,16 @@ static void ask(cachalot_allocator *allocator, int device) {
   NEEDED(cachalot_stats_for_each(allocator, device, ignore_stat, NULL));
   NEEDED(cachalot_config(allocator, device, config, sizeof config, NULL));
   NEEDED(cachalot_health(allocator, device));
+  NEEDED(cachalot_forecast(allocator, device, MEBIBYTE, NULL, &outlook));
+  CHECK(contexts() > 0 || outlook.outcome == (is_asked ? CACHALOT_WOULD_EXPAND : CACHALOT_WOULD_OBTAIN));
+  NEEDED(cachalot_would_fit(allocator, device, sizes, 3, NULL, &fit));
+  CHECK(fit.served == 2);
+  is_asked = 1;
   NEEDED(cachalot_configure(allocator, "expandable_segments:True,per_process_memory_fraction:0.5"));
+  NEEDED(cachalot_forecast(allocator, device, MEBIBYTE, NULL, &outlook));
+  CHECK(contexts() > 0 || outlook.outcome == CACHALOT_WOULD_EXPAND);
+  NEEDED(cachalot_would_fit(allocator, device, sizes, 3, NULL, &fit));
+  CHECK(fit.served == 2);
   NEEDED(cachalot_set_memory_fraction(allocator, device, 0.25));
   NEEDED(cachalot_process_events(allocator, device));
   NEEDED(cachalot_empty_cache(allocator, device));
@@ -107,7 +122,7 @@ int main(int argc, char **argv) {
   CHECK(cachalot_malloc(allocator, 0, MEBIBYTE, NULL, &block) == CACHALOT_ERROR_OUT_OF_MEMORY && block == NULL);
   CHECK(cachalot_last_driver_code() == 2);
   NEEDED(cachalot_forecast(allocator, 0, MEBIBYTE, NULL, &outlook));
-  CHECK(outlook.outcome == CACHALOT_WOULD_EXPAND && contexts() == 3);
+  CHECK(outlook.outcome == CACHALOT_WOULD_EXPAND && contexts() == 2);
   NEEDED(cachalot_malloc(allocator, 0, MEBIBYTE, NULL, &block));
   NEEDED(cachalot_free(allocator, block));
   NEEDED(cachalot_destroy(allocator));

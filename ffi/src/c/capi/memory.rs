@@ -12,7 +12,7 @@ use crate::c::explanation;
 use crate::c::instance::Instance;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
 use crate::c::status::Status;
-use cachalot_core::{Bound, DevicePtr, Forecast, StreamId};
+use cachalot_core::{Bound, DevicePtr, Forecast, Segments, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn cachalot_forecast(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (index, device) = instance.device(device)?;
-        device.open()?;
+        // A device that is not open stays so: what it will have is known without a context.
         let stream = device.stream_id(CuStream(stream.addr()))?;
         let (outcome, address, bytes) = match instance.allocator.forecast(index, bytes as u64, stream)? {
             Forecast::Hit(at) => (CACHALOT_WOULD_HIT, at, 0),
@@ -273,7 +273,9 @@ pub unsafe extern "C" fn cachalot_would_fit(
         // SAFETY: guaranteed by the caller.
         let sizes: Vec<u64> = unsafe { marshal::array(sizes, count) }.iter().map(|&bytes| bytes as u64).collect();
         let (index, device) = instance.device(device)?;
-        device.open()?;
+        if !device.is_open() {
+            instance.allocator.rehearsal(index)?.note_memory(device.memory_info()?)?;
+        }
         let stream = device.stream_id(CuStream(stream.addr()))?;
         let fit = instance.allocator.rehearsal(index)?.would_fit(&sizes, stream)?;
         out.write(&cachalot_fit {
