@@ -31,7 +31,7 @@ fn tests(tokens: TokenStream, found: &mut Vec<String>) {
 }
 
 /// Returns the names of the tests in a file.
-fn tests_of(text: &str) -> Vec<String> {
+pub(crate) fn tests_of(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     tests(text.parse().unwrap_or_else(|error| panic!("{error}")), &mut found);
     found

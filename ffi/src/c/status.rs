@@ -153,6 +153,11 @@ impl From<DeviceError> for Status {
             ErrorKind::Forked => CACHALOT_ERROR_FORKED,
             _ => CACHALOT_ERROR_DRIVER,
         };
+        if error.code == CuResult::INVALID_HANDLE.0 && error.kind == ErrorKind::InvalidArgument {
+            let text = "the driver knows no stream by a handle that the allocator has: \
+                        call cachalot_stream_destroyed before a stream is destroyed";
+            return Self::with_driver_code(status, error.code, format_args!("{text} (code {})", error.code));
+        }
         Self::with_driver_code(status, error.code, error)
     }
 }
@@ -262,6 +267,14 @@ mod tests {
         assert_eq!((status.number(), last_error::driver_code()), (CACHALOT_ERROR_CONTEXT_LOST, 719));
         let status = Status::null("out");
         assert_eq!((status.number(), last_error::driver_code()), (CACHALOT_ERROR_NULL, 0));
+    }
+
+    #[test]
+    fn a_refused_handle_is_told_as_a_stream_whose_end_was_not_reported() {
+        let refused = Status::from(CuResult::INVALID_HANDLE.error());
+        assert_eq!((refused.number(), last_error::driver_code()), (CACHALOT_ERROR_DRIVER, 400));
+        let text = last_error::text();
+        assert!(text.contains("cachalot_stream_destroyed") && text.contains("(code 400)"), "{text}");
     }
 
     #[test]

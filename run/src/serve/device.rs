@@ -272,8 +272,8 @@ impl ForwardVirtualMemory for ServedDevice {
 }
 
 impl ForwardStreamOrder for ServedDevice {
-    /// Records `event` as [`CudaDevice`] does. On [`HOST_STREAM`], the event keeps its earlier state,
-    /// which is complete: the allocator never records an event in use.
+    /// Records `event` as [`CudaDevice`] does. On [`HOST_STREAM`], which has no work, the event keeps its earlier state. That may be
+    /// behind other work: what waits for the event may wait longer than needed, and never too short.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record(event, stream) }
     }
