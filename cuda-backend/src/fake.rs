@@ -1,6 +1,10 @@
 //! A fake driver for unit tests, as a table of entry points. The fake has two devices and a separate state
 //! per thread. Every call can fail on request, before or after the call's effect.
 
+mod table;
+
+pub(crate) use table::table;
+
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::table::Table;
@@ -668,67 +672,4 @@ extern "C" fn address_range(base: *mut u64, bytes: *mut usize, address: u64) -> 
         }
         _ => CuResult::NOT_FOUND,
     })
-}
-
-/// Returns the table of the fake's functions.
-pub(crate) fn table() -> Table {
-    Table {
-        init: Some(init),
-        driver_get_version: Some(version),
-        device_get: Some(device_get),
-        device_get_count: Some(device_get_count),
-        device_total_mem: Some(total_mem),
-        get_error_name: Some(error_name),
-        get_error_string: Some(error_string),
-        device_get_attribute: Some(attribute),
-        device_can_access_peer: Some(can_access_peer),
-        ctx_enable_peer_access: Some(enable_peer),
-        device_get_default_mem_pool: Some(pool),
-        mem_pool_get_attribute: Some(pool_attribute),
-        device_primary_ctx_retain: Some(retain),
-        device_primary_ctx_release: Some(release),
-        ctx_get_current: Some(get_current),
-        ctx_push_current: Some(push),
-        ctx_pop_current: Some(pop),
-        ctx_get_device: Some(get_device),
-        ctx_synchronize: Some(synchronize),
-        mem_alloc: Some(alloc),
-        mem_free: Some(free),
-        mem_alloc_async: Some(alloc_async),
-        mem_free_async: Some(free_async),
-        mem_get_info: Some(get_info),
-        mem_get_address_range: Some(address_range),
-        memset_d8_async: Some(memset),
-        memcpy_dtoh: Some(read),
-        mem_host_register: Some(host_register),
-        mem_host_unregister: Some(host_unregister),
-        memcpy_dtoh_async: Some(copy_to_host),
-        memcpy_htod_async: Some(copy_from_host),
-        mem_get_allocation_granularity: Some(granularity),
-        mem_address_reserve: Some(reserve),
-        mem_address_free: Some(unreserve),
-        mem_create: Some(create),
-        mem_release: Some(drop_physical),
-        mem_map: Some(map),
-        mem_unmap: Some(unmap),
-        mem_set_access: Some(set_access),
-        mem_export: Some(export),
-        event_create: Some(event_create),
-        event_record: Some(event_record),
-        event_query: Some(event_query),
-        event_synchronize: Some(event_synchronize),
-        event_destroy: Some(event_destroy),
-        stream_synchronize: Some(stream_synchronize),
-        stream_is_capturing: Some(is_capturing),
-        stream_get_capture_info: Some(capture_info),
-        graph_node_get_dependencies: Some(dependencies),
-        graph_node_get_dependencies_v2: Some(dependencies_v2),
-        thread_exchange_stream_capture_mode: Some(exchange),
-        stream_get_id: Some(get_id),
-        stream_get_ctx: Some(get_ctx),
-        stream_wait_event: Some(wait_event),
-        stream_create: Some(stream_create),
-        stream_destroy: Some(stream_destroy),
-        ..Table::default()
-    }
 }

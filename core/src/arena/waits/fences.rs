@@ -48,63 +48,45 @@ impl<P: Platform> Arena<P> {
     /// # Errors
     /// [`Error::TableFull`]. The loan is to be ended, also if no event could be made.
     fn take_event(&self, stream: StreamId, waiter: Waiter) -> Result<(u64, DeviceResult<Event>), Error> {
-        let lend = || {
-            let lent = self.waits.queues.lock_of(stream).events_for(waiter).lend();
-            lent.map_err(|CapacityError| Error::TableFull("events"))
-        };
-        let end = |event| self.waits.queues.lock_of(stream).events_for(waiter).end(event);
-        let (number, idle) = lend()?;
+        let lent = self.waits.queues.lock_of(stream).events_for(waiter).lend();
+        let (number, idle) = lent.map_err(|CapacityError| Error::TableFull("events"))?;
         if let Some(event) = idle {
             return Ok((number, Ok(event)));
         }
         if waiter == Waiter::Blocks {
             return Ok((number, self.call(self.event_maker(waiter))));
         }
-        let is_short = self.waits.short.load(Ordering::Relaxed) != 0;
-        let elsewhere = if is_short { self.take_idle(waiter) } else { None };
-        if let Some(event) = elsewhere {
-            return Ok((number, Ok(event)));
-        }
-        let shared = if is_short { self.share(stream) } else { None };
-        if let Some((number, event)) = shared {
-            end(None);
+        let is_short = self.is_short_of_events();
+        let better = if is_short { self.take_used_event(stream, number) } else { None };
+        if let Some((number, event)) = better {
             return Ok((number, Ok(event)));
         }
         let made = self.call(self.event_maker(waiter));
         let Ok(event) = made else { return Ok((number, made)) };
         let is_enough = self.driver.device().orders(event);
         self.waits.short.store(u32::from(!is_enough), Ordering::Relaxed);
-        if is_enough || is_short {
-            return Ok((number, made));
-        }
-        // The first time. What was made is not lost: blocks can wait for it.
-        let elsewhere = self.take_idle(waiter);
-        let shared = if elsewhere.is_none() { self.share(stream) } else { None };
-        let (number, better) = match (elsewhere, shared) {
-            (Some(event), _) => (number, event),
-            (None, Some((number, event))) => {
-                end(None);
-                (number, event)
-            }
-            (None, None) => return Ok((number, made)),
-        };
+        let better = if is_enough || is_short { None } else { self.take_used_event(stream, number) };
+        let Some((number, better)) = better else { return Ok((number, made)) };
+        // What was made is not lost: blocks can wait for it.
         self.keep_for_blocks(stream, event);
         Ok((number, Ok(better)))
     }
 
-    /// Takes an idle event of any streams, behind which streams are ordered.
-    fn take_idle(&self, waiter: Waiter) -> Option<Event> {
-        let take = |group| self.waits.queues.lock(group).events_for(waiter).take_idle();
-        (0..self.waits.queues.count()).find_map(take)
-    }
-
-    /// Takes an event that `stream` has on loan, unless the stream captures: a fence there would take the event from the others.
-    fn share(&self, stream: StreamId) -> Option<(u64, Event)> {
-        let captures = self.call(|device| device.is_capturing(stream));
-        if captures != Ok(false) {
+    /// Takes an event that was made before, for the loan `number` of `stream`: an idle one of other streams, or one that the stream has
+    /// on loan, which is then another loan. Returns the number of the loan, and the event.
+    fn take_used_event(&self, stream: StreamId, number: u64) -> Option<(u64, Event)> {
+        let take = |group| self.waits.queues.lock(group).events_for(Waiter::Streams).take_idle();
+        if let Some(event) = (0..self.waits.queues.count()).find_map(take) {
+            return Some((number, event));
+        }
+        // A fence on a stream that captures would take the event from the others.
+        if self.call(|device| device.is_capturing(stream)) != Ok(false) {
             return None;
         }
-        self.waits.queues.lock_of(stream).events_for(Waiter::Streams).share(stream)
+        let mut order = self.waits.queues.lock_of(stream);
+        let shared = order.events_for(Waiter::Streams).share(stream)?;
+        order.events_for(Waiter::Streams).end(None);
+        Some(shared)
     }
 
     /// Keeps an event, behind which no stream is ordered, for blocks of a stream's group.
