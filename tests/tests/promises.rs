@@ -23,7 +23,7 @@ fn read(path: &str) -> String {
 
 /// Returns the words of a document, each with one blank before: without the stars and the dashes in the comments of a header.
 fn words(path: &str) -> String {
-    let is_header = path.ends_with(".h");
+    let is_header = Path::new(path).extension().is_some_and(|extension| extension == "h");
     let text = read(path);
     let lines = text.lines().map(|line| {
         let comment = line.strip_prefix(" *").filter(|_| is_header);

@@ -273,7 +273,8 @@ mod tests {
     fn a_refused_handle_is_told_as_a_stream_whose_end_was_not_reported() {
         let refused = Status::from(CuResult::INVALID_HANDLE.error());
         assert_eq!((refused.number(), last_error::driver_code()), (CACHALOT_ERROR_DRIVER, 400));
-        let text = last_error::text();
+        // SAFETY: the text belongs to this thread and is NUL-terminated.
+        let text = unsafe { CStr::from_ptr(last_error::text()) }.to_string_lossy();
         assert!(text.contains("cachalot_stream_destroyed") && text.contains("(code 400)"), "{text}");
     }
 
