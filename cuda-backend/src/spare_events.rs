@@ -120,3 +120,25 @@ pub(crate) fn destroy(context: &Context, event: DeviceEvent) -> DeviceResult<()>
         unsafe { driver.event_destroy(event.handle) }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::CudaDevice;
+    use crate::fake;
+
+    #[test]
+    fn events_of_each_kind_are_kept_apart_and_few_of_those_for_streams() {
+        let device = CudaDevice::open(fake::driver(), 0).expect("the fake opens");
+        let (spare, context) = (&device.spare_events, &device.context);
+        let made: Vec<_> = (0..100).map(|_| create_for_streams(context).expect("an event")).collect();
+        assert!(made.iter().all(|event| event.is_for_streams));
+        made.into_iter().for_each(|event| spare.keep(context, event));
+        (0..100).for_each(|_| spare.keep(context, create(context).expect("an event")));
+        let kept = |spare: &Spare| (spare.for_host.len(), spare.for_streams.len());
+        assert_eq!(kept(&spare.lock()), (100, KEPT_FOR_STREAMS));
+        assert!(!spare.take(context).expect("an event").is_for_streams);
+        assert!(spare.take_for_streams(context).expect("an event").is_for_streams);
+        assert_eq!(kept(&spare.lock()), (99, KEPT_FOR_STREAMS - 1));
+    }
+}
