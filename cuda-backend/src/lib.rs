@@ -22,6 +22,7 @@
 //! * [`clock`]: a clock for traces, cheaper than the system's clock.
 //! * [`HeapLock`]: the lock of an allocator's heaps.
 //! * [`fork`]: detection of forked children, which must not call the driver.
+//! * `log`, with the feature of this name: lines for operators (`CACHALOT_LOG`).
 //! * [`own_files`]: the library's own writes, which end no program, and the numbers of its files.
 //!
 //! Building needs neither a CUDA toolkit nor a driver. The crate makes no call at process exit:
@@ -31,6 +32,8 @@ pub mod clock;
 pub mod driver;
 pub mod fork;
 pub mod lock;
+#[cfg(feature = "log")]
+pub mod log;
 pub mod own_files;
 
 mod capture_marks;

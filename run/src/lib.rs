@@ -12,7 +12,6 @@
 //! real       the driver behind the library in front
 //! shared     files mapped by processes of a user
 //! options    options passed by `cachalot run` to the program's process
-//! tell       messages for the program's user
 //! types      types of `cuda.h` for a library in front of the driver only
 //! ```
 //!
@@ -35,7 +34,6 @@ pub mod record;
 pub mod serve;
 pub mod shared;
 pub mod sleep;
-mod tell;
 pub mod types;
 
 pub use options::Options;

@@ -5,9 +5,9 @@
 //! in whole blocks of 4 KiB, filled up with empty lines, so a killed program leaves no half line, and loses the events of the last 50 ms.
 
 use crate::shared::threads::without_signals;
-use crate::tell::tell;
 use cachalot_core::{Action, TraceEntry};
 use cachalot_cuda::fork;
+use cachalot_cuda::log;
 use cachalot_cuda::own_files::{out_of_the_way, quietly};
 use core::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -79,7 +79,7 @@ impl Record {
     /// Begins a record as [`begin`](Self::begin) does. `None` after a failure, which is told on the standard error: nothing is recorded.
     pub fn begin_or_tell(path: &Path, config: &str, limit: Option<u64>) -> Option<Arc<Self>> {
         let begun = Self::begin(path, config, limit);
-        begun.map_err(|error| tell(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
+        begun.map_err(|error| log::warning(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
     }
 
     /// Stores an event. Waits for no file.
@@ -142,7 +142,7 @@ impl Sink {
         if let Some(file) = &mut self.file
             && let Err(error) = quietly(|| file.write_all(&block))
         {
-            tell(format_args!("the record ends here: {error}"));
+            log::warning(format_args!("the record ends here: {error}"));
             self.file = None;
         }
     }

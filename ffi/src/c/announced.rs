@@ -1,10 +1,9 @@
 //! What a memory checker is told: each segment as a heap, each live block as a region.
 
-use crate::c::log;
 use crate::c::stacks::Stacks;
 use cachalot_core::config::{Guard, Policy};
 use cachalot_core::{Action, Config, TraceEntry};
-use cachalot_cuda::{MemoryTool, ToolHeap};
+use cachalot_cuda::{MemoryTool, ToolHeap, log};
 use cachalot_snapshot::Frame;
 use std::collections::BTreeMap;
 use std::ffi::CString;

@@ -4,9 +4,9 @@
 //! log. Idle moments compare the reports with the reports at the idle moment before.
 
 use crate::c::device::Device;
-use crate::c::log::{self, Level};
 use cachalot_core::{Allocator, DeviceIndex, Growable};
 use cachalot_cuda::HeapLock;
+use cachalot_cuda::log::{self, Level};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 

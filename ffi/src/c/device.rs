@@ -4,7 +4,6 @@ use crate::c::announced::Announced;
 use crate::c::callbacks::Callbacks;
 use crate::c::explanation;
 use crate::c::lazy_device::LazyDevice;
-use crate::c::log;
 use crate::c::stacks::Stacks;
 use crate::c::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
@@ -16,7 +15,7 @@ use cachalot_core::{
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
 use cachalot_cuda::driver::types::CuStream;
-use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, this_thread};
+use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, log, this_thread};
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,20 +10,20 @@ use crate::c::device::{Backing, Device};
 use crate::c::idle::IdleWork;
 use crate::c::lazy_device::LazyDevice;
 use crate::c::marshal::{self, Versioned};
+use crate::c::notes;
 use crate::c::stacks::Stacks;
 use crate::c::status::{
     CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Host,
     Outcome, Status,
 };
 use crate::c::upkeep::Upkeep;
-use crate::c::{log, notes};
 use crate::open::host_config;
 use crate::planner::Planner;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, DeviceResult, Error, Growable, StreamId};
 use cachalot_cuda::HeapLock;
 use cachalot_cuda::driver::types::{CuContext, CuStream};
-use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams};
+use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams, log};
 use core::ffi::c_int;
 use std::sync::Arc;
 

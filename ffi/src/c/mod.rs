@@ -29,7 +29,6 @@ mod idle;
 mod instance;
 mod last_error;
 mod lazy_device;
-mod log;
 mod marshal;
 mod notes;
 mod snapshot;

@@ -1,7 +1,7 @@
 //! Settings without effect, told in the log.
 
-use crate::c::log;
 use cachalot_core::Config;
+use cachalot_cuda::log;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 

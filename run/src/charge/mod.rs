@@ -23,9 +23,8 @@ use crate::ledger::{Kind, Ledger, LedgerOptions};
 use crate::options::{GroupOptions, Options};
 use crate::real::Real;
 use crate::shared::bytes::show;
-use crate::tell::{tell, tell_lack};
 use cachalot_cuda::driver::types::{CuDevice, CuUuid};
-use cachalot_cuda::{BUS_ID_BYTES, CuResult};
+use cachalot_cuda::{BUS_ID_BYTES, CuResult, log};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use measured::Moves;
@@ -157,13 +156,14 @@ impl DeviceCharge {
     /// Returns the charge of a device, and joins the group. `bus_id`: the device's place on the bus, if known.
     fn new(options: &Options, publish: bool, uuid: Uuid, bus_id: Option<CString>) -> Self {
         let books = LedgerOptions { publish, stacks: options.ledger_stacks };
-        let ledger = Ledger::new(uuid, books).map_err(|error| tell(format_args!("no book is kept: {error}"))).ok();
+        let ledger =
+            Ledger::new(uuid, books).map_err(|error| log::warning(format_args!("no book is kept: {error}"))).ok();
         let ledger = ledger.map(Arc::new);
         if let (Some(ledger), Some(path)) = (&ledger, &options.ledger_file) {
             write_at_exit(ledger, path);
         }
         if let Some(fault) = ledger.as_deref().and_then(Ledger::fault) {
-            tell(format_args!("{fault}"));
+            log::warning(format_args!("{fault}"));
         }
         let joining = Joining { group: options.group.clone(), limit: options.limit, uuid, tries: Mutex::default() };
         let notes_figures = ledger.is_some() && options.wants_full_books();
@@ -273,7 +273,7 @@ impl DeviceCharge {
         if let Some(refusal) = last_refusal(self)
             && !self.told.swap(true, Ordering::Relaxed)
         {
-            tell_lack(format_args!("{refusal}"));
+            log::refusal(refusal);
         }
     }
 
@@ -282,7 +282,10 @@ impl DeviceCharge {
         if has_refusal(self) {
             self.tell_refusal();
         } else if !self.told.swap(true, Ordering::Relaxed) {
-            tell(format_args!("{} more do not fit: the other members of the group keep the memory", show(bytes)));
+            log::warning(format_args!(
+                "{} more do not fit: the other members of the group keep the memory",
+                show(bytes)
+            ));
         }
     }
 
@@ -356,7 +359,7 @@ impl DeviceCharge {
                 Err(error) => {
                     let text = error.to_string();
                     if tries.told != text {
-                        tell(format_args!("{text}; every request for memory of the device is refused"));
+                        log::warning(format_args!("{text}; every request for memory of the device is refused"));
                         tries.told = text;
                     }
                     let end = Instant::now();

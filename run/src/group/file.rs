@@ -10,7 +10,7 @@ use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
 use crate::shared::time::milliseconds;
 use crate::shared::{folder, form, marks};
-use crate::tell::tell;
+use cachalot_cuda::log;
 use cachalot_cuda::own_files::out_of_the_way;
 use std::fmt;
 use std::fs::{self, File};
@@ -147,7 +147,7 @@ impl Membership {
         new.mine().held.store(seat.mine().held.load(Ordering::Acquire), Ordering::Release);
         *seat = new;
         drop(seat);
-        tell(format_args!(
+        log::warning(format_args!(
             "the file {} of group `{}` was removed, and is made again (systemd removes the files of a user at logout: RemoveIPC=no, or \
              loginctl enable-linger)",
             self.path.display(),

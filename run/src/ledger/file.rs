@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use super::view::BookView;
-use crate::tell::tell;
+use cachalot_cuda::log;
 use cachalot_cuda::own_files::quietly;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -69,7 +69,7 @@ extern "C" fn write_all() {
             if !views.is_empty()
                 && let Err(error) = write(&path, views)
             {
-                tell(format_args!("the ledger {}: {error}", path.display()));
+                log::warning(format_args!("the ledger {}: {error}", path.display()));
             }
         }
     });

@@ -5,8 +5,7 @@ use crate::control::Server;
 use crate::serve::process::{Process, process};
 use crate::serve::sleeping::Sleeping;
 use crate::shared::threads::without_signals;
-use crate::tell::tell;
-use cachalot_cuda::BackgroundWork;
+use cachalot_cuda::{BackgroundWork, log};
 use std::sync::Once;
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ impl Process {
 fn keep(process: &'static Process) -> ! {
     let _server = process.sleeping.as_ref().and_then(|_| {
         let server = Server::start(process.options.name.as_deref(), process);
-        server.map_err(|error| tell(format_args!("no other process can park this one: {error}"))).ok()
+        server.map_err(|error| log::warning(format_args!("no other process can park this one: {error}"))).ok()
     });
     let pause = process.sleeping.as_ref().map_or(LONGEST, Sleeping::look_every).clamp(SHORTEST, LONGEST);
     loop {

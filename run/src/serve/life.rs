@@ -6,12 +6,12 @@ use crate::real::Real;
 use crate::serve::contexts::Green;
 use crate::serve::process::Process;
 use crate::serve::served::{DEVICE, Served};
-use crate::tell::tell;
 use crate::types::CuGreenContext;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuStream,
 };
+use cachalot_cuda::log;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -415,7 +415,7 @@ impl Process {
 fn tell_of_uncounted_contexts() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
-        tell(format_args!(
+        log::warning(format_args!(
             "what a context takes is not counted: no libnvidia-ml.so.1 tells, and no other context of the device was current"
         ));
     }

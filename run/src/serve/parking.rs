@@ -10,10 +10,9 @@ use crate::serve::sleeping::{SleepFigures, Sleeping};
 use crate::serve::turns::InTurn;
 use crate::shared::time::milliseconds;
 use crate::sleep::{Body, Entered, Stay, other_threads};
-use crate::tell::tell;
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
 use cachalot_cuda::driver::types::CuContext;
-use cachalot_cuda::{CuResult, is_no_room, memory_of_system};
+use cachalot_cuda::{CuResult, is_no_room, log, memory_of_system};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -178,7 +177,7 @@ impl Process {
                 RefusalKind::Unsupported | RefusalKind::NoHostMemory | RefusalKind::NoFileSpace | RefusalKind::Driver
             );
             if is_lasting && sleeping.figures().failure.replace(error.text.clone()).as_ref() != Some(&error.text) {
-                tell(format_args!("the memory is not parked: {error}"));
+                log::warning(format_args!("the memory is not parked: {error}"));
             }
             sleeping.postpone();
         }
@@ -354,7 +353,7 @@ impl Memory<'_> {
             }
             std::thread::sleep(PAUSE);
         };
-        tell(format_args!("the memory does not wake: {text}"));
+        log::warning(format_args!("the memory does not wake: {text}"));
         sleeping.figures().failure = Some(text);
         Err(code)
     }

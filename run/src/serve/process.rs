@@ -19,11 +19,10 @@ use crate::serve::served::{self, Served};
 use crate::serve::signs;
 use crate::serve::sleeping::Sleeping;
 use crate::sleep::Entered;
-use crate::tell::tell;
 use cachalot_core::config::ConfigError;
 use cachalot_core::{Allocation, Config, DevicePtr, Error, PointerFault};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuStream};
-use cachalot_cuda::{CuResult, Streams, fork};
+use cachalot_cuda::{CuResult, Streams, fork, log};
 use cachalot_gate::Gate;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -366,5 +365,5 @@ fn start() -> Option<Process> {
         Ok(Some(options)) => Process::with_books(real, options, true).map_err(|error| error.to_string()),
         Err(error) => Err(error),
     };
-    made.map_err(|error| tell(format_args!("{error}; nothing is served"))).ok()
+    made.map_err(|error| log::warning(format_args!("{error}; nothing is served"))).ok()
 }

@@ -6,8 +6,8 @@
 
 use crate::control::{ControlRefusal, RefusalKind};
 use crate::serve::process::Process;
-use crate::tell::tell;
 use cachalot_cuda::CuResult;
+use cachalot_cuda::log;
 use std::time::{Duration, Instant};
 
 /// How long a pause lasts while another thread parks or wakes.
@@ -35,7 +35,7 @@ impl Process {
             }
         };
         if let Err(refusal) = parked {
-            tell(format_args!("memory that woke in pieces is needed whole, and a call fails: {refusal}"));
+            log::warning(format_args!("memory that woke in pieces is needed whole, and a call fails: {refusal}"));
             return Err(code_of(refusal.kind));
         }
         drop(self.enter()?);

@@ -8,7 +8,6 @@ use crate::c::abi::{
 use crate::c::boundary;
 use crate::c::device::Device;
 use crate::c::instance::Instance;
-use crate::c::log::{self, Level};
 use crate::c::marshal::{OutStruct, Versioned};
 use crate::c::status::{Outcome, Status};
 use cachalot_core::{
@@ -17,6 +16,7 @@ use cachalot_core::{
 use cachalot_cuda::CudaDevice;
 use cachalot_cuda::HeapLock;
 use cachalot_cuda::driver::types::CuStream;
+use cachalot_cuda::log::{self, Level};
 use core::ffi::c_int;
 use core::num::NonZeroU64;
 

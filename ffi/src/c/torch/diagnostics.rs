@@ -2,7 +2,8 @@
 
 use crate::c::abi::cachalot_status;
 use crate::c::status::{CACHALOT_ERROR_FORKED, CACHALOT_ERROR_SHUTDOWN, CACHALOT_OK};
-use crate::c::{handle, last_error, log};
+use crate::c::{handle, last_error};
+use cachalot_cuda::log;
 use core::ffi::CStr;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

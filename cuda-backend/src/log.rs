@@ -9,11 +9,11 @@
 //! info      allocators, parked memory, plans, settings found by `tune:auto`
 //! ```
 //!
-//! Without the variable, warnings go to the standard error, behind the name of the library: no status tells them. With the
-//! variable, each line begins with the time in UTC and the process. A line is written by a single call, so the lines of several processes in one file stay
-//! whole. The variable is read once.
+//! Without the variable, warnings go to the standard error, after the name of the library: no status tells them. So do refusals of
+//! programs that know nothing of the library. With the variable, each line begins with the time in UTC and the process. A line is
+//! written by a single call, so the lines of several processes in one file stay whole. The variable is read once.
 
-use cachalot_cuda::own_files::{out_of_the_way, quietly};
+use crate::own_files::{out_of_the_way, quietly};
 use core::fmt::{Arguments, Display};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -21,11 +21,11 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// The variable of the environment.
-const VARIABLE: &str = "CACHALOT_LOG";
+pub const VARIABLE: &str = "CACHALOT_LOG";
 
 /// How much an event matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Level {
+pub enum Level {
     /// The program lacks memory.
     Error,
     /// The library does other than asked.
@@ -61,7 +61,7 @@ impl Log {
         let (level, path) = text.split_once(':').map_or((text, None), |(level, path)| (level, Some(path)));
         let named = LEVELS.iter().find(|(name, _)| *name == level);
         let Some(&(_, most)) = named else {
-            return Err(format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE behind it"));
+            return Err(format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE after it"));
         };
         let open = |path| OpenOptions::new().create(true).append(true).open(path);
         let file =
@@ -81,8 +81,13 @@ impl Log {
 
     /// Returns whether lines of the level are written.
     fn has(&self, level: Level) -> bool {
-        // A status tells the program of an error: without the variable, a log of errors is not wanted.
-        self.most.is_some_and(|most| level <= most) && (self.is_set || level == Level::Warning)
+        self.most.is_some_and(|most| level <= most)
+    }
+
+    /// Returns whether lines of the level are written for events that a status tells the program of. Without the variable, a log of
+    /// such errors is not wanted.
+    fn has_beside_status(&self, level: Level) -> bool {
+        self.has(level) && (self.is_set || level == Level::Warning)
     }
 
     /// Returns a line.
@@ -97,13 +102,13 @@ impl Log {
         format!("{now} cachalot[{}] {name}: {text}\n", std::process::id())
     }
 
-    /// Writes a line, if the log has the level.
+    /// Writes a line, if the log has the level. A line that cannot be written is left out: the request that it is about goes on, and
+    /// the macros of the standard library would panic.
     fn write(&self, level: Level, text: Arguments<'_>) {
         if !self.has(level) {
             return;
         }
         let line = self.line(level, text);
-        // A failure to write a line cannot be reported either.
         let _ = quietly(|| match self.file.as_ref() {
             // A reference to a file is a writer.
             Some(mut file) => file.write_all(line.as_bytes()),
@@ -118,24 +123,41 @@ fn log() -> &'static Log {
     LOG.get_or_init(Log::of_environment)
 }
 
-/// Returns whether lines of the level are written, for callers whose text is dear.
-pub(crate) fn has(level: Level) -> bool {
-    log().has(level)
+/// Looks for a mistake in the variable, for a program that starts another with the variable.
+///
+/// # Errors
+/// A sentence that names the mistake.
+pub fn check() -> Result<(), String> {
+    std::env::var_os(VARIABLE).map_or(Ok(()), |text| Log::parse(&text.to_string_lossy()).map(drop))
 }
 
-/// Logs a request that failed for lack of memory.
-pub(crate) fn error(text: impl Display) {
+/// Returns whether lines of the level are written, for callers whose text is dear.
+pub fn has(level: Level) -> bool {
+    log().has_beside_status(level)
+}
+
+/// Logs a request that failed for lack of memory, where a status tells the program of it.
+pub fn error(text: impl Display) {
+    if has(Level::Error) {
+        log().write(Level::Error, format_args!("{text}"));
+    }
+}
+
+/// Logs a request that was refused to a program that knows nothing of the library: a code of the driver does not tell the reason.
+pub fn refusal(text: impl Display) {
     log().write(Level::Error, format_args!("{text}"));
 }
 
 /// Logs what the library does other than asked.
-pub(crate) fn warning(text: impl Display) {
+pub fn warning(text: impl Display) {
     log().write(Level::Warning, format_args!("{text}"));
 }
 
 /// Logs a change in what the library holds or how it decides.
-pub(crate) fn info(text: impl Display) {
-    log().write(Level::Info, format_args!("{text}"));
+pub fn info(text: impl Display) {
+    if has(Level::Info) {
+        log().write(Level::Info, format_args!("{text}"));
+    }
 }
 
 #[cfg(test)]
@@ -147,29 +169,36 @@ mod tests {
         let log = Log::parse("warning").unwrap();
         assert_eq!([Level::Error, Level::Warning, Level::Info].map(|level| log.has(level)), [true, true, false]);
         assert!(!Log::parse("off").unwrap().has(Level::Error) && Log::parse("info").unwrap().has(Level::Info));
-        assert!(Log::DEFAULT.has(Level::Warning) && !Log::DEFAULT.has(Level::Info));
+    }
+
+    #[test]
+    fn without_the_variable_a_status_is_enough_but_a_refusal_of_the_driver_is_not() {
+        let levels = [Level::Error, Level::Warning, Level::Info];
+        assert_eq!(levels.map(|level| Log::DEFAULT.has_beside_status(level)), [false, true, false]);
+        assert_eq!(levels.map(|level| Log::DEFAULT.has(level)), [true, true, false]);
+        let set = Log::parse("error").unwrap();
+        assert_eq!(levels.map(|level| set.has_beside_status(level)), [true, false, false]);
     }
 
     #[test]
     fn a_mistake_is_named() {
         let mistake = |text| Log::parse(text).unwrap_err();
-        assert_eq!(mistake("loud"), "CACHALOT_LOG: loud is no level: off, error, warning or info, and :FILE behind it");
+        assert_eq!(mistake("loud"), "CACHALOT_LOG: loud is no level: off, error, warning or info, and :FILE after it");
         assert!(mistake("info:/nowhere/at/all").starts_with("CACHALOT_LOG: /nowhere/at/all: No such file"));
     }
 
     #[test]
     fn lines_are_added_to_the_file_with_time_process_and_level() {
-        let folder = std::env::temp_dir().join(format!("cachalot-log-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("a:b.log");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a:b.log");
         for number in 0..2 {
-            let log = Log::parse(&format!("info:{}", path.display())).unwrap();
-            log.write(Level::Info, format_args!("line {number}"));
+            let log = Log::parse(&format!("error:{}", path.display())).unwrap();
+            log.write(Level::Warning, format_args!("left out"));
+            log.write(Level::Error, format_args!("two\nlines {number}\n"));
         }
         let written = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
-        let behind = format!(" cachalot[{}] info: line ", std::process::id());
-        let lines: Vec<_> = written.lines().map(|line| line.split_once(&behind).expect("a whole line")).collect();
+        let after = format!(" cachalot[{}] error: two lines ", std::process::id());
+        let lines: Vec<_> = written.lines().map(|line| line.split_once(&after).expect("a whole line")).collect();
         assert_eq!(lines.iter().map(|line| line.1).collect::<Vec<_>>(), ["0", "1"]);
         assert!(lines.iter().all(|(time, _)| time.len() == "2026-01-01T00:00:00.000Z".len() && time.ends_with('Z')));
     }
