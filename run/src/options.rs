@@ -157,6 +157,17 @@ impl Options {
         }
     }
 
+    /// Returns the options of a process whose variable holds none: a variable that was cut off, or is of another version. What
+    /// was meant to hold a limit serves nothing and holds nothing. `None`: the text has neither a limit nor a group.
+    pub fn closed(text: &str) -> Option<Self> {
+        let found = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
+        let limits = |found: serde_json::Map<_, _>| {
+            ["limit", "group"].iter().any(|key| found.get(*key).is_some_and(|value| !value.is_null()))
+        };
+        // A text that nobody can read may have had a limit.
+        found.map_or(true, limits).then(|| Self { limit: Some(0), ..Self::default() })
+    }
+
     /// Returns the value of [`VARIABLE`] for a process with these options.
     ///
     /// # Panics
@@ -178,6 +189,21 @@ mod tests {
         assert_eq!(without_static_tls(own, 512), own);
         let beside = b"a=b:glibc.rtld.optional_static_tls=4096:c=d";
         assert_eq!(without_static_tls(beside, 4096), b"a=b:c=d");
+    }
+
+    #[test]
+    fn options_that_cannot_be_read_hold_nothing_unless_they_had_no_limit() {
+        let is_closed = |text: &str| Options::closed(text).is_some_and(|options| options.limit == Some(0));
+        let limited = Options { limit: Some(1 << 30), ..Options::default() }.to_variable();
+        for text in
+            [&limited[..limited.len() / 2], "", "null", "[]", r#"{"limit":5,"new":1}"#, r#"{"group":{"new":1}}"#]
+        {
+            assert!(is_closed(text), "{text}");
+        }
+        let without = Options::default().to_variable().replace("\"observe\"", "\"new\"");
+        for text in [without.as_str(), "{}", r#"{"new":1}"#] {
+            assert!(!is_closed(text), "{text}");
+        }
     }
 
     #[test]

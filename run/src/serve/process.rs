@@ -2,7 +2,7 @@
 
 use crate::charge::Charge;
 use crate::ledger::Kind;
-use crate::options::Options;
+use crate::options::{Options, VARIABLE};
 use crate::real::{self, Real};
 use crate::record::Record;
 use crate::serve::contexts::Contexts;
@@ -360,10 +360,21 @@ pub fn enter() -> Result<Entered, CuResult> {
 #[cold]
 fn start() -> Option<Process> {
     let real = real::real()?;
-    let made = match Options::of_environment() {
-        Ok(None) => return None,
-        Ok(Some(options)) => Process::with_books(real, options, true).map_err(|error| error.to_string()),
-        Err(error) => Err(error),
+    let options = match Options::of_environment() {
+        Ok(found) => found?,
+        Err(error) => {
+            let closed = Options::closed(&std::env::var(VARIABLE).unwrap_or_default());
+            let refused = if closed.is_some() { ", and every request for memory of a device is refused" } else { "" };
+            log::warning(format_args!("{error}; nothing is served{refused}"));
+            closed?
+        }
     };
-    made.map_err(|error| log::warning(format_args!("{error}; nothing is served"))).ok()
+    match Process::with_books(real, options.clone(), true) {
+        Ok(process) => Some(process),
+        Err(error) => {
+            log::warning(format_args!("{error}; nothing is served"));
+            let observed = Options { settings: String::new(), observe: true, ..options };
+            Process::with_books(real, observed, true).ok()
+        }
+    }
 }
