@@ -3,11 +3,18 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How long a process waits for the lock. The holder computes for microseconds. A holder under a
 /// debugger must not stop every program of the group.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a waiting process tries again at once, before it sleeps between two tries.
+const QUICK_TRIES: u32 = 20;
+
+/// The first sleep between two tries, which doubles up to the longest.
+const FIRST_REST: Duration = Duration::from_micros(20);
+const LONGEST_REST: Duration = Duration::from_millis(1);
 
 /// A robust mutex between processes.
 #[repr(C, align(64))]
@@ -55,11 +62,23 @@ impl Lock {
     /// Takes the lock. A lock whose holder died passes to the caller: the state below the lock has
     /// only words, each valid at every moment, so nothing has to be repaired.
     pub(super) fn take(&self) -> Result<Held<'_>, LockFault> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let until = since.saturating_add(PATIENCE);
-        let until = libc::timespec { tv_sec: until.as_secs() as libc::time_t, tv_nsec: until.subsec_nanos().into() };
-        // SAFETY: the mutex was initialised before its file had a name, and `until` outlives the call.
-        let code = unsafe { libc::pthread_mutex_timedlock(self.mutex.get(), &raw const until) };
+        let begin = Instant::now();
+        self.take_with(|| begin.elapsed(), rest)
+    }
+
+    /// Takes the lock with a clock and a sleep. The system's own wait with an end goes by the wall clock in old versions of the C
+    /// library: a clock set back by an hour meanwhile made a process wait for the hour.
+    fn take_with(&self, waited: impl Fn() -> Duration, rest: impl Fn(u32)) -> Result<Held<'_>, LockFault> {
+        let mut tries = 0;
+        let code = loop {
+            // SAFETY: the mutex was initialised before its file had a name.
+            match unsafe { libc::pthread_mutex_trylock(self.mutex.get()) } {
+                libc::EBUSY if waited() < PATIENCE => rest(tries),
+                libc::EBUSY => break libc::ETIMEDOUT,
+                code => break code,
+            }
+            tries += 1;
+        };
         if code == libc::EOWNERDEAD {
             // SAFETY: the caller holds the mutex, whose owner died.
             let code = unsafe { libc::pthread_mutex_consistent(self.mutex.get()) };
@@ -81,6 +100,43 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Waits before the next try.
+fn rest(tries: u32) {
+    match tries.checked_sub(QUICK_TRIES) {
+        None => std::thread::yield_now(),
+        Some(sleeps) => std::thread::sleep((FIRST_REST * (1 << sleeps.min(10))).min(LONGEST_REST)),
+    }
+}
+
 fn check(code: i32) -> Result<(), LockFault> {
     if code == 0 { Ok(()) } else { Err(LockFault(code)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lock, PATIENCE};
+    use std::cell::{Cell, UnsafeCell};
+    use std::time::Duration;
+
+    #[test]
+    fn a_wait_for_the_lock_ends_by_a_clock_that_nobody_sets_back() {
+        // SAFETY: the mutex is words, and is initialised before its first use.
+        let lock = Lock { mutex: UnsafeCell::new(unsafe { core::mem::zeroed() }) };
+        lock.initialise().unwrap();
+        let held = lock.take().unwrap();
+        let (now, tries) = (Cell::new(Duration::ZERO), Cell::new(0));
+        let rest = |_| {
+            now.set(now.get() + PATIENCE / 8);
+            tries.set(tries.get() + 1);
+        };
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| lock.take_with(|| PATIENCE, |_| ()).err().map(|fault| fault.to_string()));
+            assert!(waits.join().unwrap().unwrap().ends_with("has held the group's lock for 10 s"));
+        });
+        // The holder is refused like every other thread: the mutex counts nobody twice.
+        assert!(lock.take_with(|| now.get(), rest).is_err());
+        assert_eq!(tries.get(), 8);
+        drop(held);
+        assert!(lock.take_with(|| PATIENCE, |_| ()).is_ok(), "a free lock needs no patience");
+    }
 }
