@@ -56,13 +56,32 @@ impl Place {
         Holder::of(command.envs(variables.iter().copied()))
     }
 
+    /// Starts the program as the last argument of another one.
+    pub(super) fn start_in(&self, options: &[&str], other: &[&str]) -> Holder {
+        let mut command = run(&self.folder, &self.driver);
+        command.args(options).arg("--").args(other).arg(&self.program);
+        Holder::of(command.env("CACHALOT_RUN_FOLDER", self.shared()))
+    }
+
     /// Waits until the only program is parked.
     pub(super) fn wait_until_parked(&self) {
+        self.wait_until_top_has("\"parked\"");
+    }
+
+    /// Waits until a text is in the object of `cachalot top`.
+    pub(super) fn wait_until_top_has(&self, text: &str) {
         let end = Instant::now() + Duration::from_secs(60);
-        while !self.top().to_string().contains("\"parked\"") {
-            assert!(Instant::now() < end, "not parked: {:#}", self.top());
+        while !self.top().to_string().contains(text) {
+            assert!(Instant::now() < end, "no {text}: {:#}", self.top());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Removes the files of the user, as the system does at the user's last logout.
+    fn log_out(&self) {
+        fs::remove_dir_all(self.shared()).expect("the test's own");
+        fs::create_dir(self.shared()).expect("a new folder");
+        fs::set_permissions(self.shared(), fs::Permissions::from_mode(0o700)).expect("the test's own");
     }
 
     /// Runs `cachalot top` and returns its object.
@@ -168,6 +187,41 @@ fn memory_is_booked_to_the_program_and_shown_live() {
     let held = entry(book, "/hold", "segment").expect("a segment of the program");
     assert!(held["bytes"].as_u64().is_some_and(|bytes| bytes >= 30 << 20), "{top:#}");
     assert!(entry(book, "/hold", "served").is_some(), "{top:#}");
+    one.end();
+    assert_eq!(fs::read_dir(place.shared()).expect("the folder").count(), 0);
+}
+
+#[test]
+fn tools_find_a_process_again_whose_files_a_logout_has_removed() {
+    let place = Place::new(folder("logout"));
+    let mut one = place.start(&["--parkable", "--name", "alpha"]);
+    assert_eq!(one.ask("a 30"), "0");
+    place.wait_until_top_has("\"awake\"");
+    place.log_out();
+    assert!(!place.top().to_string().contains("alpha"));
+    // The process looks once a second.
+    place.wait_until_top_has("\"awake\"");
+    let top = place.top();
+    let held = &top["devices"][0]["processes"][0]["book"]["booked"];
+    assert!(held.as_u64().is_some_and(|bytes| bytes >= 30 << 20), "{top:#}");
+    let mut park = Command::new(env!("CARGO_BIN_EXE_cachalot"));
+    output_of(park.args(["park", "alpha"]).env("CACHALOT_RUN_FOLDER", place.shared()));
+    assert_eq!(one.ask("a 1"), "0");
+    one.end();
+    let names: Vec<_> =
+        fs::read_dir(place.shared()).expect("the folder").flatten().map(|file| file.file_name()).collect();
+    assert_eq!(names, ["control"]);
+}
+
+#[test]
+fn a_book_that_a_logout_has_removed_is_back_with_the_next_request() {
+    let place = Place::new(folder("logout_of_one"));
+    let mut one = place.start(&[]);
+    assert_eq!(one.ask("a 30"), "0");
+    place.log_out();
+    assert_eq!(one.ask("a 40"), "0");
+    let book = &place.top()["devices"][0]["processes"][0]["book"];
+    assert!(book["booked"].as_u64().is_some_and(|bytes| bytes >= 70 << 20), "{book:#}");
     one.end();
     assert_eq!(fs::read_dir(place.shared()).expect("the folder").count(), 0);
 }

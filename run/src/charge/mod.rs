@@ -206,6 +206,13 @@ impl DeviceCharge {
         }
     }
 
+    /// Publishes the book again, if its file was removed.
+    pub fn stay_published(&self) {
+        if let Some(ledger) = &self.ledger {
+            ledger.stay_published();
+        }
+    }
+
     /// Returns the book.
     pub fn ledger(&self) -> Option<&Ledger> {
         self.ledger.as_deref()
@@ -217,6 +224,7 @@ impl DeviceCharge {
     /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes. [`tell_refusal`](Self::tell_refusal) tells of it, once the
     /// program's own request has failed for it: the allocator repeats a reservation several times, with less in its cache.
     pub fn reserve(&self, bytes: u64) -> Result<(), CuResult> {
+        self.stay_published();
         let Some(group) = self.group() else { return Err(CuResult::OUT_OF_MEMORY) };
         self.charge_excess(group);
         let mut answer = group.reserve(bytes);

@@ -114,6 +114,13 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Returns whether the socket has no name any more.
+    pub fn is_out_of_reach(&self) -> bool {
+        self.listener.is_removed()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.listener.stop();

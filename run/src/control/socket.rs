@@ -10,6 +10,7 @@
 //! removed by others.
 
 use crate::shared::folder;
+use crate::shared::marks::MarkedFile;
 use crate::shared::process::{self, Identity};
 use crate::shared::removal::{remove_at_exit, remove_now};
 use cachalot_cuda::own_files::out_of_the_way;
@@ -143,6 +144,8 @@ pub(super) struct Listener {
     socket: Option<OwnedFd>,
     /// The system's numbers of the socket.
     inode: (u64, u64),
+    /// The folder of the file, which is found from everywhere, also after a change of the root.
+    folder: MarkedFile,
     path: PathBuf,
     /// The process of the socket. A forked child has another id.
     pid: u32,
@@ -172,9 +175,10 @@ impl Listener {
             bound => bound?,
         }
         remove_at_exit(path.clone());
-        let mut listener = Self { socket: None, inode: (0, 0), path, pid: name.owner.pid };
+        let folder = MarkedFile::new(sockets.opened.into())?;
+        let mut listener = Self { socket: None, inode: (0, 0), folder, path, pid: name.owner.pid };
         // Nobody connects before `listen`, so the mode holds from the first connection on.
-        rustix::fs::chmodat(&sockets.opened, &file, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+        rustix::fs::chmodat(&*listener.folder, &file, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
         rustix::fs::fcntl_setfl(&socket, OFlags::NONBLOCK)?;
         rustix::net::listen(&socket, BACKLOG)?;
         listener.inode = inode(socket.as_fd()).ok_or(io::ErrorKind::InvalidData)?;
@@ -187,6 +191,14 @@ impl Listener {
     pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         let socket = self.socket.as_ref()?.as_fd();
         (inode(socket) == Some(self.inode)).then_some(socket)
+    }
+
+    /// Returns whether the file was removed, so that nobody finds the socket.
+    pub(super) fn is_removed(&self) -> bool {
+        let file = self.path.file_name().unwrap_or_default();
+        self.folder.is_own()
+            && rustix::fs::statat(&*self.folder, file, AtFlags::SYMLINK_NOFOLLOW)
+                .is_err_and(|error| error == Errno::NOENT)
     }
 
     /// Takes the next connection. `None`: no connection waits.

@@ -7,11 +7,11 @@ use super::turns::{self, Contender, Turn};
 use super::{Budget, SleepNews, Uuid, shares, subtract};
 use crate::options::{GroupOptions, name_of_process};
 use crate::shared::map::Shared;
+use crate::shared::marks::MarkedFile;
 use crate::shared::process::{self, Identity};
 use crate::shared::time::milliseconds;
 use crate::shared::{folder, form, marks};
 use cachalot_cuda::log;
-use cachalot_cuda::own_files::out_of_the_way;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -61,20 +61,16 @@ struct OwnPlace {
 struct MappedTable {
     state: Shared<State>,
     /// Carries the marks of the living.
-    open: File,
-    /// The numbers of the file system and of the file.
-    inode: (u64, u64),
+    open: MarkedFile,
 }
 
 impl MappedTable {
     fn new(file: File) -> io::Result<Self> {
-        let (state, found) = (Shared::new(&file)?, file.metadata()?);
-        Ok(Self { state, open: out_of_the_way(file), inode: (found.dev(), found.ino()) })
+        Ok(Self { state: Shared::new(&file)?, open: MarkedFile::new(file)? })
     }
 
-    /// Returns whether the file has no name any more. A program that has closed the file leaves that open.
     fn is_removed(&self) -> bool {
-        self.open.metadata().is_ok_and(|found| found.nlink() == 0 && (found.dev(), found.ino()) == self.inode)
+        self.open.is_removed()
     }
 }
 
@@ -570,7 +566,7 @@ fn create(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
 /// Removes the name of a file, unless another file has the name by now. Only the holder of the
 /// file's lock, or of all its marks, removes the name, so the name cannot pass to another file in between.
 fn unlink(path: &Path, file: &MappedTable) {
-    let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == file.inode;
+    let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == file.open.inode();
     if fs::symlink_metadata(path).is_ok_and(is_same) {
         // A file that stays says that it is gone, and the next process removes it.
         let _ = fs::remove_file(path);

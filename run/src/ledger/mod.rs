@@ -109,6 +109,12 @@ impl Ledger {
         })
     }
 
+    /// Publishes the book again, if its file was removed. Calls the system, and may be called at any time.
+    pub fn stay_published(&self) {
+        // A folder that cannot be made again is a matter of whoever looks for the book.
+        let _ = self.book.stay();
+    }
+
     /// Returns why the book is not published. `None`: the book is published, or was not to be.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
@@ -121,14 +127,14 @@ impl Ledger {
             return;
         }
         let (object, stack) = self.caller(bytes);
-        let book = self.book.book();
         if let Ok(before) = self.live.insert(kind, id, Booking { bytes, object, stack }) {
             if let Some(before) = before {
                 self.forget(kind, before);
             }
-            book.rows[usize::from(object)].cells[kind as usize].add(bytes);
+            self.book.book().rows[usize::from(object)].cells[kind as usize].add(bytes);
         } else {
             self.forget_stack(stack, bytes);
+            let book = self.book.book();
             book.dropped.fetch_add(1, Ordering::Relaxed);
             book.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -164,9 +170,9 @@ impl Ledger {
         if bytes == 0 || self.is_forked() {
             return 0;
         }
-        let book = self.book.book();
         // An object may give back what another took: a context, or a module.
         let (object, _) = self.caller(0);
+        let book = self.book.book();
         let mut rest = bytes - book.rows[usize::from(object)].cells[kind as usize].subtract(bytes);
         for row in &book.rows[..book.len()] {
             rest -= row.cells[kind as usize].subtract(rest);
@@ -189,7 +195,7 @@ impl Ledger {
 
     /// Returns the book of the moment.
     pub fn view(&self) -> BookView {
-        let mut view = BookView::new(self.book.book());
+        let mut view = BookView::new(&self.book.book());
         if let Some(stacks) = &self.stacks {
             (view.stacks, view.dropped_stacks) = stacks.view();
         }

@@ -4,14 +4,17 @@ use super::layout::{Book, MAGIC};
 use super::view::BookView;
 use crate::options::name_of_process;
 use crate::shared::map::Shared;
+use crate::shared::marks::MarkedFile;
 use crate::shared::process::{self, Identity};
 use crate::shared::removal::{remove_at_exit, remove_now};
 use crate::shared::uuid::Uuid;
 use crate::shared::{folder, form};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// The start of the name of every book's file.
 const PREFIX: &str = "book-";
@@ -25,40 +28,42 @@ const COPIES: u32 = 8;
 
 /// A book in memory, with or without a file.
 pub(super) struct Published {
-    book: Shared<Book>,
-    path: Option<PathBuf>,
+    /// Changes only when the file was removed.
+    book: RwLock<Shared<Book>>,
+    file: Option<Mutex<Named>>,
     /// The process of the book. A forked child has another id.
     pid: u32,
+}
+
+/// The file of a book.
+struct Named {
+    path: PathBuf,
+    open: MarkedFile,
+    device: Uuid,
 }
 
 impl Published {
     /// Makes a book for the process alone.
     pub(super) fn private(device: Uuid) -> io::Result<Self> {
-        let book = Self { book: Shared::private()?, path: None, pid: std::process::id() };
-        let owner = Identity::of_caller().unwrap_or(Identity { pid: book.pid, start: 0, image: 0 });
-        book.book().begin(owner, 0, &name_of_caller(book.pid), device.to_words());
-        Ok(book)
+        let (book, pid) = (Shared::<Book>::private()?, std::process::id());
+        let owner = Identity::of_caller().unwrap_or(Identity { pid, start: 0, image: 0 });
+        book.begin(owner, 0, &name_of_caller(pid), device.to_words());
+        Ok(Self { book: RwLock::new(book), file: None, pid })
     }
 
     /// Makes a book with a file in a folder.
     pub(super) fn in_folder(folder: &Path, device: Uuid) -> io::Result<Self> {
         let owner = Identity::of_caller()?;
         let file = form::create(folder, BYTES)?;
-        let mut book = Self { book: Shared::new(&file)?, path: None, pid: owner.pid };
-        book.book().begin(owner, process::namespace()?, &name_of_caller(owner.pid), device.to_words());
-        for copy in 0..COPIES {
-            let path = folder.join(format!("{PREFIX}{}-{}-{device}-{copy}", owner.pid, owner.start));
-            if form::give_name(&file, &path)? {
-                remove_at_exit(path.clone());
-                book.path = Some(path);
-                return Ok(book);
-            }
-        }
-        Err(io::Error::other(format!("the process has {COPIES} books in {}", folder.display())))
+        let book = Shared::<Book>::new(&file)?;
+        book.begin(owner, process::namespace()?, &name_of_caller(owner.pid), device.to_words());
+        let named = Named::give(folder, owner, file, device)?;
+        Ok(Self { book: RwLock::new(book), file: Some(Mutex::new(named)), pid: owner.pid })
     }
 
-    pub(super) fn book(&self) -> &Book {
-        &self.book
+    /// Returns the book. It must not be asked for again before it is dropped.
+    pub(super) fn book(&self) -> RwLockReadGuard<'_, Shared<Book>> {
+        self.book.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the calling process is a forked child of the book's process.
@@ -66,11 +71,48 @@ impl Published {
         self.pid != std::process::id()
     }
 
+    /// Gives the book a file again whose file was removed: systemd removes the files of a user at the user's last logout. A book
+    /// that cannot have one is tried again at the next call.
+    pub(super) fn stay(&self) -> io::Result<()> {
+        let Some(Ok(mut named)) = self.file.as_ref().filter(|_| !self.is_forked()).map(Mutex::try_lock) else {
+            return Ok(());
+        };
+        if !named.open.is_removed() {
+            return Ok(());
+        }
+        let folder = named.path.parent().expect("the path has a folder");
+        if !folder.exists() {
+            folder::private(folder.to_owned())?;
+        }
+        let file = form::create(folder, BYTES)?;
+        // Nothing is booked meanwhile.
+        let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
+        file.write_all_at(book.bytes(), 0)?;
+        let again = Shared::<Book>::new(&file)?;
+        *named = Named::give(folder, book.owner(), file, named.device)?;
+        *book = again;
+        Ok(())
+    }
+
     /// Removes the file's name. The book stays in memory.
     pub(super) fn remove(&self) {
-        if let Some(path) = self.path.as_ref().filter(|_| !self.is_forked()) {
-            remove_now(path);
+        if let Some(file) = self.file.as_ref().filter(|_| !self.is_forked()) {
+            remove_now(&file.lock().unwrap_or_else(PoisonError::into_inner).path);
         }
+    }
+}
+
+impl Named {
+    /// Gives a file the first free name of a process's books.
+    fn give(folder: &Path, owner: Identity, file: File, device: Uuid) -> io::Result<Self> {
+        for copy in 0..COPIES {
+            let path = folder.join(format!("{PREFIX}{}-{}-{device}-{copy}", owner.pid, owner.start));
+            if form::give_name(&file, &path)? {
+                remove_at_exit(path.clone());
+                return Ok(Self { path, open: MarkedFile::new(file)?, device });
+            }
+        }
+        Err(io::Error::other(format!("the process has {COPIES} books in {}", folder.display())))
     }
 }
 

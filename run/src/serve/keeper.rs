@@ -37,10 +37,7 @@ impl Process {
 
 /// Looks again and again, as long as the process lives.
 fn keep(process: &'static Process) -> ! {
-    let _server = process.sleeping.as_ref().and_then(|_| {
-        let server = Server::start(process.options.name.as_deref(), process);
-        server.map_err(|error| log::warning(format_args!("no other process can park this one: {error}"))).ok()
-    });
+    let mut server = process.sleeping.as_ref().and_then(|_| answer(process));
     let pause = process.sleeping.as_ref().map_or(LONGEST, Sleeping::look_every).clamp(SHORTEST, LONGEST);
     loop {
         std::thread::sleep(pause);
@@ -50,5 +47,17 @@ fn keep(process: &'static Process) -> ! {
         process.yield_to_group();
         process.give_host_memory_back();
         process.pay();
+        process.charge.all().iter().for_each(|charge| charge.stay_published());
+        // The files of a user go at the user's last logout.
+        if server.as_ref().is_some_and(Server::is_out_of_reach) {
+            drop(server.take());
+            server = answer(process);
+        }
     }
+}
+
+/// Begins to answer other processes.
+fn answer(process: &'static Process) -> Option<Server> {
+    let server = Server::start(process.options.name.as_deref(), process);
+    server.map_err(|error| log::warning(format_args!("no other process can park this one: {error}"))).ok()
 }

@@ -39,6 +39,12 @@ impl<T: Words> Shared<T> {
         Self::of(MmapMut::map_anon(size_of::<T>())?.into())
     }
 
+    /// Returns the bytes of the value, which nobody else may change meanwhile.
+    pub(crate) fn bytes(&mut self) -> &[u8] {
+        // SAFETY: the mapping has the bytes of a value, and the caller has the only reference to it.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr(), size_of::<T>()) }
+    }
+
     fn of(map: MmapRaw) -> io::Result<Self> {
         const { assert!(align_of::<T>() <= 4096, "a mapping begins at a page") };
         if map.len() < size_of::<T>() {
