@@ -54,9 +54,20 @@ static int exists(const char *path) {
 /* The cookie of the driver's own files. The loader's first value for a cookie is an address. */
 #define OF_DRIVER 1
 
-/* Whether the last part of a path is one of the driver's names. */
+/* Whether the last part of a path is one of the driver's names: libcuda.so, with the number of any version. */
 static int names_driver(const char *component) {
-    return equal(component, "libcuda.so") || equal(component, "libcuda.so.1") || equal(component, texts[2]);
+    const char *name = "libcuda.so", *rest = component;
+    while (*name != 0 && *rest == *name) {
+        name++;
+        rest++;
+    }
+    if (*name == 0 && (*rest == 0 || (*rest == '.' && rest[1] != 0))) {
+        while (*rest == '.' || (*rest >= '0' && *rest <= '9')) {
+            rest++;
+        }
+        return *rest == 0;
+    }
+    return equal(component, texts[2]);
 }
 
 /* Every version of the interface up to this loader's newest has the three functions below in one form. */

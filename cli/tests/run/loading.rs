@@ -74,6 +74,17 @@ fn the_driver_opened_by_the_path_of_its_own_version_is_ours() {
 }
 
 #[test]
+fn another_driver_opened_by_a_path_with_its_version_is_ours() {
+    caught("other_version", |place, driver| {
+        let other = place.join("other");
+        std::fs::create_dir(&other).expect("a new folder");
+        let other = other.join("libcuda.so.555.42");
+        std::fs::copy(driver, &other).expect("another driver");
+        (compile("ways.c", place, &[]), vec!["open".to_owned(), other.display().to_string()])
+    });
+}
+
+#[test]
 fn the_driver_in_the_program_before_any_load_is_ours() {
     let place = folder("default");
     let driver = driver(&place, &[]);
