@@ -100,3 +100,40 @@ fn pause() -> bool {
     std::thread::sleep(std::time::Duration::from_millis(10));
     false
 }
+
+#[test]
+fn a_limited_program_whose_options_were_cut_off_is_refused_every_request() {
+    let place = Place::new(folder("cut"));
+    let script = "CACHALOT_RUN=\"${CACHALOT_RUN%???????????????}\" exec \"$0\"";
+    let mut one = place.start_in(&["--limit", "100MiB"], &["sh", "-c", script]);
+    assert_eq!([one.ask("m"), one.ask("a 10")], ["0 0", "2"]);
+    let errors = one.end();
+    assert!(errors.contains("and every request for memory of a device is refused"), "{errors}");
+    let script = "CACHALOT_RUN='{\"settings\":\"policy:none\",\"limit\":104857600}' exec \"$0\"";
+    let mut two = place.start_in(&["--limit", "100MiB"], &["sh", "-c", script]);
+    assert_eq!([two.ask("a 80"), two.ask("a 80")], ["0", "2"]);
+    let errors = two.end();
+    assert!(errors.contains("nothing is served") && refusals(&errors).len() == 1, "{errors}");
+}
+
+#[test]
+fn a_program_of_root_that_goes_on_as_another_user_is_limited() {
+    let place = Place::new(folder("another_user"));
+    let able =
+        |mut command: Command| command.args(AS_NOBODY).arg("true").output().is_ok_and(|done| done.status.success());
+    let is_found = Command::new("setpriv").args(AS_NOBODY).arg("ls").arg(&place.folder).output();
+    if !able(Command::new("setpriv")) || !is_found.is_ok_and(|done| done.status.success()) {
+        println!("not checked: no other user, or its way to the test's folder is closed");
+        return;
+    }
+    let shared = place.folder.join("shared");
+    std::os::unix::fs::chown(&shared, Some(NOBODY), None).expect("root gives files away");
+    let program: Vec<&str> = ["setpriv"].into_iter().chain(AS_NOBODY).collect();
+    let mut one = place.start_in(&["--limit", "100MiB"], &program);
+    assert_eq!([one.ask("a 60"), one.ask("a 60")], ["0", "2"]);
+    assert!(!one.end().contains("ld.so"));
+}
+
+/// A user without rights, on every system.
+const NOBODY: u32 = 65534;
+const AS_NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];

@@ -51,7 +51,7 @@ pub(super) fn prepare(front: &Path, driver: &Path) -> Result<PathBuf, String> {
         // A random name: containers with one home have processes with equal numbers.
         let new = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}new-"))
-            .permissions(fs::Permissions::from_mode(0o700))
+            .permissions(fs::Permissions::from_mode(mode()))
             .tempdir_in(&base)
             .map_err(failed)?;
         fill(new.path(), &folder, front, driver, &real, &missing)?;
@@ -97,7 +97,9 @@ fn fill(
     missing: &BTreeSet<String>,
 ) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", new.display());
-    if missing.is_empty() {
+    // A program that root starts may go on as another user, who has to find the library.
+    let is_found = !rustix::process::geteuid().is_root() || is_open_to_all(front);
+    if missing.is_empty() && is_found {
         symlink(front, new.join(FRONT)).map_err(failed)?;
     } else {
         let mut image = fs::read(front).map_err(|error| format!("{}: {error}", front.display()))?;
@@ -118,6 +120,8 @@ fn fill(
 /// Writes a file that is on the disk before its folder gets its name.
 fn write(file: &Path, image: &[u8]) -> io::Result<()> {
     let mut file = fs::File::create_new(file)?;
+    // The file is for whoever may look into the folder.
+    file.set_permissions(fs::Permissions::from_mode(mode() & 0o644))?;
     file.write_all(image)?;
     file.sync_all()
 }
@@ -160,52 +164,71 @@ fn key(base: &Path, front: &Path, driver: &Path, real: &Path, missing: &BTreeSet
     Ok(hasher.finish())
 }
 
+/// Returns the mode of the folders. A child that root's program starts as another user must find the library, or it would run without
+/// a limit: entry points of containers begin as root, and go on by `su`, `setpriv` or `gosu`. Only root may write there.
+fn mode() -> u32 {
+    if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 }
+}
+
+/// Returns whether every user may come to a file and read it.
+fn is_open_to_all(path: &Path) -> bool {
+    let mode = |path: &Path| path.metadata().map_or(0, |found| found.mode());
+    mode(path) & 0o004 != 0 && path.ancestors().skip(1).all(|folder| mode(folder) & 0o001 != 0)
+}
+
 /// Returns the folder of private folders, in the first of the [`places`] that can hold private folders.
 ///
 /// # Errors
 /// A line if none can.
 fn base() -> Result<PathBuf, String> {
     let mut reasons = Vec::new();
-    for folder in places(|name| std::env::var_os(name).map(PathBuf::from), rustix::process::geteuid().is_root()) {
+    let user = rustix::process::geteuid();
+    for folder in places(|name| std::env::var_os(name).map(PathBuf::from), user.as_raw()) {
         match usable(&folder) {
             Ok(path) => return Ok(path),
             Err(reason) => reasons.push(reason),
         }
     }
-    if reasons.is_empty() {
-        reasons.push("none is set to an absolute path".to_owned());
-    }
-    Err(format!("no private folder in {}: {}", VARIABLES.join(", "), reasons.join("; ")))
+    Err(format!("no private folder: {}", reasons.join("; ")))
 }
 
 /// The variables that name places for private folders.
 const VARIABLES: [&str; 5] = ["RUNTIME_DIRECTORY", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME", "XDG_RUNTIME_DIR"];
 
 /// Returns the places for the folder of private folders, the best first: those of a service, which systemd sets and which live as
-/// long as the service, then the user's cache. The session's folder goes at the logout of the user, and programs that start children
-/// later would lose the library.
-fn places(variable: impl Fn(&str) -> Option<PathBuf>, is_root: bool) -> Vec<PathBuf> {
+/// long as the service, then the user's cache. Root's home is closed to the users that root's programs become, so the system's places
+/// come before it. The session's folder goes at the logout of the user, and programs that start children later would lose the
+/// library, so it comes last.
+fn places(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> Vec<PathBuf> {
     let [of_service, cache_of_service, cache, home, session] = VARIABLES.map(|name| {
         // Services may have a list of folders.
         let first = variable(name).and_then(|value| std::env::split_paths(&value).next());
-        first.filter(|path| path.is_absolute())
+        first.filter(|path| path.is_absolute()).map(|path| path.join("cachalot"))
     });
-    let cache = cache.or_else(|| Some(home?.join(".cache")));
-    let system = is_root.then(|| PathBuf::from("/run"));
-    let found = [of_service, cache_of_service, cache, session, system].into_iter().flatten();
-    found.map(|place| place.join("cachalot")).collect()
+    let home = home.and_then(|path| Some(path.parent()?.join(".cache/cachalot")));
+    let of_root = ["/run/cachalot", "/var/cache/cachalot"].map(|path| (user == 0).then(|| path.into()));
+    let temporary = Some(PathBuf::from(format!("{TEMPORARY}/cachalot-{user}")));
+    let own = [of_service, cache_of_service, cache];
+    own.into_iter().chain(of_root).chain([home, temporary, session]).flatten().collect()
 }
 
-/// Makes a folder for the user alone, from which the loader loads libraries.
+/// A folder of every system, in which every user may make files.
+const TEMPORARY: &str = "/var/tmp";
+
+/// Makes a folder in which the user alone may write, and from which the loader loads libraries.
 fn usable(folder: &Path) -> Result<PathBuf, String> {
     let refuse = |reason: &dyn std::fmt::Display| format!("{}: {reason}", folder.display());
-    fs::DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(|error| refuse(&error))?;
+    fs::DirBuilder::new().mode(mode()).recursive(true).create(folder).map_err(|error| refuse(&error))?;
+    // Others may have made a link there, to any folder of the user.
+    if folder.starts_with(TEMPORARY) && folder.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+        return Err(refuse(&"is a link"));
+    }
     let folder = fs::canonicalize(folder).map_err(|error| refuse(&error))?;
     let metadata = folder.metadata().map_err(|error| refuse(&error))?;
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(refuse(&"another user owns the folder"));
     }
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).map_err(|error| refuse(&error))?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(mode())).map_err(|error| refuse(&error))?;
     let mount = rustix::fs::statvfs(&folder).map_err(|error| refuse(&error))?;
     if mount.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
         return Err(refuse(&"the loader loads nothing from a noexec file system"));
@@ -232,16 +255,19 @@ mod tests {
 
     #[test]
     fn a_service_has_a_place_without_a_home_and_a_session_is_the_last_choice() {
-        let of = |set: &[(&str, &str)], is_root| {
+        let of = |set: &[(&str, &str)], user| {
             let found = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, path)| PathBuf::from(path));
-            places(found, is_root).iter().map(|place| place.display().to_string()).collect::<Vec<_>>()
+            places(found, user).iter().map(|place| place.display().to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(of(&[], true), ["/run/cachalot"]);
-        assert!(of(&[("HOME", ""), ("XDG_CACHE_HOME", "relative")], false).is_empty());
+        let [root, seven] = [0, 7].map(|user| format!("/var/tmp/cachalot-{user}"));
+        let of_root = ["/run/cachalot", "/var/cache/cachalot"];
+        assert_eq!(of(&[], 0), [of_root[0], of_root[1], &root]);
+        assert_eq!(of(&[("HOME", "/root")], 0), [of_root[0], of_root[1], "/root/.cache/cachalot", &root]);
+        assert_eq!(of(&[("HOME", ""), ("XDG_CACHE_HOME", "relative")], 7), [seven.as_str()]);
         let session = [("HOME", "/home/a"), ("XDG_RUNTIME_DIR", "/run/user/7")];
-        assert_eq!(of(&session, false), ["/home/a/.cache/cachalot", "/run/user/7/cachalot"]);
+        assert_eq!(of(&session, 7), ["/home/a/.cache/cachalot", &seven, "/run/user/7/cachalot"]);
         let service = [("HOME", "/"), ("RUNTIME_DIRECTORY", "/run/a:/run/b"), ("CACHE_DIRECTORY", "/var/cache/a")];
-        assert_eq!(of(&service, false), ["/run/a/cachalot", "/var/cache/a/cachalot", "/.cache/cachalot"]);
+        assert_eq!(of(&service, 7), ["/run/a/cachalot", "/var/cache/a/cachalot", "/.cache/cachalot", &seven]);
     }
 
     /// Makes a folder with the given files.
