@@ -62,7 +62,7 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// Runs a script of `tests/readers` on a file. `None` without the readers.
-fn read(name: &str, file: &Path) -> Option<Value> {
+pub(crate) fn read(name: &str, file: &Path) -> Option<Value> {
     let (program, variable, readers) = if script(name).extension().is_some_and(|extension| extension == "js") {
         ("node", "NODE_PATH", std::env::var_os("CACHALOT_READERS_NODE"))
     } else {

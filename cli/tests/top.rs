@@ -1,6 +1,7 @@
 //! `cachalot top`: processes with a book, groups, and the driver's own figure.
 
 use crate::common::{Finished, finish, folder, write};
+use crate::export::read;
 use crate::schemas::validator;
 use cachalot_run::group::{Group, Uuid};
 use cachalot_run::ledger::{Kind, Ledger};
@@ -104,7 +105,7 @@ fn top_prefers_the_figures_of_nvidia_smi() {
     let (_ledger, _group) = holder(&shared);
     let pid = std::process::id();
     let processes = format!("{DEVICE}, {pid}, 305\n{DEVICE}, 4194304, 70");
-    smi(&place, &format!("{DEVICE}, 400, 1000"), &processes);
+    smi(&place, &format!("5, {DEVICE}, 400, 1000"), &processes);
     let finished = top(&shared, &place, &["--json"]);
     let lines = finished.json();
     let device = &lines[0]["devices"][0];
@@ -116,6 +117,61 @@ fn top_prefers_the_figures_of_nvidia_smi() {
     assert!(processes[1]["book"].is_null());
     let text = top(&shared, &place, &["--once"]).output;
     assert!(text.contains("(4194304), without a book"), "{text}");
+    assert!(text.contains(&format!("GPU 5 ({DEVICE}): 400.00 MiB of 1000.00 MiB used")), "{text}");
+    assert!(text.replace("\n  ", " ").contains("Group team on GPU 5: a limit"), "{text}");
+}
+
+#[test]
+fn top_of_a_group_has_its_members_and_no_other_process() {
+    let place = folder("group");
+    let shared = shared(&place);
+    let (_ledger, _group) = holder(&shared);
+    let pid = std::process::id();
+    smi(&place, &format!("0, {DEVICE}, 400, 1000"), &format!("{DEVICE}, {pid}, 305\n{DEVICE}, 4194304, 70"));
+    let lines = top(&shared, &place, &["--json", "team"]).json();
+    assert_eq!(lines[0]["devices"][0]["processes"].as_array().map(Vec::len), Some(1), "{}", lines[0]);
+    assert_eq!(lines[0]["groups"][0]["name"], "team");
+    let finished = top(&shared, &place, &["--once", "tea"]);
+    assert_eq!(finished.status, 2);
+    assert!(finished.errors.contains("no group has the name"), "{}", finished.errors);
+}
+
+#[test]
+fn top_tells_processes_of_one_name_apart_and_sorts_them() {
+    let place = folder("names");
+    let shared = shared(&place);
+    let (one, two) = (Sleeping::new("61"), Sleeping::new("62"));
+    let processes = format!("{DEVICE}, {}, 70\n{DEVICE}, {}, 90", one.0.id(), two.0.id());
+    smi(&place, &format!("0, {DEVICE}, 400, 1000"), &processes);
+    let rows = |order: &str| {
+        let text = top(&shared, &place, &["--once", "--sort", order]).output;
+        let rows = text.lines().filter(|line| line.contains("without a book"));
+        rows.map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
+    let name = |process: &Sleeping, time: &str| format!("sleep ({}: {time}),", process.0.id());
+    let by_pid = if one.0.id() < two.0.id() {
+        [name(&one, "61"), name(&two, "62")]
+    } else {
+        [name(&two, "62"), name(&one, "61")]
+    };
+    assert_eq!(rows("pid"), by_pid);
+    assert_eq!(rows("memory"), [name(&two, "62"), name(&one, "61")]);
+}
+
+/// A process that sleeps until the end of a test.
+struct Sleeping(std::process::Child);
+
+impl Sleeping {
+    fn new(seconds: &str) -> Self {
+        Self(Command::new("sleep").arg(seconds).spawn().expect("a program of every system"))
+    }
+}
+
+impl Drop for Sleeping {
+    fn drop(&mut self) {
+        self.0.kill().expect("a child");
+        self.0.wait().expect("a child");
+    }
 }
 
 #[test]
@@ -132,8 +188,35 @@ fn top_fits_its_schema() {
     fit(top(&shared, &place, &["--json"]));
     let (_ledger, _group) = holder(&shared);
     fit(top(&shared, &place, &["--json"]));
-    smi(&place, &format!("{DEVICE}, 400, 1000"), &format!("{DEVICE}, 4194304, 70"));
+    smi(&place, &format!("5, {DEVICE}, 400, 1000"), &format!("{DEVICE}, 4194304, 70"));
     fit(top(&shared, &place, &["--json", "--interval=5"]));
+}
+
+#[test]
+fn top_gives_its_figures_as_metrics() {
+    let place = folder("metrics");
+    let shared = shared(&place);
+    let (_ledger, _group) = holder(&shared);
+    smi(&place, &format!("2, {DEVICE}, 400, 1000"), &format!("{DEVICE}, 4194304, 70"));
+    let Finished { status, output, errors } = top(&shared, &place, &["--metrics"]);
+    assert_eq!((status, errors.as_str()), (0, ""));
+    let device = DEVICE.to_string();
+    let labels = format!("uuid=\"{}\",gpu=\"2\"", device.strip_prefix("GPU-").expect("a GPU"));
+    let pid = std::process::id();
+    for wanted in [
+        format!("cachalot_run_device_used_bytes{{{labels}}} {}\n", 400 * MIB),
+        format!("cachalot_run_process_held_bytes{{{labels},pid=\"4194304\",program=\"\"}} {}\n", 70 * MIB),
+        format!("cachalot_run_group_limit_bytes{{{labels},group=\"team\"}} {}\n", 1 << 30),
+        format!("cachalot_run_member_held_bytes{{{labels},group=\"team\",pid=\"{pid}\","),
+        format!("kind=\"segment\"}} {}\n", 200 * MIB),
+    ] {
+        assert!(output.contains(&wanted), "{wanted}\n{output}");
+    }
+    assert!(output.ends_with("# EOF\n"), "{output}");
+    let file = write(&place, "metrics.txt", &output);
+    if let Some(read) = read("metrics_text.py", &file) {
+        assert_eq!(read["cachalot_run_group_limit_bytes"]["unit"], "bytes");
+    }
 }
 
 #[test]

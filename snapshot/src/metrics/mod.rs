@@ -15,7 +15,9 @@ use cachalot_core::{
     Allocator, DeviceIndex, DeviceMemory, Error, Lock, Segments, Statistic, StatisticKind, Stats, Storage, TagUse,
 };
 use figures::Figures;
-use text::{Family, Kind, MetricsText};
+use text::{Family, Kind};
+
+pub use text::{MetricsSample, MetricsText};
 
 /// The media type of the text, for HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

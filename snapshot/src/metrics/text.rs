@@ -25,9 +25,18 @@ pub(super) struct Family<'a> {
     pub(super) help: &'static str,
 }
 
-/// The text under construction.
-#[derive(Default)]
-pub(super) struct MetricsText(String);
+/// The text of metrics, as it is written family by family.
+///
+/// ```
+/// let mut text = cachalot_snapshot::metrics::MetricsText::default();
+/// text.labelled("held_bytes", "bytes", "Memory held.", &[(vec![("name", "a".to_owned())], 7)]);
+/// assert!(text.end().ends_with("held_bytes{name=\"a\"} 7\n# EOF\n"));
+/// ```
+#[derive(Default, Debug)]
+pub struct MetricsText(String);
+
+/// Names and values of labels, and a value.
+pub type MetricsSample<'a> = (Vec<(&'a str, String)>, i64);
 
 /// The families of a device: name, unit, help, figure.
 type OfDevice = (&'static str, &'static str, &'static str, fn(&DeviceFigures) -> u64);
@@ -93,18 +102,34 @@ impl MetricsText {
         }
     }
 
+    /// Writes a family of gauges with labels. Writes nothing without samples. `name` ends with `unit`.
+    pub fn labelled(
+        &mut self,
+        name: &'static str,
+        unit: &'static str,
+        help: &'static str,
+        samples: &[MetricsSample<'_>],
+    ) {
+        if samples.is_empty() {
+            return;
+        }
+        self.head(&Family { name, kind: Kind::Gauge, unit, help });
+        for (labels, value) in samples {
+            self.line(format_args!("{name}{{{}}} {value}", labels_of(labels)));
+        }
+    }
+
     /// Writes a family of labels, with one set of names and values for each sample.
     pub(super) fn infos(&mut self, name: &str, help: &'static str, samples: &[Vec<(&str, String)>]) {
         self.head(&Family { name, kind: Kind::Info, unit: "", help });
         for sample in samples {
-            let labels: Vec<_> =
-                sample.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
-            self.line(format_args!("{name}_info{{{}}} 1", labels.join(",")));
+            self.line(format_args!("{name}_info{{{}}} 1", labels_of(sample)));
         }
     }
 
     /// Writes the last line, and returns the text.
-    pub(super) fn end(mut self) -> String {
+    #[must_use]
+    pub fn end(mut self) -> String {
         self.line(format_args!("# EOF"));
         self.0
     }
@@ -128,6 +153,12 @@ impl MetricsText {
         // A string takes every line.
         let _ = writeln!(self.0, "{line}");
     }
+}
+
+/// Returns labels with their values.
+fn labels_of(labels: &[(&str, String)]) -> String {
+    let labels: Vec<_> = labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+    labels.join(",")
 }
 
 /// Returns the value of a label with the escapes of `OpenMetrics`.

@@ -11,6 +11,9 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io;
 
+/// Greatest number of letters of a program with its arguments.
+const MOST_LETTERS: usize = 1000;
+
 /// All answers of a moment.
 #[derive(Serialize)]
 pub(super) struct Answers {
@@ -31,6 +34,8 @@ pub(super) enum Teller {
 #[derive(Serialize)]
 pub(super) struct DeviceMemory {
     pub(super) device: String,
+    /// The number of the device, as `nvidia-smi` tells. `None`: nobody tells.
+    pub(super) index: Option<u32>,
     /// The driver's own figures of the device. `None`: neither `nvidia-smi` nor a process with a book has told the figures.
     pub(super) used: Option<u64>,
     pub(super) total: Option<u64>,
@@ -46,7 +51,10 @@ pub(super) struct DeviceMemory {
 #[derive(Serialize)]
 pub(super) struct ProcessMemory {
     pub(super) pid: u32,
+    /// The name of `cachalot run --name`, or the program's.
     pub(super) program: String,
+    /// The program and its arguments, as the system has them. `None`: the process has ended, or is hidden.
+    pub(super) command: Option<String>,
     /// The driver's figure for the process, if `nvidia-smi` tells.
     pub(super) used: Option<u64>,
     /// `None`: the process has no book.
@@ -95,9 +103,13 @@ impl Answers {
         Self { devices: devices.collect(), groups }
     }
 
-    /// Keeps the answers on the processes of an id or a name. Returns whether any is left.
-    pub(super) fn keep(&mut self, process: &str) -> bool {
-        let is_it = |pid: u32, name: &str| process.parse().map_or(name == process, |named: u32| named == pid);
+    /// Keeps the answers on the processes of an id or a name, or on the members of a group. Returns whether any is left.
+    pub(super) fn keep(&mut self, sought: &str) -> bool {
+        let members = self.groups.iter().filter(|group| group.name == sought).flat_map(|group| &group.members);
+        let members: BTreeSet<u32> = members.map(|member| member.pid).collect();
+        let is_it = |pid: u32, name: &str| {
+            members.contains(&pid) || sought.parse().map_or(name == sought, |named: u32| named == pid)
+        };
         for device in &mut self.devices {
             device.processes.retain(|process| is_it(process.pid, &process.program));
         }
@@ -122,23 +134,31 @@ impl DeviceMemory {
             .map(|book| {
                 let at = others.iter().position(|other| other.pid == book.pid);
                 let used = at.map(|at| others.remove(at).used);
-                ProcessMemory { pid: book.pid, program: book.program.clone(), used, book: Some(book), sleep: None }
+                let (pid, program) = (book.pid, book.program.clone());
+                ProcessMemory { pid, program, command: command(pid), used, book: Some(book), sleep: None }
             })
             .collect();
         let bookless = others.iter().fold(0_u64, |sum, other| sum.saturating_add(other.used));
         processes.extend(others.into_iter().map(|other| ProcessMemory {
             pid: other.pid,
             program: program(other.pid),
+            command: command(other.pid),
             used: Some(other.used),
             book: None,
             sleep: None,
         }));
         let unexplained = used.map(|used| difference(used, booked.saturating_add(bookless)));
-        Self { device, used, total, source, booked, unexplained, processes }
+        let index = told.map(|told| told.index);
+        Self { device, index, used, total, source, booked, unexplained, processes }
     }
 }
 
 impl ProcessMemory {
+    /// Returns the number of milliseconds without a submission, if the process tells.
+    pub(super) fn idle_ms(&self) -> Option<u64> {
+        self.sleep.and_then(|sleep| sleep.idle_ms)
+    }
+
     /// Returns the bytes held by the process: the driver's figure, or the book's.
     pub(super) fn held(&self) -> u64 {
         self.used.or(self.book.as_ref().map(|book| book.booked)).unwrap_or(0)
@@ -148,9 +168,21 @@ impl ProcessMemory {
 /// Returns the program's name of a process without a book.
 fn program(pid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = String::from_utf8_lossy(&name);
-    let plain = name.trim_end().chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter });
-    plain.collect()
+    plain(&name)
+}
+
+/// Returns the program's file and arguments of a process.
+fn command(pid: u32) -> Option<String> {
+    let text = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = text.split(|&byte| byte == 0).filter(|word| !word.is_empty()).map(plain);
+    let line = words.collect::<Vec<_>>().join(" ");
+    Some(line.chars().take(MOST_LETTERS).collect()).filter(|line: &String| !line.is_empty())
+}
+
+/// Returns a text for a terminal, which would obey control characters.
+fn plain(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.trim_end().chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
 #[cfg(test)]
@@ -189,7 +221,7 @@ mod tests {
 
     #[test]
     fn processes_without_a_book_are_explained_by_the_driver() {
-        let device = |name: &str, used| smi::Device { uuid: name.to_owned(), used, total: 100 };
+        let device = |name: &str, used| smi::Device { index: 0, uuid: name.to_owned(), used, total: 100 };
         let process = |pid, used| smi::Process { device: "GPU-1".to_owned(), pid, used };
         let books = vec![book(1, 30, Some((50, 2)))];
         let devices = [device("GPU-1", 90), device("GPU-2", 0)];

@@ -1,6 +1,8 @@
 //! `cachalot top`: who holds the devices' memory now.
 
 mod gather;
+mod keys;
+mod metrics;
 mod smi;
 
 use super::bytes::show;
@@ -8,7 +10,9 @@ use super::table::{Look, Table};
 use super::{BAD_INPUT, SCHEMA, book, print};
 use cachalot_run::group::watch::GroupView;
 use gather::{Answers, DeviceMemory, ProcessMemory, SleepView, Teller};
+use keys::{Keys, Wish};
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -25,17 +29,21 @@ of nvidia-smi, or the last one that a process was told. What neither a book nor
 nvidia-smi names is unexplained. A process that can be parked tells its state,
 and the bytes that it has on the host.
 
-On a terminal the table is shown again every second, until Ctrl-C.
+On a terminal the table is shown again every second. The keys m, n, p and i sort
+the processes by memory, name, process id and idle time, and q quits.
 
 --json prints an object with schema, devices (each with its processes and their
-books), groups; sizes in bytes.
+books), groups; sizes in bytes. --metrics prints the same figures as OpenMetrics
+text, for a scrape or a file that Prometheus' node exporter collects.
 
-Exits with 2 if the process has no book and is in no group.";
+Exits with 2 if the process has no book and is in no group, and no group has the
+name.";
 
 const EXAMPLES: &str = "\
 Examples:
   cachalot top
   cachalot top --once 4711
+  cachalot top --sort idle team
   cachalot top --json";
 
 /// Clears a terminal from its upper left corner.
@@ -48,6 +56,9 @@ pub(crate) struct TopArgs {
     /// Print a JSON object instead of text, once
     #[arg(long)]
     json: bool,
+    /// Print OpenMetrics text instead, once, for Prometheus
+    #[arg(long, conflicts_with = "json")]
+    metrics: bool,
     #[command(flatten)]
     look: Look,
     /// Print the table once, as without a terminal
@@ -56,9 +67,46 @@ pub(crate) struct TopArgs {
     /// Seconds between two tables
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
-    #[arg(value_name = "PID|NAME", help = "Only this process, and its group")]
+    /// The order of the processes
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t = Order::Memory)]
+    sort: Order,
+    #[arg(value_name = "PID|NAME", help = "Only this process and its group, or the members of this group")]
     process: Option<String>,
 }
+
+/// An order of processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Order {
+    /// The most memory first
+    Memory,
+    /// By the name
+    Name,
+    /// By the process id
+    Pid,
+    /// The longest idle first
+    Idle,
+}
+
+impl Order {
+    /// Returns the order of a key.
+    fn of_key(key: char) -> Option<Self> {
+        [(Self::Memory, 'm'), (Self::Name, 'n'), (Self::Pid, 'p'), (Self::Idle, 'i')]
+            .into_iter()
+            .find_map(|(order, letter)| (letter == key).then_some(order))
+    }
+
+    fn sort(self, processes: &mut [&ProcessMemory]) {
+        match self {
+            Self::Memory => processes.sort_by_key(|process| Reverse(process.held())),
+            Self::Name => processes.sort_by(|one, other| one.program.cmp(&other.program)),
+            Self::Pid => processes.sort_by_key(|process| process.pid),
+            Self::Idle => processes.sort_by_key(|process| Reverse(process.idle_ms())),
+        }
+    }
+}
+
+/// The last line of a table that is shown again.
+const FOOTER: &str = "q quits; m, n, p, i sort by memory, name, process id, idle time";
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -70,7 +118,9 @@ struct TopLine<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
-    let is_live = !args.json && !args.once && io::stdout().is_terminal();
+    let is_live = !args.json && !args.metrics && !args.once && io::stdout().is_terminal();
+    let keys = if is_live { Keys::new() } else { None };
+    let mut order = args.sort;
     loop {
         let moment = match now(args.process.as_deref()) {
             Ok(moment) => moment,
@@ -82,14 +132,26 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
         let written = if args.json {
             let line = TopLine { schema: SCHEMA, moment: &moment };
             serde_json::to_string(&line).map_err(io::Error::from).and_then(print)
+        } else if args.metrics {
+            print(metrics::of(&moment).trim_end())
         } else {
-            let clear = if is_live { CLEAR } else { "" };
-            print(format!("{clear}{}", text(&moment, &args.look).trim_end()))
+            let (clear, footer) = if is_live { (CLEAR, keys.as_ref().map(|_| FOOTER)) } else { ("", None) };
+            let footer = footer.map_or(String::new(), |footer| format!("\n\n{footer}"));
+            print(format!("{clear}{}{footer}", text(&moment, &args.look, order).trim_end()))
         };
         if !is_live || written.is_err() {
             return super::end(0, &written);
         }
-        thread::sleep(Duration::from_secs(args.interval));
+        let interval = Duration::from_secs(args.interval);
+        let Some(keys) = &keys else {
+            thread::sleep(interval);
+            continue;
+        };
+        match keys.wait(interval) {
+            Wish::Quit => return ExitCode::SUCCESS,
+            Wish::Show => {}
+            Wish::Sort(key) => order = Order::of_key(key).unwrap_or(order),
+        }
     }
 }
 
@@ -97,27 +159,29 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 fn now(process: Option<&str>) -> Result<Answers, String> {
     let mut moment = Answers::now().map_err(|error| error.to_string())?;
     match process {
-        Some(process) if !moment.keep(process) => {
-            Err(format!("process {process} has no book, and is in no group: start it with `cachalot run`"))
-        }
+        Some(process) if !moment.keep(process) => Err(format!(
+            "process {process} has no book, and is in no group, and no group has the name: start programs with `cachalot run`"
+        )),
         _ => Ok(moment),
     }
 }
 
-fn text(moment: &Answers, look: &Look) -> String {
+fn text(moment: &Answers, look: &Look, order: Order) -> String {
     let mut text = String::new();
     for device in &moment.devices {
         let _ = writeln!(text, "{}", look.fold(&sentence(device), 2));
     }
     for group in &moment.groups {
-        let _ = writeln!(text, "{}", look.fold(&membership(group), 2));
+        let device = moment.devices.iter().find(|device| device.device == group.device);
+        let device = device.map_or(group.device.clone(), named);
+        let _ = writeln!(text, "{}", look.fold(&membership(group, &device), 2));
     }
     if text.is_empty() {
         return "No process of this user has a book, and no group has a member: start programs by `cachalot run` to see them here.".to_owned();
     }
     let mut table = Table::new(&book::COLUMNS);
     for device in &moment.devices {
-        rows(&mut table, device, moment.devices.len() > 1);
+        rows(&mut table, device, moment.devices.len() > 1, order);
     }
     if !table.is_empty() {
         let _ = write!(text, "\n{}", table.render(look));
@@ -127,8 +191,7 @@ fn text(moment: &Answers, look: &Look) -> String {
 
 /// Returns the sentence on a device.
 fn sentence(device: &DeviceMemory) -> String {
-    let DeviceMemory { device: name, booked, .. } = device;
-    let booked = show(*booked);
+    let (name, booked) = (whole_name(device), show(device.booked));
     let (Some(used), Some(total), Some(unexplained)) = (device.used, device.total, device.unexplained) else {
         return format!("{name}: {booked} booked; nobody told the driver's figure.");
     };
@@ -140,11 +203,21 @@ fn sentence(device: &DeviceMemory) -> String {
     format!("{name}: {} of {} used{source}; {booked} booked, {unexplained} unexplained.", show(used), show(total))
 }
 
+/// Returns the short name of a device: its number, if somebody tells.
+fn named(device: &DeviceMemory) -> String {
+    device.index.map_or_else(|| device.device.clone(), |index| format!("GPU {index}"))
+}
+
+/// Returns the number and the identity of a device.
+fn whole_name(device: &DeviceMemory) -> String {
+    device.index.map_or_else(|| device.device.clone(), |index| format!("GPU {index} ({})", device.device))
+}
+
 /// Returns the sentence on a group.
-fn membership(group: &GroupView) -> String {
+fn membership(group: &GroupView, device: &str) -> String {
     let held = group.members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.held));
     let limit = group.limit.map_or("no limit".to_owned(), |limit| format!("a limit of {}", show(limit)));
-    let mut text = format!("Group {} on {}: {limit}, {} held", group.name, group.device, show(held));
+    let mut text = format!("Group {} on {device}: {limit}, {} held", group.name, show(held));
     for (at, member) in group.members.iter().enumerate() {
         let mark = if at == 0 { ':' } else { ',' };
         let _ = write!(text, "{mark} {} by {} ({})", show(member.held), member.program, member.pid);
@@ -169,15 +242,28 @@ fn asleep(sleep: SleepView) -> String {
     }
 }
 
-/// Adds the rows of a device's processes, the greatest first.
-fn rows(table: &mut Table, device: &DeviceMemory, is_named: bool) {
+/// Greatest number of letters of a program's arguments in a row.
+const MOST_ARGUMENTS: usize = 60;
+
+/// Returns the name of a process in a row. Several processes of a name are told apart by their arguments.
+fn name_in(process: &ProcessMemory, all: &[ProcessMemory]) -> String {
+    let is_shared = all.iter().filter(|other| other.program == process.program).count() > 1;
+    let arguments = process.command.as_deref().filter(|_| is_shared).and_then(|line| line.split_once(' '));
+    let Some((_, arguments)) = arguments else { return format!("{} ({})", process.program, process.pid) };
+    let cut: String = arguments.chars().take(MOST_ARGUMENTS).collect();
+    let mark = if cut.len() < arguments.len() { "…" } else { "" };
+    format!("{} ({}: {cut}{mark})", process.program, process.pid)
+}
+
+/// Adds the rows of a device's processes.
+fn rows(table: &mut Table, device: &DeviceMemory, is_named: bool, order: Order) {
     let mut processes: Vec<&ProcessMemory> = device.processes.iter().collect();
-    processes.sort_by_key(|process| std::cmp::Reverse(process.held()));
-    let suffix = if is_named { format!(" on {}", device.device) } else { String::new() };
+    order.sort(&mut processes);
+    let suffix = if is_named { format!(" on {}", named(device)) } else { String::new() };
     for process in processes {
         let missing = if process.book.is_none() { ", without a book" } else { "" };
         let sleep = process.sleep.map_or(String::new(), asleep);
-        let name = format!("{} ({}){missing}{sleep}{suffix}", process.program, process.pid);
+        let name = format!("{}{missing}{sleep}{suffix}", name_in(process, &device.processes));
         table.row(vec![name, show(process.held())]);
         let Some(view) = &process.book else { continue };
         book::rows(table, view);

@@ -12,6 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Device {
+    /// The number of the GPU, as the tools of the driver name it.
+    pub(super) index: u32,
     pub(super) uuid: String,
     pub(super) used: u64,
     pub(super) total: u64,
@@ -27,7 +29,7 @@ pub(super) struct Process {
 
 /// Returns the devices and the processes. Empty where there is no `nvidia-smi`.
 pub(super) fn ask() -> (Vec<Device>, Vec<Process>) {
-    let devices = lines("--query-gpu=uuid,memory.used,memory.total");
+    let devices = lines("--query-gpu=index,uuid,memory.used,memory.total");
     let devices: Vec<_> = devices.iter().filter_map(|line| device(line)).collect();
     if devices.is_empty() {
         return (devices, Vec::new());
@@ -74,8 +76,9 @@ fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
 }
 
 fn device(line: &str) -> Option<Device> {
-    let [uuid, used, total] = fields(line)?;
-    Some(Device { uuid: uuid.to_owned(), used: mebibytes(used)?, total: mebibytes(total)? })
+    let [index, uuid, used, total] = fields(line)?;
+    let index = index.parse().ok()?;
+    Some(Device { index, uuid: uuid.to_owned(), used: mebibytes(used)?, total: mebibytes(total)? })
 }
 
 fn process(line: &str) -> Option<Process> {
@@ -90,10 +93,12 @@ mod tests {
     #[test]
     fn lines_are_read_and_unknown_figures_left_out() {
         let name = "GPU-1".to_owned();
-        let one = Device { uuid: name.clone(), used: 5 << 20, total: 81559 << 20 };
-        assert_eq!(device("GPU-1, 5, 81559"), Some(one));
+        let one = Device { index: 3, uuid: name.clone(), used: 5 << 20, total: 81559 << 20 };
+        assert_eq!(device("3, GPU-1, 5, 81559"), Some(one));
         assert_eq!(process("GPU-1, 4711, 1024"), Some(Process { device: name, pid: 4711, used: 1 << 30 }));
-        for line in ["GPU-1, [N/A], 81559", "GPU-1, 5", "", "No devices were found", "GPU-1, 18446744073709551615, 1"] {
+        for line in
+            ["0, GPU-1, [N/A], 81559", "GPU-1, 5, 7", "", "No devices were found", "0, GPU-1, 18446744073709551615, 1"]
+        {
             assert_eq!(device(line), None, "{line}");
         }
         assert_eq!(process("GPU-1, 4711, [N/A]"), None);
