@@ -356,7 +356,7 @@ pub fn enter() -> Result<Entered, CuResult> {
     }
 }
 
-/// Makes the state of the calling process.
+/// Makes the state of the calling process. What was meant to hold a limit holds it, also where the rest cannot be used.
 #[cold]
 fn start() -> Option<Process> {
     let real = real::real()?;

@@ -59,7 +59,8 @@ pub(super) fn of(moment: &Answers) -> String {
             .collect();
         text.labelled(name, unit, help, &samples);
     }
-    let samples: Vec<MetricSample> = processes().flat_map(|(device, process)| objects(moment, device, process)).collect();
+    let samples: Vec<MetricSample> =
+        processes().flat_map(|(device, process)| objects(moment, device, process)).collect();
     text.labelled("cachalot_run_object_bytes", "bytes", "Memory by the shared object that asked for it.", &samples);
     let limits = |group: &GroupView| {
         let group_label = ("group", group.name.clone());
