@@ -3,9 +3,24 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The environment variable that carries the options, as JSON.
 pub const VARIABLE: &str = "CACHALOT_RUN";
+
+/// The end of the name of a private folder, with which the library is loaded into programs with a limit. Launchers of clusters pass some
+/// variables on and drop others: the library then finds no options, and knows by its folder that there were some.
+pub const LIMITED: &str = "-limited";
+
+/// Whether the library was loaded from a folder of [`LIMITED`].
+static IS_LIMITED: AtomicBool = AtomicBool::new(false);
+
+/// Notes the folder from which the library was loaded, with a slash at the end.
+pub fn note_folder(folder: &[u8]) {
+    if folder.strip_suffix(b"/").unwrap_or(folder).ends_with(LIMITED.as_bytes()) {
+        IS_LIMITED.store(true, Ordering::Relaxed);
+    }
+}
 
 /// The loader's tunable for the thread-local variables of libraries, an entry of `GLIBC_TUNABLES`.
 pub const STATIC_TLS: &str = "glibc.rtld.optional_static_tls";
@@ -152,6 +167,9 @@ impl Options {
         }
         match std::env::var(VARIABLE) {
             Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| format!("{VARIABLE}: {error}")),
+            Err(std::env::VarError::NotPresent) if IS_LIMITED.load(Ordering::Relaxed) => Err(format!(
+                "{VARIABLE} is missing, and the program was started with a limit: a launcher must pass it on"
+            )),
             Err(std::env::VarError::NotPresent) => Ok(None),
             Err(error) => Err(format!("{VARIABLE}: {error}")),
         }
@@ -166,6 +184,11 @@ impl Options {
         };
         // A text that nobody can read may have had a limit.
         found.map_or(true, limits).then(|| Self { limit: Some(0), ..Self::default() })
+    }
+
+    /// Returns whether the options hold a limit.
+    pub fn has_limit(&self) -> bool {
+        self.limit.is_some() || self.group.is_some()
     }
 
     /// Returns the value of [`VARIABLE`] for a process with these options.

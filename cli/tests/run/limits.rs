@@ -117,6 +117,19 @@ fn a_limited_program_whose_options_were_cut_off_is_refused_every_request() {
 }
 
 #[test]
+fn a_limited_program_without_its_options_is_refused_and_others_are_not() {
+    let place = Place::new(folder("missing"));
+    let without = ["env", "-u", "CACHALOT_RUN", "-u", "LD_AUDIT", "-u", "LD_PRELOAD"];
+    let mut one = place.start_in(&["--limit", "100MiB"], &without);
+    assert_eq!(one.ask("a 10"), "2");
+    let errors = one.end();
+    assert!(errors.contains("CACHALOT_RUN is missing"), "{errors}");
+    let mut two = place.start_in(&[], &without);
+    assert_eq!(two.ask("a 10"), "0");
+    assert_eq!(two.end(), "");
+}
+
+#[test]
 fn a_program_of_root_that_goes_on_as_another_user_is_limited() {
     let place = Place::new(folder("another_user"));
     let able =

@@ -16,9 +16,9 @@ extern "C" fn at_load() {
     crate::addresses::fill();
     // A panic must not reach the loader. Without options the process passes every call to the driver.
     let _ = std::panic::catch_unwind(|| {
-        if let Some(options) = cachalot_run::options::keep_for_process().filter(|options| options.no_follow)
-            && let Some(folder) = own_folder()
-        {
+        let Some(folder) = own_folder() else { return };
+        cachalot_run::options::note_folder(&folder);
+        if let Some(options) = cachalot_run::options::keep_for_process().filter(|options| options.no_follow) {
             leave_environment(&folder, options.static_tls);
         }
     });

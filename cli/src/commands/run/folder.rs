@@ -5,6 +5,7 @@
 
 use super::driver;
 use super::names::{ALIAS, AUDITOR, FRONT, PREFIX, UNVERSIONED, is_private};
+use cachalot_run::options::LIMITED;
 use rustix::fs::{CWD, RenameFlags};
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,15 +38,17 @@ pub(super) fn front_library() -> Result<PathBuf, String> {
     })
 }
 
-/// Prepares the private folder for a library and a driver, and returns the path of the folder.
+/// Prepares the private folder for a library and a driver, and returns the path of the folder. `is_limited`: for programs with a
+/// limit, which the name of the folder tells.
 ///
 /// # Errors
 /// A line about an unreadable file or an unwritable folder.
-pub(super) fn prepare(front: &Path, driver: &Path) -> Result<PathBuf, String> {
+pub(super) fn prepare(front: &Path, driver: &Path, is_limited: bool) -> Result<PathBuf, String> {
     let missing = missing_functions(front, driver)?;
     let real = fs::canonicalize(driver).map_err(|error| format!("{}: {error}", driver.display()))?;
     let base = base()?;
-    let folder = base.join(format!("{PREFIX}{:016x}", key(&base, front, driver, &real, &missing)?));
+    let mark = if is_limited { LIMITED } else { "" };
+    let folder = base.join(format!("{PREFIX}{:016x}{mark}", key(&base, front, driver, &real, &missing)?));
     if !is_complete(&folder) {
         let failed = |error: io::Error| format!("{}: {error}", folder.display());
         // A random name: containers with one home have processes with equal numbers.

@@ -218,7 +218,8 @@ fn prepare(args: &RunArgs, path: &Path) -> Result<environment::Changes, String> 
     let program::Started { loader, program } = program::started(path)?;
     let driver = driver::find(args.driver.as_deref())?;
     let front = folder::front_library()?;
-    let folder = folder::prepare(&front, &driver)?;
+    let options = args.options()?;
+    let folder = folder::prepare(&front, &driver, options.has_limit())?;
     let audited = program::can_audit(&loader);
     if !audited {
         eprintln!(
@@ -228,7 +229,7 @@ fn prepare(args: &RunArgs, path: &Path) -> Result<environment::Changes, String> 
     }
     let alone = |command: &mut Command| environment::without_library().apply(command);
     let libraries = audited.then(|| libraries::Libraries::of(&loader, &program, &front, &driver, alone));
-    Ok(environment::with_library(&folder, libraries.as_ref(), args.options()?))
+    Ok(environment::with_library(&folder, libraries.as_ref(), options))
 }
 
 impl RunArgs {
