@@ -90,16 +90,24 @@ impl Sockets {
         let mut living = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            // Process ids of another container say nothing here.
-            let name = entry.file_name().to_str().and_then(SocketName::parse).filter(|name| name.namespace == here);
-            match name {
-                Some(name) if name.owner.is_alive() => living.push(name),
-                Some(_) => drop(fs::remove_file(entry.path())),
-                None => {}
+            let Some(name) = entry.file_name().to_str().and_then(SocketName::parse) else { continue };
+            let is_here = name.namespace == here;
+            // Process ids of another container say nothing here. Whether somebody listens does.
+            let is_dead = if is_here { !name.owner.is_alive() } else { self.is_deaf(&name) };
+            if is_dead {
+                let _ = fs::remove_file(entry.path());
+            } else if is_here {
+                living.push(name);
             }
         }
         living.sort_by_key(|name| name.owner.pid);
         Ok(living)
+    }
+
+    /// Returns whether nobody has a socket open.
+    fn is_deaf(&self, name: &SocketName) -> bool {
+        self.connect(name, Duration::from_millis(1))
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     /// Connects to a socket. A server that does not look is waited for until `wait` has passed.
@@ -166,9 +174,7 @@ impl Listener {
         let path = sockets.path.join(&file);
         match rustix::net::bind(&socket, &sockets.address(&file)?) {
             // Without random addresses, the program before an `exec` has the name, too. Nobody listens there any more.
-            Err(Errno::ADDRINUSE)
-                if sockets.connect(&name, Duration::from_millis(1)).is_err_and(|error| has_ended(&error)) =>
-            {
+            Err(Errno::ADDRINUSE) if sockets.is_deaf(&name) => {
                 fs::remove_file(&path)?;
                 rustix::net::bind(&socket, &sockets.address(&file)?)?;
             }
@@ -236,11 +242,6 @@ impl Drop for Listener {
             let _ = socket.into_raw_fd();
         }
     }
-}
-
-/// Returns whether a failed connection tells that nobody has the socket open.
-fn has_ended(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ConnectionRefused
 }
 
 fn new_socket() -> io::Result<OwnedFd> {

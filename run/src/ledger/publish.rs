@@ -4,7 +4,7 @@ use super::layout::{Book, MAGIC};
 use super::view::BookView;
 use crate::options::name_of_process;
 use crate::shared::map::Shared;
-use crate::shared::marks::MarkedFile;
+use crate::shared::marks::{self, MarkedFile};
 use crate::shared::process::{self, Identity};
 use crate::shared::removal::{remove_at_exit, remove_now};
 use crate::shared::uuid::Uuid;
@@ -30,7 +30,7 @@ const COPIES: u32 = 8;
 pub(super) struct Published {
     /// Changes only when the file was removed.
     book: RwLock<Shared<Book>>,
-    file: Option<Mutex<Named>>,
+    file: Mutex<Option<Named>>,
     /// The process of the book. A forked child has another id.
     pid: u32,
 }
@@ -48,17 +48,20 @@ impl Published {
         let (book, pid) = (Shared::<Book>::private()?, std::process::id());
         let owner = Identity::of_caller().unwrap_or(Identity { pid, start: 0, image: 0 });
         book.begin(owner, 0, &name_of_caller(pid), device.to_words());
-        Ok(Self { book: RwLock::new(book), file: None, pid })
+        Ok(Self { book: RwLock::new(book), file: Mutex::default(), pid })
     }
 
     /// Makes a book with a file in a folder.
     pub(super) fn in_folder(folder: &Path, device: Uuid) -> io::Result<Self> {
         let owner = Identity::of_caller()?;
+        // The books of the dead go now and then, and not only when a user looks: a container that crashes again and again would fill
+        // its folder, which outlives it.
+        in_folder(folder)?;
         let file = form::create(folder, BYTES)?;
         let book = Shared::<Book>::new(&file)?;
         book.begin(owner, process::namespace()?, &name_of_caller(owner.pid), device.to_words());
         let named = Named::give(folder, owner, file, device)?;
-        Ok(Self { book: RwLock::new(book), file: Some(Mutex::new(named)), pid: owner.pid })
+        Ok(Self { book: RwLock::new(book), file: Mutex::new(Some(named)), pid: owner.pid })
     }
 
     /// Returns the book. It must not be asked for again before it is dropped.
@@ -74,30 +77,32 @@ impl Published {
     /// Gives the book a file again whose file was removed: systemd removes the files of a user at the user's last logout. A book
     /// that cannot have one is tried again at the next call.
     pub(super) fn stay(&self) -> io::Result<()> {
-        let Some(Ok(mut named)) = self.file.as_ref().filter(|_| !self.is_forked()).map(Mutex::try_lock) else {
-            return Ok(());
-        };
-        if !named.open.is_removed() {
+        if self.is_forked() {
             return Ok(());
         }
+        let Ok(mut file) = self.file.try_lock() else { return Ok(()) };
+        let Some(named) = file.as_mut().filter(|named| named.open.is_removed()) else { return Ok(()) };
         let folder = named.path.parent().expect("the path has a folder");
         if !folder.exists() {
             folder::private(folder.to_owned())?;
         }
-        let file = form::create(folder, BYTES)?;
+        let copy = form::create(folder, BYTES)?;
         // Nothing is booked meanwhile.
         let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
-        file.write_all_at(book.bytes(), 0)?;
-        let again = Shared::<Book>::new(&file)?;
-        *named = Named::give(folder, book.owner(), file, named.device)?;
+        copy.write_all_at(book.bytes(), 0)?;
+        let again = Shared::<Book>::new(&copy)?;
+        *named = Named::give(folder, book.owner(), copy, named.device)?;
         *book = again;
         Ok(())
     }
 
     /// Removes the file's name. The book stays in memory.
     pub(super) fn remove(&self) {
-        if let Some(file) = self.file.as_ref().filter(|_| !self.is_forked()) {
-            remove_now(&file.lock().unwrap_or_else(PoisonError::into_inner).path);
+        if self.is_forked() {
+            return;
+        }
+        if let Some(named) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            remove_now(&named.path);
         }
     }
 }
@@ -105,11 +110,14 @@ impl Published {
 impl Named {
     /// Gives a file the first free name of a process's books.
     fn give(folder: &Path, owner: Identity, file: File, device: Uuid) -> io::Result<Self> {
+        let open = MarkedFile::new(file)?;
+        // Before the name, for whoever finds no mark removes the file. A file system without locks leaves that to process ids.
+        let _ = marks::hold(&open, 0);
         for copy in 0..COPIES {
             let path = folder.join(format!("{PREFIX}{}-{}-{device}-{copy}", owner.pid, owner.start));
-            if form::give_name(&file, &path)? {
+            if form::give_name(&open, &path)? {
                 remove_at_exit(path.clone());
-                return Ok(Self { path, open: MarkedFile::new(file)?, device });
+                return Ok(Self { path, open, device });
             }
         }
         Err(io::Error::other(format!("the process has {COPIES} books in {}", folder.display())))
@@ -150,15 +158,18 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<BookView>> {
             continue;
         }
         // A file may be removed meanwhile.
-        let book = form::open(&entry.path(), BYTES, false).and_then(|file| Shared::<Book>::to_read(&file));
-        let Ok(book) = book else { continue };
-        let is_book = book.magic.load(Ordering::Acquire) == MAGIC
-            && book.length.load(Ordering::Relaxed) == BYTES
-            // Process ids of another container say nothing here.
-            && book.namespace.load(Ordering::Relaxed) == here;
-        if is_book && !book.owner().is_alive() {
+        let open = |may_write| form::open(&entry.path(), BYTES, may_write);
+        let Ok(file) = open(true).or_else(|_| open(false)) else { continue };
+        let Ok(book) = Shared::<Book>::to_read(&file) else { continue };
+        if book.magic.load(Ordering::Acquire) != MAGIC || book.length.load(Ordering::Relaxed) != BYTES {
+            continue;
+        }
+        // Process ids of another container say nothing here. Its processes mark their books.
+        let is_here = book.namespace.load(Ordering::Relaxed) == here;
+        let is_dead = if is_here { !book.owner().is_alive() } else { marks::hold_all(&file) };
+        if is_dead {
             let _ = fs::remove_file(entry.path());
-        } else if is_book {
+        } else if is_here {
             books.push(BookView::new(&book));
         }
     }

@@ -263,6 +263,43 @@ fn books_of_the_dead_are_removed_and_foreign_files_left_out() {
 }
 
 #[test]
+fn a_book_of_a_container_that_has_ended_goes_with_the_next_book() {
+    let place = TempDir::new().unwrap();
+    let namespace = std::mem::offset_of!(super::layout::Book, namespace);
+    let other = |bytes: &mut Vec<u8>| bytes[namespace] ^= 1;
+    let ledger = Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap();
+    forge(place.path(), place.path(), other);
+    let copy = place.path().join("book-copy");
+    // The container lives as long as somebody has the mark.
+    let open = fs::OpenOptions::new().read(true).write(true).open(&copy).unwrap();
+    crate::shared::marks::hold(&open, 0).unwrap();
+    assert_eq!((publish::in_folder(place.path()).unwrap().len(), copy.exists()), (1, true));
+    drop(open);
+    let _second = Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap();
+    assert!(!copy.exists());
+    drop(ledger);
+}
+
+#[test]
+fn a_book_whose_file_was_removed_is_published_again_with_its_sums() {
+    let place = TempDir::new().unwrap();
+    let ledger = Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap();
+    ledger.book(Kind::Plain, 100, 1);
+    ledger.stay_published();
+    for path in fs::read_dir(place.path()).unwrap() {
+        fs::remove_file(path.unwrap().path()).unwrap();
+    }
+    ledger.book(Kind::Plain, 30, 2);
+    ledger.stay_published();
+    ledger.unbook(Kind::Plain, 1);
+    let books = publish::in_folder(place.path()).unwrap();
+    assert_eq!((books.len(), books[0].booked, &books[0]), (1, 30, &ledger.view()));
+    ledger.finish();
+    ledger.stay_published();
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn a_written_book_is_read_again() {
     let place = TempDir::new().unwrap();
     let ledger = Ledger::in_folder(None, DEVICE, true).unwrap();

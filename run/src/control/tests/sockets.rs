@@ -40,14 +40,18 @@ fn sockets_of_the_dead_go_and_all_others_stay() {
         name(Identity { image: own.image ^ 4096, ..own }, here),
         name(Identity { pid: u32::MAX >> 1, ..own }, here),
     ];
-    let others = [name(Identity { pid: u32::MAX >> 1, ..own }, here + 1), "note.txt".to_owned(), "1.sock".to_owned()];
+    // A container that has ended, and one in which somebody listens.
+    let dead = dead.into_iter().chain([name(own, here + 1)]).collect::<Vec<_>>();
+    let listening = name(Identity { pid: u32::MAX >> 1, ..own }, here + 1);
+    let _listens = UnixListener::bind(folder.join(&listening)).unwrap();
+    let others = ["note.txt".to_owned(), "1.sock".to_owned()];
     for file in dead.iter().chain(&others) {
         drop(UnixListener::bind(folder.join(file)).unwrap());
     }
     let found = sleepers_in(setup.place.path()).unwrap();
     assert_eq!(found.iter().map(crate::control::client::Sleeper::pid).collect::<Vec<_>>(), [own.pid]);
     assert!(dead.iter().all(|file| !folder.join(file).exists()));
-    assert!(others.iter().all(|file| folder.join(file).exists()));
+    assert!(others.iter().chain([&listening]).all(|file| folder.join(file).exists()));
     assert!(found[0].status().is_ok());
 }
 
