@@ -210,20 +210,22 @@ fn places(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> Vec<PathBuf>
     });
     let home = home.and_then(|path| Some(path.parent()?.join(".cache/cachalot")));
     let of_root = ["/run/cachalot", "/var/cache/cachalot"].map(|path| (user == 0).then(|| path.into()));
-    let temporary = Some(PathBuf::from(format!("{TEMPORARY}/cachalot-{user}")));
+    let temporary = TEMPORARY.map(|folder| Some(Path::new(folder).join(format!("cachalot-{user}"))));
     let own = [of_service, cache_of_service, cache];
-    own.into_iter().chain(of_root).chain([home, temporary, session]).flatten().collect()
+    own.into_iter().chain(of_root).chain([home]).chain(temporary).chain([session]).flatten().collect()
 }
 
-/// A folder of every system, in which every user may make files.
-const TEMPORARY: &str = "/var/tmp";
+/// Folders in which every user may make files. A container with a root that is read-only has the second alone.
+const TEMPORARY: [&str; 2] = ["/var/tmp", "/tmp"];
 
 /// Makes a folder in which the user alone may write, and from which the loader loads libraries.
 fn usable(folder: &Path) -> Result<PathBuf, String> {
     let refuse = |reason: &dyn std::fmt::Display| format!("{}: {reason}", folder.display());
     fs::DirBuilder::new().mode(mode()).recursive(true).create(folder).map_err(|error| refuse(&error))?;
     // Others may have made a link there, to any folder of the user.
-    if folder.starts_with(TEMPORARY) && folder.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+    if TEMPORARY.iter().any(|others| folder.starts_with(others))
+        && folder.symlink_metadata().is_ok_and(|found| found.is_symlink())
+    {
         return Err(refuse(&"is a link"));
     }
     let folder = fs::canonicalize(folder).map_err(|error| refuse(&error))?;
@@ -262,15 +264,17 @@ mod tests {
             let found = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, path)| PathBuf::from(path));
             places(found, user).iter().map(|place| place.display().to_string()).collect::<Vec<_>>()
         };
-        let [root, seven] = [0, 7].map(|user| format!("/var/tmp/cachalot-{user}"));
+        let root = ["/var/tmp/cachalot-0", "/tmp/cachalot-0"];
+        let seven = ["/var/tmp/cachalot-7", "/tmp/cachalot-7"];
         let of_root = ["/run/cachalot", "/var/cache/cachalot"];
-        assert_eq!(of(&[], 0), [of_root[0], of_root[1], &root]);
-        assert_eq!(of(&[("HOME", "/root")], 0), [of_root[0], of_root[1], "/root/.cache/cachalot", &root]);
-        assert_eq!(of(&[("HOME", ""), ("XDG_CACHE_HOME", "relative")], 7), [seven.as_str()]);
+        assert_eq!(of(&[], 0), [of_root, root].concat());
+        assert_eq!(of(&[("HOME", "/root")], 0), [&of_root[..], &["/root/.cache/cachalot"], &root].concat());
+        assert_eq!(of(&[("HOME", ""), ("XDG_CACHE_HOME", "relative")], 7), seven);
         let session = [("HOME", "/home/a"), ("XDG_RUNTIME_DIR", "/run/user/7")];
-        assert_eq!(of(&session, 7), ["/home/a/.cache/cachalot", &seven, "/run/user/7/cachalot"]);
+        assert_eq!(of(&session, 7), [&["/home/a/.cache/cachalot"], &seven[..], &["/run/user/7/cachalot"]].concat());
         let service = [("HOME", "/"), ("RUNTIME_DIRECTORY", "/run/a:/run/b"), ("CACHE_DIRECTORY", "/var/cache/a")];
-        assert_eq!(of(&service, 7), ["/run/a/cachalot", "/var/cache/a/cachalot", "/.cache/cachalot", &seven]);
+        let first = ["/run/a/cachalot", "/var/cache/a/cachalot", "/.cache/cachalot"];
+        assert_eq!(of(&service, 7), [&first[..], &seven].concat());
     }
 
     /// Makes a folder with the given files.
