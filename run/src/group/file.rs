@@ -523,6 +523,19 @@ fn remove_abandoned(path: &Path, file: &MappedTable, error: io::Error) -> io::Re
     Ok(None)
 }
 
+/// Removes the file of a group of this namespace of process ids in which no member lives: members that were killed, or ended without
+/// their handlers, leave it.
+pub(super) fn remove_without_members(path: &Path) {
+    let Ok(file) = form::open(path, BYTES, true).and_then(MappedTable::new) else { return };
+    let is_here = process::namespace().is_ok_and(|here| file.state.namespace.load(Ordering::Acquire) == here);
+    let lives = |at: usize| file.state.entries[at].owner().is_some_and(|owner| owner.is_alive());
+    let is_group = file.state.magic.load(Ordering::Acquire) == MAGIC;
+    // The marks of all members keep out whoever joins meanwhile.
+    if is_group && is_here && marks::hold_all(&file.open) && !file.state.owned().any(lives) {
+        unlink(path, &file);
+    }
+}
+
 /// Checks the constant words of a file.
 fn check(state: &State, device: Uuid) -> io::Result<()> {
     let read = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Acquire);

@@ -308,6 +308,23 @@ fn a_file_of_another_container_or_version_serves_again_once_nobody_lives() {
     }
 }
 
+#[test]
+fn a_watcher_removes_the_file_of_a_group_whose_members_were_killed() {
+    let place = TempDir::new().unwrap();
+    let member = join(&place, &options("killed"), Some(100)).unwrap();
+    assert_eq!(watch::groups(place.path()).unwrap().len(), 1);
+    table_of(&place).entries[0].start.store(1, Relaxed);
+    forget_all_but_the_file(member, &place);
+    // The mark of a member that has just begun.
+    let open = fs::OpenOptions::new().read(true).write(true).open(file_of(&place)).unwrap();
+    crate::shared::marks::hold(&open, 1).unwrap();
+    assert_eq!(watch::groups(place.path()).unwrap(), []);
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    drop(open);
+    assert_eq!(watch::groups(place.path()).unwrap(), []);
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
 /// Ends a membership as a kill does: the system closes the file, and nobody removes it.
 fn forget_all_but_the_file(member: Group, place: &TempDir) {
     let (path, kept) = (file_of(place), place.path().join("kept"));

@@ -1,7 +1,7 @@
 //! The groups of a user, read without taking part.
 
 use super::Uuid;
-use super::file::{BYTES, PREFIX};
+use super::file::{BYTES, PREFIX, remove_without_members};
 use super::layout::{FORM, Figures, MAGIC, NONE, State};
 use crate::shared::map::Shared;
 use crate::shared::{form, process};
@@ -44,7 +44,7 @@ pub struct MemberView {
 }
 
 /// Reads all groups with a living member whose files lie in a folder, in the order of their names. A
-/// file of another kind or version is left out.
+/// file of another kind or version is left out, and one without a living member is removed.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -55,8 +55,11 @@ pub fn groups(folder: &Path) -> io::Result<Vec<GroupView>> {
         let name = entry.file_name();
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
         // A file may be removed meanwhile.
-        let Ok(Some(group)) = read(&entry.path(), rest) else { continue };
-        groups.push(group);
+        match read(&entry.path(), rest) {
+            Ok(Some(group)) => groups.push(group),
+            Ok(None) => remove_without_members(&entry.path()),
+            Err(_) => {}
+        }
     }
     groups.sort_by(|one, other| (&one.name, &one.device).cmp(&(&other.name, &other.device)));
     Ok(groups)
