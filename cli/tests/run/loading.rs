@@ -85,6 +85,16 @@ fn another_driver_opened_by_a_path_with_its_version_is_ours() {
 }
 
 #[test]
+fn the_driver_of_a_program_that_is_started_by_the_loader_is_ours() {
+    let place = folder("loader");
+    let (driver, program) = (driver(&place, &[]), compile("ways.c", &place, &[]));
+    let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
+    let mut command = run(&place, &driver);
+    command.arg("--").arg(loader).args(["--library-path", "/lib"]).arg(program).arg("open");
+    assert_eq!(output_of(&mut command), CAUGHT);
+}
+
+#[test]
 fn the_driver_in_the_program_before_any_load_is_ours() {
     let place = folder("default");
     let driver = driver(&place, &[]);

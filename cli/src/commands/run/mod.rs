@@ -197,7 +197,7 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         eprintln!("{}: {error}", path.display());
         return ExitCode::from(NOT_EXECUTABLE);
     }
-    match prepare(args, &path) {
+    match prepare(args, &path, arguments) {
         Ok(environment) => environment.apply(&mut command),
         Err(reason) if args.optional => eprintln!("{reason}; the program runs without the library"),
         Err(reason) => {
@@ -214,8 +214,8 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
 ///
 /// # Errors
 /// The obstacle, as a line for the user.
-fn prepare(args: &RunArgs, path: &Path) -> Result<environment::Changes, String> {
-    let program::Started { loader, program } = program::started(path)?;
+fn prepare(args: &RunArgs, path: &Path, arguments: &[OsString]) -> Result<environment::Changes, String> {
+    let program::Started { loader, program } = program::started(path, arguments)?;
     let driver = driver::find(args.driver.as_deref())?;
     let front = folder::front_library()?;
     let options = args.options()?;

@@ -3,7 +3,7 @@
 use object::elf::{EM_X86_64, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, ReadCache, elf};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -34,11 +34,17 @@ pub(super) struct Started {
     pub(super) program: PathBuf,
 }
 
-/// Returns what the kernel starts for a program. Follows the first line of scripts.
+/// Returns what the kernel starts for a program. Follows the first line of scripts. `arguments`: those of the program, for a dynamic
+/// loader that is started by its name: bundles of programs with their libraries do so.
 ///
 /// # Errors
 /// A line about a program to which the loader would take no library.
-pub(super) fn started(program: &Path) -> Result<Started, String> {
+pub(super) fn started(program: &Path, arguments: &[OsString]) -> Result<Started, String> {
+    if let Some(named) = named_to_loader(program, arguments) {
+        check_privileges(named)?;
+        loader(named)?;
+        return Ok(Started { loader: program.to_owned(), program: named.to_owned() });
+    }
     let mut program = program.to_owned();
     for _ in 0..MAX_SCRIPTS {
         check_privileges(&program)?;
@@ -48,6 +54,35 @@ pub(super) fn started(program: &Path) -> Result<Started, String> {
         }
     }
     Err(format!("{}: more than {MAX_SCRIPTS} interpreters", program.display()))
+}
+
+/// Options of the dynamic loader with a value.
+const WITH_VALUE: [&str; 7] = [
+    "--library-path",
+    "--inhibit-rpath",
+    "--audit",
+    "--preload",
+    "--argv0",
+    "--glibc-hwcaps-prepend",
+    "--glibc-hwcaps-mask",
+];
+
+/// Returns the program that a dynamic loader is to start. `None`: the program is no loader, or is to start none.
+fn named_to_loader<'a>(program: &Path, arguments: &'a [OsString]) -> Option<&'a Path> {
+    let file = program.file_name()?.as_bytes();
+    if !file.starts_with(b"ld-linux-x86-64.so.") {
+        return None;
+    }
+    let mut words = arguments.iter();
+    loop {
+        let word = words.next()?;
+        if !word.as_bytes().starts_with(b"--") {
+            return Some(Path::new(word));
+        }
+        if WITH_VALUE.iter().any(|option| word == option) {
+            words.next()?;
+        }
+    }
 }
 
 /// Refuses a program with the rights of another user. For privileged programs the loader ignores the environment.
@@ -103,7 +138,9 @@ fn loader(program: &Path) -> Result<PathBuf, String> {
     let headers = header.program_headers(LittleEndian, data).map_err(|error| refuse(&error.to_string()))?;
     let named = headers.iter().find(|header| header.p_type(LittleEndian) == elf::PT_INTERP);
     let Some(named) = named else {
-        return Err(refuse("the program is linked statically, and no loader runs"));
+        return Err(refuse(
+            "the program is linked statically, and no loader runs: if it starts another program, put `cachalot run` before that one",
+        ));
     };
     let name = named.data(LittleEndian, data).map_err(|()| refuse("the name of the loader is outside of the file"))?;
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -130,7 +167,22 @@ fn version(line: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::version;
+    use super::{named_to_loader, version};
+    use std::ffi::OsString;
+    use std::path::Path;
+
+    #[test]
+    fn a_loader_names_its_program_after_its_options() {
+        let named = |program: &str, line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            named_to_loader(Path::new(program), &words).map(Path::to_owned)
+        };
+        let loader = "/lib64/ld-linux-x86-64.so.2";
+        assert_eq!(named(loader, "./a --list").as_deref(), Some(Path::new("./a")));
+        assert_eq!(named(loader, "--inhibit-cache --library-path /a:/b ./a").as_deref(), Some(Path::new("./a")));
+        assert_eq!(named(loader, "--version"), None);
+        assert_eq!(named("/bin/ls", "./a"), None);
+    }
 
     #[test]
     fn the_loader_tells_its_version() {
