@@ -4,7 +4,7 @@
 //! kill. Reads and writes pass the system's cache by where the file system allows direct I/O: the cache would take the
 //! memory that the host lacks.
 
-use crate::own_files::{out_of_the_way, quietly};
+use crate::own_files::{OwnFile, quietly};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
@@ -30,7 +30,7 @@ pub(crate) struct ContentsFolder {
 /// A file for contents, open for this process only.
 #[derive(Debug)]
 pub(crate) struct ContentsFile {
-    file: File,
+    file: OwnFile,
     folder: Arc<ContentsFolder>,
     /// Length in bytes.
     pub(crate) bytes: u64,
@@ -85,13 +85,15 @@ impl ContentsFile {
     pub(crate) fn new(folder: &Arc<ContentsFolder>, bytes: u64) -> io::Result<Self> {
         let file = folder.step(FileStep::Create, || {
             // A program may close the numbers 0, 1 and 2, and open others of its own there.
-            let file = out_of_the_way(tempfile::tempfile_in(&folder.path)?);
-            file.set_permissions(Permissions::from_mode(0o600))?;
+            let file = OwnFile::new(tempfile::tempfile_in(&folder.path)?)?;
+            file.get()?.set_permissions(Permissions::from_mode(0o600))?;
             Ok(file)
         })?;
         // A full disk is found here, before anything is moved.
-        folder.step(FileStep::Reserve, || quietly(|| reserve(&file, bytes.next_multiple_of(IO_ALIGNMENT))))?;
-        let direct = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
+        let room = bytes.next_multiple_of(IO_ALIGNMENT);
+        folder.step(FileStep::Reserve, || quietly(|| reserve(file.get()?, room)))?;
+        let pass_by = |file: &File| fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT);
+        let direct = file.get().is_ok_and(|file| pass_by(file).is_ok());
         Ok(Self { file, folder: Arc::clone(folder), bytes, direct: AtomicBool::new(direct) })
     }
 
@@ -117,21 +119,24 @@ impl ContentsFile {
 
     /// Performs a read or a write. If the file system refuses direct I/O, performs the call again through the cache.
     fn transfer(&self, mut act: impl FnMut(&File) -> io::Result<()>) -> io::Result<()> {
-        let done = act(&self.file);
+        let file = self.file.get()?;
+        let done = act(file);
         let is_refused = |error: &io::Error| error.raw_os_error() == Some(Errno::INVAL.raw_os_error());
         if !self.direct.load(Ordering::Relaxed) || !done.as_ref().is_err_and(is_refused) {
             return done;
         }
-        fcntl_getfl(&self.file).and_then(|flags| fcntl_setfl(&self.file, flags - OFlags::DIRECT))?;
+        fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, flags - OFlags::DIRECT))?;
         self.direct.store(false, Ordering::Relaxed);
-        act(&self.file)
+        act(file)
     }
 
     /// Lets the system's cache give up a range, where the cache has it.
     fn leave_cache(&self, offset: u64, bytes: usize) {
-        if !self.direct.load(Ordering::Relaxed) {
+        if !self.direct.load(Ordering::Relaxed)
+            && let Ok(file) = self.file.get()
+        {
             // The advice also begins to write the range to the disk. Without it the cache keeps the range for longer.
-            let _ = fadvise(&self.file, offset, NonZeroU64::new(bytes as u64), Advice::DontNeed);
+            let _ = fadvise(file, offset, NonZeroU64::new(bytes as u64), Advice::DontNeed);
         }
     }
 }
@@ -224,11 +229,15 @@ mod tests {
     fn a_file_has_its_room_no_name_and_no_other_reader() {
         let (made, folder) = folder();
         let file = ContentsFile::new(&folder, 8192).expect("room");
-        let about = file.file.metadata().expect("open");
+        let about = file.file.get().expect("open").metadata().expect("open");
         assert_eq!((about.len(), about.nlink(), about.mode() & 0o777), (8192, 0, 0o600));
         assert!(about.blocks() * 512 >= 8192, "the room is taken: {}", about.blocks());
         assert_eq!(made.path().read_dir().expect("a folder").count(), 0);
-        assert!(file.file.as_raw_fd() >= 100, "a program may choose the number {}", file.file.as_raw_fd());
+        assert!(
+            file.file.get().expect("open").as_raw_fd() >= 100,
+            "a program may choose the number {}",
+            file.file.get().expect("open").as_raw_fd()
+        );
     }
 
     #[test]
@@ -293,10 +302,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no unnamed files")]
     fn a_file_that_takes_no_room_is_as_long_as_the_room_allows() {
         let (_made, folder) = folder();
-        let file = ContentsFile::new(&folder, 4096).expect("room").file;
-        lengthen(&file, 1 << 20).expect("room");
+        let made = ContentsFile::new(&folder, 4096).expect("room");
+        let file = made.file.get().expect("open");
+        lengthen(file, 1 << 20).expect("room");
         assert_eq!(file.metadata().expect("open").len(), 1 << 20);
-        let error = lengthen(&file, 1 << 60).expect_err("too much");
+        let error = lengthen(file, 1 << 60).expect_err("too much");
         assert!(is_no_room(&error) && error.to_string().contains("1152921504606846976 bytes are needed"), "{error:?}");
         assert_eq!(file.metadata().expect("open").len(), 1 << 20);
     }

@@ -13,9 +13,9 @@
 //! programs that know nothing of the library. With the variable, each line begins with the time in UTC and the process. A line is
 //! written by a single call, so the lines of several processes in one file stay whole. The variable is read once.
 
-use crate::own_files::{out_of_the_way, quietly};
+use crate::own_files::{OwnFile, quietly};
 use core::fmt::{Arguments, Display};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -44,7 +44,7 @@ struct Log {
     /// The highest level to be written.
     most: Option<Level>,
     /// Where lines go; the standard error, if there is none.
-    file: Option<File>,
+    file: Option<OwnFile>,
     /// Whether the variable is set. Lines then begin with the time and the process.
     is_set: bool,
 }
@@ -63,10 +63,9 @@ impl Log {
         let Some(&(_, most)) = named else {
             return Err(format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE after it"));
         };
-        let open = |path| OpenOptions::new().create(true).append(true).open(path);
+        let open = |path| OpenOptions::new().create(true).append(true).open(path).and_then(OwnFile::new);
         let file =
             path.map(open).transpose().map_err(|error| format!("{VARIABLE}: {}: {error}", path.unwrap_or("")))?;
-        let file = file.map(out_of_the_way);
         Ok(Self { most, file, is_set: true })
     }
 
@@ -111,7 +110,7 @@ impl Log {
         let line = self.line(level, text);
         let _ = quietly(|| match self.file.as_ref() {
             // A reference to a file is a writer.
-            Some(mut file) => file.write_all(line.as_bytes()),
+            Some(file) => file.get().and_then(|mut file| file.write_all(line.as_bytes())),
             None => std::io::stderr().write_all(line.as_bytes()),
         });
     }

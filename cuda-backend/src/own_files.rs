@@ -4,10 +4,16 @@
 //! A write to a pipe without a reader raises `SIGPIPE`, and a file beyond the process's limit raises `SIGXFSZ`. Either signal
 //! ends a program that has not asked for it, though the program has written nothing. Every write of the library's own goes
 //! through [`quietly`], and fails with a code instead.
+//!
+//! A program that becomes a daemon closes every number, and opens files of its own under some of them. A file that the library keeps
+//! open is an [`OwnFile`], which is neither used nor closed once another file has its number.
 
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use rustix::io::fcntl_dupfd_cloexec;
+use std::fs::{File, Metadata};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 /// The signals of failed writes. The system sends both to the thread that writes.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
@@ -74,12 +80,87 @@ pub fn out_of_the_way<F: From<OwnedFd> + Into<OwnedFd>>(file: F) -> F {
     moved.unwrap_or(file).into()
 }
 
+/// A file that the library keeps open inside another program.
+#[derive(Debug)]
+pub struct OwnFile {
+    file: ManuallyDrop<File>,
+    /// The numbers of the file system and of the file.
+    inode: (u64, u64),
+}
+
+impl OwnFile {
+    /// Keeps a file open, under a number that the program does not choose.
+    ///
+    /// # Errors
+    /// The system does not tell the file's numbers.
+    pub fn new(file: File) -> io::Result<Self> {
+        let file = out_of_the_way(file);
+        let inode = numbers(&file.metadata()?);
+        Ok(Self { file: ManuallyDrop::new(file), inode })
+    }
+
+    /// Returns the numbers of the file system and of the file.
+    pub fn inode(&self) -> (u64, u64) {
+        self.inode
+    }
+
+    /// Returns the file, for a use at once.
+    ///
+    /// # Errors
+    /// The program has closed the file.
+    pub fn get(&self) -> io::Result<&File> {
+        self.found().map(|_| &*self.file)
+    }
+
+    /// Returns whether the file has no name any more. Of a file that the program has closed nobody knows.
+    pub fn is_removed(&self) -> bool {
+        self.found().is_ok_and(|found| found.nlink() == 0)
+    }
+
+    /// Returns what the system knows of the file.
+    fn found(&self) -> io::Result<Metadata> {
+        let closed = || io::Error::other("the program has closed the library's file");
+        self.file.metadata().ok().filter(|found| numbers(found) == self.inode).ok_or_else(closed)
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        if self.found().is_ok() {
+            // SAFETY: the file is dropped once, and nobody uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        }
+    }
+}
+
+fn numbers(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests {
-    use super::{is_pending, out_of_the_way, quietly};
-    use std::io::Write;
-    use std::os::fd::AsRawFd;
+    use super::{OwnFile, is_pending, out_of_the_way, quietly};
+    use std::io::{Read, Seek, Write};
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    #[test]
+    fn a_number_that_the_program_has_taken_is_left_to_the_program() {
+        let own = OwnFile::new(tempfile::tempfile().expect("a file")).expect("a number");
+        let number = own.get().expect("it is open").as_raw_fd();
+        let other = tempfile::tempfile().expect("a file");
+        // SAFETY: the number is closed, and the program's file has it then.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        assert!(own.get().is_err() && !own.is_removed());
+        drop(own);
+        // SAFETY: the number is the test's own.
+        let mut taken = unsafe { std::fs::File::from_raw_fd(number) };
+        taken.write_all(b"whole").expect("the number is open");
+        taken.rewind().expect("a file");
+        let mut text = String::new();
+        taken.read_to_string(&mut text).expect("a file");
+        assert_eq!(text, "whole");
+    }
 
     /// Writes to a pipe without a reader, and returns whether the write failed with a code.
     fn write_in_vain() -> bool {

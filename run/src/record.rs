@@ -8,9 +8,9 @@ use crate::shared::threads::without_signals;
 use cachalot_core::{Action, TraceEntry};
 use cachalot_cuda::fork;
 use cachalot_cuda::log;
-use cachalot_cuda::own_files::{out_of_the_way, quietly};
+use cachalot_cuda::own_files::{OwnFile, quietly};
 use core::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
@@ -40,7 +40,7 @@ pub struct Record {
 #[derive(Debug)]
 struct Sink {
     /// `None` after a failed write, the end of the record.
-    file: Option<File>,
+    file: Option<OwnFile>,
     /// Whole lines, less than a block.
     block: String,
 }
@@ -139,8 +139,8 @@ impl Sink {
         }
         let mut block = std::mem::take(&mut self.block).into_bytes();
         block.resize(BLOCK, b'\n');
-        if let Some(file) = &mut self.file
-            && let Err(error) = quietly(|| file.write_all(&block))
+        if let Some(file) = &self.file
+            && let Err(error) = quietly(|| file.get().and_then(|mut file| file.write_all(&block)))
         {
             log::warning(format_args!("the record ends here: {error}"));
             self.file = None;
@@ -149,7 +149,7 @@ impl Sink {
 }
 
 /// Creates the file of a record. Returns the path, too.
-fn create(path: &Path) -> io::Result<(PathBuf, File)> {
+fn create(path: &Path) -> io::Result<(PathBuf, OwnFile)> {
     let new = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
     let mut tried = path.to_owned();
     let mut number = 0;
@@ -159,7 +159,7 @@ fn create(path: &Path) -> io::Result<(PathBuf, File)> {
                 number += 1;
                 tried = numbered(path, number);
             }
-            created => return created.map(|file| (tried, out_of_the_way(file))),
+            created => return created.and_then(OwnFile::new).map(|file| (tried, file)),
         }
     }
 }

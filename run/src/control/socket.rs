@@ -10,10 +10,9 @@
 //! removed by others.
 
 use crate::shared::folder;
-use crate::shared::marks::MarkedFile;
 use crate::shared::process::{self, Identity};
 use crate::shared::removal::{remove_at_exit, remove_now};
-use cachalot_cuda::own_files::out_of_the_way;
+use cachalot_cuda::own_files::{OwnFile, out_of_the_way};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -153,7 +152,7 @@ pub(super) struct Listener {
     /// The system's numbers of the socket.
     inode: (u64, u64),
     /// The folder of the file, which is found from everywhere, also after a change of the root.
-    folder: MarkedFile,
+    folder: OwnFile,
     path: PathBuf,
     /// The process of the socket. A forked child has another id.
     pid: u32,
@@ -181,10 +180,10 @@ impl Listener {
             bound => bound?,
         }
         remove_at_exit(path.clone());
-        let folder = MarkedFile::new(sockets.opened.into())?;
+        let folder = OwnFile::new(sockets.opened.into())?;
         let mut listener = Self { socket: None, inode: (0, 0), folder, path, pid: name.owner.pid };
         // Nobody connects before `listen`, so the mode holds from the first connection on.
-        rustix::fs::chmodat(&*listener.folder, &file, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+        rustix::fs::chmodat(listener.folder.get()?, &file, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
         rustix::fs::fcntl_setfl(&socket, OFlags::NONBLOCK)?;
         rustix::net::listen(&socket, BACKLOG)?;
         listener.inode = inode(socket.as_fd()).ok_or(io::ErrorKind::InvalidData)?;
@@ -202,9 +201,8 @@ impl Listener {
     /// Returns whether the file was removed, so that nobody finds the socket.
     pub(super) fn is_removed(&self) -> bool {
         let file = self.path.file_name().unwrap_or_default();
-        self.folder.is_own()
-            && rustix::fs::statat(&*self.folder, file, AtFlags::SYMLINK_NOFOLLOW)
-                .is_err_and(|error| error == Errno::NOENT)
+        let found = self.folder.get().map(|folder| rustix::fs::statat(folder, file, AtFlags::SYMLINK_NOFOLLOW));
+        found.is_ok_and(|found| found.is_err_and(|error| error == Errno::NOENT))
     }
 
     /// Takes the next connection. `None`: no connection waits.

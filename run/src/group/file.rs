@@ -7,11 +7,11 @@ use super::turns::{self, Contender, Turn};
 use super::{Budget, SleepNews, Uuid, shares, subtract};
 use crate::options::{GroupOptions, name_of_process};
 use crate::shared::map::Shared;
-use crate::shared::marks::MarkedFile;
 use crate::shared::process::{self, Identity};
 use crate::shared::time::milliseconds;
 use crate::shared::{folder, form, marks};
 use cachalot_cuda::log;
+use cachalot_cuda::own_files::OwnFile;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -61,16 +61,26 @@ struct OwnPlace {
 struct MappedTable {
     state: Shared<State>,
     /// Carries the marks of the living.
-    open: MarkedFile,
+    open: OwnFile,
 }
 
 impl MappedTable {
     fn new(file: File) -> io::Result<Self> {
-        Ok(Self { state: Shared::new(&file)?, open: MarkedFile::new(file)? })
+        Ok(Self { state: Shared::new(&file)?, open: OwnFile::new(file)? })
     }
 
     fn is_removed(&self) -> bool {
         self.open.is_removed()
+    }
+
+    /// See [`marks::is_held`].
+    fn is_marked(&self, at: usize) -> Option<bool> {
+        marks::is_held(self.open.get().ok()?, at)
+    }
+
+    /// See [`marks::hold_all`].
+    fn mark_all(&self) -> bool {
+        self.open.get().is_ok_and(marks::hold_all)
     }
 }
 
@@ -317,7 +327,7 @@ impl OwnPlace {
                 continue;
             }
             let me = enter(&file, name, caller, terms, limit)?;
-            match marks::hold(&file.open, me) {
+            match file.open.get().and_then(|open| marks::hold(open, me)) {
                 // A file system without locks has process ids alone.
                 Ok(()) => {}
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
@@ -452,7 +462,7 @@ fn enter(
     for at in state.owned() {
         // An entry of the caller's id is of a second join, or of a program before an `exec`: the system closed its file and took the
         // mark. Where addresses are not random, nothing else tells the two programs apart.
-        let is_before = |owner: Identity| owner.pid == caller.pid && marks::is_held(&file.open, at) == Some(false);
+        let is_before = |owner: Identity| owner.pid == caller.pid && file.is_marked(at) == Some(false);
         if state.entries[at].owner().is_some_and(|owner| !owner.is_alive() || is_before(owner)) {
             state.entries[at].clear();
         }
@@ -473,7 +483,7 @@ fn enter(
         return Err(GroupError::Low { group: name.to_owned(), low: terms.low, others, limit });
     }
     // A forked child may keep the mark of a member that has ended.
-    let is_free = |at: &usize| state.entries[*at].owner().is_none() && marks::is_held(&file.open, *at) != Some(true);
+    let is_free = |at: &usize| state.entries[*at].owner().is_none() && file.is_marked(*at) != Some(true);
     let free = (0..OWNERS).find(is_free);
     let me = free.ok_or_else(|| GroupError::Full(name.to_owned()))?;
     state.limit.store(limit.unwrap_or(NONE), Ordering::Relaxed);
@@ -516,7 +526,7 @@ fn remove_abandoned(path: &Path, file: &MappedTable, error: io::Error) -> io::Re
     // Members of an earlier version have no marks.
     let lives = |at: usize| file.state.entries[at].owner().is_some_and(|owner| owner.is_alive());
     let is_group = file.state.magic.load(Ordering::Acquire) == MAGIC;
-    if !is_group || is_here && file.state.owned().any(lives) || !marks::hold_all(&file.open) {
+    if !is_group || is_here && file.state.owned().any(lives) || !file.mark_all() {
         return Err(error);
     }
     unlink(path, file);
@@ -531,7 +541,7 @@ pub(super) fn remove_without_members(path: &Path) {
     let lives = |at: usize| file.state.entries[at].owner().is_some_and(|owner| owner.is_alive());
     let is_group = file.state.magic.load(Ordering::Acquire) == MAGIC;
     // The marks of all members keep out whoever joins meanwhile.
-    if is_group && is_here && marks::hold_all(&file.open) && !file.state.owned().any(lives) {
+    if is_group && is_here && file.mark_all() && !file.state.owned().any(lives) {
         unlink(path, &file);
     }
 }
@@ -573,7 +583,7 @@ fn create(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
     words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
     state.lock.initialise().map_err(|fault| io::Error::other(fault.to_string()))?;
     state.magic.store(MAGIC, Ordering::Release);
-    Ok(form::give_name(&mapped.open, path)?.then_some(mapped))
+    Ok(form::give_name(mapped.open.get()?, path)?.then_some(mapped))
 }
 
 /// Removes the name of a file, unless another file has the name by now. Only the holder of the

@@ -4,11 +4,12 @@ use super::layout::{Book, MAGIC};
 use super::view::BookView;
 use crate::options::name_of_process;
 use crate::shared::map::Shared;
-use crate::shared::marks::{self, MarkedFile};
+use crate::shared::marks;
 use crate::shared::process::{self, Identity};
 use crate::shared::removal::{remove_at_exit, remove_now};
 use crate::shared::uuid::Uuid;
 use crate::shared::{folder, form};
+use cachalot_cuda::own_files::OwnFile;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -38,7 +39,7 @@ pub(super) struct Published {
 /// The file of a book.
 struct Named {
     path: PathBuf,
-    open: MarkedFile,
+    open: OwnFile,
     device: Uuid,
 }
 
@@ -110,12 +111,12 @@ impl Published {
 impl Named {
     /// Gives a file the first free name of a process's books.
     fn give(folder: &Path, owner: Identity, file: File, device: Uuid) -> io::Result<Self> {
-        let open = MarkedFile::new(file)?;
+        let open = OwnFile::new(file)?;
         // Before the name, for whoever finds no mark removes the file. A file system without locks leaves that to process ids.
-        let _ = marks::hold(&open, 0);
+        let _ = marks::hold(open.get()?, 0);
         for copy in 0..COPIES {
             let path = folder.join(format!("{PREFIX}{}-{}-{device}-{copy}", owner.pid, owner.start));
-            if form::give_name(&open, &path)? {
+            if form::give_name(open.get()?, &path)? {
                 remove_at_exit(path.clone());
                 return Ok(Self { path, open, device });
             }

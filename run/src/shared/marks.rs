@@ -3,66 +3,9 @@
 //! A mark tells of a life where process ids do not: in another container, in a process that has begun another program, and of a
 //! number that another process has by now. A program may close the file, so a missing mark alone is no death.
 
-use cachalot_cuda::own_files::out_of_the_way;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
-use std::mem::ManuallyDrop;
-use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
-
-/// The open file of a name that others may remove.
-#[derive(Debug)]
-pub(crate) struct MarkedFile {
-    file: ManuallyDrop<File>,
-    /// The numbers of the file system and of the file.
-    inode: (u64, u64),
-}
-
-impl MarkedFile {
-    /// Keeps a file open, under a number that the program does not choose.
-    pub(crate) fn new(file: File) -> io::Result<Self> {
-        let found = file.metadata()?;
-        Ok(Self { file: ManuallyDrop::new(out_of_the_way(file)), inode: (found.dev(), found.ino()) })
-    }
-
-    /// Returns the numbers of the file system and of the file.
-    pub(crate) fn inode(&self) -> (u64, u64) {
-        self.inode
-    }
-
-    /// Returns whether the file has no name any more. A program that has closed the file leaves that open.
-    pub(crate) fn is_removed(&self) -> bool {
-        self.own().is_some_and(|found| found.nlink() == 0)
-    }
-
-    /// Returns whether the process still has the file open. A program may close it.
-    pub(crate) fn is_own(&self) -> bool {
-        self.own().is_some()
-    }
-
-    /// Returns what the system knows of the file. `None`: the program has closed it, and another file may have the number.
-    fn own(&self) -> Option<Metadata> {
-        self.file.metadata().ok().filter(|found| (found.dev(), found.ino()) == self.inode)
-    }
-}
-
-impl Deref for MarkedFile {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.file
-    }
-}
-
-impl Drop for MarkedFile {
-    fn drop(&mut self) {
-        if self.own().is_some() {
-            // SAFETY: the file is dropped once, and nobody uses it any more.
-            unsafe { ManuallyDrop::drop(&mut self.file) };
-        }
-    }
-}
 
 /// Marks a byte for this opening of the file, until the file is closed.
 ///
