@@ -16,8 +16,9 @@
 use crate::own_files::{OwnFile, quietly};
 use core::fmt::{Arguments, Display};
 use std::fs::OpenOptions;
-use std::io::Write;
-use std::sync::OnceLock;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 /// The variable of the environment.
@@ -44,9 +45,39 @@ struct Log {
     /// The highest level to be written.
     most: Option<Level>,
     /// Where lines go; the standard error, if there is none.
-    file: Option<OwnFile>,
+    file: Option<LogFile>,
     /// Whether the variable is set. Lines then begin with the time and the process.
     is_set: bool,
+}
+
+/// The file of a log.
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    /// Opened again where the program has closed it, as programs do that become daemons.
+    open: Mutex<OwnFile>,
+}
+
+impl LogFile {
+    fn new(path: &str) -> io::Result<Self> {
+        // The program may choose another folder.
+        let path = std::path::absolute(path)?;
+        let open = Mutex::new(Self::open(&path)?);
+        Ok(Self { path, open })
+    }
+
+    fn open(path: &Path) -> io::Result<OwnFile> {
+        OpenOptions::new().create(true).append(true).open(path).and_then(OwnFile::new)
+    }
+
+    fn write(&self, line: &str) -> io::Result<()> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.get().is_err() {
+            *open = Self::open(&self.path)?;
+        }
+        // A reference to a file is a writer.
+        open.get().and_then(|mut file| file.write_all(line.as_bytes()))
+    }
 }
 
 impl Log {
@@ -58,15 +89,21 @@ impl Log {
     /// # Errors
     /// A sentence that names the mistake.
     fn parse(text: &str) -> Result<Self, String> {
+        let (most, path) = Self::split(text)?;
+        let file = path
+            .map(LogFile::new)
+            .transpose()
+            .map_err(|error| format!("{VARIABLE}: {}: {error}", path.unwrap_or("")))?;
+        Ok(Self { most, file, is_set: true })
+    }
+
+    /// Returns the highest level and the file in the variable's text.
+    fn split(text: &str) -> Result<(Option<Level>, Option<&str>), String> {
         let (level, path) = text.split_once(':').map_or((text, None), |(level, path)| (level, Some(path)));
         let named = LEVELS.iter().find(|(name, _)| *name == level);
-        let Some(&(_, most)) = named else {
-            return Err(format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE after it"));
-        };
-        let open = |path| OpenOptions::new().create(true).append(true).open(path).and_then(OwnFile::new);
-        let file =
-            path.map(open).transpose().map_err(|error| format!("{VARIABLE}: {}: {error}", path.unwrap_or("")))?;
-        Ok(Self { most, file, is_set: true })
+        let most = named.map(|(_, most)| *most);
+        let mistake = || format!("{VARIABLE}: {level} is no level: off, error, warning or info, and :FILE after it");
+        Ok((most.ok_or_else(mistake)?, path))
     }
 
     /// Returns the log of the environment. A mistake in the variable is told in the log without the variable.
@@ -109,8 +146,7 @@ impl Log {
         }
         let line = self.line(level, text);
         let _ = quietly(|| match self.file.as_ref() {
-            // A reference to a file is a writer.
-            Some(file) => file.get().and_then(|mut file| file.write_all(line.as_bytes())),
+            Some(file) => file.write(&line),
             None => std::io::stderr().write_all(line.as_bytes()),
         });
     }
@@ -122,12 +158,22 @@ fn log() -> &'static Log {
     LOG.get_or_init(Log::of_environment)
 }
 
-/// Looks for a mistake in the variable, for a program that starts another with the variable.
+/// Looks for a mistake in the variable, for a program that starts another with the variable. Opens no file, which may be another
+/// user's.
 ///
 /// # Errors
 /// A sentence that names the mistake.
 pub fn check() -> Result<(), String> {
-    std::env::var_os(VARIABLE).map_or(Ok(()), |text| Log::parse(&text.to_string_lossy()).map(drop))
+    std::env::var_os(VARIABLE).map_or(Ok(()), |text| check_text(&text.to_string_lossy()))
+}
+
+fn check_text(text: &str) -> Result<(), String> {
+    let (_, path) = Log::split(text)?;
+    let folder = path.map(Path::new).and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    match folder.filter(|folder| !folder.is_dir()) {
+        Some(folder) => Err(format!("{VARIABLE}: {} is no folder", folder.display())),
+        None => Ok(()),
+    }
 }
 
 /// Returns whether lines of the level are written, for callers whose text is dear.
@@ -182,8 +228,30 @@ mod tests {
     #[test]
     fn a_mistake_is_named() {
         let mistake = |text| Log::parse(text).unwrap_err();
+        assert_eq!(super::check_text("loud"), Err(mistake("loud")));
+        assert_eq!(super::check_text("info:/nowhere/log"), Err("CACHALOT_LOG: /nowhere is no folder".to_owned()));
+        assert_eq!(super::check_text("error:log"), Ok(()));
         assert_eq!(mistake("loud"), "CACHALOT_LOG: loud is no level: off, error, warning or info, and :FILE after it");
         assert!(mistake("info:/nowhere/at/all").starts_with("CACHALOT_LOG: /nowhere/at/all: No such file"));
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_log_that_the_program_has_closed_goes_on_in_its_file() {
+        use std::os::fd::AsRawFd;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let log = Log::parse(&format!("error:{}", path.display())).unwrap();
+        log.write(Level::Error, format_args!("one"));
+        let other = tempfile::tempfile().unwrap();
+        let number = log.file.as_ref().unwrap().open.lock().unwrap().get().unwrap().as_raw_fd();
+        // SAFETY: the number is the log's, as of a program that closes it and opens another file.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        log.write(Level::Error, format_args!("two"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
+        assert_eq!(other.metadata().unwrap().len(), 0);
+        // SAFETY: as above, and nobody uses the number any more.
+        unsafe { libc::close(number) };
     }
 
     #[test]

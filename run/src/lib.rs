@@ -36,4 +36,5 @@ pub mod shared;
 pub mod sleep;
 pub mod types;
 
+pub use cachalot_cuda::log::check as check_log;
 pub use options::Options;

@@ -241,6 +241,10 @@ fn the_log_of_linked_programs_is_the_log_of_this_library_too() {
     assert_eq!((answers(&output).as_str(), String::from_utf8_lossy(&output.stderr).as_ref()), ("2", ""));
     let text = fs::read_to_string(file).expect("a log");
     assert!(text.contains(" error: 20 MiB more do not fit"), "{text}");
+    let mut command = place.run(&[]);
+    command.arg("true").env("CACHALOT_LOG", "loud").stderr(Stdio::piped());
+    let errors = String::from_utf8_lossy(&command.output().expect("the command runs").stderr).into_owned();
+    assert!(errors.starts_with("CACHALOT_LOG: loud is no level"), "{errors}");
     let mut command = place.run(&["--limit", "10MiB"]);
     command.arg(&place.program).env("CACHALOT_LOG", "off").stderr(Stdio::piped());
     assert_eq!(String::from_utf8_lossy(&with_lines(&mut command, "a 20\nq\n").stderr), "");

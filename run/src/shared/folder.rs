@@ -50,7 +50,7 @@ pub(crate) fn private(folder: PathBuf) -> io::Result<PathBuf> {
         return Err(in_folder(&folder, "is no folder"));
     }
     if found.uid() != user() {
-        return Err(in_folder(&folder, &format!("belongs to user {}", found.uid())));
+        return Err(in_folder(&folder, &format!("belongs to user {} ({VARIABLE} names another)", found.uid())));
     }
     if found.mode() & 0o077 != 0 {
         return Err(in_folder(&folder, "is open to other users (its mode must be 0700)"));

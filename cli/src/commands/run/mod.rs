@@ -197,6 +197,9 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         eprintln!("{}: {error}", path.display());
         return ExitCode::from(NOT_EXECUTABLE);
     }
+    if let Err(mistake) = cachalot_run::check_log() {
+        eprintln!("{mistake}");
+    }
     match prepare(args, &path, arguments) {
         Ok(environment) => environment.apply(&mut command),
         Err(reason) if args.optional => eprintln!("{reason}; the program runs without the library"),
