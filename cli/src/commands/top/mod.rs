@@ -56,7 +56,7 @@ pub(crate) struct TopArgs {
     /// Print a JSON object instead of text, once
     #[arg(long)]
     json: bool,
-    /// Print OpenMetrics text instead, once, for Prometheus
+    /// Print metrics for Prometheus instead of text, once
     #[arg(long, conflicts_with = "json")]
     metrics: bool,
     #[command(flatten)]
