@@ -7,10 +7,9 @@ use cachalot_run::group::{Group, Uuid};
 use cachalot_run::ledger::{Kind, Ledger};
 use cachalot_run::options::GroupOptions;
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const DEVICE: Uuid = Uuid([9; 16]);
 const MIB: u64 = 1 << 20;
@@ -120,25 +119,6 @@ fn top_prefers_the_figures_of_nvidia_smi() {
     assert!(text.contains("(4194304), without a book"), "{text}");
     assert!(text.contains(&format!("GPU 5 ({DEVICE}): 400.00 MiB of 1000.00 MiB used")), "{text}");
     assert!(text.replace("\n  ", " ").contains("Group team on GPU 5: a limit"), "{text}");
-}
-
-#[test]
-fn top_on_a_terminal_ends_with_a_key() {
-    let place = folder("key");
-    let shared = shared(&place);
-    let command = format!("'{}' top", env!("CARGO_BIN_EXE_cachalot"));
-    // The program gives the command a terminal, and passes its own input on.
-    let mut script = Command::new("timeout");
-    script.args(["60", "script", "-qec", &command, "/dev/null"]).env("CACHALOT_RUN_FOLDER", shared);
-    if !Command::new("script").arg("--version").output().is_ok_and(|version| version.status.success()) {
-        println!("not checked: there is no `script`");
-        return;
-    }
-    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the command runs");
-    child.stdin.as_mut().expect("a pipe").write_all(b"nq").expect("the command reads");
-    let output = child.wait_with_output().expect("an end");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("q quits"), "{}: {text}", output.status);
 }
 
 #[test]

@@ -277,7 +277,7 @@ fn the_log_tells_of_allocators_and_of_requests_that_fail() {
         |command: &mut Command| output(command).map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
     assert_eq!(said(simulated(&program).env_remove("CACHALOT_LOG")).as_deref(), Some(""));
     let mistake = said(simulated(&program).env("CACHALOT_LOG", "all"));
-    let expected = "cachalot: CACHALOT_LOG: all is no level: off, error, warning or info, and :FILE behind it\n";
+    let expected = "cachalot: CACHALOT_LOG: all is no level: off, error, warning or info, and :FILE after it\n";
     assert_eq!(mistake.as_deref(), Some(expected));
 }
 
