@@ -1608,6 +1608,8 @@ CACHALOT_API void cachalot_stack_push(cachalot_stack *stack, const char *functio
 /** Records the latest `capacity` events of a device; 0 stops the recording. Events recorded before are dropped. An
  * event takes 40 bytes, and every 32nd event takes a lock. While more than 16 streams and pools are busy at the same
  * time, the trace may hold a few hundred events less, because an event is kept only together with all later events.
+ * Snapshots tell under `allocator_settings`, as PyTorch's do, how many events the largest trace keeps
+ * (`trace_alloc_max_entries`), and whether the first ones were dropped (`trace_alloc_overflowed`).
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trace_start(const cachalot_allocator *allocator, int device, size_t capacity);
 

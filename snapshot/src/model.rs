@@ -216,6 +216,12 @@ pub struct Settings {
     /// to `32768`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roundup_power2_divisions: Option<BTreeMap<String, i64>>,
+    /// The most events of a device that the history keeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_alloc_max_entries: Option<i64>,
+    /// Whether the history of a device is cut: its first events were overwritten.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_alloc_overflowed: Option<bool>,
     /// Unknown keys.
     #[serde(flatten)]
     pub other: Other,

@@ -8,7 +8,7 @@ use crate::stream::Each;
 use cachalot_core::rounding::INTERVALS;
 use cachalot_core::{
     Action, Allocator, Config, DeviceIndex, DeviceMemory, Lock, PoolKind, SnapshotBlock, SnapshotSegment, Storage,
-    TraceEntry,
+    TraceEntry, TraceExtent,
 };
 use std::sync::Arc;
 
@@ -44,7 +44,21 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
             entries
         };
         let config = devices().next().and_then(|device| allocator.config(device).ok());
-        Self::new(segments, devices().map(trace).collect(), &config.unwrap_or_default(), stack)
+        let traces = devices().map(trace).collect();
+        let mut extent = TraceExtent::default();
+        for one in devices().filter_map(|device| allocator.trace_extent(device).ok()) {
+            extent.capacity = extent.capacity.max(one.capacity);
+            extent.dropped += one.dropped;
+        }
+        Self::new(segments, traces, &config.unwrap_or_default(), stack).with_extent(extent)
+    }
+
+    /// Tells how much of the history the events are.
+    #[must_use]
+    pub fn with_extent(mut self, extent: TraceExtent) -> Self {
+        self.settings.trace_alloc_max_entries = Some(signed(extent.capacity));
+        self.settings.trace_alloc_overflowed = Some(extent.dropped > 0);
+        self
     }
 
     /// Returns the snapshot, ready to be written once. The entries are built during the write.
@@ -158,6 +172,8 @@ fn settings(config: &Config) -> Settings {
         max_round_threshold: or_no_limit(config.passed_on("pinned_max_round_threshold_mb").map(bytes)),
         max_cached_size: or_no_limit(config.passed_on("pinned_max_cached_size_mb").map(bytes)),
         roundup_power2_divisions: Some(divisions.collect()),
+        trace_alloc_max_entries: None,
+        trace_alloc_overflowed: None,
         other: Other::new(),
     }
 }

@@ -98,6 +98,24 @@ fn the_metrics_of_an_allocator() {
     assert_eq!(of_allocator(&allocator).expect("two devices"), expected);
 }
 
+#[test]
+fn the_events_that_a_history_lost_are_counted() {
+    let allocator = allocator("");
+    let lost = || {
+        let text = of_allocator(&allocator).expect("two devices");
+        let lines = text.lines().filter_map(|line| line.strip_prefix("cachalot_dropped_events{device="));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lost(), [""; 0], "nothing is recorded");
+    allocator.record_trace(SECOND, 3).expect("a device");
+    assert_eq!(lost(), ["\"1\"} 0"]);
+    // Five blocks, two in a segment.
+    for _block in 0..5 {
+        allocator.malloc(SECOND, MIB, StreamId(0)).expect("memory");
+    }
+    assert_eq!(lost(), ["\"1\"} 5"]);
+}
+
 /// Returns the text of the statistics in the table of the core. The settings that have figures of their own are off.
 fn statistics(allocator: &TestAllocator) -> String {
     let in_use = |of: &&Statistic| of.name.starts_with("pages.") || of.name.starts_with("device.");

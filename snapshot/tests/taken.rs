@@ -3,7 +3,7 @@
 use crate::device::{FIRST, MIB, SECOND, allocator};
 use cachalot_core::{
     Action, BlockState, Config, DeviceIndex, DevicePtr, PoolId, PoolKind, SnapshotBlock, SnapshotSegment, StreamId,
-    TraceEntry,
+    TraceEntry, TraceExtent,
 };
 use cachalot_snapshot::{Format, Frame, Stack, Taken, read, write};
 use serde_json::{Value, json};
@@ -166,8 +166,26 @@ fn a_snapshot_has_the_state_of_an_allocator() {
     let traces = [FIRST, SECOND].map(trace);
     assert_eq!(traces.each_ref().map(Vec::len), [2, 4]);
     let config = allocator.config(FIRST).expect("a device");
-    let parts = Taken::new(allocator.snapshot(), traces.into(), &config, stacks());
+    let extent = TraceExtent { capacity: 100, dropped: 0 };
+    let parts = Taken::new(allocator.snapshot(), traces.into(), &config, stacks()).with_extent(extent);
     assert_eq!(written(&Taken::of(&allocator, stacks())), written(&parts));
+}
+
+/// `PyTorch` has the same keys, in the same place.
+#[test]
+fn a_snapshot_tells_that_its_history_is_cut() {
+    let allocator = allocator("");
+    let told = || {
+        let settings = written(&Taken::of(&allocator, stacks()))["allocator_settings"].clone();
+        (settings["trace_alloc_max_entries"].clone(), settings["trace_alloc_overflowed"].clone())
+    };
+    assert_eq!(told(), (0.into(), false.into()));
+    allocator.record_trace(FIRST, 3).expect("a device");
+    for _request in 0..3 {
+        assert_eq!(told(), (3.into(), false.into()));
+        allocator.malloc(FIRST, MIB, StreamId(0)).expect("memory");
+    }
+    assert_eq!(told(), (3.into(), true.into()), "two segments and three blocks");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::stats::{PlannedReport, ReclaimStats};
 use crate::sync::Lock;
 use crate::tables::Storage;
+use crate::trace::TraceExtent;
 use crate::units::DeviceIndex;
 use core::fmt;
 
@@ -295,6 +296,15 @@ impl fmt::Display for Metric {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Returns how much of the history [`for_each_trace_entry`](Self::for_each_trace_entry) has. If
+    /// events were dropped, peaks of the history are those of its rest.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn trace_extent(&self, device: DeviceIndex) -> Result<TraceExtent, Error> {
+        Ok(self.begin("trace_extent", device)?.trace_extent())
+    }
+
     /// Reads the [statistics](Statistic) of `device`. Heaps are read in turn, so sums may disagree slightly while threads
     /// allocate.
     ///

@@ -19,7 +19,7 @@ use crate::sync::{AtomicU32, Lock, Ordering, impl_empty};
 use crate::tables::Lazy;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::{Record, What};
-use crate::trace::{Action, CallSite, TraceEntry};
+use crate::trace::{Action, CallSite, TraceEntry, TraceExtent};
 use crate::units::{DevicePtr, StreamId};
 
 /// The events of the window that `tune:auto` searches with: 5 MiB of host memory.
@@ -42,13 +42,23 @@ impl<P: Platform> Arena<P> {
 
     /// Calls `visit` with every recorded event, oldest first. The ring is locked during the visits.
     pub(crate) fn visit_trace(&self, mut visit: impl FnMut(&TraceEntry)) {
-        // Buffers first: the ring alone lacks the latest events of each heap.
-        for slot in self.heaps.slot_numbers() {
-            self.heaps.flush_trace(&mut self.heaps.lock(slot));
-        }
+        self.flush_traces();
         // The ring holds ticks, which cost less to read than the time. Converted only now.
         let time_us = |ticks| self.driver.device().time_us(ticks);
         self.heaps.trace.for_each(|entry| visit(&TraceEntry { time_us: time_us(entry.time_us), ..entry }));
+    }
+
+    /// Returns how much of the history the trace has.
+    pub(crate) fn trace_extent(&self) -> TraceExtent {
+        self.flush_traces();
+        self.heaps.trace.extent()
+    }
+
+    /// Moves the events that heaps buffer into the ring, which lacks the latest events of each heap.
+    fn flush_traces(&self) {
+        for slot in self.heaps.slot_numbers() {
+            self.heaps.flush_trace(&mut self.heaps.lock(slot));
+        }
     }
 
     /// Asks the host for the current call site if a trace is recorded, and returns 0 otherwise. No

@@ -72,6 +72,16 @@ pub enum CallSite {
     Free,
 }
 
+/// How much of a device's history the trace has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TraceExtent {
+    /// The most events that a reader gets; 0 if no trace is recorded.
+    pub capacity: u64,
+    /// Events since the start of the recording that a reader no longer gets. Above 0, the history is
+    /// cut: its first events are missing.
+    pub dropped: u64,
+}
+
 /// An event of the trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEntry {

@@ -1,6 +1,6 @@
 //! Storage for trace events: a buffer in each heap, and a ring of bounded size for each device.
 
-use super::{Action, TraceEntry};
+use super::{Action, TraceEntry, TraceExtent};
 use crate::sync::{AtomicU64, Lock, Ordering, Rank, Ranked, empty, impl_empty};
 use crate::tables::{Lazy, Storage, Table};
 use crate::units::{DevicePtr, StreamId};
@@ -107,14 +107,18 @@ struct Ring<S: Storage> {
     /// the rest of them would tell an incomplete story. Events that a heap still buffers may be
     /// older, too.
     lost: u64,
+    /// The time of the start. Events up to it belong to no reader.
+    begun: u64,
+    /// The number of events since the start, those that were overwritten or not stored included.
+    events: u64,
 }
 
-impl_empty! { [S: Storage] Ring<S> { entries, recorded, capacity, window, lost } }
+impl_empty! { [S: Storage] Ring<S> { entries, recorded, capacity, window, lost, begun, events } }
 
 impl<S: Storage> Ring<S> {
     /// Creates a ring with these entries.
     fn with(entries: S::Table<Record>, [capacity, window]: [usize; 2], lost: u64) -> Self {
-        Self { entries, recorded: 0, capacity, window, lost }
+        Self { entries, recorded: 0, capacity, window, lost, begun: lost, events: 0 }
     }
 
     /// Moves the records of a buffer into the ring.
@@ -129,6 +133,8 @@ impl<S: Storage> Ring<S> {
 
     /// Stores records, oldest first, over the oldest of the ring.
     fn store(&mut self, taken: &[Record]) {
+        let counted = taken.iter().filter(|entry| entry.ticks > self.begun);
+        self.events += counted.map(|entry| 1 + u64::from(entry.what == What::FreedAtOnce)).sum::<u64>();
         let entries = &mut self.entries[..];
         let len = entries.len();
         // Records before `lost` would never be read, so they must not overwrite later ones. There
@@ -215,6 +221,16 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         [ring.capacity, ring.window]
     }
 
+    /// Returns the room for a reader's events, and how many since the start a reader no longer gets.
+    pub(crate) fn extent(&self) -> TraceExtent {
+        let mut ring = self.ring.lock();
+        if ring.capacity == 0 {
+            return TraceExtent::default();
+        }
+        let read = ring.sort().count() as u64;
+        TraceExtent { capacity: ring.capacity as u64, dropped: ring.events.saturating_sub(read) }
+    }
+
     /// Stores an event that belongs to no heap.
     pub(crate) fn add(&self, record: Record) {
         self.ring.lock().store(&[record]);
@@ -265,7 +281,7 @@ mod tests {
     use super::{BUFFERED, EventBuffer, Record, SLACK, Trace, What};
     use crate::sync::empty;
     use crate::tables::Growable;
-    use crate::trace::Action;
+    use crate::trace::{Action, TraceExtent};
     use spin::mutex::SpinMutex;
     use std::vec::Vec;
 
@@ -351,6 +367,23 @@ mod tests {
             .for_each(|ticks| trace.add(record(ticks)));
         trace.add(record(2000));
         assert_eq!(times(&trace), [2000]);
+    }
+
+    #[test]
+    fn events_that_a_reader_no_longer_gets_are_counted() {
+        let trace: Traced = empty!();
+        assert_eq!(trace.extent(), TraceExtent::default());
+        assert!(trace.start(3, 0, 10));
+        // Events up to the start are none of the recording's.
+        [9, 10, 11, 20].into_iter().for_each(|ticks| trace.add(record(ticks)));
+        assert_eq!(trace.extent(), TraceExtent { capacity: 3, dropped: 0 });
+        trace.add(freed(30));
+        assert_eq!(trace.extent(), TraceExtent { capacity: 3, dropped: 1 });
+        let room = (SLACK + 3) as u64;
+        (0..2 * room).for_each(|more| trace.add(record(100 + more)));
+        assert_eq!((trace.extent(), times(&trace).len()), (TraceExtent { capacity: 3, dropped: 1 + 2 * room }, 3));
+        assert!(trace.start(3, 0, 1000));
+        assert_eq!(trace.extent().dropped, 0);
     }
 
     #[test]

@@ -67,12 +67,19 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
     }
     let mut limits = Vec::new();
     let mut readings = Vec::new();
+    let mut dropped = Vec::new();
     for device in (0..allocator.device_count()).map(DeviceIndex) {
         let number = i64::from(device.0);
         limits.extend(allocator.limit(device)?.map(|limit| (number, limit.cast_signed())));
         readings.push((number, allocator.reading(device)?));
+        let history = allocator.trace_extent(device)?;
+        dropped.extend((history.capacity > 0).then_some((number, history.dropped.cast_signed())));
     }
     text.by_device(&gauge("cachalot_limit_bytes", "bytes", "Most memory that may be held from the device."), &limits);
+    if !dropped.is_empty() {
+        let help = "First events that the recorded history no longer has.";
+        text.by_device(&gauge("cachalot_dropped_events", "events", help), &dropped);
+    }
     for statistic in Statistic::ALL {
         // A setting that is off has no figures.
         let in_use = readings.iter().filter(|(_, reading)| reading.is_in_use(statistic));
