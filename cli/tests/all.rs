@@ -4,6 +4,7 @@ mod bad_input;
 mod browser;
 mod common;
 mod compare;
+mod cut_histories;
 mod diff;
 mod documents;
 mod expansion;

@@ -46,8 +46,18 @@ pub(crate) fn facts(answer: &Answer) -> String {
     }
     let utilisation = live as f64 / reserved as f64 * 100.0;
     let (reserved, live) = (show(reserved), show(live));
-    let whose = if answer.is_recorded { "" } else { "In the replay, " };
-    format!("{whose}{reserved} were reserved at the peak, for at most {live} live (utilisation {utilisation:.1} %)")
+    let of = match (answer.cut_to_events, answer.is_recorded) {
+        (Some(events), true) => last(events),
+        (Some(events), false) => format!("{}, replayed, ", last(events)),
+        (None, true) => String::new(),
+        (None, false) => "In the replay, ".to_owned(),
+    };
+    format!("{of}{reserved} were reserved at the peak, for at most {live} live (utilisation {utilisation:.1} %)")
+}
+
+/// Returns the beginning of a sentence on a history that begins in the middle of the program.
+pub(crate) fn last(events: u64) -> String {
+    format!("Only the last {} are in the history: in these, ", plural(events, "event"))
 }
 
 /// Returns the clause on the setting that would have saved memory.
@@ -168,12 +178,21 @@ mod tests {
             better,
             ooms: 0,
             largest_failed_bytes: 0,
+            cut_to_events: None,
             rescues: Vec::new(),
         }
     }
 
     fn better(config: &str, needs_pytorch: Option<&'static str>, ooms: u64) -> Better {
         Better { config: config.to_owned(), needs_pytorch, peak_reserved_bytes: 11 * GIB, ooms }
+    }
+
+    #[test]
+    fn the_peaks_of_a_cut_history_are_those_of_its_events() {
+        let cut = Answer { cut_to_events: Some(1200), ..answer(None) };
+        let facts = "Only the last 1,200 events are in the history: in these, 20.00 GiB were reserved at the peak, for at most \
+                     5.00 GiB live (utilisation 25.0 %)";
+        assert!(sentence(&cut).starts_with(facts), "{}", sentence(&cut));
     }
 
     #[test]

@@ -239,7 +239,8 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
     }
     let _ = write!(text, "\n{file}\n\n{}\n", totals(&report.totals).render(look));
     if !report.peaks.is_empty() {
-        let _ = write!(text, "\nAt the peaks\n\n{}\n", peaks(&report.peaks).render(look));
+        let of = if is_cut(answers) { " of what is in the history" } else { "" };
+        let _ = write!(text, "\nAt the peaks{of}\n\n{}\n", peaks(&report.peaks).render(look));
         for peak in &report.peaks {
             let of = match peak.of {
                 PeakOf::Reserved => "the peak of reserved memory",
@@ -269,6 +270,11 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
         describe(&mut text, failure, answer.and_then(|answer| answer.told.as_ref()), &shown);
     }
     text
+}
+
+/// Returns whether the history of a device begins in the middle of the program.
+fn is_cut(answers: &[OfRecord]) -> bool {
+    answers.iter().any(|answer| answer.told.as_ref().is_some_and(|told| told.answer.cut_to_events.is_some()))
 }
 
 /// Returns the name of a peak.

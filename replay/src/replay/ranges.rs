@@ -161,6 +161,7 @@ mod tests {
             expected: None,
             device_free: None,
             has_late_keys: None,
+            is_cut: false,
         };
         Ranges::of(&trace, &Settings { config: Config::default(), limit: None })
     }

@@ -44,6 +44,9 @@ pub struct Trace {
     pub device_free: Option<u64>,
     /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does not tell.
     pub has_late_keys: Option<bool>,
+    /// Whether the history begins in the middle of the program, so that its peaks are those of its events alone: the
+    /// first events were overwritten, or the recording began late.
+    pub is_cut: bool,
 }
 
 impl Trace {
@@ -143,6 +146,7 @@ impl Trace {
         };
         consistency::check(file, events, Some(&start))?;
         self.start = Some(start);
+        self.is_cut = true;
         Ok(())
     }
 
@@ -164,6 +168,7 @@ impl Trace {
                     expected,
                     device_free,
                     has_late_keys,
+                    is_cut: false,
                 }]
             }
             Format::Snapshot => snapshot::read(file, &name, reader)?,
@@ -180,6 +185,11 @@ impl Trace {
     /// Returns whether the record tells the configuration.
     pub fn tells_config(&self) -> bool {
         self.expected.as_ref().is_some_and(|expected| !expected.config_is_unknown)
+    }
+
+    /// Returns the number of events of a history that begins in the middle of the program. `None` for a whole program.
+    pub fn cut_to(&self) -> Option<u64> {
+        self.is_cut.then_some(self.events.len() as u64)
     }
 
     /// Returns the memory limit of the program in bytes. `None` without a limit, and if unknown.

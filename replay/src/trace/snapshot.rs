@@ -132,7 +132,7 @@ pub(super) fn traces(file: &Path, name: &str, snapshot: &Snapshot) -> Result<Vec
             u64::try_from(bytes).ok()
         });
         let trace = trace(file, name, device, events, config.clone(), own)?;
-        traces.push(Trace { device_free, has_late_keys, ..trace });
+        traces.push(Trace { device_free, has_late_keys, is_cut: overflowed(snapshot), ..trace });
     }
     if traces.is_empty() {
         return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
@@ -155,7 +155,12 @@ pub(super) fn trace<'s>(
     let (config_is_unknown, config) = (config.is_none(), config.unwrap_or_default());
     let expected = Some(Expected { config, config_is_unknown, segments, ..Expected::default() });
     let (file, start, device_free, has_late_keys) = (file.to_owned(), None, None, None);
-    Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys })
+    Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys, is_cut: false })
+}
+
+/// Returns whether a snapshot tells that the first events of its history were overwritten.
+pub fn overflowed<Segments, Traces>(snapshot: &Snapshot<Segments, Traces>) -> bool {
+    snapshot.allocator_settings.as_ref().and_then(|settings| settings.trace_alloc_overflowed).unwrap_or_default()
 }
 
 /// Returns whether the `PyTorch` that wrote a snapshot accepts the settings of version 2.11. It does if the snapshot

@@ -91,6 +91,9 @@ pub struct Answer {
     pub ooms: u64,
     /// Size of the largest failed request in bytes.
     pub largest_failed_bytes: u64,
+    /// Number of events of a history that begins in the middle of the program: the peaks are those of these events.
+    /// `None` for a whole program.
+    pub cut_to_events: Option<u64>,
     /// The changes with which no request fails, in the order in which they were tried.
     pub rescues: Vec<Rescue>,
 }
@@ -156,7 +159,8 @@ pub fn answer_of(trace: &Trace) -> Answer {
         };
         answer(&question, &DriverCosts::h200())
     };
-    advised().unwrap_or_else(|| of_recording(&recorded, trace.config().to_owned()))
+    let answer = advised().unwrap_or_else(|| of_recording(&recorded, trace.config().to_owned()));
+    Answer { cut_to_events: trace.cut_to(), ..answer }
 }
 
 /// Returns the answer without advice.
@@ -171,6 +175,7 @@ pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
         better: None,
         ooms: recorded.ooms,
         largest_failed_bytes: recorded.largest_failed_bytes,
+        cut_to_events: None,
         rescues: Vec::new(),
     }
 }

@@ -168,6 +168,8 @@ struct Compared {
     tells_config: bool,
     /// Number of recorded calls that empty the cache, and whether they are made.
     emptied: (usize, bool),
+    /// Number of events of a history that begins in the middle of the program.
+    cut_to: Option<u64>,
     /// The answer for the first row. `None` if the program is too long for an answer.
     answer: Option<Answer>,
 }
@@ -325,6 +327,7 @@ fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, Re
     };
     // A plan begins in the middle of a program, so its peak is not that of the program.
     let answer = if baseline.planned().is_some() { None } else { tune::answer(&question, &own.costs) };
+    let answer = answer.map(|answer| Answer { cut_to_events: trace.cut_to(), ..answer });
     Ok(Compared {
         file: trace.file.display().to_string(),
         name: trace.name.clone(),
@@ -334,6 +337,7 @@ fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, Re
         is_recorded,
         tells_config: trace.tells_config(),
         emptied: (calls, !own.left_out.empty_cache),
+        cut_to: trace.cut_to(),
         answer,
     })
 }

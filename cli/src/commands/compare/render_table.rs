@@ -94,7 +94,8 @@ pub(super) fn each(compared: &[Compared], view: View, look: &Look) -> String {
     for trace in compared {
         let live = trace.comparison.live.peak();
         let (operations, live) = (bytes::grouped(trace.comparison.operations as u64), bytes::show(live));
-        let mut head = format!("{}: {operations} operations, {live} live at the peak", trace.name);
+        let of = trace.cut_to.map_or(String::new(), |events| format!(" of the last {} events", bytes::grouped(events)));
+        let mut head = format!("{}: {operations} operations, {live} live at the peak{of}", trace.name);
         match trace.emptied {
             (0, _) => {}
             (calls, true) => _ = write!(head, ", {} of empty_cache()", bytes::plural(calls as u64, "call")),

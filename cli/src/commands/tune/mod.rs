@@ -313,7 +313,10 @@ fn load_file(number: usize, file: &Path, args: &TuneArgs) -> Result<Vec<TuneReco
         };
         Ok(TuneRecord {
             file: file.display().to_string(),
-            answer: tune::of_recording(&recorded, trace.config().to_owned()),
+            answer: Answer {
+                cut_to_events: trace.cut_to(),
+                ..tune::of_recording(&recorded, trace.config().to_owned())
+            },
             tells_config: trace.tells_config(),
             has_late_keys: trace.has_late_keys,
             emptied: calls,

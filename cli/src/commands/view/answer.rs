@@ -3,7 +3,7 @@
 
 use super::history::{Action, History};
 use super::moments::Shown;
-use crate::commands::answer::{rescue, sentence, sentence_at_end};
+use crate::commands::answer::{last, rescue, sentence, sentence_at_end};
 use crate::commands::bytes::{difference, duration, grouped, show};
 use cachalot_replay::tune::{self, Stuck};
 use serde::Serialize;
@@ -33,6 +33,8 @@ pub(super) struct Answer {
     pub(super) largest_failed_bytes: u64,
     /// Whether the file tells the configuration.
     pub(super) tells_config: bool,
+    /// Whether the history begins in the middle of the program.
+    pub(super) is_cut: bool,
 }
 
 /// Finds the answer for a history. For a replay, `recorded` is the answer for the recorded program.
@@ -63,6 +65,7 @@ pub(super) fn answer(history: &History, shown: &Shown, recorded: Option<&Answer>
         ooms: failed().count(),
         largest_failed_bytes: failed().map(|event| event.size).max().unwrap_or(0),
         tells_config: history.tells_config,
+        is_cut: history.is_cut,
     };
     answer.sentence = answer.words();
     if let Some(recorded) = recorded {
@@ -101,7 +104,12 @@ impl Answer {
     /// Returns the figures of a history that is too long for a replay, or contradicts itself.
     fn words_without_replay(&self, when: &str) -> String {
         let (peak, most) = (show(self.peak_reserved_bytes), show(self.fullest.in_use_bytes));
-        let text = format!("{peak} were reserved at the peak, {when}, and at most {most} were in use.");
+        let text = if self.is_cut {
+            let of = last(self.events as u64);
+            format!("{of}{peak} were reserved at the peak, {when}, and at most {most} were in use.")
+        } else {
+            format!("{peak} were reserved at the peak, {when}, and at most {most} were in use.")
+        };
         let largest = show(self.largest_failed_bytes);
         match self.ooms {
             0 => text,

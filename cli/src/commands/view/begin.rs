@@ -95,6 +95,7 @@ mod tests {
             has_times: false,
             answer: None,
             tells_config: true,
+            is_cut: false,
         }
     }
 

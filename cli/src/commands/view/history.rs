@@ -180,4 +180,6 @@ pub(super) struct History {
     pub(super) answer: Option<Answer>,
     /// Whether the file tells the configuration.
     pub(super) tells_config: bool,
+    /// Whether the history begins in the middle of the program.
+    pub(super) is_cut: bool,
 }

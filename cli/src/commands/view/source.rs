@@ -31,7 +31,7 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
     let read = snapshot::load_with(file, watch, |event| of_event(&event, &mut names, &mut stacks))?;
     let settings = read.allocator_settings.as_ref();
     let config = settings.and_then(|settings| settings.string.clone());
-    let has_late_keys = snapshot::has_late_keys(&read);
+    let (has_late_keys, is_cut) = (snapshot::has_late_keys(&read), snapshot::overflowed(&read));
     let answers: Vec<_> = (0..)
         .zip(&read.device_traces)
         .map(|(device, events)| {
@@ -39,13 +39,14 @@ pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Res
             let failed = events.iter().find(|event| event.action == Action::OutOfMemory);
             let device_free = failed.map(|event| event.addr).filter(|&free| free != u64::MAX);
             let trace = trace(file, device, events, &names, config.clone(), segments)?;
-            answer(&Trace { device_free, has_late_keys, ..trace })
+            answer(&Trace { device_free, has_late_keys, is_cut: is_cut || trace.is_cut, ..trace })
         })
         .collect();
     let mut histories = of_snapshot(read, &label, names, stacks);
     for history in &mut histories {
         let device = usize::try_from(history.device).ok();
         history.answer = device.and_then(|device| answers.get(device)?.clone());
+        history.is_cut = is_cut || history.answer.as_ref().is_some_and(|answer| answer.cut_to_events.is_some());
     }
     Ok(histories)
 }
@@ -158,6 +159,7 @@ fn of_snapshot(
         names: Rc::clone(&names),
         stacks: Rc::clone(&stacks),
         tells_config,
+        is_cut: false,
         answer: None,
     };
     events.into_iter().map(history).collect()
@@ -221,6 +223,7 @@ fn of_record(trace: &Trace, label: &str) -> History {
         stacks: Rc::new(stacks),
         has_times: false,
         tells_config: trace.tells_config(),
+        is_cut: trace.is_cut,
         answer: None,
     }
 }
@@ -335,6 +338,7 @@ fn replay_one(
         stacks: Rc::clone(&recorded.stacks),
         has_times: recorded.has_times,
         tells_config: true,
+        is_cut: false,
         answer: None,
     })
 }
