@@ -3,24 +3,26 @@
 /// The binary suffixes with their shifts.
 const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
 
+/// The same powers of 1024, as systemd, Docker and Slurm write them.
+const SHORT_UNITS: [(&str, u32); 4] = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+
 /// The decimal suffixes.
 const DECIMAL_UNITS: [(&str, u64); 4] =
     [("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
 /// Parses a number of bytes: digits with an optional suffix, `KiB`, `MiB`, `GiB`, `TiB`, or decimal
-/// `kB`, `MB`, `GB`, `TB`.
+/// `kB`, `MB`, `GB`, `TB`. `K`, `M`, `G` and `T` are powers of 1024.
 ///
 /// # Errors
 /// A description of the accepted forms, for any other text and for a number of more than 60 bits.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let wrong = || {
-        let accepted =
-            "a whole number with KiB, MiB, GiB, TiB (powers of 1024), kB, MB, GB, TB (powers of 1000) or nothing";
+        let accepted = "a whole number with KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024), kB, MB, GB, TB (powers of 1000) or nothing";
         format!(
             "`{text}` is not a number of bytes below 1 EiB, such as 9663676416, 512MiB, 9GiB or 5GB: accepted is {accepted}"
         )
     };
-    let mut units = UNITS.iter().map(|&(suffix, shift)| (suffix, 1 << shift)).chain(DECIMAL_UNITS);
+    let mut units = UNITS.iter().chain(&SHORT_UNITS).map(|&(suffix, shift)| (suffix, 1 << shift)).chain(DECIMAL_UNITS);
     let (digits, unit) =
         units.find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), unit))).unwrap_or((text, 1));
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -83,6 +85,8 @@ mod tests {
         assert_eq!(parse("512MiB"), Ok(512 << 20));
         assert_eq!(parse("3KiB"), Ok(3072));
         assert_eq!(parse("1TiB"), Ok(1 << 40));
+        assert_eq!(parse("80G"), Ok(80 << 30));
+        assert_eq!([parse("7K"), parse("12 M"), parse("1T")], [Ok(7 << 10), Ok(12 << 20), Ok(1 << 40)]);
         assert_eq!(parse("5GB"), Ok(5_000_000_000));
         assert_eq!(parse("5 MB"), Ok(5_000_000));
         assert_eq!(parse("7kB"), Ok(7000));
