@@ -168,3 +168,13 @@ fn what_cannot_be_used_is_refused() {
     let held = format!("--held-back={}", good.display());
     assert!(refuse(&[&held, "--hold-back=later"], &[&good]).contains("cannot be used with"));
 }
+
+/// The recorded program fails in its later part, which is held back. `garbage_collection_threshold` saves memory of the first part, and
+/// the request still fails; `expandable_segments:True` needs more, and serves it.
+#[test]
+fn a_setting_that_serves_a_failed_request_comes_before_one_that_saves_memory() {
+    let failing = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/traces/gpt2_varlen__oom.csv.gz");
+    let found = found(&["--apply-to=torch"], &[&failing]);
+    let best = &found["torch"];
+    assert_eq!((&best["seen"]["ooms"], &best["held_back"]["ooms"]), (&0.into(), &0.into()), "{found:#}");
+}

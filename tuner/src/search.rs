@@ -155,7 +155,33 @@ impl<'a> Search<'a> {
             watch(&Progress { tried, most, is_torch: space.is_torch(), best });
         }
         // The space of cachalot includes all that was tried for PyTorch, also if time was over.
-        self.best[place] = self.confirm(space, deadline).or(self.best[place]);
+        let best = self.confirm(space, deadline).or(self.best[place]);
+        self.best[place] = best.map(|at| self.without_idle_keys(at, deadline));
+    }
+
+    /// Returns the entry without the keys that change no cost of any program: advice has only what has an effect.
+    fn without_idle_keys(&mut self, mut at: usize, deadline: Option<Instant>) -> usize {
+        'shorter: loop {
+            let simpler: Vec<Candidate> = self.entries[at].candidate.simpler().collect();
+            for candidate in simpler {
+                let text = candidate.text();
+                if self.known.insert(text.clone())
+                    && let Some(config) = self.config_of(&candidate)
+                {
+                    self.measure(vec![(candidate, config)], &mut 0, deadline);
+                }
+                let Some(found) = self.entries.iter().position(|entry| entry.text == text) else { continue };
+                if self.entries[found].seen != self.entries[at].seen {
+                    continue;
+                }
+                let is_run = self.entries[found].held.is_some() || self.check(found, deadline);
+                if is_run && self.entries[found].held == self.entries[at].held {
+                    at = found;
+                    continue 'shorter;
+                }
+            }
+            return at;
+        }
     }
 
     /// Returns the configuration of a candidate. For a living allocator, the candidate changes the baseline.
@@ -258,10 +284,49 @@ impl<'a> Search<'a> {
         numbers
     }
 
+    /// If requests fail with the baseline, returns the entry with the fewest failed requests of all programs, the best of
+    /// several. A setting under which the program still fails saves nothing, and the programs that are searched may not
+    /// show the failure: so every entry is run on those held back, and may need more memory.
+    fn serving(&mut self, space: Space, deadline: Option<Instant>) -> Option<usize> {
+        let before = fails(&self.base) + fails(&self.base_held);
+        if before == 0 {
+            return None;
+        }
+        let ranking = self.ranking(space);
+        for &at in &ranking {
+            if self.entries[at].held.is_none() && self.entries[at].note != Note::Unconfirmed {
+                self.check(at, deadline);
+            }
+        }
+        let failed = |at: usize| {
+            let (entry, pairs) = (&self.entries[at], self.base.iter().chain(&self.base_held));
+            let costs = entry.seen.iter().chain(entry.held.as_deref()?);
+            // What serves a program must not fail another.
+            let harms = costs.zip(pairs).any(|(cost, base)| cost.ooms > base.ooms);
+            (!harms).then(|| fails(&entry.seen) + entry.held.as_deref().map_or(0, fails))
+        };
+        let least = ranking.iter().filter_map(|&at| failed(at)).min().filter(|&least| least < before)?;
+        // The ranking has those with harm and those over the budget last.
+        ranking.iter().copied().find(|&at| failed(at) == Some(least))
+    }
+
+    /// Runs an entry on the programs held back. Returns whether it could be run.
+    fn check(&mut self, at: usize, deadline: Option<Instant>) -> bool {
+        let config = &self.entries[at].config;
+        match run_all(&self.parts.held, &[config], self.options, self.runner, deadline).remove(0) {
+            Ok(held) => self.entries[at].held = Some(held),
+            Err((_, Unfinished::Stopped)) => self.stopped = true,
+            Err((_, Unfinished::Refused(..))) => self.entries[at].note = Note::Unconfirmed,
+        }
+        self.entries[at].held.is_some()
+    }
+
     /// Returns the best entry confirmed by the held-back programs. Each entry is checked once.
     fn confirm(&mut self, space: Space, deadline: Option<Instant>) -> Option<usize> {
         let &Options { aim, budget, most_harm, .. } = self.options;
-        let fails = |costs: &[Cost]| costs.iter().map(|cost| cost.ooms).sum::<u64>();
+        if let Some(at) = self.serving(space, deadline) {
+            return Some(at);
+        }
         for at in self.ranking(space) {
             let entry = &self.entries[at];
             let gains = entry.score < -LEAST_GAIN || fails(&entry.seen) < fails(&self.base);
@@ -271,29 +336,17 @@ impl<'a> Search<'a> {
             if entry.note == Note::Unconfirmed {
                 continue;
             }
-            if entry.held.is_some() {
+            let is_known = entry.held.is_some();
+            if !is_known && !self.check(at, deadline) {
+                continue;
+            }
+            let (entry, base) = (&self.entries[at], &self.base_held);
+            let held = entry.held.as_deref().unwrap_or_default();
+            let gains = held.is_empty() || score(held, base, aim) < -LEAST_GAIN_HELD || fails(held) < fails(base);
+            if gains && !is_worse(held, base, aim, most_harm) && !is_over_budget(held, base, aim, budget) {
                 return Some(at);
             }
-            match run_all(&self.parts.held, &[&entry.config], self.options, self.runner, deadline).remove(0) {
-                Ok(held) => {
-                    let base = &self.base_held;
-                    let gains = self.parts.held.is_empty()
-                        || score(&held, base, aim) < -LEAST_GAIN_HELD
-                        || fails(&held) < fails(base);
-                    let is_refused =
-                        !gains || is_worse(&held, base, aim, most_harm) || is_over_budget(&held, base, aim, budget);
-                    let entry = &mut self.entries[at];
-                    entry.held = Some(held);
-                    if !is_refused {
-                        return Some(at);
-                    }
-                    entry.note = Note::Unconfirmed;
-                }
-                Err((_, Unfinished::Stopped)) => {
-                    self.stopped = true;
-                }
-                Err((_, Unfinished::Refused(..))) => self.entries[at].note = Note::Unconfirmed,
-            }
+            self.entries[at].note = Note::Unconfirmed;
         }
         None
     }
@@ -347,10 +400,15 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Returns the number of failed requests of all programs.
+fn fails(costs: &[Cost]) -> u64 {
+    costs.iter().map(|cost| cost.ooms).sum()
+}
+
 /// Orders by: harm, budget, failed requests, score with prices, text.
 fn order(one: &Entry, other: &Entry, price: impl Fn(&Entry) -> f64) -> Ordering {
     let key = |entry: &Entry| {
-        let ooms: u64 = entry.seen.iter().map(|cost| cost.ooms).sum();
+        let ooms = fails(&entry.seen) + entry.held.as_deref().map_or(0, fails);
         (entry.note == Note::Worse, entry.note == Note::OverBudget, ooms)
     };
     let prices = price(one).total_cmp(&price(other));

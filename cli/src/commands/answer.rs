@@ -1,7 +1,7 @@
 //! The sentence that every report opens with: what was reserved and live at most, and what a setting would
 //! have saved.
 
-use super::bytes::{plural, show};
+use super::bytes::{grouped, plural, show};
 use cachalot_replay::tune::{Answer, Better, Rescue, Stuck};
 use serde::Serialize;
 
@@ -57,7 +57,10 @@ pub(crate) fn facts(answer: &Answer) -> String {
 
 /// Returns the beginning of a sentence on a history that begins in the middle of the program.
 pub(crate) fn last(events: u64) -> String {
-    format!("Only the last {} are in the history: in these, ", plural(events, "event"))
+    match events {
+        1 => "Only the last event is in the history: in this, ".to_owned(),
+        many => format!("Only the last {} events are in the history: in these, ", grouped(many)),
+    }
 }
 
 /// Returns the clause on the setting that would have saved memory.

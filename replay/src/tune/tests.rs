@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::program::{Operation, Program};
+use crate::replay;
+use crate::trace::Trace;
 use cachalot_core::simulated::DriverCosts;
 use cachalot_core::{Config, StreamId};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -182,4 +185,62 @@ fn an_answer_names_the_setting_that_holds_less() {
         (stuck, Some((format!("{EXPANDABLE},large_segment_size_mb:12"), Some("2.11"))))
     );
     assert_eq!(answer(&odd("b")).better, None);
+}
+
+/// A recorded program.
+fn recorded(name: &str) -> Part {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/traces").join(name);
+    let trace = Trace::load(&file).expect(name).remove(0);
+    let limit = trace.limit_bytes();
+    Part { name: name.to_owned(), program: replay::program(&trace).expect(name), limit, ..Part::default() }
+}
+
+/// Costs of a configuration in all programs of a search.
+fn costs(parts: &Parts, text: &str) -> Vec<Cost> {
+    let config = Config::parse(text).expect("a configuration");
+    let of = |part| cachalot_tuner::judge::cost(part, &config, &DriverCosts::h200(), &|| false).expect("it is served");
+    parts.seen.iter().chain(&parts.held).map(of).collect()
+}
+
+#[test]
+fn advice_has_only_keys_that_have_an_effect() {
+    let parts = Parts::divide(vec![recorded("gpt2_varlen__oom.csv.gz")], HoldBack::Half, 0);
+    // A search that ends early has not tried each setting without its idle keys.
+    for trials in [19, 24] {
+        let outcome = search(&parts, &Options { trials, ..short() });
+        for best in [outcome.torch, outcome.cachalot].into_iter().flatten() {
+            let config = &outcome.tried[best].config;
+            let keys: Vec<&str> = config.split(',').filter(|key| !key.starts_with("policy:")).collect();
+            for key in &keys {
+                let others: Vec<&str> = config.split(',').filter(|other| other != key).collect();
+                assert_ne!(
+                    costs(&parts, &others.join(",")),
+                    costs(&parts, config),
+                    "{trials} trials: {key} of {config}"
+                );
+            }
+        }
+    }
+}
+
+/// Most of a segment with each part of a block in use, and then a request that fits into no hole.
+fn holes(name: &str) -> Part {
+    let fill = (0..20).map(|slot| malloc(5 * MIB, slot));
+    let free = (0..20).filter(|slot| slot % 4 != 0).map(|slot| Operation::Free { slot });
+    let large = [malloc(60 * MIB, 20), Operation::Free { slot: 20 }];
+    Part { limit: Some(120 * MIB), ..part(name, fill.chain(free).chain(large).collect(), 21) }
+}
+
+/// In the program searched the setting costs memory; what it serves is in the program held back.
+#[test]
+fn a_setting_that_serves_a_failed_request_is_advised_although_it_needs_more_memory() {
+    let small = part("small", (0..40).map(|slot| malloc(MIB / 2, slot)).collect(), 40);
+    let parts = Parts { seen: vec![small], held: vec![holes("b")], halves: false };
+    let outcome = search(&parts, &short());
+    let base = outcome.tried[0].held_back.as_ref().expect("a program");
+    assert_eq!(base.ooms, 1, "{base:?}");
+    let best = &outcome.tried[outcome.cachalot.expect("a recommendation")];
+    assert_eq!(best.held_back.as_ref().map(|held| held.ooms), Some(0), "{best:?}");
+    // No setting of PyTorch's own allocator serves it.
+    assert_eq!(outcome.torch.map(|best| outcome.tried[best].note), None);
 }

@@ -33,7 +33,9 @@ PYTORCH_CUDA_ALLOC_CONF for PyTorch, and of CACHALOT_CONF for cachalot.
 A part of the programs is held back: the search does not see it. A candidate is
 recommended only if no program, seen or held back, becomes worse by more than
 1 % (--most-harm), fails more requests, or exceeds the budget; in a program
-seen, less than a segment more (20 MiB) is no harm. Of several programs, half
+seen, less than a segment more (20 MiB) is no harm. If requests fail, a setting
+that serves them comes first, whatever memory it needs. A recommendation has
+only keys that change something. Of several programs, half
 are held back; records of one program under different settings stay together,
 and so do the devices of one snapshot.
 Of a single program, the later part is held back: the program is cut between
@@ -224,7 +226,7 @@ pub(crate) fn run(args: &TuneArgs) -> ExitCode {
 /// A recording, with the program to search with.
 struct TuneRecord {
     file: String,
-    /// The figures of the recording, without advice.
+    /// The figures of the recording, and what would have served its failed requests.
     answer: Answer,
     tells_config: bool,
     has_late_keys: Option<bool>,
@@ -297,6 +299,15 @@ fn load(files: &[&PathBuf], args: &TuneArgs) -> Result<Vec<TuneRecord>, TuneFail
     Ok(loaded.into_iter().flatten().flatten().collect())
 }
 
+/// Returns the figures of a recording. If a request failed, also what would have served it with the recorded settings.
+fn answer(trace: &Trace, recorded: &RecordedPeaks, args: &TuneArgs) -> Answer {
+    let is_as_recorded = args.baseline.is_none() && args.limit.is_none() && !args.ignore_empty_cache;
+    if recorded.ooms > 0 && is_as_recorded {
+        return Answer { config: trace.config().to_owned(), ..tune::answer_of(trace) };
+    }
+    Answer { cut_to_events: trace.cut_to(), ..tune::of_recording(recorded, trace.config().to_owned()) }
+}
+
 fn load_file(number: usize, file: &Path, args: &TuneArgs) -> Result<Vec<TuneRecord>, ReplayError> {
     let left_out = LeftOut { empty_cache: args.ignore_empty_cache, ..LeftOut::default() };
     let record = |trace: &Trace| {
@@ -313,10 +324,7 @@ fn load_file(number: usize, file: &Path, args: &TuneArgs) -> Result<Vec<TuneReco
         };
         Ok(TuneRecord {
             file: file.display().to_string(),
-            answer: Answer {
-                cut_to_events: trace.cut_to(),
-                ..tune::of_recording(&recorded, trace.config().to_owned())
-            },
+            answer: answer(trace, &recorded, args),
             tells_config: trace.tells_config(),
             has_late_keys: trace.has_late_keys,
             emptied: calls,

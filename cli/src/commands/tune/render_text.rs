@@ -1,7 +1,7 @@
 //! The result for people: the searched programs, the settings, and the table of candidates.
 
 use super::{TuneArgs, TuneRecord};
-use crate::commands::answer::facts;
+use crate::commands::answer::{facts, rescue};
 use crate::commands::bytes;
 use crate::commands::table::{Column, Look, Table, column, extra};
 use cachalot_replay::tune::{Aim, Cost, EXPANDABLE, Note, Options, Outcome, Part, Parts, Summary, Tried};
@@ -11,6 +11,10 @@ pub(super) const TORCH: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// The variable with the settings of cachalot.
 pub(super) const CACHALOT: &str = "CACHALOT_CONF";
+
+/// The places of two columns in both tables. If requests fail, they count more than the worst program.
+const WORST: usize = 3;
+const OOMS: usize = 8;
 
 /// The columns of a search for memory.
 const MEMORY: [Column; 10] = [
@@ -54,11 +58,13 @@ pub(super) fn text(
     lines.push(String::new());
     lines.extend(searched(parts, outcome, look));
     let torch = outcome.torch.map(|number| &outcome.tried[number]);
-    lines.extend(recommendation(("PyTorch's allocator", TORCH), torch, options, &baseline, look));
+    let before = failed(&outcome.tried[0]);
+    let found = |best| Found { best, before, baseline: &baseline };
+    lines.extend(recommendation(("PyTorch's allocator", TORCH), &found(torch), options, look));
     let mut best = torch;
     if !options.torch_only {
         best = outcome.cachalot.map(|number| &outcome.tried[number]);
-        lines.extend(recommendation(("cachalot", CACHALOT), best, options, &baseline, look));
+        lines.extend(recommendation(("cachalot", CACHALOT), &found(best), options, look));
     }
     if best.is_none() {
         lines.extend(refused(parts, options, outcome).map(|line| format!("\n{}", look.fold(&line, 2))));
@@ -71,6 +77,9 @@ pub(super) fn text(
 /// Returns the line about a recording.
 fn held(record: &TuneRecord, args: &TuneArgs) -> String {
     let mut line = format!("{}: {}", record.part.name, facts(&record.answer));
+    if let Some(rescue) = rescue(&record.answer) {
+        line = format!("{line}. {rescue}");
+    }
     let calls = bytes::plural(record.emptied as u64, "call");
     match record.emptied {
         0 => {}
@@ -82,6 +91,11 @@ fn held(record: &TuneRecord, args: &TuneArgs) -> String {
         "" => line,
         config => format!("{line}; recorded with {config}"),
     }
+}
+
+/// Returns the number of failed requests of all programs.
+fn failed(tried: &Tried) -> u64 {
+    tried.seen.ooms + tried.held_back.as_ref().map_or(0, |held| held.ooms)
 }
 
 /// Returns the name of the baseline.
@@ -115,21 +129,39 @@ fn searched(parts: &Parts, outcome: &Outcome, look: &Look) -> Vec<String> {
     lines
 }
 
+/// What a search found.
+struct Found<'a> {
+    /// The recommendation.
+    best: Option<&'a Tried>,
+    /// Number of requests that fail with the baseline.
+    before: u64,
+    /// The name of the baseline.
+    baseline: &'a str,
+}
+
+/// Returns the clause on requests that fail with the baseline, or nothing if none does.
+fn served(before: u64, now: u64) -> Option<String> {
+    let requests = |count| bytes::plural(count, "failed request");
+    match (before, now) {
+        (0, _) => None,
+        (_, 0) if before == 1 => Some("serves the request that failed".to_owned()),
+        (_, 0) => Some(format!("serves all {} that failed", bytes::plural(before, "request"))),
+        _ if now < before => Some(format!("{} instead of {before}", requests(now))),
+        _ => Some(format!("still {}", requests(now))),
+    }
+}
+
 /// Returns the lines of a recommendation.
-fn recommendation(
-    (whom, variable): (&str, &str),
-    best: Option<&Tried>,
-    options: &Options,
-    baseline: &str,
-    look: &Look,
-) -> Vec<String> {
+fn recommendation((whom, variable): (&str, &str), found: &Found<'_>, options: &Options, look: &Look) -> Vec<String> {
+    let Found { best, before, baseline } = *found;
     let Some(best) = best else {
         let baseline = match baseline {
             "as recorded" => "the recorded settings",
             "the default" => "the default settings",
             config => config,
         };
-        let none = format!("For {whom}: nothing better than {baseline} was found");
+        let still = if before > 0 { ", and nothing that serves more requests" } else { "" };
+        let none = format!("For {whom}: nothing better than {baseline} was found{still}");
         return vec![String::new(), look.fold(&none, 2)];
     };
     let (small, other) = match options.aim {
@@ -138,7 +170,7 @@ fn recommendation(
     };
     // A line does not break before the sign of a percentage, or before a unit.
     let gain = |summary: &Summary| percent(changes(summary, options.aim).0).replace(' ', "\u{a0}");
-    let mut line = format!("For {whom}: {} {small} where it was searched", gain(&best.seen));
+    let mut line = format!("{} {small} where it was searched", gain(&best.seen));
     if let Some(held) = &best.held_back {
         line = format!("{line}, {} where it was held back", gain(held));
     }
@@ -146,8 +178,9 @@ fn recommendation(
         Aim::Memory => format!("{:.2}\u{a0}µs of {other} a request", best.seen.us_per_request),
         Aim::Time => format!("{} {other}", percent(best.seen.memory_change).replace(' ', "\u{a0}")),
     };
-    let mut lines =
-        vec![String::new(), look.fold(&format!("{line}, with {cost}"), 2), format!("\n  {variable}={}", best.config)];
+    let served = served(before, failed(best)).map_or(String::new(), |served| format!("{served}; "));
+    let line = format!("For {whom}: {served}{line}, with {cost}");
+    let mut lines = vec![String::new(), look.fold(&line, 2), format!("\n  {variable}={}", best.config)];
     if let Some(version) = best.needs_pytorch.filter(|_| variable == TORCH) {
         lines.push(look.fold(&format!("\n  PyTorch {version} or later: earlier versions stop at an unknown key"), 2));
     }
@@ -198,17 +231,23 @@ fn changes(summary: &Summary, aim: Aim) -> (f64, f64) {
 }
 
 fn table(outcome: &Outcome, options: &Options, baseline: &str, most: usize) -> Table {
-    let mut table = Table::new(match options.aim {
-        Aim::Memory => &MEMORY,
-        Aim::Time => &TIME,
-    });
+    let mut columns = match options.aim {
+        Aim::Memory => MEMORY,
+        Aim::Time => TIME,
+    };
+    if failed(&outcome.tried[0]) > 0 {
+        (columns[WORST], columns[OOMS]) = (extra("worst"), column("OOMs"));
+    }
+    let mut table = Table::new(&columns);
     let recommended = if options.torch_only { outcome.torch } else { outcome.cachalot };
     let mut others: Vec<&Tried> = Vec::new();
     let mut rows = 0;
     for (number, tried) in outcome.tried.iter().enumerate() {
         let is_named = [Some(0), outcome.torch, outcome.cachalot].contains(&Some(number)) || tried.config == EXPANDABLE;
         // Of candidates with equal costs, the first is the simplest.
-        let is_known = others.iter().any(|other| other.seen.programs == tried.seen.programs);
+        let held = |one: &Tried| one.held_back.as_ref().map(|held| held.programs.clone());
+        let is_known =
+            others.iter().any(|other| other.seen.programs == tried.seen.programs && held(other) == held(tried));
         if !is_named && (is_known || others.len() >= most) {
             continue;
         }
@@ -246,7 +285,7 @@ fn cells(tried: &Tried, aim: Aim, baseline: &str) -> Vec<String> {
         change(other),
         format!("{:.2} µs", seen.us_per_request),
     ];
-    cells.push((seen.ooms + held.map_or(0, |held| held.ooms)).to_string());
+    cells.push(failed(tried).to_string());
     cells.push(note(tried.note).to_owned());
     cells
 }
