@@ -54,6 +54,44 @@ fn a_table() {
 }
 
 #[test]
+fn memory_is_planned_into_the_gaps_of_a_buffer() {
+    let folder = folder("plan_gaps");
+    // `b` lies in the gap of `a`; `c` beside the four bytes that `d` keeps in its gap.
+    let text = "id,lower,upper,size,gaps,hint\na,0,9,8,3-6,-1\nb,3,6,8,,0\nd,20,29,8,23-26@4:8,\nc,23,26,4,,\n";
+    let file = write(&folder, "gaps.csv", text);
+    let output = folder.join("plan.csv");
+    let line = line(["-o", output.to_str().expect("UTF-8")], &file);
+    assert_eq!((&line["buffers"], &line["peak_bytes"], &line["optimal"]), (&json!(4), &json!(8), &json!(true)));
+    let offsets: Vec<String> = rows(&output).into_iter().map(|row| row["offset"].clone()).collect();
+    assert_eq!(offsets, ["0"; 4]);
+}
+
+/// A window after a gap without bytes follows no whole buffer: its low bytes are held, and no proof is claimed.
+#[test]
+fn a_gap_that_cannot_be_planned_exactly_says_so() {
+    let text = "id,lower,upper,size,gaps\na,0,9,8,3-4 4-6@4:8\nb,4,6,4,\n";
+    let file = write(&folder("plan_gap_held"), "held.csv", text);
+    let finished = plan(["--capacity=8"], &file);
+    let why = "the bytes below a window are held in a gap that follows no time with all bytes";
+    assert_eq!(finished.errors, format!("{}: line 2: {why}, so a smaller plan may exist\n", file.display()));
+    assert!(finished.output.contains("not decided"), "{}", finished.output);
+    assert_eq!(finished.status, 1);
+}
+
+#[test]
+fn minimallocs_other_names_of_the_columns_are_read() {
+    let place = folder("plan_names");
+    // In `end`, a life has its last step.
+    let other = "buffer_id,start,end,size\nb1,0,2,4\nb2,3,8,4\nb3,0,8,4\nb4,9,20,4\nb5,0,20,4\n";
+    let names = FIVE.replace("id,lower", "buffer,begin");
+    for (name, text) in [("end.csv", other), ("begin.csv", &names)] {
+        let file = write(&place, name, text);
+        let line = line([], &file);
+        assert_eq!((&line["peak_bytes"], &line["optimal"]), (&json!(12), &json!(true)), "{name}");
+    }
+}
+
+#[test]
 fn the_table_for_people() {
     let file = write(&folder("plan_people"), "five.csv", FIVE);
     let finished = plan([], &file);

@@ -15,7 +15,7 @@ fn refuse(file: &Path, complaint: &str) {
 
 /// Expects an error in the third line of a table, with any line ending.
 fn refuse_line(test: &str, header: &str, line: &str, complaint: &str) {
-    let good = "a,0,9,100,64,0".split(',').take(header.split(',').count()).collect::<Vec<_>>().join(",");
+    let good = "a,0,9,100,64,0,".split(',').take(header.split(',').count()).collect::<Vec<_>>().join(",");
     for end in ["\n", "\r\n"] {
         let file = write(&folder(test), "table.csv", [header, &good, line, ""].join(end));
         refuse(&file, &format!(":3: {complaint}"));
@@ -68,6 +68,28 @@ fn alignments_and_offsets() {
 }
 
 #[test]
+fn gaps() {
+    let refuse_gaps = |test: &str, gaps: &str, accepted: &str| {
+        let header = format!("{FULL},gaps");
+        refuse_line(
+            test,
+            &header,
+            &format!("b,2,9,8,1,,{gaps}"),
+            &format!("column 7: gaps `{gaps}`: accepted is {accepted}"),
+        );
+    };
+    let form = "nothing, or gaps FROM-TO or FROM-TO@LOW:HIGH with spaces between";
+    refuse_gaps("plan_gap", "3", form);
+    refuse_gaps("plan_gap_back", "4-3", form);
+    refuse_gaps("plan_gap_outside", "1-3", "gaps in turn, between 2 and 9");
+    refuse_gaps("plan_gap_twice", "3-5 4-6", "gaps in turn, between 2 and 9");
+    refuse_gaps("plan_gap_window", "3-5@0:9", "windows of at most the size, 8");
+    refuse_gaps("plan_gap_all", "2-9", "a time of its life with all bytes");
+    let last = "b,5,4,1";
+    refuse_line("plan_end", "id,start,end,size", last, "column 3: end `4`: accepted is a number from lower on, 5");
+}
+
+#[test]
 fn ids() {
     let complaint = "column 1: id `a` is on line 2, too: accepted is an id of its own for each buffer";
     refuse_line("plan_id", PLAIN, "a,0,9,1", complaint);
@@ -76,12 +98,13 @@ fn ids() {
 
 #[test]
 fn columns() {
-    let accepted = "accepted are id, lower, upper, size and, if wanted, alignment and offset";
+    let accepted = "accepted are id, lower, upper, size and, if wanted, alignment, offset and gaps";
     let header = |test: &str, header: &str, complaint: &str| {
         let file = write(&folder(test), "table.csv", format!("{header}\na,0,9,1,1,0\n"));
         refuse(&file, &format!(":1: {complaint}"));
     };
-    header("plan_unknown", "id,lower,upper,size,hint", &format!("column 5: unknown name `hint`: {accepted}"));
+    header("plan_unknown", "id,lower,upper,size,color", &format!("column 5: unknown name `color`: {accepted}"));
+    header("plan_same", "id,buffer,lower,upper,size", &format!("column 2: `id` is there twice: {accepted}"));
     header("plan_twice", "id,lower,lower,size", &format!("column 3: `lower` is there twice: {accepted}"));
     header("plan_missing", "id,lower,upper", &format!("column 4: no column is named `size`: {accepted}"));
     refuse_line("plan_short", PLAIN, "b,0,9", "the line has 3 fields, the header has 4");

@@ -6,6 +6,7 @@
 //! record       of an allocator, .csv.gz or snapshot     ─┘
 //! ```
 
+mod gaps;
 pub mod operators;
 pub mod record;
 pub use cachalot_tuner::section;
@@ -33,6 +34,18 @@ pub struct Task {
     /// Description of the memory before the first event, if a record begins in the middle of the
     /// program.
     pub start: Option<String>,
+    /// What a plan of the problem holds beyond the source, which the planner cannot express.
+    pub held: Option<Held>,
+}
+
+/// What a plan holds although the source leaves it free.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// A line about it.
+    pub what: String,
+    /// The problem without it and without what the source asks for in its place: what no plan of this problem can be
+    /// below, no plan of the source can.
+    pub relaxed: Problem,
 }
 
 /// The source of a problem.
@@ -106,6 +119,14 @@ fn read(file: &Path, mut content: Box<dyn BufRead + '_>, reading: &Reading) -> R
 }
 
 impl Task {
+    /// Returns the number of buffers. A buffer with gaps is several of the problem.
+    pub fn buffers(&self) -> usize {
+        match &self.source {
+            Source::Table(lines) => lines.planned(),
+            Source::Operators { .. } | Source::Record(_) => self.problem.buffers.len(),
+        }
+    }
+
     /// Returns the plan as a table: the columns of the input and `offset`, or for a program of
     /// operators the position of each value.
     pub fn rows(&self, plan: &Plan) -> Vec<Vec<String>> {
@@ -118,7 +139,7 @@ impl Task {
 }
 
 /// Error for a file of no accepted form.
-const UNKNOWN: &str = "nothing that can be planned: accepted are a table with the columns id,lower,upper,size[,alignment][,offset], \
+const UNKNOWN: &str = "nothing that can be planned: accepted are a table with the columns id,lower,upper,size[,alignment][,offset][,gaps], \
                        a program of operators in JSON, and a record of an allocator (.csv, .csv.gz, or a pickled snapshot)";
 
 /// Returns an error at a column of a line, both counted from 1.

@@ -150,6 +150,20 @@ pub fn fits(
     (solved, answer)
 }
 
+impl Solved {
+    /// Takes back what a plan of a problem proves about another problem that asks for less: `relaxed` has all that
+    /// the other asks for, or less. Returns the answer for the other.
+    pub fn relax(&mut self, relaxed: &Problem, answer: Option<FitAnswer>, capacity: Option<u64>) -> Option<FitAnswer> {
+        self.lower_bound = lower_bound(relaxed);
+        self.optimal = self.plan.as_ref().is_some_and(|plan| plan.peak == self.lower_bound);
+        let is_beyond = capacity.is_some_and(|capacity| capacity < self.lower_bound);
+        answer.map(|answer| match answer {
+            FitAnswer::DoesNotFit if !is_beyond => FitAnswer::NotDecided,
+            other => other,
+        })
+    }
+}
+
 impl From<Outcome> for Solved {
     fn from(outcome: Outcome) -> Self {
         let Outcome { plan, lower_bound, optimal, algorithm, .. } = outcome;

@@ -1,11 +1,13 @@
-//! Tables of buffers: `id,lower,upper,size`, and optionally `alignment` and `offset`, in any order,
-//! with half-open lives.
+//! Tables of buffers: `id,lower,upper,size`, and optionally `alignment`, `offset` and `gaps`, in any
+//! order, with half-open lives.
 //!
-//! The format comes from `MiniMalloc`'s benchmarks. An empty `offset` leaves the position to the
-//! plan, a given offset fixes the position. A buffer of 0 bytes takes no room, is not in the
-//! problem, and has the offset 0 in the plan.
+//! The format is `MiniMalloc`'s, with its other names of the columns: `buffer` or `buffer_id`, `begin` or
+//! `start`, and `end`, which is the last step of a life and not the step after. Its column `hint` is read
+//! over. An empty `offset` leaves the position to the plan, a given offset fixes the position. A buffer of
+//! 0 bytes takes no room, is not in the problem, and has the offset 0 in the plan.
 
-use super::{Reading, Source, Task, UNKNOWN, at_column};
+use super::gaps::{Gap, pieces};
+use super::{Held, Reading, Source, Task, UNKNOWN, at_column};
 use crate::trace::BadInput;
 use cachalot_core::MAX_REQUEST;
 use cachalot_planner::{Buffer, Problem, Unusable};
@@ -17,14 +19,20 @@ use std::path::Path;
 pub struct Lines {
     /// A field for each column.
     fields: Vec<Vec<String>>,
-    /// Whether the problem has a buffer for each line after the header. Buffers of 0 bytes are
-    /// omitted.
-    planned: Vec<bool>,
+    /// For each line after the header, the buffer of the problem with its offset. `None` for a buffer of
+    /// 0 bytes, which is omitted.
+    places: Vec<Option<usize>>,
 }
 
 /// The required columns, followed by the optional columns.
-const COLUMNS: [&str; 6] = ["id", "lower", "upper", "size", "alignment", "offset"];
+const COLUMNS: [&str; 8] = ["id", "lower", "upper", "size", "alignment", "offset", "gaps", "hint"];
 const NEEDED: usize = 4;
+const GAPS: usize = 6;
+
+/// Other names of columns. Times in `end` are the last step of a life.
+const ALIASES: [(&str, &str); 5] =
+    [("buffer", "id"), ("buffer_id", "id"), ("begin", "lower"), ("start", "lower"), (END, "upper")];
+const END: &str = "end";
 
 /// Reads a table.
 pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, BadInput> {
@@ -42,27 +50,49 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
     }
     let header = lines.first().ok_or_else(|| BadInput::at(file, 1, "the file is empty"))?;
     let columns = Columns::of(file, header)?;
-    let (mut buffers, mut buffer_lines) = (Vec::with_capacity(lines.len()), Vec::with_capacity(lines.len()));
-    let mut planned = Vec::with_capacity(lines.len());
+    let (mut problem, mut relaxed) = (Problem::default(), Problem::default());
+    let (mut buffer_lines, mut held_lines) = (Vec::with_capacity(lines.len()), Vec::new());
+    let mut places = Vec::with_capacity(lines.len());
     let mut ids: HashMap<&str, u64> = HashMap::with_capacity(lines.len());
     for (line, &number) in lines.iter().zip(&numbers).skip(1) {
         let buffer = columns.buffer(file, number, line, reading.alignment.unwrap_or(1))?;
+        let gaps = columns.gaps(file, number, line)?;
         let (field, id) = columns.id(line);
         if let Some(other) = ids.insert(id, number) {
             let what = format!("id `{id}` is on line {other}, too: accepted is an id of its own for each buffer");
             return Err(at_column(file, number, field + 1, what));
         }
-        planned.push(buffer.size > 0);
-        if buffer.size > 0 {
-            buffers.push(buffer);
-            buffer_lines.push(number);
+        if buffer.size == 0 {
+            places.push(None);
+            continue;
+        }
+        let divided = |relaxed| {
+            pieces(&buffer, &gaps, relaxed).map_err(|accepted| columns.wrong(file, number, line, GAPS, &accepted))
+        };
+        let own = divided(false)?;
+        if own.held > 0 {
+            held_lines.push(number);
+        }
+        places.push(Some(own.add_to(&mut problem)));
+        buffer_lines.resize(problem.buffers.len(), number);
+        if columns.fields[GAPS].is_some() {
+            divided(true)?.add_to(&mut relaxed);
         }
     }
-    let problem = Problem { buffers, ..Problem::default() };
     if !problem.buffers.is_empty() {
         problem.check().map_err(|error| whole(file, &problem, &buffer_lines, &error))?;
     }
-    Ok(Task { part: String::new(), problem, source: Source::Table(Lines { fields: lines, planned }), start: None })
+    let held = held(&held_lines).map(|what| Held { what, relaxed });
+    let source = Source::Table(Lines { fields: lines, places });
+    Ok(Task { part: String::new(), problem, source, start: None, held })
+}
+
+/// Returns a line about gaps with a window that the planner cannot express.
+fn held(lines: &[u64]) -> Option<String> {
+    let first = lines.first()?;
+    let more = if lines.len() > 1 { format!(" and {} more", lines.len() - 1) } else { String::new() };
+    let why = "the bytes below a window are held in a gap that follows no time with all bytes";
+    Some(format!("line {first}{more}: {why}, so a smaller plan may exist"))
 }
 
 /// Returns an error about several buffers, at the line of the buffer with the mistake.
@@ -87,22 +117,32 @@ fn whole(file: &Path, problem: &Problem, lines: &[u64], error: &Unusable) -> Bad
     }
 }
 
+/// Returns the name of a column in [`COLUMNS`].
+fn named(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
+}
+
 /// The field of each column.
-struct Columns([Option<usize>; COLUMNS.len()]);
+struct Columns {
+    fields: [Option<usize>; COLUMNS.len()],
+    /// 1 if lives and gaps are told with their last step, and 0 with the step after.
+    last: u64,
+}
 
 impl Columns {
     fn of(file: &Path, header: &[String]) -> Result<Self, BadInput> {
         let mut columns = [None; COLUMNS.len()];
-        let accepted = "accepted are id, lower, upper, size and, if wanted, alignment and offset";
-        let known = header.iter().filter(|name| COLUMNS.contains(&name.as_str())).count();
+        let accepted = "accepted are id, lower, upper, size and, if wanted, alignment, offset and gaps";
+        let known = header.iter().filter(|name| COLUMNS.contains(&named(name))).count();
         if known == 0 {
             return Err(BadInput::at(file, 1, UNKNOWN));
         }
         for (field, name) in header.iter().enumerate() {
-            let Some(column) = COLUMNS.iter().position(|column| column == name) else {
+            let Some(column) = COLUMNS.iter().position(|column| *column == named(name)) else {
                 return Err(at_column(file, 1, field + 1, format!("unknown name `{name}`: {accepted}")));
             };
             if columns[column].replace(field).is_some() {
+                let name = COLUMNS[column];
                 return Err(at_column(file, 1, field + 1, format!("`{name}` is there twice: {accepted}")));
             }
         }
@@ -111,29 +151,40 @@ impl Columns {
                 let what = format!("no column is named `{}`: {accepted}", COLUMNS[missing]);
                 Err(at_column(file, 1, header.len() + 1, what))
             }
-            None => Ok(Self(columns)),
+            None => Ok(Self { fields: columns, last: u64::from(header.iter().any(|name| name == END)) }),
         }
     }
 
     /// Returns the number of the field with the id, and the id.
     fn id<'a>(&self, fields: &'a [String]) -> (usize, &'a str) {
-        let field = self.0[0].unwrap_or(0);
+        let field = self.fields[0].unwrap_or(0);
         (field, &fields[field])
     }
 
+    /// Returns an error at a field.
+    fn wrong(&self, file: &Path, line: u64, fields: &[String], column: usize, accepted: &str) -> BadInput {
+        let field = self.fields[column].unwrap_or(0);
+        let name = if column == 2 && self.last > 0 { END } else { COLUMNS[column] };
+        at_column(file, line, field + 1, format!("{name} `{}`: accepted is {accepted}", fields[field]))
+    }
+
+    /// Returns the gaps of a line whose fields are complete.
+    fn gaps(&self, file: &Path, line: u64, fields: &[String]) -> Result<Vec<Gap>, BadInput> {
+        let Some(field) = self.fields[GAPS] else { return Ok(Vec::new()) };
+        let gaps = fields[field].split_whitespace().map(|gap| Gap::parse(gap, self.last));
+        let accepted = "nothing, or gaps FROM-TO or FROM-TO@LOW:HIGH with spaces between";
+        gaps.collect::<Option<_>>().ok_or_else(|| self.wrong(file, line, fields, GAPS, accepted))
+    }
+
     fn buffer(&self, file: &Path, line: u64, fields: &[String], alignment: u64) -> Result<Buffer, BadInput> {
-        let count = self.0.iter().flatten().count();
+        let count = self.fields.iter().flatten().count();
         if fields.len() != count {
             let what = format!("the line has {} fields, the header has {count}", fields.len());
             return Err(BadInput::at(file, line, what));
         }
-        let wrong = |column: usize, accepted: &str| {
-            let field = self.0[column].unwrap_or(0);
-            let what = format!("{} `{}`: accepted is {accepted}", COLUMNS[column], fields[field]);
-            at_column(file, line, field + 1, what)
-        };
+        let wrong = |column: usize, accepted: &str| self.wrong(file, line, fields, column, accepted);
         let number = |column: usize, accepted: &str| -> Result<Option<u64>, BadInput> {
-            match self.0[column].map(|field| fields[field].as_str()) {
+            match self.fields[column].map(|field| fields[field].as_str()) {
                 None => Ok(None),
                 Some("") if column >= NEEDED => Ok(None),
                 Some(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -144,6 +195,7 @@ impl Columns {
         };
         let start = number(1, "a whole number of at most 64 bits")?.unwrap_or(0);
         let end = number(2, "a whole number of at most 64 bits")?.unwrap_or(0);
+        let end = end.checked_add(self.last).ok_or_else(|| wrong(2, "a whole number below the most of 64 bits"))?;
         let bytes = format!("a whole number of bytes from 0 to {}", MAX_REQUEST - 1);
         let size = number(3, &bytes)?.unwrap_or(0);
         let power = format!("a power of two below {MAX_REQUEST}");
@@ -151,7 +203,8 @@ impl Columns {
         let multiple = format!("nothing, or a multiple of the alignment {alignment} below {MAX_REQUEST}");
         let fixed = number(5, &multiple)?;
         if end <= start {
-            return Err(wrong(2, &format!("a number above lower, {start}")));
+            let least = if self.last > 0 { "from lower on" } else { "above lower" };
+            return Err(wrong(2, &format!("a number {least}, {start}")));
         }
         if size >= MAX_REQUEST {
             return Err(wrong(3, &bytes));
@@ -167,12 +220,18 @@ impl Columns {
 }
 
 impl Lines {
+    /// Returns the number of buffers with bytes.
+    pub(super) fn planned(&self) -> usize {
+        self.places.iter().flatten().count()
+    }
+
     /// Returns the lines with the offsets of a plan: every column of the input, and `offset`.
     pub(super) fn with_offsets(&self, offsets: &[u64]) -> Vec<Vec<String>> {
         let place = self.fields[0].iter().position(|name| name == "offset");
-        let mut offsets = offsets.iter();
-        let mut offset = |&planned: &bool| if planned { offsets.next().copied().unwrap_or(0) } else { 0 };
-        let column: Vec<_> = self.planned.iter().map(|planned| (*planned, offset(planned).to_string())).collect();
+        let column = self.places.iter().map(|place| {
+            let offset = place.and_then(|place| offsets.get(place)).copied().unwrap_or(0);
+            (place.is_some(), offset.to_string())
+        });
         let filled = |(line, (planned, offset)): (&Vec<String>, (bool, String))| {
             let mut line = line.clone();
             match place {

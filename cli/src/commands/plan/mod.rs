@@ -24,9 +24,12 @@ and an offset for every buffer
 A FILE has one of three forms, recognized by the content, and may be compressed
 by gzip:
 
-table       id,lower,upper,size and optionally alignment and offset: a buffer
-            lives from lower up to, not including, upper; a given offset stays;
-            a buffer of 0 bytes takes no room
+table       id,lower,upper,size and optionally alignment, offset and gaps: a
+            buffer lives from lower up to, not including, upper; a given offset
+            stays; a buffer of 0 bytes takes no room. `3-6 8-9@0:64` in gaps
+            frees all bytes from 3 up to 6, and from 8 up to 9 those from 64
+            on. MiniMalloc's other names are read too: buffer or buffer_id,
+            begin or start, and end, which is the last step of the life
 operators   JSON with devices, values and operators:
             {\"values\": [{\"name\": \"x\", \"size\": 4096}, ...], \"operators\":
             [{\"name\": \"add\", \"inputs\": [\"x\"],
@@ -153,6 +156,9 @@ pub(crate) fn run(args: &PlanArgs) -> ExitCode {
                     if let Some(start) = &task.start {
                         eprintln!("{}: {start}; planned as if allocated first", file.display());
                     }
+                    if let Some(held) = &task.held {
+                        eprintln!("{}: {}", file.display(), held.what);
+                    }
                     let one = solve_task(args, file, task, &mut status);
                     if args.json {
                         written = written.and_then(|()| render_line::write(&one, args.capacity));
@@ -180,7 +186,7 @@ fn solve_task(args: &PlanArgs, file: &Path, task: Task, status: &mut u8) -> Plan
     let live = Live::new(&title(file, &task), args.deadline);
     let deadline = Some(args.deadline);
     let mut improved = |plan: &Plan, bound: u64, name: &str| live.improved(plan.peak, bound, name);
-    let (solved, answer) = match args.capacity {
+    let (mut solved, mut answer) = match args.capacity {
         Some(capacity) => {
             let (solved, answer) = solve::fits(&task.problem, capacity, args.algorithm.0, deadline, &mut improved);
             (solved, Some(answer))
@@ -188,6 +194,9 @@ fn solve_task(args: &PlanArgs, file: &Path, task: Task, status: &mut u8) -> Plan
         None => (solve::solve(&task.problem, args.algorithm.0, deadline, &mut improved), None),
     };
     live.finish();
+    if let Some(held) = &task.held {
+        answer = solved.relax(&held.relaxed, answer, args.capacity);
+    }
     let mut complain = |what: &str| {
         *status = (*status).max(DIFFERENT);
         eprintln!("{}: {what}", title(file, &task));

@@ -65,7 +65,7 @@ pub(super) fn write(planned: &PlannedProblem, capacity: Option<u64>) -> io::Resu
         file: planned.file.display().to_string(),
         part: Some(planned.task.part.as_str()).filter(|part| !part.is_empty()),
         algorithm: planned.solved.algorithm,
-        buffers: planned.task.problem.buffers.len(),
+        buffers: planned.task.buffers(),
         peak_bytes: planned.solved.plan.as_ref().map(|plan| plan.peak),
         lower_bound_bytes: planned.solved.lower_bound,
         optimal: planned.solved.optimal,

@@ -63,7 +63,7 @@ fn row(one: &PlannedProblem) -> Vec<String> {
     let bound = one.solved.lower_bound;
     let mut row = vec![title(&one.file, &one.task)];
     row.extend(one.answer.map(|answer| words(answer).to_owned()));
-    row.push(one.task.problem.buffers.len().to_string());
+    row.push(one.task.buffers().to_string());
     match &one.solved.plan {
         Some(plan) => {
             let gap = if one.solved.optimal { "optimal".to_owned() } else { gap(plan.peak, bound) };
