@@ -86,22 +86,29 @@ impl Contender {
 /// twice.
 ///
 /// Without given policies, all policies take part. A configuration without a policy's name is for all given
-/// policies, or for the first policy of [`POLICIES`] if none is given.
+/// policies that have its keys, or for the first policy of [`POLICIES`] if none is given.
 ///
 /// # Errors
-/// The mistake in a configuration.
+/// The mistake in a configuration, for the last of its policies.
 pub fn contenders(policies: &[&'static str], configurations: &[Configuration]) -> Result<Vec<Contender>, String> {
     let (policies, unnamed) = if policies.is_empty() { (&POLICIES[..], &POLICIES[..1]) } else { (policies, policies) };
-    let defaults = policies.iter().map(|&policy| (policy, ""));
-    let configured = configurations.iter().flat_map(|configuration| {
-        let named = configuration.policy.as_ref().map_or(unnamed, std::slice::from_ref);
-        named.iter().map(|&policy| (policy, configuration.text.as_str()))
-    });
     let mut contenders: Vec<Contender> = Vec::new();
-    for (policy, text) in defaults.chain(configured) {
-        if !contenders.iter().any(|known| known.policy == policy && known.text == text) {
-            contenders.push(Contender::new(policy, text)?);
+    let mut add = |contender: Contender| {
+        if !contenders.iter().any(|known| known.policy == contender.policy && known.text == contender.text) {
+            contenders.push(contender);
         }
+    };
+    for &policy in policies {
+        add(Contender::new(policy, "")?);
+    }
+    for configuration in configurations {
+        let named = configuration.policy.as_ref().map_or(unnamed, std::slice::from_ref);
+        let (fitting, refused): (Vec<_>, Vec<_>) =
+            named.iter().map(|&policy| Contender::new(policy, &configuration.text)).partition(Result::is_ok);
+        if fitting.is_empty() {
+            refused.into_iter().last().transpose()?;
+        }
+        fitting.into_iter().flatten().for_each(&mut add);
     }
     Ok(contenders)
 }
@@ -146,9 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_policy_is_an_error() {
+    fn a_key_that_no_policy_given_has_is_an_error() {
         let error = compared(&["bfc"], &["max_split_size_mb:64"]).unwrap_err();
         assert!(error.starts_with("max_split_size_mb is not a key of policy `bfc`; its keys are "), "{error}");
+        let text = "expandable_segments:True";
+        let found =
+            [("caching", ""), ("stitched", ""), ("caching", text)].map(|(policy, text)| (policy, text.to_owned()));
+        assert_eq!(compared(&["caching", "stitched"], &[text]), Ok(found.to_vec()), "where it has an effect");
     }
 
     #[test]
