@@ -78,7 +78,23 @@ fn what_does_not_fit_fails_under_a_limit() {
     assert_eq!((&line["limit_bytes"], &line["ooms"]), (&(8 * MIB).into(), &2.into()));
     assert_eq!((&line["first_failed_request"], &line["largest_failed_bytes"]), (&3.into(), &(4 * MIB).into()));
     let text = predict(&["--policy=direct", "--limit=8MiB"], &file).output;
-    assert!(text.starts_with("step: 5 requests, limit 8.00 MiB\n"), "{text}");
+    let said = "Does not fit into 8.00 MiB with direct: 2 requests fail, and it needs 11.00 MiB.\n";
+    assert!(text.starts_with(&format!("{said}step: 5 requests, limit 8.00 MiB\n")), "{text}");
+    let row = text.lines().find(|line| line.starts_with("direct ")).expect("a row");
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["direct", "–", "–", "2", "3"], "no peak of what fails");
+    let text = predict(&["--policy=direct", "--limit=11MiB"], &file).output;
+    assert!(text.starts_with("Fits into 11.00 MiB with direct: 11.00 MiB reserved at the peak.\n"), "{text}");
+}
+
+#[test]
+fn a_script_is_answered_by_the_command_that_predicts_it() {
+    let file = write(&folder("script"), "train.py", "import torch\n");
+    let shown = file.display();
+    for command in ["predict", "view", "compare", "tune", "inspect"] {
+        let finished = cachalot([Path::new(command), &file]);
+        let why = format!("this is a Python script: `python -m cachalot_gpu.predict {shown}` predicts its memory");
+        assert_eq!((finished.status, finished.errors), (2, format!("{shown}: {why}\n")), "{command}");
+    }
 }
 
 #[test]

@@ -21,23 +21,23 @@ const LONG_ABOUT: &str = "\
 Predict the peak of reserved memory before anything runs
 
 A FILE is a record, as for `compare`, or a list of requests: CSV with the header
-`request,block,size,stream`, with `a` for a request and `f` for a free. `python
--m cachalot_gpu.predict` writes such a list on a machine without a GPU. The
-program runs with its recorded settings and calls, and under every policy but
-`planned`, for which a program announces its iterations. It goes on after a
-request that runs out of memory. With the recorded batch and limit, the first
-row is the recording itself.
+`request,block,size,stream`, with `a` for a request, `f` for a free, and `e` for
+a call that empties the cache. `python -m cachalot_gpu.predict script.py` writes
+such a list on a machine without a GPU, and predicts it. The with its recorded settings and calls, and under every policy but `planned`, for
+which a program announces its iterations. It goes on after a request that runs
+out of memory. With the recorded batch and limit, the first row is the recording
+itself. Under a limit, the first line tells whether the program fits.
 
 --batch-scale 2 doubles the batch. With one record, a rule decides which sizes
 grow. A block that is alive at the end of the record, or for half of the record,
-stays: weights, optimizer state. A block of the size of such a block, of half or twice that size, stays:
-gradients, temporaries of the optimizer, casts of weights. Everything else
-grows. The record must hold several steps, and end between two. With --beside, a
+stays: weights, optimizer state. A block of the size of such a block, of half or
+twice that size, stays: gradients, temporaries of the optimizer, casts of
+weights. Everything else grows. The record must hold several steps, and end between two. With --beside, a
 record of the same program at --beside-scale times the batch, every size is on
 the line through its two recorded sizes.
 
 peak allocated  bytes of all blocks, with the rounding of the policy
-peak reserved   bytes held from the device
+peak reserved   bytes held from the device; no peak is told of what fails
 OOMs            requests that run out of memory under --limit
 first           the number of the first of them, and the largest
 
@@ -45,7 +45,8 @@ The device's context, the libraries' code and memory that does not come from the
 allocator are left out.
 
 --json prints a line with an object for each record and contender, with schema,
-file, record, is_recorded, tells_config, policy, config, batch_scale, scaled_requests, fixed_requests, limit_bytes, peak_allocated_bytes,
+file, record, is_recorded, tells_config, policy, config, batch_scale,
+scaled_requests, fixed_requests, limit_bytes, peak_allocated_bytes,
 peak_reserved_bytes, ooms, largest_failed_bytes, first_failed_request.
 
 Exits with 2 for input that cannot be used, and with 1 if an allocator refused a
@@ -91,7 +92,7 @@ pub(crate) struct PredictArgs {
         value_name = "STRING",
         value_parser = Configuration::parse,
         help = "A configuration beside the defaults, any number of times: for the policy it begins with, else for each \
-                of --policy, else for `caching`"
+                of --policy that has its keys, else for `caching`"
     )]
     configurations: Vec<Configuration>,
     /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
@@ -139,6 +140,8 @@ struct Predicted {
     /// Whether the first prediction has the peak of the recording.
     is_recorded: bool,
     predictions: Vec<Prediction>,
+    /// If requests of the first contender fail under the limit, the peak of its reserved memory without one.
+    needs: Option<u64>,
 }
 
 /// A line of `--json`.
@@ -246,7 +249,14 @@ fn predict_file(file: &Path, args: &PredictArgs, contenders: &[Contender]) -> Re
             predictions[0].ooms = record.recorded.ooms;
             predictions[0].largest_failed_bytes = record.recorded.largest_failed_bytes;
         }
-        Ok(Predicted { named, scaled, contenders, is_named, is_recorded, predictions })
+        let needs = match named.limit {
+            Some(_) if predictions[0].ooms > 0 => {
+                let unlimited = predict::settings(contenders[0].config(), None);
+                predict::predict(&named.program, &unlimited).ok().map(|free| free.peak_reserved_bytes)
+            }
+            _ => None,
+        };
+        Ok(Predicted { named, scaled, contenders, is_named, is_recorded, predictions, needs })
     };
     programs.map(predict).collect()
 }
@@ -271,6 +281,25 @@ impl Predicted {
     /// Returns whether a named contender runs out of memory.
     fn runs_out(&self) -> bool {
         self.predictions.iter().zip(&self.is_named).any(|(prediction, is_named)| *is_named && prediction.ooms > 0)
+    }
+
+    /// Returns whether the program fits into its limit, in words. `None` without a limit.
+    fn fits(&self) -> Option<String> {
+        let limit = bytes::show(self.named.limit?);
+        let (first, whom) = (&self.predictions[0], self.title(0));
+        if first.ooms == 0 {
+            let peak = bytes::show(first.peak_reserved_bytes);
+            return Some(format!("Fits into {limit} with {whom}: {peak} reserved at the peak."));
+        }
+        let failed = bytes::plural(first.ooms, "request");
+        let verb = if first.ooms == 1 { "fails" } else { "fail" };
+        let mut text = format!("Does not fit into {limit} with {whom}: {failed} {verb}");
+        if let Some(needs) = self.needs {
+            text = format!("{text}, and it needs {}", bytes::show(needs));
+        }
+        let fitting = (1..self.predictions.len()).find(|&at| self.predictions[at].ooms == 0);
+        let instead = fitting.map(|at| format!("; {} fits", self.title(at)));
+        Some(text + &instead.unwrap_or_default() + ".")
     }
 
     /// Returns the name of a contender.
@@ -336,7 +365,8 @@ fn lines(predicted: &Predicted, args: &PredictArgs) -> io::Result<String> {
 fn text(predicted: &Predicted, args: &PredictArgs) -> String {
     let Predicted { named, scaled, predictions, .. } = predicted;
     let all = scaled.requests + scaled.fixed;
-    let mut head = format!("{}: {} requests", named.name, bytes::grouped(all));
+    let plural = if all == 1 { "" } else { "s" };
+    let mut head = format!("{}: {} request{plural}", named.name, bytes::grouped(all));
     if (args.batch_scale - 1.0).abs() > f64::EPSILON {
         let scaled = bytes::grouped(scaled.requests);
         head = format!("{head}, of which {scaled} grow with {} times the batch", args.batch_scale);
@@ -350,19 +380,27 @@ fn text(predicted: &Predicted, args: &PredictArgs) -> String {
     if named.record.as_ref().is_some_and(|record| !record.tells_config) {
         head.push_str("; the record does not tell its settings, and the defaults are assumed");
     }
+    let mut head = args.look.fold(&head, 2);
+    if let Some(fits) = predicted.fits() {
+        head = format!("{}\n{head}", args.look.fold(&fits, 2));
+    }
     let mut table = Table::new(&COLUMNS);
     for (number, prediction) in predictions.iter().enumerate() {
         let (peak, first) = (prediction.peak_reserved_bytes, predictions[0].peak_reserved_bytes);
         let largest = prediction.largest_failed_bytes;
+        // What fails has no peak but the limit. A recording's is what it held.
+        let is_peak = |at: usize| predictions[at].ooms == 0 || (at == 0 && predicted.is_recorded);
+        let told = |text: String| if is_peak(number) { text } else { "–".to_owned() };
+        let compared = number > 0 && is_peak(0) && is_peak(number);
         table.row(vec![
             predicted.title(number),
-            bytes::show(prediction.peak_allocated_bytes),
-            bytes::show(peak),
-            if number == 0 { String::new() } else { bytes::difference(first, peak) },
+            told(bytes::show(prediction.peak_allocated_bytes)),
+            told(bytes::show(peak)),
+            if compared { bytes::difference(first, peak) } else { String::new() },
             prediction.ooms.to_string(),
             prediction.first_failed_request.map_or(String::new(), bytes::grouped),
             if largest == 0 { String::new() } else { bytes::show(largest) },
         ]);
     }
-    format!("{}\n\n{}", args.look.fold(&head, 2), table.render(&args.look))
+    format!("{head}\n\n{}", table.render(&args.look))
 }

@@ -64,8 +64,19 @@ pub(crate) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
         return decompress(file, bytes.len() as u64, bytes);
     }
     let raw = File::open(file).map_err(cannot)?;
+    no_script(file)?;
     let bytes = raw.metadata().map_err(cannot)?.len();
     decompress(file, bytes, BufReader::new(raw))
+}
+
+/// Refuses a script that trains, which another command predicts.
+fn no_script(file: &Path) -> Result<(), BadInput> {
+    if file.extension().is_some_and(|ending| ending == "py") {
+        let shown = file.display();
+        let what = format!("this is a Python script: `python -m cachalot_gpu.predict {shown}` predicts its memory");
+        return Err(BadInput::whole(file, what));
+    }
+    Ok(())
 }
 
 /// Opens a file like [`decompressed`], and calls `watch` after each read with the number of bytes
@@ -79,6 +90,7 @@ pub(crate) fn decompressed_watched<'r>(
     }
     let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
     let raw = File::open(file).map_err(cannot)?;
+    no_script(file)?;
     let bytes = raw.metadata().map_err(cannot)?.len();
     decompress(file, bytes, BufReader::with_capacity(WATCHED_BYTES, Watched { content: raw, watch }))
 }
