@@ -4,7 +4,8 @@
 
 The script trains a step or a few on the device ``"cuda"``, as on a GPU. PyTorch's FakeTensorMode runs
 it: tensors have shapes and no values. Every request and free of their storages is replayed through
-the exact policies of cachalot, of which ``caching`` is PyTorch's own allocator.
+the exact policies of cachalot, of which ``caching`` is PyTorch's own allocator. ``torch.cuda`` answers as on
+an H100. What the script prints goes to the standard error, and a script that stops early is predicted up to there.
 
 In a program, :func:`cachalot_gpu.torch.predict` predicts the memory of a function. On a machine without
 a GPU, ``import cachalot_gpu.predict`` must come before ``import torch`` if PyTorch's build has CUDA.
@@ -13,11 +14,15 @@ a GPU, ``import cachalot_gpu.predict`` must come before ``import torch`` if PyTo
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from . import _no_gpu
@@ -35,6 +40,7 @@ from .torch._predict import (  # noqa: E402
     left_out,
     predict,
     record,
+    record_into,
     replay,
 )
 
@@ -57,7 +63,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         prog="python -m cachalot_gpu.predict",
         description="Predict the peak of reserved memory of a training script, without a GPU.",
     )
-    parser.add_argument("--limit", metavar="BYTES", help="the memory of the GPU: bytes, or a number with MiB or GiB")
+    parser.add_argument("--limit", metavar="BYTES", help="the memory of the GPU: bytes, or a number such as 80G")
     parser.add_argument("--policy", metavar="A,B", help="the policies; all but `planned` without this")
     beside = "a configuration besides the defaults"
     parser.add_argument("--config", metavar="STRING", action="append", default=[], help=beside)
@@ -72,24 +78,101 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         f"{OTHER_WORKSPACE} elsewhere",
     )
     parser.add_argument("script", help="the script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
+    of_script = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
+    # Otherwise a missing script is told as two missing arguments.
+    of_script.required = False
     return parser.parse_args(arguments)
+
+
+def _limit_bytes(options: argparse.Namespace) -> int | None:
+    """Checks the options by a prediction of one request, before a script runs for minutes.
+
+    Returns:
+        the limit in bytes.
+
+    Raises:
+        CachalotError: the command refuses an option.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "one_request.csv"
+        file.write_text("request,block,size,stream\na,1,1,0\n")
+        done = subprocess.run([*_command(options, file), "--json"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CachalotError(done.stderr.strip())
+    limit: int | None = json.loads(done.stdout.splitlines()[0])["limit_bytes"]
+    return limit
+
+
+def _command(options: argparse.Namespace, file: Path) -> list[str]:
+    """Returns the command that predicts a list of requests."""
+    command = [command_path(), "predict", str(file)]
+    command += [f"--limit={options.limit}"] if options.limit is not None else []
+    command += [f"--policy={options.policy}"] if options.policy is not None else []
+    return command + [f"--config={config}" for config in options.config]
+
+
+@contextlib.contextmanager
+def _output_to_errors() -> Iterator[None]:
+    """Sends what is printed, by this process and by its children, to the standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _run(options: argparse.Namespace, recorder: Recorder, limit_bytes: int | None) -> str | None:
+    """Runs the script. Returns where and why it stopped, or None if it ran to its end."""
+    script = options.script
+    try:
+        with _output_to_errors():
+            record_into(recorder, lambda: runpy.run_path(script, run_name="__main__"), limit_bytes)
+    except SystemExit as end:
+        return None if end.code in (None, 0) else f"ended with sys.exit({end.code!r})"
+    except CachalotError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        traceback.print_exc()
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == script]
+        line = f" at {script}:{own[-1].lineno}" if own else ""
+        # Errors of fake tensors themselves, whose operation may be in any library.
+        of_values = type(error).__module__ == "torch._subclasses.fake_tensor"
+        why = ": a prediction runs on tensors without values, and this operation needs them" if of_values else ""
+        return f"stopped{line} with {type(error).__name__}{why}"
+    return None
 
 
 def main(arguments: list[str]) -> int:
     """Runs a script, prints the predictions, and returns the exit status of the command."""
     options = _arguments(arguments)
+    script = Path(options.script)
+    if not script.is_file():
+        raise CachalotError(f"{script}: no such script")
+    limit_bytes = _limit_bytes(options)
     sys.argv = [options.script, *options.arguments]
-    sys.path.insert(0, str(Path(options.script).resolve().parent))
-    recorder = record(lambda: runpy.run_path(options.script, run_name="__main__"), options.workspace)
+    sys.path.insert(0, str(script.resolve().parent))
+    recorder = Recorder(options.workspace)
+    stopped = _run(options, recorder, limit_bytes)
+    if stopped:
+        print(f"\n{script} {stopped}", file=sys.stderr)
+    if not recorder.events:
+        raise CachalotError(f"{script} requested no memory of the device `cuda`: does it train on it?")
+    if stopped:
+        print("What follows is the memory up to there", file=sys.stderr)
+    status = _report(options, recorder)
+    return status or (1 if stopped else 0)
+
+
+def _report(options: argparse.Namespace, recorder: Recorder) -> int:
+    """Prints the predictions, and returns the exit status of the command."""
     with tempfile.TemporaryDirectory() as folder:
-        name = Path(options.script).stem
-        file = Path(options.requests) if options.requests else Path(folder) / f"{name}.csv"
+        file = Path(options.requests) if options.requests else Path(folder) / f"{Path(options.script).stem}.csv"
         file.write_text(recorder.lines())
-        command = [command_path(), "predict", str(file)]
-        command += [f"--limit={options.limit}"] if options.limit else []
-        command += [f"--policy={options.policy}"] if options.policy else []
-        command += [f"--config={config}" for config in options.config]
+        command = _command(options, file)
         command += ["--json"] if options.json else []
         status = subprocess.run(command, check=False).returncode
     if status == 0 and not options.json:

@@ -4,6 +4,7 @@ Needs PyTorch 2.6 or later, of any build. Without it, the test says so in one li
 """
 
 import importlib.util
+import json
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,48 @@ for _ in range(2):
     loss.backward()
     optimizer.step()
     print(loss.item())
+"""
+
+# What loops of training ask of a GPU, a loader that shuffles into pinned memory, and a checkpoint at the end.
+LOOP = """
+import sys
+import torch
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.cuda.manual_seed_all(1)
+capability = torch.cuda.get_device_capability(), torch.cuda.get_device_properties(0).total_memory
+print(torch.cuda.get_device_name(), *capability)
+data = torch.utils.data.TensorDataset(torch.randn(64, 1536), torch.randint(0, 10, (64,)))
+loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True, pin_memory=True)
+model = torch.nn.Linear(1536, 10).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+stream, event = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)
+
+
+def main():
+    for x, y in loader:
+        x = x.pin_memory().to(device, non_blocking=True)
+        event.record()
+        with torch.cuda.stream(stream):
+            x.record_stream(torch.cuda.current_stream())
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = torch.nn.functional.cross_entropy(model(x), y.to(device))
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        torch.cuda.synchronize()
+        print(loss.item(), torch.cuda.max_memory_allocated(), torch.cuda.mem_get_info(), event.elapsed_time(event))
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() > 1536 * 10 * 4 * 3, "weights, and two states of the optimizer"
+    print(torch.cuda.memory_summary(), y.tolist(), loss.detach().cpu().numpy())
+    torch.save(model.state_dict(), "/nonexistent/checkpoint.pt")
+    return 0
+
+
+sys.exit(main())
 """
 
 MIB = 1 << 20
@@ -134,7 +177,9 @@ class Predictions(unittest.TestCase):
                 torch.nn.functional.conv2d(data, weight, stride=stride, padding=padding).sum().backward()
 
             events = predict.record(step).events
-            freed_next = [one[2] for one, other in zip(events, events[1:]) if one[0] == "a" and other[:2] == ("f", one[1])]
+            freed_next = [
+                one[2] for one, other in zip(events, events[1:]) if one[0] == "a" and other[:2] == ("f", one[1])
+            ]
             found = [size for size in freed_next if size > MIB]
             for size, expected in zip(found, [size for size in sizes if size], strict=True):
                 self.assertLess(abs(size - expected), MIB, (shape, filters, kind, found))
@@ -183,6 +228,61 @@ class Predictions(unittest.TestCase):
         self.assertIn("stitched", done.stdout)
         self.assertIn("\n* the CUDA context", done.stdout)
         self.assertRegex(done.stdout, r"Left out:\n\* .*workspaces of convolutions")
+
+    def predicted(self, text, *options):
+        """Predicts a script, and returns the finished command."""
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "train.py"
+            script.write_text(text)
+            command = [sys.executable, "-m", "cachalot_gpu.predict", *options, str(script)]
+            return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_a_loop_finds_a_gpu_and_its_prints_are_no_results(self):
+        """`torch.cuda` answers as on an H100, and `sys.exit` at the end loses nothing."""
+        done = self.predicted(LOOP, "--json", "--policy=caching", "--limit=16G")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        [line] = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertGreater(line["peak_allocated_bytes"], 1536 * 10 * 4 * 4)
+        self.assertIn(f"NVIDIA H100 80GB HBM3 (9, 0) {16 << 30}\n", done.stderr)
+
+    def test_a_limit_is_answered_in_words(self):
+        """The first line tells whether the script fits, and no peak is told of what fails."""
+        fits = self.predicted(SCRIPT, "--policy=caching", "--limit=8G")
+        self.assertRegex(fits.stdout, r"^Fits into 8.00 GiB with caching: .* reserved at the peak")
+        fails = self.predicted(SCRIPT, "--policy=caching", "--limit=100M")
+        self.assertRegex(fails.stdout, r"^Does not fit into 100.00 MiB with caching: .* and it needs [0-9.]+ MiB")
+        self.assertRegex(fails.stdout, r"\ncaching +– +– ")
+
+    def test_a_script_that_stops_is_predicted_up_to_there(self):
+        """The line of the script, the reason, and the figures until then."""
+        begin = "import torch\nx = torch.randn(1 << 22, device='cuda')\n"
+        for end, why in [
+            ("y = x[x > 0]\n", r"train.py stopped at .*train.py:3 with DynamicOutputShapeException: .* without values"),
+            ("raise ValueError('no')\n", r"train.py stopped at .*train.py:3 with ValueError\n"),
+            ("import sys; sys.exit(3)\n", r"train.py ended with sys.exit\(3\)\n"),
+        ]:
+            done = self.predicted(begin + end, "--policy=caching")
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stderr, why)
+            self.assertRegex(done.stdout, r"\ncaching +\d")
+
+    def test_a_script_without_the_device_is_an_error(self):
+        """0 B would be no answer."""
+        done = self.predicted("import torch\ntorch.randn(3).sum()\n")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("requested no memory of the device `cuda`", done.stderr)
+
+    def test_mistakes_are_told_before_the_script_runs(self):
+        """Options, and scripts that are not there."""
+        never = "raise SystemExit('the script ran')\n"
+        for option, why in [("--limit=6X", "`6X` is not"), ("--policy=none", "none"), ("--config=a:b", "a")]:
+            done = self.predicted(never, option)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(why, done.stderr)
+            self.assertNotIn("the script ran", done.stderr)
+        missing = [sys.executable, "-m", "cachalot_gpu.predict", "/nonexistent/train.py"]
+        done = subprocess.run(missing, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (2, "/nonexistent/train.py: no such script\n"))
 
 
 if __name__ == "__main__":

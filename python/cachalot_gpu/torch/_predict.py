@@ -24,6 +24,7 @@ from .. import _cudnn, _no_gpu
 from .._files import command_path
 from ..errors import CachalotError
 from . import _convolutions
+from ._on_a_gpu import PROCESSORS, on_a_gpu
 
 LEFT_OUT = (
     "the CUDA context and the code of libraries (some hundred MiB, outside of the allocator)",
@@ -88,7 +89,11 @@ class Recorder(TorchDispatchMode):
     def __init__(self, workspace_bytes: int = HOPPER_WORKSPACE) -> None:
         super().__init__()
         self.events: list[tuple[str, int, int]] = []
-        """Requests ``("a", block, bytes)`` and frees ``("f", block, 0)``, in order."""
+        """Requests ``("a", block, bytes)``, frees ``("f", block, 0)``, and calls that empty the cache ``("e", 0, 0)``, in
+        order."""
+        self.live_bytes = self.peak_bytes = 0
+        """Bytes of all blocks, each rounded up to 512: now, and at the most since the program reset it."""
+        self._sizes: dict[int, int] = {}
         self._workspace_bytes = workspace_bytes
         self._storages: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._handles: set[int] = set()
@@ -100,12 +105,21 @@ class Recorder(TorchDispatchMode):
         with self._lock:
             self._blocks += 1
             self.events.append(("a", self._blocks, size))
+            self._sizes[self._blocks] = _rounded(size, 512)
+            self.live_bytes += self._sizes[self._blocks]
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
             return self._blocks
 
     def free(self, block: int) -> None:
         """Records a free."""
         with self._lock:
             self.events.append(("f", block, 0))
+            self.live_bytes -= self._sizes.pop(block)
+
+    def empty_cache(self) -> None:
+        """Records a call of ``torch.cuda.empty_cache``."""
+        with self._lock:
+            self.events.append(("e", 0, 0))
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Records the storage of a tensor, unless it is known or empty, and its free when it ends."""
@@ -170,7 +184,8 @@ class Recorder(TorchDispatchMode):
 
     def lines(self) -> str:
         """Returns the events as a list of requests for ``cachalot predict``."""
-        rows = [f"{kind},{block},{size},0" if kind == "a" else f"f,{block},," for kind, block, size in self.events]
+        forms = {"a": "a,{},{},0", "f": "f,{},,", "e": "e,,,"}
+        rows = [forms[kind].format(block, size) for kind, block, size in self.events]
         return "\n".join(["request,block,size,stream", *rows, ""])
 
 
@@ -185,10 +200,6 @@ def _flash_backward(args: Any) -> list[int]:
     batch, heads, length, width = args[1].shape
     length, width = _rounded(length, 128), _rounded(width, 32 if width <= 128 else 64)
     return [4 * batch * heads * length, 4 * batch * heads * length * width]
-
-
-_PROCESSORS = 132
-"""Multiprocessors of an H100 and of an H200."""
 
 
 def _power(number: int, most: int) -> int:
@@ -216,7 +227,7 @@ def _column_sum(args: Any) -> list[int]:
     if inputs < 256 and inputs < 16 * height:
         return []
     values, blocks = -(-inputs // height), -(-(outputs // vector) // width)
-    target = _PROCESSORS * (2048 // (width * height))
+    target = PROCESSORS * (2048 // (width * height))
     if values < 16 or blocks > target:
         return []
     shared = max(min(-(-target // blocks), -(-values // 16)), -(-values // 256))
@@ -388,18 +399,28 @@ def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
     return attend
 
 
-def record(step: Callable[[], Any], workspace_bytes: int = HOPPER_WORKSPACE) -> Recorder:
+def record(
+    step: Callable[[], Any], workspace_bytes: int = HOPPER_WORKSPACE, *, limit_bytes: int | None = None
+) -> Recorder:
     """Calls ``step`` with fake tensors, and returns its requests and frees.
 
     ``step`` makes the model, the optimizer and the data itself, on the device ``"cuda"``. No
     tensor has memory or values: ``.item()`` returns 1 (``False`` for a boolean, ``True`` for the
-    outcome of ``all()``), and operations whose shapes depend on values fail.
+    outcome of ``all()``), ``.tolist()`` and ``.numpy()`` return the same for each element, and operations
+    whose shapes depend on values fail. ``torch.cuda`` answers as on an H100, or with ``limit_bytes`` of memory, and
+    ``torch.save`` writes nothing.
     """
-    _no_gpu.prepare()
     recorder = Recorder(workspace_bytes)
-    with _as_on_a_gpu(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
-        step()
+    record_into(recorder, step, limit_bytes)
     return recorder
+
+
+def record_into(recorder: Recorder, step: Callable[[], Any], limit_bytes: int | None = None) -> None:
+    """Calls ``step`` with fake tensors. After an exception of ``step``, the recorder has what it requested so far."""
+    _no_gpu.prepare()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with _as_on_a_gpu(), on_a_gpu(recorder, limit_bytes), mode, recorder:
+        step()
 
 
 def predict(
@@ -425,7 +446,8 @@ def predict(
     Returns:
         A prediction for each policy and configuration. They leave out what :data:`LEFT_OUT` lists.
     """
-    return replay(record(step, workspace_bytes), limit_bytes=limit_bytes, policies=policies, configs=configs)
+    recorder = record(step, workspace_bytes, limit_bytes=limit_bytes)
+    return replay(recorder, limit_bytes=limit_bytes, policies=policies, configs=configs)
 
 
 def replay(

@@ -3,7 +3,7 @@
 //!
 //! A list is CSV with the header `request,block,size,stream`. `a` requests `size` bytes for `stream`
 //! as block number `block`, and `f` frees the block. A number is free for another block after the
-//! free. `size` and `stream` of a free are ignored and may be empty.
+//! free. `size` and `stream` of a free are ignored and may be empty. `e` empties the cache.
 
 use crate::program::{Operation, Program};
 use crate::trace::error::describe_io;
@@ -71,9 +71,9 @@ impl List {
         let number = |at: usize| {
             row[at].parse::<u64>().map_err(|_| format!("the {} `{}` is not a whole number", HEADER[at], &row[at]))
         };
-        let block = number(1)?;
         let operation = match &row[0] {
             "a" => {
+                let block = number(1)?;
                 let (bytes, stream) = (number(2)?, StreamId(number(3)?));
                 if bytes >= MAX_REQUEST {
                     return Err(format!("the size {bytes} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)"));
@@ -88,11 +88,13 @@ impl List {
                 Operation::Malloc { bytes, stream, slot }
             }
             "f" => {
+                let block = number(1)?;
                 let slot = self.slots.remove(&block).ok_or_else(|| format!("block {block} is not allocated"))?;
                 self.free.push(slot);
                 Operation::Free { slot }
             }
-            other => return Err(format!("unknown request `{other}`: it must be `a` or `f`")),
+            "e" => Operation::EmptyCache,
+            other => return Err(format!("unknown request `{other}`: it must be `a`, `f` or `e`")),
         };
         self.program.operations.push(operation);
         Ok(())
@@ -105,11 +107,17 @@ mod tests {
 
     #[test]
     fn blocks_become_slots_that_are_used_again() {
-        let text = b"request,block,size,stream\na,7,1000,0\na,8,2000,3\nf,7,,\na,9,5,0\n";
+        let text = b"request,block,size,stream\na,7,1000,0\na,8,2000,3\nf,7,,\ne,,,\na,9,5,0\n";
         assert!(is_list(text));
         let program = read(Path::new("r.csv"), text).expect("a list");
         let malloc = |bytes, stream, slot| Operation::Malloc { bytes, stream: StreamId(stream), slot };
-        let wanted = [malloc(1000, 0, 0), malloc(2000, 3, 1), Operation::Free { slot: 0 }, malloc(5, 0, 0)];
+        let wanted = [
+            malloc(1000, 0, 0),
+            malloc(2000, 3, 1),
+            Operation::Free { slot: 0 },
+            Operation::EmptyCache,
+            malloc(5, 0, 0),
+        ];
         assert_eq!((program.operations.as_slice(), program.slots), (wanted.as_slice(), 2));
     }
 
@@ -119,7 +127,7 @@ mod tests {
             ("a,1,x,0", "r.csv:2: the size `x` is not a whole number"),
             ("f,1,,", "r.csv:2: block 1 is not allocated"),
             ("a,1,5,0\na,1,5,0", "r.csv:3: block 1 is requested twice"),
-            ("z,1,5,0", "r.csv:2: unknown request `z`: it must be `a` or `f`"),
+            ("z,1,5,0", "r.csv:2: unknown request `z`: it must be `a`, `f` or `e`"),
             ("a,1,1152921504606846976,0", "r.csv:2: the size 1152921504606846976 is out of range"),
         ] {
             let error = read(Path::new("r.csv"), format!("request,block,size,stream\n{rows}\n").as_bytes());
