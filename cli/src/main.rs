@@ -3,6 +3,7 @@
 
 mod commands;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -22,7 +23,7 @@ Examples:
 
 `cachalot COMMAND --help` explains a command, and has further examples.";
 
-/// A GPU memory allocator's decisions, on recorded programs and without a GPU.
+/// Run programs on cachalot's GPU memory allocator, and examine recorded programs without a GPU.
 #[derive(Parser)]
 #[command(name = "cachalot", version = env!("CACHALOT_VERSION"), after_help = EXAMPLES)]
 struct Cli {
@@ -56,7 +57,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|mut error| {
+        if error.kind() == ErrorKind::UnknownArgument {
+            // The tip to write an unknown option behind `--` would make it the name of a file.
+            error.insert(ContextKind::Suggested, ContextValue::None);
+        }
+        error.exit()
+    });
     // Every stream of `anstream` follows this choice from here on.
     match cli.color {
         ColorChoice::Auto => anstream::ColorChoice::Auto,

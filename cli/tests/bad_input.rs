@@ -267,3 +267,22 @@ fn devices_of_a_snapshot_are_replayed_apart() {
         lines.iter().map(|line| (line["record"].as_str(), line["peak_live_bytes"].as_u64())).collect();
     assert_eq!(figures, [(Some("two#0"), Some(8)), (Some("two#2"), Some(16))]);
 }
+
+#[test]
+fn an_unknown_option_is_not_proposed_as_the_name_of_a_file() {
+    let finished = cachalot(["export", "--json", "end.pickle"]);
+    assert_eq!(finished.status, 2);
+    assert!(finished.errors.starts_with("error: unexpected argument '--json' found\n"), "{}", finished.errors);
+    assert!(!finished.errors.contains("tip"), "{}", finished.errors);
+    let finished = cachalot(["compare", "--wid"]);
+    assert!(finished.errors.contains("a similar argument exists: '--wide'"), "{}", finished.errors);
+}
+
+#[test]
+fn a_mistake_in_a_configuration_names_the_option() {
+    for command in ["compare", "predict"] {
+        let finished = cachalot([command, "--config=foo:1", "end.pickle"]);
+        let why = "error: --config: unknown key `foo`: docs/configuration.md lists the ";
+        assert_eq!((finished.status, finished.errors.starts_with(why)), (2, true), "{}", finished.errors);
+    }
+}

@@ -118,6 +118,15 @@ fn the_exit_status_tells_growth_above_a_bound() {
 }
 
 #[test]
+fn the_first_sentence_is_about_the_memory_that_is_compared() {
+    let files = ["mlp_seed__stacks.pickle.gz", "multistream_prefetch__stacks.pickle.gz"].map(trace);
+    let finished = diff(&["--at=reserved", "--fail-above=1MiB"], &files);
+    let said = "Reserved memory went from 534.00 MiB to 4.42 GiB: +3.89 GiB +746.8 %. The blocks that are not free";
+    assert!(finished.output.starts_with(said), "{}", finished.output);
+    assert!(diff(&[], &files).output.starts_with("The blocks that are not free "));
+}
+
+#[test]
 fn the_growths_of_stacks_add_up_to_the_growth_of_the_devices_at_every_time() {
     let files = ["mlp_seed__stacks.pickle.gz", "multistream_prefetch__stacks.pickle.gz"].map(trace);
     for at in ["end", "reserved", "allocated"] {

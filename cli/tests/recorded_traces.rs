@@ -82,6 +82,22 @@ fn every_trace_is_repeated_without_a_mismatch() {
 }
 
 #[test]
+fn a_check_ends_with_a_sentence() {
+    let last = |options: &[&str], files: &[&str]| {
+        let finished = replay(&[&["--check"], options].concat(), files.iter().map(|file| trace(file)));
+        finished.output.lines().last().expect("a line").to_owned()
+    };
+    let those = "are those of the recorded allocator";
+    let one = last(&[], &["mlp_seed.csv.gz"]);
+    assert_eq!(one, format!("mlp_seed: all 252 decisions and all 122 statistics {those}"));
+    let both = last(&[], &["mlp_seed.csv.gz", "gpt2_varlen.csv.gz"]);
+    assert_eq!(both, format!("2 traces: all 96,124 decisions and all 244 statistics {those}"));
+    let other = last(&["--config", "expandable_segments:True"], &["mlp_seed.csv.gz"]);
+    let differences = "261 differences in 252 decisions and 39 differences in 122 statistics";
+    assert_eq!(other, format!("mlp_seed: {differences}"));
+}
+
+#[test]
 fn a_snapshot_is_repeated_with_the_segments_at_its_end() {
     let finished = replay(&["--check", "--json"], traces_with(".pickle.gz"));
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));

@@ -180,7 +180,8 @@ fn device(number: i64) -> String {
 }
 
 fn text(diff: &Diff, args: &DiffArgs) -> String {
-    let mut text = format!("{}\n\n{}\n", args.look.fold(&answer(diff), 0), totals(&diff.devices).render(&args.look));
+    let mut text =
+        format!("{}\n\n{}\n", args.look.fold(&answer(diff, args.at), 0), totals(&diff.devices).render(&args.look));
     let shown = StackPrinter { shown: &args.stacks, look: &args.look };
     let grew: Vec<_> = diff.stacks.iter().filter(|stack| stack.growth > 0).collect();
     let shrank: Vec<_> = diff.stacks.iter().rev().filter(|stack| stack.growth < 0).collect();
@@ -190,7 +191,7 @@ fn text(diff: &Diff, args: &DiffArgs) -> String {
 }
 
 /// Returns the first sentence of the output.
-fn answer(diff: &Diff) -> String {
+fn answer(diff: &Diff, at: Time) -> String {
     let sum = |of: fn(&DeviceGrowth) -> u64| diff.devices.iter().map(of).fold(0, u64::saturating_add);
     let before = sum(|growth| quantities(growth)[1].1);
     let after = sum(|growth| quantities(growth)[1].2);
@@ -210,6 +211,13 @@ fn answer(diff: &Diff) -> String {
     }
     if count > 0 {
         let _ = write!(answer, "; {} shrank by {}", plural(count, "stack"), show(lost));
+    }
+    if at == Time::Reserved {
+        // What was asked for comes first.
+        let (before, after) = (sum(|growth| growth.before.reserved), sum(|growth| growth.after.reserved));
+        let apart = difference(before, after);
+        let reserved = format!("Reserved memory went from {} to {}: {apart}", show(before), show(after));
+        return format!("{reserved}. {answer}.");
     }
     answer + "."
 }

@@ -213,7 +213,8 @@ pub(crate) fn run(args: &PredictArgs) -> ExitCode {
 
 /// The contenders: without a choice, every policy but the planned one.
 fn contenders(args: &PredictArgs) -> Result<Vec<Contender>, String> {
-    let mut contenders = compare::contenders(&args.policies, &args.configurations)?;
+    let mut contenders = compare::contenders(&args.policies, &args.configurations)
+        .map_err(|complaint| format!("error: --config: {complaint}"))?;
     contenders.retain(|contender| contender.policy != PLANNED);
     Ok(contenders)
 }

@@ -185,6 +185,55 @@ struct Report<'a> {
     written: io::Result<()>,
     /// The notes about `--config` that were printed.
     told: BTreeSet<String>,
+    /// What `--check` compared.
+    verdict: Verdict,
+}
+
+/// What `--check` compared, in all traces.
+#[derive(Default)]
+struct Verdict {
+    /// The name of the last trace, and the number of the traces.
+    name: String,
+    traces: u64,
+    /// Number of compared decisions, and of those that differ.
+    decisions: u64,
+    differing: u64,
+    /// The same of statistics.
+    stats: u64,
+    differing_stats: u64,
+}
+
+impl Verdict {
+    fn add(&mut self, name: &str, checked: &Checked) {
+        name.clone_into(&mut self.name);
+        self.traces += 1;
+        self.decisions += checked.decisions;
+        self.differing += checked.mismatches;
+        self.stats += checked.stats;
+        self.differing_stats += checked.stat_differences.len() as u64;
+    }
+
+    /// Returns the outcome in words.
+    fn sentence(&self) -> String {
+        let what = if self.traces == 1 { self.name.clone() } else { format!("{} traces", self.traces) };
+        let all = |count: u64, kind: &str| format!("all {} {kind}", bytes::grouped(count));
+        let of = |differing: u64, count: u64, kind: &str| {
+            format!("{} in {} {kind}", bytes::plural(differing, "difference"), bytes::grouped(count))
+        };
+        let stats = |words: String| if self.stats == 0 { String::new() } else { format!(" and {words}") };
+        match (self.decisions, self.differing + self.differing_stats) {
+            (0, _) => format!("{what}: the record tells no decisions to compare"),
+            (_, 0) => {
+                let (decisions, stats) = (all(self.decisions, "decisions"), stats(all(self.stats, "statistics")));
+                format!("{what}: {decisions}{stats} are those of the recorded allocator")
+            }
+            _ => {
+                let decisions = of(self.differing, self.decisions, "decisions");
+                let stats = stats(of(self.differing_stats, self.stats, "statistics"));
+                format!("{what}: {decisions}{stats}")
+            }
+        }
+    }
 }
 
 /// The columns of a replay.
@@ -282,6 +331,7 @@ impl<'a> Report<'a> {
             status: 0,
             written: Ok(()),
             told: BTreeSet::new(),
+            verdict: Verdict::default(),
         }
     }
 
@@ -318,6 +368,9 @@ impl<'a> Report<'a> {
 
     fn show(&mut self, trace: &Trace, outcome: &Outcome) {
         let name = &trace.name;
+        if let Some(checked) = &outcome.checked {
+            self.verdict.add(name, checked);
+        }
         if let Some(Checked { first: Some(first), .. }) = &outcome.checked {
             self.status = self.status.max(DIFFERENT);
             self.progress.suspend(|| eprintln!("{first}"));
@@ -341,7 +394,11 @@ impl<'a> Report<'a> {
         if self.table.is_empty() {
             return Ok(());
         }
-        super::print(self.table.render(&self.args.look))
+        super::print(self.table.render(&self.args.look))?;
+        if self.verdict.traces > 0 {
+            super::print(format_args!("\n{}", self.args.look.fold(&self.verdict.sentence(), 2)))?;
+        }
+        Ok(())
     }
 }
 

@@ -62,6 +62,8 @@ impl fmt::Display for ConfigError {
                 write!(f, "unknown key `{key}`")?;
                 if let Some(meant) = nearest(key.as_str()) {
                     write!(f, ", did you mean `{meant}`?")?;
+                } else {
+                    f.write_str(":")?;
                 }
                 write!(f, " {LIST} lists the {} keys", REFERENCE.len())
             }

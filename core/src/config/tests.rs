@@ -238,7 +238,7 @@ fn unknown_keys_are_named_and_a_similar_one_proposed() {
         assert_eq!(message(&format!("{key}:1")), format!("unknown key `{key}`, did you mean `{meant}`?{list}"));
     }
     for key in ["foo", "True", ">", "max", "roundup_bypass_threshold_mb", "expandable_segments_handle_type"] {
-        assert_eq!(message(&format!("{key}:1,bar:2")), format!("unknown key `{key}`{list}"));
+        assert_eq!(message(&format!("{key}:1,bar:2")), format!("unknown key `{key}`:{list}"));
     }
 }
 

@@ -59,8 +59,9 @@ fn parse_by<'r, T>(
 ) -> Result<Snapshot<Vec<cachalot_snapshot::Segment>, T>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
     if start.starts_with(RECORD) {
-        let what = "this is a record for `cachalot replay`, `compare` and `plan`: accepted is a memory snapshot";
-        return Err(BadInput::whole(file, format!("{what} (.pickle, .json, also .gz)")));
+        let what = "this is a record for `cachalot view`, `tune`, `compare`, `predict`, `plan` and `replay`: accepted is a \
+                    memory snapshot (.pickle, .json, also .gz), as `cachalot snapshot RECORD -o end.pickle` makes it of a record";
+        return Err(BadInput::whole(file, what));
     }
     let is_known =
         start.first() == Some(&open::PICKLE_PROTO) || matches!(start.trim_ascii_start().first(), Some(b'{' | b'['));

@@ -241,7 +241,8 @@ fn options(args: &CompareArgs) -> Result<CompareOptions, String> {
         None => DriverCosts::h200(),
     };
     Ok(CompareOptions {
-        contenders: compare::contenders(&args.policies, &args.configurations)?,
+        contenders: compare::contenders(&args.policies, &args.configurations)
+            .map_err(|complaint| format!("error: --config: {complaint}"))?,
         limit: args.limit,
         limit_factor: args.variation.limit_factor,
         left_out: args.variation.left_out(),
