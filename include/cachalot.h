@@ -1003,9 +1003,9 @@ CACHALOT_API cachalot_status cachalot_destroy(cachalot_allocator *allocator);
  *   - Errors: INVALID_CONFIG. */
 CACHALOT_API cachalot_status cachalot_configure(const cachalot_allocator *allocator, const char *config);
 
-/** Writes the settings in force, with a final NUL, to the `capacity` bytes at `buffer`, and the length without the
- * NUL to `length`. Either pointer may be NULL; with a NULL buffer the capacity is 0, and the call only returns the
- * length.
+/** Writes the settings in force, "policy:caching" without any, with a final NUL, to the `capacity` bytes at `buffer`,
+ * and the length without the NUL to `length`. Either pointer may be NULL; with a NULL buffer the capacity is 0, and the
+ * call only returns the length.
  *   - Errors: BUFFER_TOO_SMALL. */
 CACHALOT_API cachalot_status cachalot_config(const cachalot_allocator *allocator, int device, char *buffer,
                                              size_t capacity, size_t *length);

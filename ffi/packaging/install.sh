@@ -3,7 +3,7 @@
 #
 #   ffi/packaging/install.sh PREFIX                  builds the release libraries and installs them under PREFIX
 #   ffi/packaging/install.sh --from FOLDER PREFIX    installs libraries that were built before
-#   ffi/packaging/install.sh --command [...] PREFIX  the command `cachalot`, and its library for `cachalot run`, as well
+#   ffi/packaging/install.sh --command [...] PREFIX  the command `cachalot` with its pages and completions, and its library for `cachalot run`, as well
 #
 # LIBDIR and INCLUDEDIR (default: lib and include) are folders below PREFIX, DESTDIR a root to stage the files in.
 # PREFIX/share/cachalot/manifest.txt lists what was installed; uninstall.sh beside it removes these files.
@@ -117,12 +117,27 @@ if [ "${#crates[@]}" -gt 1 ]; then
   put 755 "$from/${front##*/}" "$front"
   strip --strip-unneeded "$to/bin/cachalot" "$to/$front"
 fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [ "${#crates[@]}" -gt 1 ]; then
+  # The command writes its own pages and completions, if it runs here.
+  if "$to/bin/cachalot" man --into "$work/man" >/dev/null 2>&1; then
+    for page in "$work"/man/*; do
+      put 644 "$page" "share/man/man1/${page##*/}"
+    done
+    for shell in bash:share/bash-completion/completions/cachalot zsh:share/zsh/site-functions/_cachalot \
+      fish:share/fish/vendor_completions.d/cachalot.fish; do
+      "$to/bin/cachalot" completions "${shell%%:*}" >"$work/completions"
+      put 644 "$work/completions" "${shell#*:}"
+    done
+  else
+    echo "left out: the manual pages and the completions, because $to/bin/cachalot does not run here" >&2
+  fi
+fi
 for file in README.md LICENSE-MIT LICENSE-APACHE; do
   put 644 "$crate/$file" "share/doc/cachalot/$file"
 done
 # The licences of the crates in what was installed. Cargo and the repository know them; a package of the crate alone does not.
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 if said=$(python3 "$crate/../scripts/release/notices.py" "$work" "${crates[@]}" 2>&1); then
   for file in THIRD-PARTY.txt sbom.cdx.json; do
     put 644 "$work/$file" "share/doc/cachalot/$file"

@@ -24,8 +24,9 @@ fn nearest(word: &str) -> Option<&'static str> {
     nearest_of(REFERENCE.iter().map(|setting| setting.key), word)
 }
 
-/// Returns the name that `word` was most likely meant to be, by the rules for [keys](nearest).
-pub(crate) fn nearest_of(names: impl Iterator<Item = &'static str>, word: &str) -> Option<&'static str> {
+/// Returns the name that `word` was most likely meant to be, by the rules for keys: the one that begins with
+/// `word`, or else the one with the fewest differences. `None` if a third of the name or more differs.
+pub fn nearest_of<'a>(names: impl Iterator<Item = &'a str>, word: &str) -> Option<&'a str> {
     let keys = names.map(|name| (name, differences(word, name)));
     let begins = |key: &str| word.len() >= LEAST_BEGINNING && key.starts_with(word);
     keys.filter(|&(key, count)| begins(key) || count * 3 < key.len())

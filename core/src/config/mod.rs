@@ -22,6 +22,7 @@ mod tests;
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
 pub(crate) use guard::CANARY_MARGIN;
 pub use guard::{Filling, Guard, Zero};
+pub use message::nearest_of;
 pub use notes::Note;
 pub use policy::*;
 pub use reference::REFERENCE;

@@ -137,7 +137,7 @@ impl Instance {
             "allocator created: cachalot {}, {}, settings `{}`",
             env!("CARGO_PKG_VERSION"),
             counted(instance.allocator.device_count().into(), "device"),
-            parsed.config
+            words(&parsed.config)
         ));
         Ok(instance)
     }
@@ -484,6 +484,12 @@ fn connect(devices: &[(c_int, CudaDevice)]) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Returns settings as people read them: without any, the policy alone.
+pub(crate) fn words(config: &Config) -> String {
+    let text = config.to_string();
+    if text.is_empty() { format!("policy:{}", config.policy_name()) } else { text }
 }
 
 /// Reads the settings of the environment, if asked for, followed by the program's. A later setting

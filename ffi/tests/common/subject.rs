@@ -172,6 +172,13 @@ impl Subject {
         value
     }
 
+    /// Asks for a statistic that there may not be.
+    pub(crate) fn try_stat(&self, key: &CStr) -> cachalot_status {
+        let mut value = 0;
+        // SAFETY: text and variable outlive the call.
+        unsafe { cachalot_stat(self.0, 0, key.as_ptr(), &raw mut value) }
+    }
+
     /// Returns the names and values of all statistics of device 0.
     #[track_caller]
     pub(crate) fn all_stats(&self) -> Vec<(String, i64)> {

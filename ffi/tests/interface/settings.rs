@@ -106,7 +106,8 @@ fn the_policy_is_chosen_by_name_and_stays() {
 #[test]
 fn settings_change_at_run_time_as_in_pytorch() {
     let subject = Subject::plain();
-    assert_eq!(subject.config(), "");
+    assert_eq!(subject.config(), "policy:caching", "no setting, in words that may be configured");
+    ok(subject.configure(c"policy:caching"));
     ok(subject.configure(c"max_split_size_mb:64,expandable_segments:True"));
     ok(subject.configure(c"garbage_collection_threshold:0.5"));
     assert_eq!(subject.config(), "garbage_collection_threshold:0.5,expandable_segments:True");

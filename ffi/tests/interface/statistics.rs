@@ -1,11 +1,26 @@
 //! Statistics, as a structure and by name.
 
-use crate::common::subject::{MIB, Subject, ok, stream};
+use crate::common::subject::{MIB, Subject, last_error, ok, stream};
 use cachalot::c::abi::{cachalot_counter, cachalot_statistics};
 use cachalot::c::capi::{cachalot_record_stream, cachalot_reset_accumulated, cachalot_reset_peaks, cachalot_stats};
+use cachalot::c::status::CACHALOT_ERROR_UNKNOWN_KEY;
 use cachalot::core_api::Statistic;
 use std::ffi::CString;
 use std::ptr::null_mut;
+
+#[test]
+fn an_unknown_statistic_is_answered_by_the_nearest_name() {
+    let subject = Subject::plain();
+    for (name, meant) in [
+        (c"allocated_bytes.all.curent", ", did you mean `allocated_bytes.all.current`?"),
+        (c"num_oom", ", did you mean `num_ooms`?"),
+        (c"nothing like it", ""),
+    ] {
+        assert_eq!(subject.try_stat(name), CACHALOT_ERROR_UNKNOWN_KEY);
+        let name = name.to_str().expect("text");
+        assert!(last_error().ends_with(&format!("no statistic is called `{name}`{meant}")), "{}", last_error());
+    }
+}
 
 #[test]
 fn statistics_are_the_same_as_a_structure_and_by_name() {

@@ -2,7 +2,7 @@
 
 use crate::c::abi::{cachalot_allocator, cachalot_device, cachalot_options, cachalot_status};
 use crate::c::boundary;
-use crate::c::instance::{Instance, unknown_device};
+use crate::c::instance::{self, Instance, unknown_device};
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
 use crate::c::status::{CACHALOT_ERROR_INVALID_CONFIG, Host};
 use crate::c::{abi, handle};
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn cachalot_config(
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         // Settings are written in ASCII, without NUL.
-        let text = CString::new(instance.allocator.config(device)?.to_string()).unwrap_or_default();
+        let text = CString::new(instance::words(&instance.allocator.config(device)?)).unwrap_or_default();
         // SAFETY: guaranteed by the caller.
         unsafe { marshal::hand_out(&text, buffer, capacity, length) }
     })

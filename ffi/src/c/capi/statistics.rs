@@ -7,6 +7,7 @@ use crate::c::boundary;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
 use crate::c::snapshot;
 use crate::c::status::{CACHALOT_ERROR_STOPPED, CACHALOT_ERROR_UNKNOWN_KEY, Status};
+use cachalot_core::config::nearest_of;
 use cachalot_core::{Counter, Statistic, Stats};
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
@@ -95,9 +96,15 @@ pub unsafe extern "C" fn cachalot_stat(
             Some(statistic) => Some(instance.allocator.reading(device)?.value(statistic).cast_signed()),
             None => instance.allocator.stats(device)?.get(key),
         };
-        let unknown = || Status::new(CACHALOT_ERROR_UNKNOWN_KEY, format_args!("no statistic is called `{key}`"));
-        out.write(value.ok_or_else(unknown)?);
-        Ok(())
+        if let Some(value) = value {
+            out.write(value);
+            return Ok(());
+        }
+        let mut names: Vec<String> = Statistic::ALL.iter().map(|statistic| statistic.name.to_owned()).collect();
+        instance.allocator.stats(device)?.for_each(|name, _| names.push(name.to_owned()));
+        let meant = nearest_of(names.iter().map(String::as_str), key);
+        let meant = meant.map_or(String::new(), |name| format!(", did you mean `{name}`?"));
+        Err(Status::new(CACHALOT_ERROR_UNKNOWN_KEY, format_args!("no statistic is called `{key}`{meant}")))
     })
 }
 
