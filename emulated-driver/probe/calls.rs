@@ -1,6 +1,6 @@
 //! One call of each function with valid arguments. The questions vary the state around the call.
 
-use crate::sheet::{PAGE, Sheet, code};
+use crate::sheet::{PAGE, Sheet, code, host, host_pages};
 use cachalot_emulated_driver::api::{Api, Properties};
 use std::ffi::c_void;
 
@@ -24,7 +24,15 @@ pub(crate) struct Things {
     handle: u64,
     /// Not mapped.
     spare_handle: u64,
+    /// Memory of the default pool, allocated on `other`.
+    pooled: u64,
+    pinned: u64,
+    /// Host memory, of which the first half is registered.
+    registered: u64,
 }
+
+/// Bytes of each half of [`Things::registered`].
+const HALF: usize = 1 << 16;
 
 /// Name and code of a call.
 pub(crate) type Call = (&'static str, fn(&Api, &Things) -> u32);
@@ -99,13 +107,33 @@ pub(crate) const CALLS: &[Call] = &[
         let code = api.cuDeviceGetDefaultMemPool(&mut pool, 0);
         if code == 0 { api.cuMemPoolGetAttribute(pool, 7, &mut 0) } else { code }
     }),
+    ("cuCtxRecordEvent", |api, things| api.cuCtxRecordEvent(things.context, things.event)),
+    ("cuCtxWaitEvent", |api, things| api.cuCtxWaitEvent(things.context, things.event)),
+    ("cuMemAllocAsync", |api, things| code(api.alloc_async(4096, things.other))),
+    ("cuMemFreeAsync", |api, things| api.cuMemFreeAsync(things.pooled, things.other)),
+    ("cuMemPoolTrimTo", |api, _| {
+        let mut pool = 0;
+        let code = api.cuDeviceGetDefaultMemPool(&mut pool, 0);
+        if code == 0 { api.cuMemPoolTrimTo(pool, 0) } else { code }
+    }),
+    ("cuMemAllocHost_v2", |api, _| api.cuMemAllocHost_v2(&mut std::ptr::null_mut(), 4096)),
+    ("cuMemFreeHost", |api, things| api.cuMemFreeHost(host(things.pinned))),
+    ("cuMemHostRegister_v2", |api, things| {
+        api.cuMemHostRegister_v2(host(things.registered).wrapping_byte_add(HALF), HALF, 0)
+    }),
+    ("cuMemHostUnregister", |api, things| api.cuMemHostUnregister(host(things.registered))),
+    ("cuMemAllocManaged", |api, _| api.cuMemAllocManaged(&mut 0, 4096, 1)),
+    ("cuPointerGetAttribute", |api, things| {
+        let mut kind = 0_u32;
+        api.cuPointerGetAttribute((&raw mut kind).cast(), 2, things.address)
+    }),
 ];
 
 impl Things {
     /// Creates fresh objects. With `blocking`, the legacy stream waits for the first stream.
     pub(crate) fn new(sheet: &Sheet, context: u64, blocking: bool) -> Self {
         let page = || sheet.create(PAGE).expect("physical memory");
-        let things = Self {
+        let mut things = Self {
             context,
             stream: sheet.stream(u32::from(!blocking)).expect("a stream"),
             other: sheet.stream(1).expect("a stream"),
@@ -118,7 +146,15 @@ impl Things {
             spare_base: sheet.reserve(PAGE).expect("addresses"),
             handle: page(),
             spare_handle: page(),
+            pooled: 0,
+            pinned: 0,
+            registered: host_pages(2 * HALF) as u64,
         };
+        things.pooled = sheet.alloc_async(4096, things.other).expect("memory of the pool");
+        let mut pinned = std::ptr::null_mut();
+        assert_eq!(sheet.cuMemAllocHost_v2(&mut pinned, 4096), 0, "cuMemAllocHost");
+        things.pinned = pinned as u64;
+        assert_eq!(sheet.cuMemHostRegister_v2(host(things.registered), HALF, 0), 0, "cuMemHostRegister");
         assert_eq!(sheet.cuMemMap(things.base, PAGE, 0, things.handle, 0), 0, "cuMemMap");
         assert_eq!(sheet.allow(things.base, PAGE), 0, "cuMemSetAccess");
         assert_eq!(sheet.cuEventRecord(things.event, things.other), 0, "cuEventRecord");
@@ -128,6 +164,10 @@ impl Things {
 
     /// Releases all objects left by the calls. An object released already is no error.
     pub(crate) fn close(self, sheet: &Sheet) {
+        sheet.cuMemFreeAsync(self.pooled, self.other);
+        sheet.cuMemFreeHost(host(self.pinned));
+        sheet.cuMemHostUnregister(host(self.registered));
+        sheet.cuMemHostUnregister(host(self.registered).wrapping_byte_add(HALF));
         for stream in [self.stream, self.other] {
             sheet.cuStreamDestroy_v2(stream);
         }

@@ -1,7 +1,7 @@
 //! Stream capture: the effect of each call on a capture in each mode.
 
 use crate::calls::{CALLS, Things, do_nothing};
-use crate::sheet::{Sheet, code};
+use crate::sheet::{Sheet, code, in_a_moment};
 
 const GLOBAL: i32 = 0;
 const THREAD_LOCAL: i32 = 1;
@@ -47,26 +47,104 @@ pub(crate) fn calls_relaxed(sheet: &Sheet) {
     calls(sheet, RELAXED);
 }
 
-/// Makes every call on another thread in the default mode of the thread, during a capture of the
-/// global mode.
-pub(crate) fn calls_of_another_thread(sheet: &Sheet) {
+/// Makes every call on another thread during a capture. The thread's own mode is the given one.
+fn calls_of_another(sheet: &Sheet, mode: i32, own: i32) {
     let context = sheet.begin();
     sheet.cuDevicePrimaryCtxRetain(&mut 0, 0);
     for (name, call) in CALLS {
         let things = Things::new(sheet, context, false);
         let act = || {
-            std::thread::scope(|scope| {
-                let other = scope.spawn(|| {
-                    sheet.cuCtxSetCurrent(context);
-                    call(sheet, &things)
-                });
-                other.join().expect("joined")
+            elsewhere(|| {
+                sheet.cuCtxSetCurrent(context);
+                sheet.cuThreadExchangeStreamCaptureMode(&mut { own });
+                call(sheet, &things)
             })
         };
-        sheet.line(name, during(sheet, &things, GLOBAL, act));
+        sheet.line(name, during(sheet, &things, mode, act));
         things.close(sheet);
     }
 }
+
+/// Acts on another thread.
+fn elsewhere<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(act).join().expect("joined"))
+}
+
+/// Makes every call on another thread in the default mode of the thread, during a capture of the
+/// global mode.
+pub(crate) fn calls_of_another_thread(sheet: &Sheet) {
+    calls_of_another(sheet, GLOBAL, GLOBAL);
+}
+
+/// The same during a capture of the thread-local mode.
+pub(crate) fn calls_of_another_thread_local(sheet: &Sheet) {
+    calls_of_another(sheet, THREAD_LOCAL, GLOBAL);
+}
+
+/// The same during a capture of the relaxed mode.
+pub(crate) fn calls_of_another_relaxed(sheet: &Sheet) {
+    calls_of_another(sheet, RELAXED, GLOBAL);
+}
+
+/// The same during a capture of the global mode, on a thread that has the relaxed mode.
+pub(crate) fn calls_of_an_exchanged_thread(sheet: &Sheet) {
+    calls_of_another(sheet, GLOBAL, RELAXED);
+}
+
+/// Makes calls about a whole context while a stream of another context captures, while a blocking stream captures, and
+/// with two captures.
+pub(crate) fn contexts(sheet: &Sheet) {
+    let own = sheet.begin();
+    sheet.cuDevicePrimaryCtxRetain(&mut 0, 0);
+    let mut other = 0;
+    assert_eq!(sheet.cuCtxCreate_v2(&mut other, 0, 0), 0, "cuCtxCreate");
+    for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+        for (name, call) in CALLS.iter().filter(|(name, _)| WHOLE.contains(name)) {
+            sheet.cuCtxSetCurrent(own);
+            let things = Things::new(sheet, own, false);
+            sheet.cuCtxSetCurrent(other);
+            let captured = Things::new(sheet, other, false);
+            let answer = during(sheet, &captured, mode, || {
+                sheet.cuCtxSetCurrent(own);
+                call(sheet, &things)
+            });
+            sheet.line(&format!("{name} while another context captures in mode {mode}"), answer);
+            sheet.cuCtxSetCurrent(other);
+            captured.close(sheet);
+            sheet.cuCtxSetCurrent(own);
+            things.close(sheet);
+            let things = Things::new(sheet, own, true);
+            let answer = during(sheet, &things, mode, || call(sheet, &things));
+            sheet.line(&format!("{name} while a blocking stream captures in mode {mode}"), answer);
+            things.close(sheet);
+        }
+        for blocking in [false, true] {
+            let things = Things::new(sheet, own, blocking);
+            let answer = during(sheet, &things, mode, || sheet.cuEventRecord(things.event, 0));
+            let kind = if blocking { "a blocking" } else { "another" };
+            sheet.line(&format!("cuEventRecord on stream 0 while {kind} stream captures in mode {mode}"), answer);
+            let answer = during(sheet, &things, mode, || in_a_moment(|| sheet.cuStreamQuery(0)));
+            sheet.line(&format!("cuStreamQuery of stream 0 while {kind} stream captures in mode {mode}"), answer);
+            let answer = during(sheet, &things, mode, || sheet.cuStreamWaitEvent(0, things.event, 0));
+            sheet.line(&format!("cuStreamWaitEvent on stream 0 while {kind} stream captures in mode {mode}"), answer);
+            things.close(sheet);
+        }
+    }
+}
+
+/// Calls about a whole context or device.
+const WHOLE: &[&str] = &[
+    "cuCtxRecordEvent",
+    "cuCtxWaitEvent",
+    "cuCtxSynchronize",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemUnmap",
+    "cuMemFreeHost",
+    "cuMemHostUnregister",
+    "cuMemcpyHtoD_v2",
+    "cuMemPoolTrimTo",
+];
 
 /// A question about a relaxed capture: the name, whether the capturing stream is a blocking stream,
 /// and the action during the capture.

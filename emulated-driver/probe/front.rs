@@ -93,7 +93,7 @@ fn memories(sheet: &Sheet) -> Vec<(&'static str, u64)> {
 }
 
 /// Asks for an attribute: the code, or the value, an address as the distance from the asked one.
-fn attribute(sheet: &Sheet, attribute: i32, address: u64) -> String {
+pub(crate) fn attribute(sheet: &Sheet, attribute: i32, address: u64) -> String {
     /// The byte that no answer leaves in a value.
     const UNTOUCHED: u8 = 0xee;
     let mut value = [UNTOUCHED; 16];

@@ -89,6 +89,14 @@ impl Call {
         }
     }
 
+    /// Waits for the work queued so far in a context, unless frees do not wait.
+    pub(crate) fn wait_for_work_of(&mut self, context: u64) {
+        if self.state.config.free_waits {
+            let marks = contexts::ends(&self.state, context);
+            self.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+        }
+    }
+
     /// Wakes all waiting threads after a change of the state.
     pub(crate) fn changed(&self) {
         self.driver.progress.notify_all();

@@ -92,6 +92,41 @@ fn work_after_the_error_is_not_done() {
 }
 
 #[test]
+fn events_and_graphs_outlive_their_context_as_objects_of_none() {
+    let driver = Emulated::new();
+    let mut context = 0;
+    assert_eq!(driver.cuCtxCreate_v2(&mut context, 0, 0), 0);
+    let (stream, event) = (driver.stream(1).expect("a stream"), driver.event().expect("an event"));
+    let (mut graph, mut executable) = (0, 0);
+    assert_eq!((driver.cuEventRecord(event, stream), driver.cuGraphCreate(&mut graph, 0)), (0, 0));
+    assert_eq!(driver.cuGraphInstantiateWithFlags(&mut executable, graph, 0), 0);
+    assert_eq!(driver.cuCtxDestroy_v2(context), 0);
+    let alive = driver.stream(1).expect("a stream");
+    let of_event = [
+        driver.cuEventQuery(event),
+        driver.cuEventSynchronize(event),
+        driver.cuEventRecord(event, alive),
+        driver.cuStreamWaitEvent(alive, event, 0),
+        driver.cuEventDestroy_v2(event),
+    ];
+    assert_eq!(of_event, [709; 5]);
+    assert_eq!((driver.cuGraphLaunch(executable, alive), driver.cuGraphExecDestroy(executable)), (709, 709));
+    assert_eq!((driver.count("events"), driver.count("executables")), (0, 0));
+}
+
+#[test]
+fn a_context_has_a_limited_number_of_interprocess_events() {
+    let driver = Emulated::new();
+    let shared = |event: &mut u64| driver.cuEventCreate(event, 6);
+    let mut last = 0;
+    assert!((0..4096).all(|_| shared(&mut last) == 0));
+    assert_eq!((shared(&mut 0), driver.cuEventCreate(&mut 0, 2)), (2, 0));
+    assert_eq!((driver.cuEventDestroy_v2(last), shared(&mut 0), shared(&mut 0)), (0, 0, 2));
+    let mut other = 0;
+    assert_eq!((driver.cuCtxCreate_v2(&mut other, 0, 0), shared(&mut 0)), (0, 0));
+}
+
+#[test]
 fn a_lost_device_breaks_its_contexts_and_gives_no_new_one() {
     let driver = Emulated::new();
     let stream = driver.stream(1).expect("a stream");

@@ -121,19 +121,44 @@ fn both_frees_take_both_kinds_of_memory() {
 }
 
 #[test]
-fn the_end_of_a_context_frees_its_memory() {
+fn the_end_of_a_context_keeps_the_memory_of_pools() {
     let (driver, stream) = with_stream();
     let pool = driver.default_pool(0).expect("a pool");
     let total = driver.info().expect("info").1;
+    let mut kept = Vec::new();
     for bytes in [100, PAGE] {
-        driver.alloc_async(bytes, stream).expect("memory");
+        kept.push(driver.alloc_async(bytes, stream).expect("memory"));
         let freed = driver.alloc_async(bytes, stream).expect("memory");
         assert_eq!(driver.cuMemFreeAsync(freed, stream), 0);
     }
     assert_eq!(driver.cuDevicePrimaryCtxRelease_v2(0), 0);
-    assert_eq!((driver.pool_attribute(pool, USED), driver.pool_attribute(pool, RESERVED)), (Ok(0), Ok(0)));
+    let amounts = || (driver.pool_attribute(pool, USED), driver.pool_attribute(pool, RESERVED));
+    assert_eq!(amounts(), (Ok(100 + PAGE as u64), Ok(2 * PAGE as u64)));
     driver.enter(0).expect("a context");
+    assert_eq!(driver.info(), Ok((total - 2 * PAGE, total)));
+    // The memory is as usable as before, and can be freed in another context.
+    for address in kept {
+        assert_eq!((driver.cuMemsetD8Async(address, 1, 100, 0), driver.cuMemFreeAsync(address, 0)), (0, 0));
+    }
+    assert_eq!((driver.cuCtxSynchronize(), amounts()), (0, (Ok(0), Ok(0))));
     assert_eq!(driver.info(), Ok((total, total)));
+}
+
+#[test]
+fn a_free_at_once_of_a_pool_waits_for_nothing() {
+    let (driver, stream) = with_stream();
+    let pool = driver.default_pool(0).expect("a pool");
+    let there = driver.alloc_async(PAGE, stream).expect("memory");
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    driver.control.hold(stream).expect("a stream");
+    let queued = driver.alloc_async(PAGE, stream).expect("memory");
+    assert_eq!((driver.cuMemFree_v2(there), driver.cuMemFree_v2(queued)), (0, 0));
+    // The first is free for others; the second becomes free when the allocation has run.
+    let other = driver.stream(1).expect("a stream");
+    assert_eq!(driver.alloc_async(PAGE, other), Ok(there));
+    driver.control.release(stream).expect("a stream");
+    assert_eq!((driver.cuMemFreeAsync(there, other), driver.cuCtxSynchronize()), (0, 0));
+    assert_eq!(driver.pool_attribute(pool, RESERVED), Ok(0));
 }
 
 /// Runs the named test in a child, and expects the child to be killed by the work of `mistake`.

@@ -35,12 +35,19 @@ pub(crate) fn cuMipmappedArrayCreate(
 
 /// `cuArrayDestroy`.
 pub(crate) fn cuArrayDestroy(call: &mut Call, array: u64) -> Answer<()> {
-    arrays::remove(&mut call.state, array, false)
+    destroy(call, array, false)
 }
 
 /// `cuMipmappedArrayDestroy`.
 pub(crate) fn cuMipmappedArrayDestroy(call: &mut Call, array: u64) -> Answer<()> {
-    arrays::remove(&mut call.state, array, true)
+    destroy(call, array, true)
+}
+
+/// Destroys an array after the work of its context.
+fn destroy(call: &mut Call, array: u64, is_mipmapped: bool) -> Answer<()> {
+    let context = arrays::check(&call.state, array, is_mipmapped)?;
+    call.wait_for_work_of(context);
+    arrays::remove(&mut call.state, array, is_mipmapped)
 }
 
 /// Creates an array in the current context. A size of 0 means that the array has no such direction.

@@ -7,6 +7,7 @@ use crate::state::contexts::{self, PRIMARY_BASE, STRIDE};
 use crate::state::driver::State;
 use crate::state::{arrays, captures, devices, modules, pools, queues, regions};
 use crate::tables::context::Context;
+use crate::tables::event::NO_CONTEXT;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::Out;
 use std::collections::btree_map::Entry;
@@ -344,9 +345,10 @@ fn known(call: &Call, handle: u64) -> Answer<()> {
     if alive { Ok(()) } else { Err(Code::INVALID_CONTEXT) }
 }
 
-/// Ends a context after the work is done, with all streams, events, modules and memory.
+/// Ends a context with all streams, modules and memory, after the work of all contexts of the device. Events and
+/// executable graphs stay as objects of no context.
 pub(super) fn end(call: &mut Call, handle: u64) {
-    let marks = contexts::ends(&call.state, handle);
+    let marks = contexts::ends_of_device_of(&call.state, handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     let state = &mut *call.state;
     modules::remove_all(state, handle);
@@ -368,20 +370,21 @@ pub(super) fn end(call: &mut Call, handle: u64) {
     for queue in queues {
         queues::close(state, queue);
     }
-    let events: Vec<u64> =
-        state.events.iter().filter(|(_, event)| event.context == handle).map(|(event, _)| event).collect();
-    for event in events {
-        let _gone = state.events.remove(event);
+    for event in state.events.values_mut().filter(|event| event.context == handle) {
+        event.context = NO_CONTEXT;
+    }
+    for executable in state.executables.values_mut().filter(|executable| executable.context == handle) {
+        executable.is_over = true;
     }
     free_all(state, handle);
     call.changed();
 }
 
-/// Frees all memory of an ending context.
+/// Frees all memory of an ending context. Memory of pools stays.
 fn free_all(state: &mut State, context: u64) {
     state.shared.opened.retain(|_, opened| opened.context != context);
     regions::give_back_all(state, context);
-    pools::give_back_all(state, context);
+    pools::after_wait(state);
     state.host_memory.forget_all(context);
     regions::release_all(state, context);
 }

@@ -3,7 +3,7 @@
 use crate::call::Call;
 use crate::state::driver::State;
 use crate::state::{captures, contexts, pools, threads};
-use crate::tables::event::{Event, Point};
+use crate::tables::event::{Event, NO_CONTEXT, Point};
 use crate::tables::stream::{Kind, Mark};
 use crate::tables::work::{Stamp, Work};
 use crate::values::code::{Answer, Code};
@@ -54,6 +54,9 @@ pub(crate) fn cuEventDestroy_v2(call: &mut Call, handle: u64) -> Answer<()> {
 pub(crate) fn cuEventRecord(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
     let queue = call.queue(stream)?;
     let event = find(&call.state, handle)?;
+    if event.context == NO_CONTEXT {
+        return Err(Code::CONTEXT_IS_DESTROYED);
+    }
     let its = call.state.streams.queue(queue)?;
     if event.context != its.context {
         return Err(Code::INVALID_HANDLE);

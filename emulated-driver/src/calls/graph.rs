@@ -2,7 +2,8 @@
 
 use super::submit::submit;
 use crate::call::Call;
-use crate::tables::capture::Graph;
+use crate::state::driver::refuse;
+use crate::tables::capture::{Executable, Graph};
 use crate::tables::work::Work;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::Out;
@@ -65,21 +66,21 @@ fn instantiate(call: &mut Call, graph: u64) -> Answer<u64> {
     // Predecessors have lower numbers, so the order of recording is an order of execution.
     let nodes = &call.state.graphs.get(graph).map_err(|_| Code::INVALID_VALUE)?.nodes;
     let works: Arc<[Work]> = nodes.iter().map(|node| node.work.clone()).collect();
-    let handle = call.state.executables.add(works);
+    let context = call.context;
+    let handle = call.state.executables.add(Executable { context, is_over: false, works });
     call.made("executable graph", handle);
     Ok(handle)
 }
 
 /// `cuGraphUpload`. An emulated graph has nothing to upload.
 pub(crate) fn cuGraphUpload(call: &mut Call, executable: u64, stream: u64) -> Answer<()> {
-    call.state.executables.get(executable).map_err(|_| Code::INVALID_VALUE)?;
+    find(call, executable)?;
     submit(call, stream, Work::Nothing)
 }
 
 /// `cuGraphLaunch`.
 pub(crate) fn cuGraphLaunch(call: &mut Call, executable: u64, stream: u64) -> Answer<()> {
-    let works = call.state.executables.get(executable).map_err(|_| Code::INVALID_VALUE)?;
-    let works = Arc::clone(works);
+    let works = Arc::clone(&find(call, executable)?.works);
     submit(call, stream, Work::Several(works))
 }
 
@@ -90,5 +91,15 @@ pub(crate) fn cuGraphDestroy(call: &mut Call, graph: u64) -> Answer<()> {
 
 /// `cuGraphExecDestroy`. Launches under way go on.
 pub(crate) fn cuGraphExecDestroy(call: &mut Call, executable: u64) -> Answer<()> {
-    call.state.executables.remove(executable).map(drop).map_err(|_| Code::INVALID_VALUE)
+    find(call, executable)?;
+    call.state.executables.remove(executable).map(drop)
+}
+
+/// Returns an executable graph. One of an ended context aborts in strict mode, because a real driver crashes or hangs.
+fn find(call: &Call, handle: u64) -> Answer<&Executable> {
+    let executable = call.state.executables.get(handle).map_err(|_| Code::INVALID_VALUE)?;
+    if executable.is_over && call.state.config.strict {
+        refuse(&format!("the executable graph {handle:#x} of an ended context"));
+    }
+    if executable.is_over { Err(Code::CONTEXT_IS_DESTROYED) } else { Ok(executable) }
 }

@@ -1,8 +1,7 @@
 //! Pinned memory of the host: registered by the program, or allocated by the driver.
 //!
-//! A copy from or to pinned memory touches the memory when the copy runs, not when it is queued. A free waits
-//! for the work of the context. The end of a registration waits for nothing, so a copy that is too late reads or
-//! writes memory that is no longer there.
+//! A copy from or to pinned memory touches the memory when the copy runs, not when it is queued. A free and the end
+//! of a registration wait for the work of the context.
 
 use crate::call::Call;
 use crate::state::contexts;
@@ -39,6 +38,7 @@ pub(crate) fn cuMemHostUnregister(call: &mut Call, start: u64) -> Answer<()> {
     let range = range.ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
     contexts::check(&call.state, range.context)?;
     call.state.host_memory.ranges.remove(&start);
+    call.wait_for_work_of(range.context);
     Ok(())
 }
 
@@ -71,10 +71,7 @@ pub(crate) fn cuMemFreeHost(call: &mut Call, start: u64) -> Answer<()> {
     let range = range.ok_or(Code::INVALID_VALUE)?;
     contexts::check(&call.state, range.context)?;
     call.state.host_memory.ranges.remove(&start);
-    if call.state.config.free_waits {
-        let marks = contexts::ends(&call.state, range.context);
-        call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
-    }
+    call.wait_for_work_of(range.context);
     unmap(start, range.bytes);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::call::Call;
 use crate::state::driver::State;
-use crate::state::{contexts, physical, regions};
+use crate::state::{contexts, physical, pools, regions};
 use crate::tables::memory::Source;
 use crate::values::code::{Answer, Code};
 use crate::values::pointers::Out;
@@ -65,7 +65,7 @@ pub(crate) fn cuMemAllocManaged(call: &mut Call, address: Out<u64>, bytes: u64, 
 }
 
 /// `cuMemFree_v2`. Another thread may get the address before the call returns, as with a real
-/// driver.
+/// driver. Memory of a pool is gone at once, whatever uses it.
 pub(crate) fn cuMemFree_v2(call: &mut Call, address: u64) -> Answer<()> {
     let state = &call.state;
     if address == 0 {
@@ -91,15 +91,16 @@ pub(crate) fn cuMemFree_v2(call: &mut Call, address: u64) -> Answer<()> {
     if allocation.source == Source::Imported {
         return Err(Code::INVALID_VALUE);
     }
+    if allocation.pool.is_some() {
+        pools::free_at_once(&mut call.state, address, allocation);
+        return Ok(());
+    }
     if allocation.context != call.context {
         state.answers.outcome("free_other_context")?;
     }
     contexts::check(state, allocation.context)?;
     call.state.memory.allocations.remove(&address);
-    if call.state.config.free_waits {
-        let marks = contexts::ends(&call.state, allocation.context);
-        call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
-    }
+    call.wait_for_work_of(allocation.context);
     regions::give_back(&mut call.state, address, allocation);
     Ok(())
 }

@@ -50,9 +50,11 @@ pub(crate) fn cuModuleLoadData(call: &mut Call, module: Out<u64>, image: In<c_ch
     call.answer(module, |call| load(call, image))
 }
 
-/// Loads the object of an image.
+/// Loads the object of an image, after the work of the context.
 fn load(call: &mut Call, image: In<c_char>) -> Answer<u64> {
     let path = path_of(image)?;
+    let context = call.context;
+    call.wait_for_work_of(context);
     load_object(call, &path, false)
 }
 
@@ -71,9 +73,12 @@ fn load_object(call: &mut Call, path: &str, of_library: bool) -> Answer<u64> {
 
 /// `cuModuleUnload`.
 pub(crate) fn cuModuleUnload(call: &mut Call, module: u64) -> Answer<()> {
-    if call.state.modules.get(module)?.of_library {
+    let its = call.state.modules.get(module)?;
+    if its.of_library {
         return Err(Code::NOT_PERMITTED);
     }
+    let context = its.context;
+    call.wait_for_work_of(context);
     modules::remove(&mut call.state, module)
 }
 

@@ -233,6 +233,7 @@ fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answ
         // Allocations inside a graph are not emulated.
         return Err(Code::NOT_SUPPORTED);
     }
+    captures::check_unsafe(state)?;
     let number = state.pools.number(pool.unwrap_or(state.pools.current[device]))?;
     if bytes == 0 {
         return Ok(0);
@@ -244,6 +245,10 @@ fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answ
     }
     let (address, span) = take(state, number, context, queue, bytes)?;
     threads::push(state, queue, Work::Expose(span), Vec::new())?;
+    let exposed = state.streams.end_of(queue);
+    if let Some(allocation) = state.memory.allocations.get_mut(&address) {
+        allocation.exposed = Some(exposed);
+    }
     let reserved = regions::reserved_by(state, number);
     let pool = state.pools.pool(number)?;
     pool.used += bytes;
@@ -253,7 +258,8 @@ fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answ
     Ok(address)
 }
 
-/// `cuMemFreeAsync`: of a pool's memory, and of `cuMemAlloc`'s.
+/// `cuMemFreeAsync`: of a pool's memory, and of `cuMemAlloc`'s. The memory is no longer in use at once, although the
+/// free is queued.
 pub(crate) fn cuMemFreeAsync(call: &mut Call, address: u64, stream: u64) -> Answer<()> {
     let queue = call.queue(stream)?;
     let state = &mut *call.state;
@@ -265,10 +271,14 @@ pub(crate) fn cuMemFreeAsync(call: &mut Call, address: u64, stream: u64) -> Answ
     if captures::of_queue(state, queue)?.is_some() || allocation.source == Source::Imported {
         return Err(Code::INVALID_VALUE);
     }
+    captures::check_unsafe(state)?;
     state.memory.allocations.remove(&address);
+    if let Some(number) = allocation.pool {
+        state.pools.freed_by_stream(number, allocation.bytes);
+    }
     threads::push(state, queue, Work::Withdraw(allocation.span(address)), Vec::new())?;
     let done = state.streams.end_of(queue);
-    state.pools.freed.push(Freed { address, allocation, queue, done });
+    state.pools.freed.push(Freed { address, allocation, queue: Some(queue), done });
     Ok(())
 }
 

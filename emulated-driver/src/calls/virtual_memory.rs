@@ -21,6 +21,8 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
 /// Page size of the host. A reservation may have any multiple of `HOST_PAGE`.
 const HOST_PAGE: u64 = 4096;
+/// No device has addresses above.
+const END_OF_ADDRESSES: u64 = 1 << 56;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 const TYPE_PINNED: i32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
@@ -69,6 +71,12 @@ fn reserve(call: &mut Call, bytes: u64, alignment: u64, hint: u64, flags: u64) -
     let bad_alignment = alignment != 0 && !alignment.is_power_of_two();
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(HOST_PAGE) || bad_alignment {
         return Err(Code::INVALID_VALUE);
+    }
+    if !hint.is_multiple_of(alignment.max(PAGE)) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if hint >= END_OF_ADDRESSES {
+        return Err(Code::OUT_OF_MEMORY);
     }
     if !bytes.is_multiple_of(PAGE) {
         call.state.answers.outcome("reserve_unaligned")?;

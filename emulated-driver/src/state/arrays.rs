@@ -3,11 +3,15 @@
 use super::driver::State;
 use crate::values::code::{Answer, Code};
 
+/// Returns the context of an array of the given kind.
+pub(crate) fn check(state: &State, handle: u64, is_mipmapped: bool) -> Answer<u64> {
+    let array = state.arrays.get(handle)?;
+    if array.is_mipmapped == is_mipmapped { Ok(array.context) } else { Err(Code::INVALID_HANDLE) }
+}
+
 /// Removes an array, and releases its memory.
 pub(crate) fn remove(state: &mut State, handle: u64, is_mipmapped: bool) -> Answer<()> {
-    if state.arrays.get(handle)?.is_mipmapped != is_mipmapped {
-        return Err(Code::INVALID_HANDLE);
-    }
+    check(state, handle, is_mipmapped)?;
     let array = state.arrays.remove(handle)?;
     if let Some(device) = state.contexts.get(&array.context).map(|context| context.device) {
         state.devices[device].pages.give(&array.memory);

@@ -42,6 +42,13 @@ pub(crate) fn ends(state: &State, handle: u64) -> Vec<Mark> {
     all.flat_map(|handle| state.streams.ends_of_context(handle)).collect()
 }
 
+/// Returns the marks after all work queued so far in all contexts of a context's device.
+pub(crate) fn ends_of_device_of(state: &State, handle: u64) -> Vec<Mark> {
+    let Ok(device) = device_of(state, handle) else { return Vec::new() };
+    let its = state.contexts.iter().filter(|(_, context)| context.device == device);
+    its.flat_map(|(&handle, _)| state.streams.ends_of_context(handle)).collect()
+}
+
 /// Breaks a context with an unrecoverable error: work not begun is dropped, and every later call
 /// answers the error.
 pub(crate) fn break_down(state: &mut State, handle: u64, code: Code) {

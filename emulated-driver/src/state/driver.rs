@@ -8,7 +8,7 @@ use crate::backing::space::Space;
 use crate::process::sync::{Condition, Mutex};
 use crate::process::{thread, trap};
 use crate::tables::array::Array;
-use crate::tables::capture::{Capture, Graph};
+use crate::tables::capture::{Capture, Executable, Graph};
 use crate::tables::context::Context;
 use crate::tables::device::Device;
 use crate::tables::event::Event;
@@ -21,14 +21,13 @@ use crate::tables::pool::Pools;
 use crate::tables::shared::Shared;
 use crate::tables::stream::Streams;
 use crate::tables::virtual_memory::VirtualMemory;
-use crate::tables::work::Work;
 use crate::values::answers::Answers;
 use crate::values::config::Config;
 use crate::values::functions::Function;
 use crate::values::handles::Handles;
 use crate::values::random::Random;
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// The driver.
 pub(crate) struct Driver {
@@ -63,7 +62,7 @@ pub(crate) struct State {
     pub(crate) captures_made: u64,
     pub(crate) graphs: Handles<Graph>,
     /// Instantiated graphs.
-    pub(crate) executables: Handles<Arc<[Work]>>,
+    pub(crate) executables: Handles<Executable>,
     pub(crate) modules: Handles<Module>,
     pub(crate) functions: Handles<Kernel>,
     pub(crate) libraries: Handles<Library>,
@@ -83,6 +82,13 @@ pub(crate) struct State {
 pub(crate) fn driver() -> &'static Driver {
     static DRIVER: OnceLock<Driver> = OnceLock::new();
     DRIVER.get_or_init(|| Driver { state: Mutex::new(State::new()), progress: Condition::new() })
+}
+
+/// Aborts, because a call was given something with which a real driver crashes.
+pub(crate) fn refuse(what: &str) -> ! {
+    let function = thread::calling().map_or("a control function", Function::name);
+    eprintln!("emulated driver: {function} was given {what}");
+    std::process::abort()
 }
 
 impl State {
@@ -176,9 +182,7 @@ impl State {
     /// may read freed memory in such a call.
     pub(crate) fn refuse_retired<T>(&self, kind: &str, handles: &Handles<T>, handle: u64) {
         if self.config.strict && handles.is_retired(handle) {
-            let function = thread::calling().map_or("a control function", Function::name);
-            eprintln!("emulated driver: {function} was given the destroyed {kind} {handle:#x}");
-            std::process::abort()
+            refuse(&format!("the destroyed {kind} {handle:#x}"));
         }
     }
 

@@ -17,13 +17,13 @@ pub(crate) fn after_wait(state: &mut State) {
     }
 }
 
-/// Releases memory with a pending free in an ending context.
-pub(crate) fn give_back_all(state: &mut State, context: u64) {
-    let freed = std::mem::take(&mut state.pools.freed).into_iter();
-    let (gone, kept) = freed.partition(|freed: &Freed| freed.allocation.context == context);
-    state.pools.freed = kept;
-    for Freed { address, allocation, .. } in gone {
-        regions::give_back(state, address, allocation);
+/// Frees memory of a pool outside the order of streams, once the allocation has run. As with a real driver, no use of
+/// the memory is waited for, and the pool still counts the memory as used.
+pub(crate) fn free_at_once(state: &mut State, address: u64, allocation: Allocation) {
+    state.memory.allocations.remove(&address);
+    match allocation.exposed.filter(|&exposed| !state.streams.reached(exposed)) {
+        Some(done) => state.pools.freed.push(Freed { address, allocation, queue: None, done }),
+        None => regions::give_back(state, address, allocation),
     }
 }
 
@@ -33,13 +33,12 @@ pub(crate) fn take(state: &mut State, number: u64, context: u64, queue: u64, byt
     let taken = regions::taken_by(bytes)?;
     let again = |freed: &Freed| {
         let its = &freed.allocation;
-        freed.queue == queue && its.pool == Some(number) && its.taken == taken
+        freed.queue == Some(queue) && its.pool == Some(number) && its.taken == taken
     };
     if let Some(index) = state.pools.freed.iter().rposition(again) {
         let Freed { address, allocation, .. } = state.pools.freed.remove(index);
-        state.pools.pool(number)?.used -= allocation.bytes;
         let id = state.next_id();
-        let allocation = Allocation { bytes, id, ..allocation };
+        let allocation = Allocation { context, bytes, id, ..allocation };
         state.memory.allocations.insert(address, allocation);
         return Ok((address, allocation.span(address)));
     }
@@ -60,7 +59,12 @@ pub(crate) fn take(state: &mut State, number: u64, context: u64, queue: u64, byt
 pub(crate) fn settle(state: &mut State) {
     let streams = &state.streams;
     let freed = std::mem::take(&mut state.pools.freed).into_iter();
-    let (done, waiting) = freed.partition(|freed: &Freed| streams.reached(freed.done));
+    // A free on another stream may run before the allocation.
+    let is_over = |freed: &Freed| {
+        let exposed = freed.allocation.exposed;
+        streams.reached(freed.done) && exposed.is_none_or(|exposed| streams.reached(exposed))
+    };
+    let (done, waiting) = freed.partition(is_over);
     state.pools.freed = waiting;
     for Freed { address, allocation, .. } in done {
         regions::give_back(state, address, allocation);

@@ -26,7 +26,7 @@ pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, ne
     let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
     if let Some((start, allocation)) = state.memory.containing(address) {
         let inside = end <= start + allocation.bytes;
-        let owner = contexts::device_of(state, allocation.context)?;
+        let owner = state.memory.regions.get(&allocation.region).ok_or(Code::UNKNOWN)?.device;
         return if inside { Ok(owner) } else { Err(Code::INVALID_VALUE) };
     }
     let others = (0..state.devices.len()).filter(|&other| other != device);
@@ -61,9 +61,10 @@ fn share_those(state: &State, its: impl Fn(&Region) -> bool, device: usize, on: 
     Ok(())
 }
 
-/// Releases the memory of the allocations of an ending context.
+/// Releases the memory of the allocations of an ending context, except memory of pools.
 pub(crate) fn give_back_all(state: &mut State, context: u64) {
-    let its = state.memory.allocations.iter().filter(|(_, allocation)| allocation.context == context);
+    let of_context = |allocation: &Allocation| allocation.context == context && allocation.pool.is_none();
+    let its = state.memory.allocations.iter().filter(|(_, allocation)| of_context(allocation));
     let its: Vec<(u64, Allocation)> = its.map(|(&address, &allocation)| (address, allocation)).collect();
     for (address, allocation) in its {
         state.memory.allocations.remove(&address);
@@ -73,7 +74,8 @@ pub(crate) fn give_back_all(state: &mut State, context: u64) {
 
 /// Releases the regions that an ending context has left.
 pub(crate) fn release_all(state: &mut State, context: u64) {
-    let left = state.memory.regions.iter().filter(|(_, region)| region.context == context);
+    let of_context = |region: &Region| region.context == context && region.pool.is_none();
+    let left = state.memory.regions.iter().filter(|(_, region)| of_context(region));
     let left: Vec<u64> = left.map(|(&start, _)| start).collect();
     for region in left {
         release(state, region);
@@ -105,7 +107,7 @@ pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u6
     } else {
         let idle = state.memory.regions.iter().filter(|(_, region)| {
             let whole = region.bytes == taken && region.parts.is_none();
-            pool.is_some() && region.pool == pool && region.context == context && region.users == 0 && whole
+            pool.is_some() && region.pool == pool && region.users == 0 && whole
         });
         let newest = idle.max_by_key(|(_, region)| region.returned).map(|(&start, _)| start);
         let start = newest.map_or_else(|| obtain(state, context, pool, taken), Ok)?;
@@ -195,7 +197,9 @@ pub(crate) fn peek(state: &State, address: u64, into: &mut [u8]) -> Answer<()> {
 /// the part.
 fn take_part(state: &mut State, context: u64, pool: Option<u64>, taken: u64) -> Answer<(u64, u64)> {
     let shared = state.memory.regions.iter_mut();
-    let mut shared = shared.filter(|(_, region)| region.context == context && region.pool == pool);
+    // A pool serves all contexts of its device.
+    let serves = |region: &Region| region.pool == pool && (pool.is_some() || region.context == context);
+    let mut shared = shared.filter(|(_, region)| serves(region));
     let found = shared.find_map(|(&start, region)| Some((start, region.parts.as_mut()?.take(taken, ALIGNMENT)?)));
     if let Some(found) = found {
         return Ok(found);
@@ -252,9 +256,6 @@ pub(crate) fn give_back(state: &mut State, address: u64, allocation: Allocation)
     // A region without a pool or parts is unmapped by its release.
     if allocation.pool.is_some() || allocation.taken < SMALL {
         withdraw(state, allocation.span(address));
-    }
-    if let Some(number) = allocation.pool {
-        state.pools.given_back(number, allocation.bytes);
     }
     let memory = &mut state.memory;
     let Some(region) = memory.regions.get_mut(&allocation.region) else { return };

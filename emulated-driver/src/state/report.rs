@@ -2,6 +2,7 @@
 
 use super::driver::State;
 use super::{contexts, physical};
+use crate::tables::event::NO_CONTEXT;
 use serde_json::{Value, json};
 
 /// Returns the counts of all live objects, the bytes in use, and the objects abandoned through the
@@ -28,10 +29,10 @@ pub(crate) fn to_json(state: &mut State) -> Value {
         "pools": state.pools.made_and_alive(),
         "streams": state.streams.handles.len(),
         "own_streams": own_streams,
-        "events": state.events.len(),
+        "events": state.events.iter().filter(|(_, event)| event.context != NO_CONTEXT).count(),
         "captures": state.captures.len(),
         "graphs": state.graphs.len(),
-        "executables": state.executables.len(),
+        "executables": state.executables.iter().filter(|(_, executable)| !executable.is_over).count(),
         "modules": state.modules.len(),
         "libraries": state.libraries.len(),
         "arrays": state.arrays.len(),

@@ -2,6 +2,7 @@
 
 use crate::tables::work::Work;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
 pub(crate) const GLOBAL: i32 = 0;
@@ -38,6 +39,16 @@ pub(crate) type Shown = (Box<[u64]>, Box<[[u8; 8]]>);
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
+}
+
+/// An instantiated graph.
+#[derive(Debug)]
+pub(crate) struct Executable {
+    /// The context that was current at the instantiation.
+    pub(crate) context: u64,
+    /// Whether the context has ended.
+    pub(crate) is_over: bool,
+    pub(crate) works: Arc<[Work]>,
 }
 
 /// Returns whether every node of every queue comes before the origin's frontier.

@@ -2,6 +2,7 @@
 
 use crate::backing::pages::Extent;
 use crate::tables::device::Device;
+use crate::tables::stream::Mark;
 use crate::tables::work::Span;
 use crate::values::ranges::Ranges;
 use std::collections::BTreeMap;
@@ -64,6 +65,8 @@ pub(crate) struct Allocation {
     pub(crate) region: u64,
     /// The pool of the memory, if any.
     pub(crate) pool: Option<u64>,
+    /// The point at which the memory of a pool is there, in the order of the stream of the allocation.
+    pub(crate) exposed: Option<Mark>,
     pub(crate) source: Source,
     /// The number that no other memory of the process has or had.
     pub(crate) id: u64,
@@ -74,7 +77,8 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// Creates a plain allocation, without region and number.
     pub(crate) fn new(context: u64, bytes: u64, taken: u64) -> Self {
-        Self { context, bytes, taken, region: 0, pool: None, source: Source::Plain, id: 0, sync_memops: true }
+        let (pool, exposed, source) = (None, None, Source::Plain);
+        Self { context, bytes, taken, region: 0, pool, exposed, source, id: 0, sync_memops: true }
     }
 
     /// Returns the position of the allocation in the region.

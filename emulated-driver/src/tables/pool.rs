@@ -28,8 +28,8 @@ pub(crate) struct Pool {
 pub(crate) struct Freed {
     pub(crate) address: u64,
     pub(crate) allocation: Allocation,
-    /// The queue with the free, and the point after the free.
-    pub(crate) queue: u64,
+    /// The queue with the free, if it has one, and the point after the free.
+    pub(crate) queue: Option<u64>,
     pub(crate) done: Mark,
 }
 
@@ -84,8 +84,8 @@ impl Pools {
         self.by_number.get_mut(&number).ok_or(Code::INVALID_VALUE)
     }
 
-    /// Records the release of an allocation's memory.
-    pub(crate) fn given_back(&mut self, number: u64, bytes: u64) {
+    /// Records that a free of an allocation was queued.
+    pub(crate) fn freed_by_stream(&mut self, number: u64, bytes: u64) {
         if let Ok(pool) = self.pool(number) {
             pool.used -= bytes;
         }

@@ -60,13 +60,13 @@ pub(crate) struct Config {
     pub(crate) fork: Manner,
     /// `CACHALOT_EMU_POISON`: `off`, `edges` or `full`.
     pub(crate) poison: Poison,
-    /// `CACHALOT_EMU_FREE_WAITS`: `cuMemFree` waits for the context's work, as in a real driver.
+    /// `CACHALOT_EMU_FREE_WAITS`: `cuMemFree` and its like wait for the context's work, as in a real driver.
     pub(crate) free_waits: bool,
     /// `CACHALOT_EMU_ATTRIBUTES`: changed device attributes, JSON of number to value.
     pub(crate) attributes: BTreeMap<i32, i32>,
     /// `CACHALOT_EMU_ANSWERS`: changed entries of the table of answers, JSON of name to code.
     pub(crate) answers: BTreeMap<String, u32>,
-    /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts.
+    /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts, as a real driver crashes.
     pub(crate) strict: bool,
     /// `CACHALOT_EMU_FAULTS`: `die`, or `deliver`: work that touches forbidden memory breaks its context.
     pub(crate) delivers_faults: bool,
@@ -116,7 +116,7 @@ impl Config {
                 .map(|(key, value)| (key.parse().expect("an attribute's number"), value as i32))
                 .collect(),
             answers: map("ANSWERS").into_iter().map(|(key, value)| (key, value as u32)).collect(),
-            strict: number("STRICT", 0) != 0,
+            strict: number("STRICT", 1) != 0,
             delivers_faults: match text("FAULTS").as_deref() {
                 None | Some("die") => false,
                 Some("deliver") => true,

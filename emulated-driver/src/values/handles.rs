@@ -76,6 +76,11 @@ impl<T> Handles<T> {
         self.live.iter().map(|(&handle, object)| (handle, object))
     }
 
+    /// Objects for changes, by handle.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.live.values_mut()
+    }
+
     /// Returns the number of live objects.
     pub(crate) fn len(&self) -> usize {
         self.live.len()

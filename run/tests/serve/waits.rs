@@ -143,15 +143,17 @@ fn a_destruction_that_waits_for_the_program_holds_up_no_request() {
             assert_eq!((setup.give(block), setup.take(PAGE) == block), (0, false));
             let stream = setup.stream();
             assert_eq!((setup.begin(stream, 2), setup.end(stream)), (0, 0));
-            let third = create(&setup);
-            // SAFETY: no other thread uses the context.
-            assert_eq!(unsafe { setup.process.ctx_destroy(third) }.0, 0);
+            create(&setup)
         });
         let served = (0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             requests.is_finished()
         });
         drop(held);
+        let third = requests.join().unwrap();
+        // A driver ends a context after the work of all contexts of the device.
+        // SAFETY: no other thread uses the context.
+        assert_eq!(unsafe { setup.process.ctx_destroy(third) }.0, 0);
         (served, ending.join().unwrap())
     });
     assert_eq!((served, destroyed), (true, 0));
