@@ -70,6 +70,14 @@ cachalot_stream handle_of(intptr_t stream) {
   return reinterpret_cast<cachalot_stream>(stream);
 }
 
+/* Tells the allocator of a stream that CuPy may destroy: PyTorch, of which it expects streams, destroys none. */
+void tell(const Source* source, int device, intptr_t stream) {
+  thread_local intptr_t told = 0;
+  if (stream != told && cachalot_stream_unreported(source->allocator, device, handle_of(stream)) == CACHALOT_OK) {
+    told = stream;
+  }
+}
+
 }  // namespace
 
 /* Allocates a block on the current stream. */
@@ -80,6 +88,7 @@ EXPORTED void* cachalot_cupy_malloc(void* param, size_t bytes, int device) {
     failed = CACHALOT_OK;
     return nullptr;
   }
+  tell(source, device, stream);
   void* block = nullptr;
   void* thread = source->give_gil_up();
   const cachalot_status status = cachalot_malloc(source->allocator, device, bytes, handle_of(stream), &block);
@@ -102,6 +111,7 @@ EXPORTED void cachalot_cupy_free(void* param, void* block, int) {
   cachalot_block freed = CACHALOT_BLOCK_INIT;
   cachalot_status status = cachalot_base_of(source->allocator, block, &freed);
   if (status == CACHALOT_OK && is_known) {
+    tell(source, freed.device, stream);
     status = cachalot_record_stream(source->allocator, block, handle_of(stream));
   }
   if (status == CACHALOT_OK) {

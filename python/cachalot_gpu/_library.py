@@ -215,6 +215,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_malloc": (Status, _HANDLE, c_int, c_size_t, _STREAM, POINTER(c_void_p)),
     "cachalot_free": (Status, _HANDLE, c_void_p),
     "cachalot_record_stream": (Status, _HANDLE, c_void_p, _STREAM),
+    "cachalot_stream_unreported": (Status, _HANDLE, c_int, _STREAM),
     "cachalot_base_of": (Status, _HANDLE, c_void_p, POINTER(Block)),
     "cachalot_empty_cache": (Status, _HANDLE, c_int),
     "cachalot_iteration": (Status, _HANDLE, c_int),

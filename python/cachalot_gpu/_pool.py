@@ -84,6 +84,8 @@ class Source:
         self._handle = _handle.require()
         self._malloc, self._free = _library.bare("cachalot_malloc"), _library.bare("cachalot_free")
         self._record_stream = _library.bare("cachalot_record_stream")
+        self._told: set[int] = set()
+        """Streams that the allocator knows as streams that may end without a report."""
 
     def malloc(self, size: int, device: int, stream: int) -> int:
         """Allocates a block that ``stream`` may use at once, and returns its address; 0 for 0 bytes.
@@ -91,6 +93,7 @@ class Source:
         Raises:
             OutOfDeviceMemoryError: the device or the limit lacks the memory.
         """
+        self._tell(device, stream)
         address = ctypes.c_void_p()
         status = self._malloc(self._handle, device, size, stream, ctypes.byref(address))
         if status:
@@ -101,6 +104,14 @@ class Source:
         self._counts[device].add(size)
         return block
 
+    def _tell(self, device: int, stream: int) -> None:
+        """Tells the allocator of a stream that its library may destroy: PyTorch, of which it expects streams, destroys
+        none."""
+        if stream not in self._told:
+            status = self._library.cachalot_stream_unreported(self._handle, device, stream)
+            if not status:
+                self._told.add(stream)
+
     def free(self, address: int, size: int, device: int, stream: int | None = None) -> None:
         """Frees a block behind the work submitted to the block's stream so far. If ``stream`` is another one, the block
         is pending until the work submitted to it so far is done as well. Never waits."""
@@ -109,6 +120,7 @@ class Source:
         try:
             status = 0
             if stream is not None:
+                self._tell(device, stream)
                 status = self._record_stream(self._handle, address, stream)
             status = status or self._free(self._handle, address)
             if status:
