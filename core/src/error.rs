@@ -69,7 +69,7 @@ pub enum Error {
     /// The device has no elastic range of this number: the range was never reserved, or was
     /// released.
     UnknownRange(RangeId),
-    /// The device has too few addresses left. Returned by [`Allocator::range_reserve`](crate::Allocator::range_reserve),
+    /// The device has too few addresses left. Returned by [`Allocator::reserve_range`](crate::Allocator::reserve_range),
     /// after the allocator gave back all addresses that it could. The caller can release ranges, empty caches of other
     /// allocators, or set a smaller `expandable_segments_reserve`.
     OutOfAddresses {

@@ -25,6 +25,7 @@ SETTINGS = {
     "PYTORCH_CUDA_ALLOC_CONF", "max_split_size", "garbage_collection_threshold", "expandable_segments",
     "pinned_num_register_threads", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register",
     "graph_capture_record_stream_reuse", "max_round_threshold", "max_cached_size", "roundup_power2_divisions",
+    "trace_alloc_max_entries", "trace_alloc_overflowed",
 }  # fmt: skip
 
 

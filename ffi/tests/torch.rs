@@ -175,17 +175,17 @@ fn settings_come_from_the_first_place_that_has_any() {
     let split = |mib: u32| format!("max_split_size_mb:{mib}");
     let (a, b, c, d) = (split(32), split(48), split(64), split(80));
     let cases: &[Case<'_>] = &[
-        (&[], &[], ""),
+        (&[], &[], "policy:caching"),
         (&[(OLD, &a)], &[], &a),
         (&[(OLD, &a), (NEW, &b)], &[], &b),
         (&[(OLD, &a), (NEW, &b), (OWN, &c)], &[], &c),
         (&[(OLD, &a), (NEW, &b), (OWN, &c)], &[&d], &d),
         // Settings of several places are not combined: a single place counts.
         (&[(OLD, &a), (OWN, "expandable_segments:True")], &[], "expandable_segments:True"),
-        (&[(OLD, &a), (OWN, "")], &[], ""),
+        (&[(OLD, &a), (OWN, "")], &[], "policy:caching"),
         (&[(OLD, &a)], &["policy:bfc"], "policy:bfc"),
         // Keys of PyTorch itself and newer keys are ignored in PyTorch's variables.
-        (&[(OLD, "backend:cudaMallocAsync")], &[], ""),
+        (&[(OLD, "backend:cudaMallocAsync")], &[], "policy:caching"),
         (&[(NEW, "pinned_use_background_threads:True,of_2030:[1:2,3:4],max_split_size_mb:32")], &[], &a),
     ];
     for (variables, own, expected) in cases {

@@ -168,6 +168,7 @@ fn lock() -> MutexGuard<'static, Seats> {
 #[cfg(test)]
 mod tests {
     use super::{PLACES, Serving, own, own_outside};
+    use std::collections::BTreeSet;
 
     #[test]
     fn a_call_inside_a_call_is_the_drivers_until_the_outer_one_ends() {
@@ -205,9 +206,9 @@ mod tests {
 
     #[test]
     fn a_threads_mark_serves_a_later_thread() {
-        let first = std::thread::spawn(|| core::ptr::from_ref(own()).addr()).join().unwrap();
-        // Other tests take marks, too.
-        let found = (0..64).any(|_| std::thread::spawn(|| core::ptr::from_ref(own()).addr()).join().unwrap() == first);
-        assert!(found);
+        let of_a_thread = || std::thread::spawn(|| core::ptr::from_ref(own()).addr()).join().unwrap();
+        // Other tests take marks, too, so a later thread need not get the first one again.
+        let marks: BTreeSet<usize> = (0..64).map(|_| of_a_thread()).collect();
+        assert!(marks.len() < 64, "{marks:?}");
     }
 }

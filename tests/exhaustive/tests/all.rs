@@ -4,7 +4,6 @@ use cachalot_exhaustive::defects::PLANTED;
 use cachalot_exhaustive::letter::text;
 use cachalot_exhaustive::search::{Bounds, meet_at_random, search};
 use cachalot_exhaustive::setting::{SETTINGS, named};
-use cachalot_exhaustive::theorems::Theorem;
 use std::time::Duration;
 
 /// Time for any search of a test. A search of a test ends by the length of its programs.
