@@ -101,10 +101,18 @@
  *   - Announce work on another stream with cachalot_record_stream, after the submission of the work and before the
  *     free. The freed block then stays pending until the work is done. Order reads and writes between streams with
  *     events, as for memory of cudaMalloc.
- *   - The driver reuses the handles of destroyed streams. Call cachalot_stream_destroyed before cudaStreamDestroy, or
- *     create the allocator with CACHALOT_ASK_STREAM_ID (about 30 ns for each call; driver for CUDA 12.0 or later). Every
- *     function with a stream then calls the driver, and fails with its status if the stream is not identified. A
- *     thread that used cudaStreamPerThread calls cachalot_stream_destroyed for this stream before the thread ends.
+ *   - A stream may be destroyed without a report. A driver crashes on the handle of a destroyed stream, so the library
+ *     uses the handle of a created stream only in calls that name the stream. What it must know later is recorded as an
+ *     event by these calls, or the library waits for all work of the device. Default streams always exist.
+ *   - The driver reuses the handles of destroyed streams. A new stream with an old handle may receive the old stream's
+ *     cached memory. So call cachalot_stream_destroyed before cudaStreamDestroy, or destroy a stream only once its
+ *     work is done, or create the allocator with CACHALOT_ASK_STREAM_ID (about 30 ns for each call; driver for CUDA 12.0
+ *     or later). Every function with a stream then calls the driver, and fails with its status if the stream is not
+ *     identified. A thread that used cudaStreamPerThread calls cachalot_stream_destroyed for this stream before the
+ *     thread ends.
+ *   - With CACHALOT_STREAMS_REPORTED the program promises to report every end of a stream: then the library waits for
+ *     single streams, and orders streams among each other. A stream that ends without a report then crashes the process,
+ *     unless cachalot_stream_unreported told of it.
  *   - Memory cached for a stream that ended without a report is released when memory is short, and by
  *     cachalot_empty_cache. It is also released when more than 64 streams have memory and the stream made no request
  *     while the number of streams grew by half.
@@ -117,13 +125,16 @@
  *   - Call cachalot_capture_begin before a capture begins. Otherwise the capture must not begin during a call of another
  *     thread: the call may ask the driver for the stream's id at that moment, or whether it is idle, which breaks the
  *     capture.
+ *   - Under policy:stitched without CACHALOT_STREAMS_REPORTED, announce every capture beside which other streams request
+ *     memory: a request that finds no free block may record an event of the whole device, which breaks a capture that
+ *     was not announced.
  *   - A graph's memory must remain unused by others while the graph can be launched. Route the requests of the capture
  *     to a private pool, between cachalot_capture_begin and cachalot_capture_end. Call cachalot_pool_release after the
  *     destruction of the graph.
  *   - A block that other streams use and that is freed during a capture stays pending until the end of the capture.
  *     With the setting graph_capture_record_stream_reuse, the graph may use the block again once the block's own stream
- *     has joined all streams that use the block. Work on the block from before the capture must then be complete. With
- *     CACHALOT_ASK_STREAM_ID the setting has no effect on blocks of created streams, which may be gone at the free.
+ *     has joined all streams that use the block. Work on the block from before the capture must then be complete. Without
+ *     CACHALOT_STREAMS_REPORTED it has no effect on blocks of created streams, which may be gone at the free.
  *     Without cachalot_capture_begin, this applies only to blocks that a capturing stream uses. Free parts of a
  *     capturing stream's expandable segments stay mapped until the end of the capture.
  *
@@ -318,6 +329,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 /** Allocates pinned memory of the host instead of memory of the devices: see Host memory. Not allowed with
  * CACHALOT_SIMULATED, CACHALOT_PEER_ACCESS and CACHALOT_OPEN_LATER. */
 #define CACHALOT_HOST 0x40u
+/** Promises that the end of every stream is reported by cachalot_stream_destroyed: see Streams. Not allowed with
+ * CACHALOT_ASK_STREAM_ID. */
+#define CACHALOT_STREAMS_REPORTED 0x80u
 
 /**
  * The options of an allocator. CACHALOT_OPTIONS_INIT selects every device and the default settings.
@@ -1069,9 +1083,9 @@ CACHALOT_API cachalot_status cachalot_set_safe_frontier(const cachalot_allocator
 
 /** Announces that submitted work on `stream` uses the block. After the free, the block stays pending until the work
  * is done. For the block's own stream, and for a NULL block, the call does nothing.
- *   - Driver: while a graph is captured; with CACHALOT_ASK_STREAM_ID always: the call records an event, so that the
- *     program may destroy the stream before the free.
- *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL; with CACHALOT_ASK_STREAM_ID those of the driver. */
+ *   - Driver: for a created stream, the call records an event, so that the program may destroy the stream before the
+ *     free. With CACHALOT_STREAMS_REPORTED only while a graph is captured.
+ *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL, and those of the driver. */
 CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *allocator, void *block,
                                                     cachalot_stream stream);
 
@@ -1093,11 +1107,20 @@ CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *alloc
  * freed as usual; their memory returns to the driver before a later request allocates a segment. Captures that were
  * begun for the stream (CACHALOT_ROUTE_STREAM) end. For
  * cudaStreamPerThread, the call announces the end of the calling thread. A thread that continues may use its stream
- * again.
+ * again. After CACHALOT_OK the stream has ended for the library, also if the driver fails to release memory: a later
+ * request tries again. After an error it has not ended.
  *   - Driver: yes.
- *   - Errors: INVALID_STREAM, also for the legacy default stream, which never ends; TABLE_FULL. */
+ *   - Errors: INVALID_STREAM, also for the legacy default stream, which never ends; TABLE_FULL; those of the driver. */
 CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream);
+
+/** Tells an allocator with CACHALOT_STREAMS_REPORTED of a stream that may end without a report, because another library
+ * made it. Streams with this handle are then treated as without the flag: see Streams. Call it before the first request
+ * on the stream; repeated calls cost a look into a table.
+ *   - Driver: no.
+ *   - Errors: INVALID_STREAM, TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_stream_unreported(const cachalot_allocator *allocator, int device,
+                                                        cachalot_stream stream);
 
 /** Describes the block that contains `address`, which may lie anywhere in the block.
  *   - Errors: INVALID_POINTER, STRUCT_SIZE. */
@@ -1522,7 +1545,7 @@ CACHALOT_API cachalot_status cachalot_range_decommit(cachalot_range range, size_
 
 /** Releases a range: gives all its memory up, behind the work submitted so far to every stream that a commit or a
  * decommit of the range has named. Of several such streams, one waits for the others. The addresses are released once
- * that work is done; the host does not wait, except with CACHALOT_ASK_STREAM_ID, where such a stream may be gone.
+ * that work is done; the host waits only for a stream that may be gone: see Streams.
  *   - Driver: yes.
  *   - Errors: UNKNOWN_RANGE, TABLE_FULL; CAPTURING while a graph is captured. The program then still holds the
  *     range. */

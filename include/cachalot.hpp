@@ -370,6 +370,10 @@ class allocator {
   void stream_destroyed(int device, cachalot_stream stream) const {
     check(cachalot_stream_destroyed(get(), device, stream));
   }
+  /** Tells of a stream that may end without a report, although the program promised reports. */
+  void stream_unreported(int device, cachalot_stream stream) const {
+    check(cachalot_stream_unreported(get(), device, stream));
+  }
 
   /** Describes the block that contains an address. */
   cachalot_block base_of(const void* address) const {

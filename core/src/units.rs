@@ -55,10 +55,14 @@ pub struct StreamId(pub u64);
 impl StreamId {
     /// The device's default stream.
     pub const DEFAULT: Self = Self(0);
+
+    /// Stands for all streams of a device, where a stream that may be gone cannot be waited for alone. No stream has the
+    /// number: requests with it are refused.
+    pub const EVERY: Self = Self(u64::MAX);
 }
 
-/// The stream of a heap without a stream. Requests with this number are refused.
-pub(crate) const NO_STREAM: StreamId = StreamId(u64::MAX);
+/// The stream of a heap without a stream.
+pub(crate) const NO_STREAM: StreamId = StreamId::EVERY;
 
 impl fmt::Debug for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

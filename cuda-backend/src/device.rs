@@ -3,7 +3,7 @@
 use crate::capture_marks::CaptureMarks;
 use crate::clock;
 use crate::context::Context;
-use crate::context_wait::{begin_bytes, end_bytes};
+use crate::context_wait::{begin_bytes, end_bytes, keep_bytes};
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuStream};
@@ -11,6 +11,7 @@ use crate::handle::Handle;
 use crate::own_stream::OwnStream;
 use crate::peers::Peers;
 use crate::spare_events::SpareEvents;
+use crate::stand_ins::StandIns;
 use crate::store::Store;
 use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
@@ -30,14 +31,14 @@ pub struct DeviceOptions {
     /// The context to work in, kept alive by the caller until the device is closed. `None`: the
     /// device's primary context, which the CUDA runtime uses too.
     pub context: Option<CuContext>,
-    /// When the driver is asked for a stream's own id.
+    /// Whether the host reports the ends of streams, and when the driver is asked for a stream's own id.
     pub identity: StreamIdentity,
     /// The table of streams. The devices of an allocator share a table. By default a device has its own
     /// table.
     pub streams: Arc<Streams>,
     /// Whether `policy:direct` allocates by `cuMemAllocAsync` on the stream of each request, so that a memory checker can
-    /// follow the order of streams. Without effect if the driver lacks stream-ordered memory, and with
-    /// [`StreamIdentity::Asked`].
+    /// follow the order of streams. Without effect if the driver lacks stream-ordered memory, and unless the host
+    /// [reports](StreamIdentity::Reported) the ends of streams.
     pub stream_ordered: bool,
 }
 
@@ -63,12 +64,16 @@ pub struct CudaDevice {
     retained: AtomicBool,
     /// Whether bytes may be kept for the device, and `close` must free the bytes.
     has_bytes: AtomicBool,
+    /// Whether bytes are wanted for waits for the whole context.
+    wants_bytes: AtomicBool,
     /// The streams seen by all devices of the allocator.
     pub(crate) streams: Arc<Streams>,
-    /// When the driver is asked for a stream's own id.
+    /// Whether the host reports the ends of streams, and when the driver is asked for a stream's own id.
     pub(crate) identity: StreamIdentity,
     /// Unused events.
     pub(crate) spare_events: SpareEvents,
+    /// Events behind announced work, which stand for events of the allocator.
+    pub(crate) stand_ins: StandIns,
     /// Properties of virtual memory, or `None` iff the device has no virtual memory.
     virtual_memory: Option<Virtual>,
     /// The devices with access to the device's memory.
@@ -103,7 +108,7 @@ impl CudaDevice {
             return Err(DeviceError::new(ErrorKind::Forked, CuResult::NOT_INITIALIZED.0));
         }
         let ordinal = c_int::try_from(ordinal).map_err(|_| CuResult::INVALID_DEVICE.error())?;
-        // Nothing tells of the end of a stream that is asked for: the handle may be another stream's at the free.
+        // The stream of an unreported end may be gone at the free.
         let wants_order = options.stream_ordered && options.identity == StreamIdentity::Reported;
         let mut device = CuDevice::default();
         // SAFETY: `device` outlives the call, which writes one integer to it.
@@ -124,9 +129,11 @@ impl CudaDevice {
                 uuid: driver.uuid(device),
                 retained: AtomicBool::new(retained),
                 has_bytes: AtomicBool::new(true),
+                wants_bytes: AtomicBool::new(options.identity != StreamIdentity::Unreported),
                 streams: options.streams,
                 identity: options.identity,
                 spare_events: SpareEvents::default(),
+                stand_ins: StandIns::default(),
                 virtual_memory,
                 peers: Peers::default(),
                 store: Store::default(),
@@ -148,6 +155,15 @@ impl CudaDevice {
     /// Returns the properties of virtual memory, or `None` if the device has no virtual memory.
     pub(crate) fn virtual_part(&self) -> Option<&Virtual> {
         self.virtual_memory.as_ref()
+    }
+
+    /// Keeps bytes for waits, once the device has physical memory: before pages of a stream that may be gone are unmapped, all
+    /// work of the context must be complete. A segment needs no such wait, because its release waits.
+    pub(crate) fn keep_bytes_for_pages(&self) {
+        if !self.wants_bytes.load(Ordering::Relaxed) && !self.wants_bytes.swap(true, Ordering::Relaxed) {
+            // What cannot be kept now may be there at a later wait.
+            let _ = keep_bytes(&self.context, self.streams.kept_bytes());
+        }
     }
 
     /// Checks that the context belongs to the device, and queries the device's virtual memory.

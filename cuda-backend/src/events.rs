@@ -5,7 +5,6 @@ use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
 use crate::driver::types::CuEvent;
 use crate::spare_events;
-use crate::streams::{StreamIdentity, Streams};
 #[cfg(doc)]
 use cachalot_core::ErrorKind;
 use cachalot_core::{CaptureMark, DeviceResult, Event, StreamId, StreamOrder};
@@ -34,8 +33,10 @@ impl StreamOrder for CudaDevice {
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        let event = DeviceEvent::of(event);
+        self.end_stand_ins(event.handle);
         // The device made the event, and the allocator destroys each event once.
-        spare_events::destroy(&self.context, DeviceEvent::of(event))
+        spare_events::destroy(&self.context, event)
     }
 
     /// Records `event` behind all work queued on `stream`.
@@ -53,15 +54,29 @@ impl StreamOrder for CudaDevice {
     }
 
     /// Records `event` behind the announced work of `stream`, as [`record`](Self::record) does where the host
-    /// reports the end of a stream. Elsewhere behind the event of
-    /// [`stream_in_use`](CudaDevice::stream_in_use). If none was recorded, the call waits on the host for all
-    /// work of the context.
+    /// reports the end of a stream. Elsewhere the event of [`stream_in_use`](CudaDevice::stream_in_use) stands for it. If none
+    /// was recorded, the call waits on the host for all work of the context.
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         self.record_announced_number(DeviceEvent::of(event).handle, stream)
     }
 
+    fn record_all(&self, event: Event) -> DeviceResult<()> {
+        self.end_stand_ins(DeviceEvent::of(event).handle);
+        self.context.call(|driver| {
+            // SAFETY: takes no host pointers; the context is this device's, and the device made the event.
+            unsafe { driver.ctx_record_event(self.cu_context(), DeviceEvent::of(event).handle) }
+        })
+    }
+
+    fn can_record_all(&self) -> bool {
+        self.driver().ctx_record_event.is_some()
+    }
+
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         let event = DeviceEvent::of(event).handle;
+        if let Some(others) = self.stand_ins.of(event) {
+            return self.are_complete(others);
+        }
         // SAFETY: takes no host pointers; the device made the event, and no event is queried after destruction.
         let ask = || unsafe { self.driver().event_query(event) };
         let mode = self.context.enter_mode()?;
@@ -79,9 +94,15 @@ impl StreamOrder for CudaDevice {
     }
 
     fn wait(&self, event: Event) -> DeviceResult<()> {
+        let event = DeviceEvent::of(event).handle;
+        if let Some(others) = self.stand_ins.of(event) {
+            let waited = others.iter().try_for_each(|other| self.wait(other.event().number()));
+            self.spare_events.give_up(&self.context, others);
+            return waited;
+        }
         self.context.call(|driver| {
             // SAFETY: takes no host pointers; the device made the event, and no event is waited for after destruction.
-            unsafe { driver.event_synchronize(DeviceEvent::of(event).handle) }
+            unsafe { driver.event_synchronize(event) }
         })
     }
 
@@ -101,9 +122,9 @@ impl StreamOrder for CudaDevice {
         self.streams.handle(stream).is_some()
     }
 
-    /// False for created streams with [`StreamIdentity::Asked`].
+    /// False for created streams, unless the host [reports](crate::StreamIdentity::Reported) their ends.
     fn reports_end(&self, stream: StreamId) -> bool {
-        self.identity == StreamIdentity::Reported || !Streams::is_of_created(stream)
+        self.is_reported(stream)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {

@@ -52,6 +52,11 @@ impl KeptBytes {
         contexts.remove(&context).map_or_else(Vec::new, |its| its.bytes)
     }
 
+    /// Returns the contexts with open devices.
+    pub(crate) fn contexts(&self) -> Vec<CuContext> {
+        self.lock().keys().copied().collect()
+    }
+
     /// Notes the wish to keep bytes in `context`. Returns whether a device is open in the context.
     pub(crate) fn want(&self, context: CuContext) -> bool {
         self.lock().get_mut(&context).map(|its| its.wanted = true).is_some()

@@ -36,6 +36,7 @@ pub mod lock;
 pub mod log;
 pub mod own_files;
 
+mod announced;
 mod capture_marks;
 mod contents;
 mod contents_file;
@@ -63,6 +64,7 @@ mod pinned;
 mod region;
 mod shared_event;
 mod spare_events;
+mod stand_ins;
 mod store;
 mod stream_order;
 mod streams;

@@ -27,6 +27,16 @@ impl SharedEvent {
         self.0.1
     }
 
+    /// Returns whether no other thread has the event.
+    pub(crate) fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// Returns whether anything waits for the event besides its stream's list and the calling thread.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        Arc::strong_count(&self.0) > 2
+    }
+
     /// Gives the event up. Returns the event and its context if no other thread has the event.
     pub(crate) fn give_up(self) -> Option<(DeviceEvent, CuContext)> {
         Arc::into_inner(self.0)

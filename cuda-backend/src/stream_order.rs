@@ -10,8 +10,8 @@ use crate::handle::Handle;
 use crate::kept_bytes::KeptBytes;
 use crate::shared_event::SharedEvent;
 use crate::spare_events;
-use crate::streams::{Noted, Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
-use cachalot_core::{DeviceError, DeviceResult, ErrorKind, StreamId, StreamOrder};
+use crate::streams::{Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
+use cachalot_core::{DeviceResult, ErrorKind, StreamId, StreamOrder};
 
 /// Number of retired streams examined when another stream is retired, so that the list of retired
 /// streams stays short.
@@ -21,7 +21,7 @@ impl CudaDevice {
     /// Returns the allocator's number of a stream. Handle 0 and `CU_STREAM_LEGACY` have one number;
     /// `CU_STREAM_PER_THREAD` has another number in each thread.
     ///
-    /// Takes no lock. With [`StreamIdentity::Reported`] the call makes no driver call.
+    /// Takes no lock. Makes no driver call, except with [`StreamIdentity::Asked`].
     ///
     /// # Errors
     /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) with code 400 if no stream
@@ -50,51 +50,6 @@ impl CudaDevice {
             return Ok(number);
         }
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
-    }
-
-    /// Returns the number of a stream that uses a block of another stream, as
-    /// [`stream_id`](Self::stream_id) does. Must be called **after** the work that uses the block was
-    /// queued.
-    ///
-    /// With [`StreamIdentity::Asked`] records an event behind that work, because the stream may be
-    /// destroyed, without a report, before the block is freed. Records nothing on a capturing stream.
-    ///
-    /// # Errors
-    /// As for [`stream_id`](Self::stream_id); the driver's.
-    pub fn stream_in_use(&self, stream: CuStream) -> DeviceResult<StreamId> {
-        let number = self.stream_id(stream)?;
-        let handle = Handle::vouched(stream);
-        if !self.is_identified(number) || self.is_created_capturing(&handle)? {
-            return Ok(number);
-        }
-        let _scope = self.context.enter()?;
-        let mut known = self.streams.event_of_use(number, self.cu_context());
-        loop {
-            if let Some(event) = known {
-                let recorded = self.record_handle(event.event().handle, &handle);
-                self.spare_events.give_up(&self.context, [event]);
-                if recorded.is_err() {
-                    self.spare_events.give_up(&self.context, self.streams.doubt_use(number, self.cu_context()));
-                }
-                return recorded.map(|()| number);
-            }
-            // A stream of this device waits for the event when an event is recorded behind the announced work.
-            let event = self.spare_events.take_for_streams(&self.context)?;
-            if let Err(error) = self.record_handle(event.handle, &handle) {
-                self.spare_events.keep(&self.context, event);
-                return Err(error);
-            }
-            match self.streams.note_use(number, SharedEvent::new(event, self.cu_context())) {
-                Noted::Kept(earlier) => {
-                    self.spare_events.give_up(&self.context, earlier);
-                    return Ok(number);
-                }
-                Noted::Known { known: faster, unused } => {
-                    self.spare_events.give_up(&self.context, [unused]);
-                    known = Some(faster);
-                }
-            }
-        }
     }
 
     /// Reports that the host is about to destroy a stream, and returns the stream's number. Must be
@@ -154,6 +109,7 @@ impl CudaDevice {
     /// while no announced capture can begin.
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         self.look()?;
+        self.end_stand_ins(event);
         let target = self.streams.hold(stream);
         if let Target::Live(handle) = &target
             && self.is_usual(stream, handle)
@@ -164,28 +120,10 @@ impl CudaDevice {
         let _scope = self.context.enter()?;
         match self.usable(stream, target)? {
             Some(handle) => self.record_handle(event, &handle),
-            // The event keeps its earlier, completed state: the allocator never records an event in
-            // use.
+            // All work of the stream is complete then. The event keeps its earlier state, which may be behind other work of
+            // the context: what waits for it may wait longer than needed, and never too short.
             None => self.wait_for_retired(stream),
         }
-    }
-
-    /// Records `event` behind the announced work of the stream with the given number; implements
-    /// [`StreamOrder::record_announced`].
-    pub(crate) fn record_announced_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
-        if !self.is_identified(stream) {
-            return self.record_number(event, stream);
-        }
-        // The stream may be destroyed, so the handle is not used.
-        let _scope = self.context.enter()?;
-        let announced = self.streams.announced(stream);
-        if announced.is_empty() {
-            // The stream captured when it used the block. The event keeps its completed state.
-            return self.wait_for_identified(stream);
-        }
-        let recorded = self.record_behind(event, &announced);
-        self.spare_events.give_up(&self.context, announced);
-        recorded
     }
 
     /// Returns whether a created stream does not capture and the driver knows the stream by the id of its
@@ -210,9 +148,12 @@ impl CudaDevice {
     }
 
     /// Returns whether all work on the stream with the given number is complete; implements
-    /// [`StreamOrder::is_idle`]. Not known of default streams.
+    /// [`StreamOrder::is_idle`]. Not known of default streams. Of a stream that may be gone, only the announced work is known.
     pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.look()?;
+        if self.may_be_gone(stream) {
+            return self.is_announced_complete(stream);
+        }
         let Target::Live(handle) = self.streams.hold(stream) else { return Ok(None) };
         if self.driver().stream_query.is_none() || !self.is_usual(stream, &handle) {
             return Ok(None);
@@ -235,7 +176,8 @@ impl CudaDevice {
             Target::OtherPerThread => None,
             target => self.usable(stream, target)?,
         };
-        let Some(handle) = handle.filter(|_| self.driver().stream_wait_event.is_some()) else {
+        let can_wait = self.driver().stream_wait_event.is_some() && !self.stand_ins.has(event.handle);
+        let Some(handle) = handle.filter(|_| can_wait) else {
             return self.wait(event.number());
         };
         self.context.check(event.hold_back(self.driver(), &handle))
@@ -247,10 +189,9 @@ impl CudaDevice {
     /// stream at any moment of the call: a question after the stream's id would break the capture, and is left out.
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
-        if self.is_identified(stream) {
-            // A host with `StreamIdentity::Asked` reports no destroyed stream, and a real driver may
-            // crash on the handle of a destroyed stream.
-            return self.wait_for_identified(stream);
+        if self.may_be_gone(stream) {
+            // A real driver crashes on the handle of a destroyed stream.
+            return self.wait_for_unreported(stream);
         }
         let handle = match self.streams.hold(stream) {
             Target::Live(handle) => {
@@ -282,14 +223,7 @@ impl CudaDevice {
         self.look()?;
         let handle = match self.streams.hold(stream) {
             Target::Live(handle) => {
-                return match self.is_created_capturing(&handle) {
-                    // The stream was destroyed, and its host reports none.
-                    Err(error) if is_of_dead_handle(error) && self.is_identified(stream) => {
-                        self.streams.retire_gone(stream);
-                        Ok(false)
-                    }
-                    answer => answer,
-                };
+                return self.is_created_capturing(&handle);
             }
             Target::OwnPerThread => Handle::vouched(CuStream::PER_THREAD),
             Target::Legacy | Target::OtherPerThread => Handle::vouched(CuStream::LEGACY),
@@ -328,21 +262,24 @@ impl CudaDevice {
         match self.is_handle_capturing(&handle) {
             Ok(false) => {}
             Ok(true) => return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
-            // A host with `StreamIdentity::Asked` reports no destroyed stream. This stream was
-            // destroyed, and no new stream has the handle yet.
-            Err(error) if is_of_dead_handle(error) && self.is_identified(number) => {
-                self.streams.retire_gone(number);
-                return Ok(None);
-            }
             Err(error) => return Err(error),
         }
         let moved = is_created && self.driver_number(&handle)?.is_some_and(|now| now != number);
         Ok((!moved).then_some(handle))
     }
 
-    /// Returns whether a number belongs to a created and unretired stream whose end no host reports.
-    fn is_identified(&self, number: StreamId) -> bool {
-        self.identity == StreamIdentity::Asked && Streams::is_of_created(number) && self.streams.is_present(number)
+    /// Returns whether a number belongs to a created and unretired stream that may have ended without a report: its handle
+    /// must not be used, unless the call names the stream.
+    pub(crate) fn may_be_gone(&self, number: StreamId) -> bool {
+        !self.is_reported(number) && self.streams.is_present(number)
+    }
+
+    /// Returns whether the end of a stream is reported, or the stream has none.
+    pub(crate) fn is_reported(&self, number: StreamId) -> bool {
+        if !Streams::is_of_created(number) {
+            return true;
+        }
+        self.identity == StreamIdentity::Reported && !self.streams.is_unreported(number)
     }
 
     /// Returns the present number of a created stream that does not capture, from the driver's own
@@ -351,7 +288,7 @@ impl CudaDevice {
     /// # Errors
     /// Sticky errors. With [`StreamIdentity::Asked`] also every error except an error of a driver without ids
     /// and an error of a capture: the stream may be new, and must not be given the known number.
-    fn driver_number(&self, handle: &Handle<'_>) -> DeviceResult<Option<StreamId>> {
+    pub(crate) fn driver_number(&self, handle: &Handle<'_>) -> DeviceResult<Option<StreamId>> {
         let mut answer = handle.id(self.driver());
         if answer == Err(CuResult::INVALID_CONTEXT) {
             let _scope = self.context.enter()?;
@@ -361,7 +298,7 @@ impl CudaDevice {
             Ok(id) => id,
             Err(error) => {
                 let without = matches!(error.kind, ErrorKind::Unsupported | ErrorKind::NotPermittedInCapture);
-                let is_known = without || self.identity == StreamIdentity::Reported;
+                let is_known = without || self.identity != StreamIdentity::Asked;
                 self.health()?;
                 return if is_known { Ok(None) } else { Err(error) };
             }
@@ -376,7 +313,7 @@ impl CudaDevice {
     /// Returns whether a created stream captures. The first query runs without entering the
     /// context, since the query normally needs no context and never invalidates a capture. A driver
     /// that demands a context is queried again inside.
-    fn is_created_capturing(&self, handle: &Handle<'_>) -> DeviceResult<bool> {
+    pub(crate) fn is_created_capturing(&self, handle: &Handle<'_>) -> DeviceResult<bool> {
         match self.is_handle_capturing(handle) {
             Err(error) if error.code == CuResult::INVALID_CONTEXT.0 => {
                 let _scope = self.context.enter()?;
@@ -428,16 +365,35 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for all work of the context of an identified stream, which may have ended.
-    fn wait_for_identified(&self, number: StreamId) -> DeviceResult<()> {
+    /// Waits for all work of the context of a stream that may have ended: of every open device if the context is not known.
+    pub(crate) fn wait_for_unreported(&self, number: StreamId) -> DeviceResult<()> {
         let context = self.streams.present_context(number);
         // Read before this look: the context is the stream's, and not that of a later stream with the handle.
-        if self.streams.is_present(number) { self.wait_for_all_of(context) } else { self.wait_for_retired(number) }
+        if !self.streams.is_present(number) {
+            return self.wait_for_retired(number);
+        }
+        if !context.is_null() {
+            return self.wait_for_all_of(context);
+        }
+        self.wait_for_contexts()
+    }
+
+    /// Waits for all work of the contexts of all open devices.
+    pub(crate) fn wait_for_contexts(&self) -> DeviceResult<()> {
+        self.streams.kept_bytes().contexts().into_iter().try_for_each(|context| self.wait_for_all_of(context))
     }
 
     /// Waits for all queued work of a context. Null means the device's context.
     fn wait_for_all_of(&self, context: CuContext) -> DeviceResult<()> {
-        self.in_context(context, wait_for_context)
+        let waited = self.in_context(context, wait_for_context);
+        let is_own = context.is_null() || context == self.cu_context();
+        let lacks_byte = waited.is_err_and(|error| error.kind == ErrorKind::OutOfMemory);
+        if is_own && lacks_byte && self.identity != StreamIdentity::Asked {
+            // No byte is kept before the first page. This may break a capture that nothing announced; without the wait, the
+            // full device would stay full.
+            return self.wait_for_all_work();
+        }
+        waited
     }
 
     /// Makes a call for a context, with the bytes kept for waits. Null means the device's context.
@@ -450,7 +406,7 @@ impl CudaDevice {
     }
 
     /// Records an event of the device on a created stream of any device. The context is entered.
-    fn record_handle(&self, event: CuEvent, handle: &Handle<'_>) -> DeviceResult<()> {
+    pub(crate) fn record_handle(&self, event: CuEvent, handle: &Handle<'_>) -> DeviceResult<()> {
         let code = handle.record(self.driver(), event);
         if code == CuResult::INVALID_HANDLE
             && let Some(context) = self.context_of(handle)
@@ -484,16 +440,6 @@ impl CudaDevice {
         destroyed
     }
 
-    /// Records `event` behind all events of `others`, events of any context. The event also waits for earlier
-    /// work of the bridge: longer than needed, never too short.
-    fn record_behind(&self, event: CuEvent, others: &[SharedEvent]) -> DeviceResult<()> {
-        let bridge = Handle::vouched(self.bridge.get(&self.context)?);
-        for other in others {
-            self.context.check(other.event().hold_back(self.driver(), &bridge))?;
-        }
-        self.context.check(bridge.record(self.driver(), event))
-    }
-
     /// Destroys the events and the stream created by the module. No other thread is inside a call of the
     /// device.
     pub(crate) fn drop_streams(&self) -> DeviceResult<()> {
@@ -504,13 +450,8 @@ impl CudaDevice {
             self.spare_events.give_up(&self.context, self.streams.finish(number));
             self.spare_events.give_up(&self.context, [event]);
         }
+        self.spare_events.give_up(&self.context, self.stand_ins.drain());
         self.spare_events.give_up(&self.context, self.streams.take_uses(self.cu_context()));
         result.and(self.spare_events.close(&self.context)).and(self.bridge.destroy(&self.context))
     }
-}
-
-/// Returns whether a call in an entered context failed because the stream was destroyed. CUDA 13.0
-/// returns `INVALID_CONTEXT` for a destroyed stream.
-fn is_of_dead_handle(error: DeviceError) -> bool {
-    [CuResult::INVALID_HANDLE.0, CuResult::INVALID_CONTEXT.0].contains(&error.code)
 }

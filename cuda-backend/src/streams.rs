@@ -19,6 +19,9 @@
 //! Querying the driver costs as much as a whole cached allocation (32 ns, because a capturing stream must not
 //! be queried). The fast path therefore only looks the handle up in a table (a hash and a load, no lock). The
 //! driver is queried only on paths with other driver calls, see [`StreamIdentity`].
+//!
+//! A real driver ends the process by SIGSEGV if any call gets the handle of a destroyed stream, a mere question included. So
+//! only a host that reports every end lets the device use a handle outside the calls that name it.
 
 use crate::driver::types::{CuContext, CuStream};
 use crate::handle::Handle;
@@ -27,8 +30,8 @@ use crate::kept_bytes::KeptBytes;
 use crate::shared_event::SharedEvent;
 use cachalot_core::StreamId;
 use core::cell::Cell;
-use core::ops::{RangeBounds, RangeInclusive};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ops::{Bound, RangeBounds, RangeInclusive};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -55,24 +58,33 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// Number of neighbouring slots for a handle in each level.
 const PROBES: usize = 8;
 
-/// When the driver is asked for a stream's own id.
+/// How the device learns which stream a handle belongs to, and whether the stream may have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum StreamIdentity {
-    /// The driver is asked only beside a call on the stream (event, wait), so a number costs 3 ns. The host
-    /// must report each stream before its destruction, see `stream_destroyed`. Without the report, a new
-    /// stream with a reused handle may receive a block still in use by the old stream's last kernels.
+    /// The host reports each stream before its destruction, see `stream_destroyed`. The device trusts that: it asks streams
+    /// for their state, records events on them and waits for them in calls that do not name them. A stream that ends
+    /// without a report crashes the process. The driver is asked for an id only beside a call on the stream (event,
+    /// wait), so a number costs 3 ns.
     #[default]
     Reported,
-    /// The driver is asked for every conversion of a handle to a number. A conversion makes two short driver
-    /// calls (16 ns each on an H200 with CUDA 13.0, from any number of threads): whether the stream captures,
-    /// and if not, the stream's id. No report is needed. A wait for a created stream waits for the stream's
-    /// whole context, because the handle may belong to a destroyed stream. The use of a block by another
-    /// stream is announced with [`stream_in_use`](crate::CudaDevice::stream_in_use). The block then waits for
-    /// the work of the stream before the announcement, or for the whole context if the stream captured at the
-    /// announcement. Memory passes between streams only after events of the streams' own requests show the
-    /// end of the work. The device keeps 16 small allocations, in one page of 2 MiB, for waits without free
-    /// memory. Needs a driver of CUDA 12.0 or later; with an older driver equal to
-    /// [`Reported`](Self::Reported).
+    /// Streams may end without a report. The device uses a created stream's handle only in a call that names the stream. A
+    /// number costs 3 ns, as with [`Reported`](Self::Reported).
+    ///
+    /// A wait for a created stream waits for the stream's whole context, because the handle may belong to a destroyed
+    /// stream. The use of a block by another stream is announced with
+    /// [`stream_in_use`](crate::CudaDevice::stream_in_use). The block then waits for the work of the stream before the
+    /// announcement, or for the whole context if the stream captured at the announcement. Memory passes between streams only
+    /// after an event has shown the end of the work. Once physical memory is created, the device keeps 16 small
+    /// allocations, in one page of 2 MiB, for waits without free memory.
+    ///
+    /// A stream that ends without a report should have finished its work: a new stream with the same handle has the same
+    /// number until a slow call asks for its id, and may receive a block that the old stream's last kernels still use.
+    Unreported,
+    /// As [`Unreported`](Self::Unreported), but the driver is asked for the id at every conversion of a handle to a
+    /// number, so that a new stream with an old handle always has a new number. A conversion makes two short driver calls
+    /// (16 ns each on an H200 with CUDA 13.0, from any number of threads): whether the stream captures, and if not, the
+    /// stream's id. The 16 small allocations are kept from the opening on. Needs a driver of CUDA 12.0 or later; with an
+    /// older driver equal to [`Unreported`](Self::Unreported).
     Asked,
 }
 
@@ -124,6 +136,11 @@ struct Retired {
     stamp: u64,
     /// Streams whose use of blocks was announced, by handle and by the context of the event.
     uses: BTreeMap<(u64, CuContext), Announced>,
+    /// Streams with announced work that is known to be complete, by handle. Without them, the events of streams that come and
+    /// go would never be given up.
+    done: BTreeMap<u64, StreamId>,
+    /// The announced work that was looked at last.
+    looked_at: (u64, CuContext),
 }
 
 /// An event behind the announced work of a stream. The event is recorded again only for later work of the
@@ -133,6 +150,16 @@ struct Announced {
     number: StreamId,
     /// `None` after a failed recording, because the event's place in the order of work is then unknown.
     event: Option<SharedEvent>,
+    /// How often the event was recorded again.
+    again: u64,
+}
+
+/// The event behind the announced work of a stream at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Known {
+    pub(crate) event: SharedEvent,
+    /// How often the event was recorded again.
+    again: u64,
 }
 
 /// Result of [`note_use`](Streams::note_use).
@@ -141,8 +168,8 @@ pub(crate) enum Noted {
     /// The event is kept. The events of an earlier stream with the handle are given up.
     Kept(Vec<SharedEvent>),
     /// Another thread was faster, possibly with a recording before the work of the calling thread. The caller
-    /// records `known` again, and gives `unused` up.
-    Known { known: SharedEvent, unused: SharedEvent },
+    /// announces its work again, with `known`, and gives `unused` up.
+    Known { known: Known, unused: SharedEvent },
 }
 
 /// State of a handle beyond generation 0.
@@ -152,6 +179,8 @@ struct Slot {
     number: AtomicU64,
     /// The driver's id of the stream, plus 1, or 0 iff the driver was not asked.
     driver_id: AtomicU64,
+    /// Whether streams with the handle may end without a report, although the host reports those of its own.
+    unreported: AtomicBool,
 }
 
 /// The streams of the devices of an allocator. All devices share the table, so a stream has a single number.
@@ -244,6 +273,26 @@ impl Streams {
         }
     }
 
+    /// Notes that streams with a handle may end without a report. Returns false if the table is full.
+    ///
+    /// For a host that reports the ends of its own streams and serves others', whose ends nobody reports. The note stays with the
+    /// handle. Takes a lock the first time, and calls no driver.
+    #[must_use]
+    pub fn set_unreported(&self, stream: CuStream) -> bool {
+        let handle = stream.0 as u64;
+        if !Self::is_created(stream) || self.slot(handle).is_some_and(|slot| slot.unreported.load(Ordering::Acquire)) {
+            return true;
+        }
+        let _retired = self.lock();
+        let slot = self.slot_or_insert(handle);
+        slot.map(|slot| slot.unreported.store(true, Ordering::Release)).is_some()
+    }
+
+    /// Returns whether the stream of a number may end without a report, although the host reports those of its own.
+    pub(crate) fn is_unreported(&self, stream: StreamId) -> bool {
+        self.slot(stream.0 & HANDLE_MASK).is_some_and(|slot| slot.unreported.load(Ordering::Acquire))
+    }
+
     /// Returns whether a handle can belong to a created stream.
     #[inline]
     pub(crate) const fn is_created(stream: CuStream) -> bool {
@@ -320,19 +369,6 @@ impl Streams {
         Some(retired.advance(slot))
     }
 
-    /// Retires a stream without a recorded end, after the driver has reported the end of its existence. Does
-    /// nothing if the handle already has another number.
-    pub(crate) fn retire_gone(&self, number: StreamId) {
-        let handle = number.0 & HANDLE_MASK;
-        let mut retired = self.lock();
-        let Some(slot) = self.slot_or_insert(handle) else { return };
-        if slot.number.load(Ordering::Relaxed) == number.0 {
-            slot.driver_id.store(0, Ordering::Relaxed);
-            retired.end_unrecorded(handle);
-            retired.advance(slot);
-        }
-    }
-
     /// Returns the present stream of a number, as seen by the calling thread. A created stream exists as long
     /// as the target lives, since the report of the stream's end waits.
     pub(crate) fn hold(&self, stream: StreamId) -> Target<'_> {
@@ -386,24 +422,38 @@ impl Streams {
         self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)
     }
 
-    /// Returns the event of `context` behind the announced work of a stream, to be recorded again.
-    pub(crate) fn event_of_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
-        let retired = self.lock();
-        let its = retired.uses.get(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number);
-        its.and_then(|its| its.event.clone())
+    /// Returns the event of `context` behind the announced work of a stream.
+    pub(crate) fn event_of_use(&self, number: StreamId, context: CuContext) -> Option<Known> {
+        self.lock().known_use(number, context)
     }
 
-    /// Keeps `event` as the event behind the announced work of a stream, unless another thread was faster.
-    pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent) -> Noted {
+    /// Notes that `known` was recorded again, behind later work of the stream. Returns false if another event took its place
+    /// before: that one may not be behind the work.
+    pub(crate) fn note_again(&self, number: StreamId, known: &Known) -> bool {
+        let mut retired = self.lock();
+        let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, known.event.context()));
+        let its = its.filter(|its| its.number == number && its.event.as_ref() == Some(&known.event));
+        its.map(|its| its.again += 1).is_some()
+    }
+
+    /// Keeps `event` as the event behind the announced work of a stream, in the place of `before`. Does not if another thread was
+    /// faster: with another event, or with the same, recorded again.
+    pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent, before: Option<&Known>) -> Noted {
         let handle = number.0 & HANDLE_MASK;
         let mut retired = self.lock();
-        let its = retired.uses.get(&(handle, event.context())).filter(|its| its.number == number);
-        if let Some(known) = its.and_then(|its| its.event.clone()) {
+        if let Some(known) = retired.known_use(number, event.context())
+            && before != Some(&known)
+        {
             return Noted::Known { known, unused: event };
         }
         // The events of an earlier stream go at the same time: some of them alone would be behind a part of its work.
-        let earlier = retired.take_uses(of_handle(handle), |_, its| its.number != number);
-        retired.uses.insert((handle, event.context()), Announced { number, event: Some(event) });
+        let mut earlier = retired.take_uses(of_handle(handle), |_, its| its.number != number);
+        if retired.done.get(&handle).is_some_and(|of| *of != number) {
+            retired.done.remove(&handle);
+        }
+        let key = (handle, event.context());
+        let replaced = retired.uses.insert(key, Announced { number, event: Some(event), again: 0 });
+        earlier.extend(replaced.and_then(|its| its.event));
         Noted::Kept(earlier)
     }
 
@@ -415,14 +465,53 @@ impl Streams {
         its.and_then(|its| its.event.take())
     }
 
-    /// Returns the events behind the announced work of a stream, one event for each context of used memory.
-    /// Returns no event if no work was announced, or an event is in doubt.
-    pub(crate) fn announced(&self, number: StreamId) -> Vec<SharedEvent> {
+    /// Returns the events behind the announced work of a stream, one event for each context of used memory, and none for
+    /// work that is complete. Returns `None` if no work was announced, or an event is in doubt.
+    pub(crate) fn announced(&self, number: StreamId) -> Option<Vec<SharedEvent>> {
         let handle = number.0 & HANDLE_MASK;
         let retired = self.lock();
         let its = retired.uses.range(of_handle(handle));
         let events = its.filter(|(_, its)| its.number == number).map(|(_, its)| its.event.clone());
-        events.collect::<Option<_>>().unwrap_or_default()
+        let events: Vec<_> = events.collect::<Option<_>>()?;
+        (!events.is_empty() || retired.done.get(&handle) == Some(&number)).then_some(events)
+    }
+
+    /// Takes the events of `context` behind the announced work of the next `limit` streams, if there are more than `limit`, to
+    /// be asked after. Passes over events that another thread has. [`look_over`](Self::look_over) must follow for each.
+    pub(crate) fn next_uses(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
+        let mut retired = self.lock();
+        if retired.uses.len() <= limit {
+            return Vec::new();
+        }
+        let from = (Bound::Excluded(retired.looked_at), Bound::Unbounded);
+        let keys: Vec<_> = retired.uses.range(from).map(|(key, _)| *key).take(limit).collect();
+        // Behind the last, from the front again.
+        retired.looked_at = if keys.len() < limit { (0, CuContext::NULL) } else { keys[limit - 1] };
+        let of_context = keys.into_iter().filter(|key| key.1 == context);
+        let taken = of_context.filter_map(|key| {
+            let its = retired.uses.get_mut(&key)?;
+            // Until the look is over, the event is in doubt.
+            let event = its.event.take_if(|event| event.is_alone())?;
+            Some((its.number, event))
+        });
+        taken.collect()
+    }
+
+    /// Ends the look at an event of [`next_uses`](Self::next_uses): forgets the work if it is complete, and otherwise keeps
+    /// the event. Returns the event if it is not kept.
+    pub(crate) fn look_over(&self, number: StreamId, event: SharedEvent, is_complete: bool) -> Option<SharedEvent> {
+        let key = (number.0 & HANDLE_MASK, event.context());
+        let mut retired = self.lock();
+        // A later event of the stream, or the event of the next stream, may be there by now.
+        let is_open = retired.uses.get(&key).is_some_and(|its| its.number == number && its.event.is_none());
+        if is_open && is_complete {
+            retired.uses.remove(&key);
+            retired.done.insert(key.0, number);
+        } else if is_open {
+            retired.uses.insert(key, Announced { number, event: Some(event), again: 0 });
+            return None;
+        }
+        Some(event)
     }
 
     /// Removes and returns the events of `context` behind announced work.
@@ -511,6 +600,12 @@ impl Streams {
 }
 
 impl Retired {
+    /// Returns the event of `context` behind the announced work of a stream.
+    fn known_use(&self, number: StreamId, context: CuContext) -> Option<Known> {
+        let its = self.uses.get(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number)?;
+        Some(Known { event: its.event.clone()?, again: its.again })
+    }
+
     /// Creates an empty record. Allocates nothing.
     const fn new() -> Self {
         Self {
@@ -519,6 +614,8 @@ impl Retired {
             contexts: BTreeMap::new(),
             stamp: 0,
             uses: BTreeMap::new(),
+            done: BTreeMap::new(),
+            looked_at: (0, CuContext::NULL),
         }
     }
 

@@ -78,6 +78,9 @@ impl VirtualMemory for CudaDevice {
             }
             break;
         }
+        if made.is_ok() {
+            self.keep_bytes_for_pages();
+        }
         made.map(|handle| PhysicalHandle(handle.0))
     }
 

@@ -4,7 +4,7 @@ use cachalot_core::config::ConfigError;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceError, DeviceResult, Error, Growable};
 use cachalot_cuda::HeapLock;
-use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, HOST_SETTINGS, HostDevice, LoadError, Streams};
+use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, HOST_SETTINGS, HostDevice, LoadError, StreamIdentity, Streams};
 use core::fmt;
 use std::sync::Arc;
 
@@ -87,7 +87,9 @@ fn open_devices<D>(
     let streams = Arc::new(Streams::new());
     let mut devices: Vec<D> = Vec::with_capacity(ordinals.len());
     for &ordinal in ordinals {
-        let options = DeviceOptions { streams: Arc::clone(&streams), ..DeviceOptions::default() };
+        // A program that forgets a report must not crash.
+        let identity = StreamIdentity::Unreported;
+        let options = DeviceOptions { streams: Arc::clone(&streams), identity, ..DeviceOptions::default() };
         match open(driver, ordinal, options) {
             Ok(device) => devices.push(device),
             Err(error) => {

@@ -21,3 +21,4 @@ mod torch_python;
 mod torch_supplied;
 mod tuned;
 mod two_streams;
+mod unreported_streams;

@@ -22,7 +22,7 @@ use crate::pages::guards::GuardedBlock;
 use crate::stats::Occurrence;
 use crate::sync::{AtomicU32, Ordering, impl_empty};
 use crate::trace::{Action, CallSite};
-use crate::units::{DevicePtr, MAX_REQUEST, StreamId};
+use crate::units::{DevicePtr, MAX_REQUEST, NO_STREAM, StreamId};
 use spin::Once;
 
 /// Which requests get a guarded block.
@@ -112,12 +112,13 @@ impl<P: Platform> OnDevice<'_, P> {
     fn watch(self, ptr: DevicePtr) {
         if let Some(owner) = self.heap_with(ptr) {
             let mut heap = self.heaps.lock(owner.heap);
+            let reports_end = self.driver.may_use(heap.stream, NO_STREAM);
             if let Some(block) = heap.lookup(ptr)
                 // A captured graph orders the uses of its blocks.
                 && heap.pool == 0
                 && heap.uses().make_room().is_ok()
             {
-                heap.uses().add_own(block);
+                heap.uses().add_own(block, reports_end);
             }
         }
     }
@@ -186,7 +187,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let segment = heap.add_segment(at, size, size, &slot.counters);
         let mut served = heap.allocate_from(segment.value, size, request.bytes, &slot.counters);
         // The use that sends the free to `free_with_uses`.
-        heap.uses().add_own(segment.value);
+        heap.uses().add_own(segment.value, self.driver.may_use(request.stream, NO_STREAM));
         self.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         drop(heap);
         served.peaks_stale |= segment.peaks_stale;
@@ -258,7 +259,8 @@ impl<P: Platform> OnDevice<'_, P> {
             let own = heap.stream;
             let mut next = heap.blocks[block].uses;
             let uses = heap.uses().next_streams(&mut next);
-            self.note_guarded_free(at, site, uses.into_iter().filter(|&stream| stream != own));
+            let others = uses.into_iter().filter(|&stream| stream != own && stream != StreamId::EVERY);
+            self.note_guarded_free(at, site, others);
         }
         self.wait_for_uses(slot, heap, block, site)
     }

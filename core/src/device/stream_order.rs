@@ -1,9 +1,7 @@
 //! Events, and the order of a device's streams.
 
-#[cfg(doc)]
-use crate::device::ErrorKind;
 use crate::device::forwarder::{Forwarder, device_trait};
-use crate::device::{CaptureMark, DeviceResult, Event};
+use crate::device::{CaptureMark, DeviceError, DeviceResult, ErrorKind, Event};
 use crate::units::StreamId;
 
 device_trait! {
@@ -45,11 +43,22 @@ device_trait! {
     /// Records `event` behind the announced work of `stream` ([`record_stream`](crate::Allocator::record_stream)).
     /// The stream may have ended, with or without a [report](Self::reports_end).
     ///
-    /// A device unable to distinguish the announced work records behind all work of the stream.
+    /// A device unable to distinguish the announced work records behind all work of the stream. For
+    /// [`StreamId::EVERY`], `event` comes behind all work of the device's context; the call may wait for that work.
     ///
     /// # Errors
     /// The errors of [`record`](Self::record).
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> [Record];
+
+    /// Records `event` behind all work queued so far on every stream of the device's context. Does not block. Called only if
+    /// [`can_record_all`](Self::can_record_all), and not while the allocator knows of a capture, which the call would break.
+    ///
+    /// # Errors
+    /// The errors of [`record`](Self::record).
+    fn record_all(&self, event: Event) -> DeviceResult<()> [Record] = Err(DeviceError::new(ErrorKind::Unsupported, 0));
+
+    /// Returns whether the device has [`record_all`](Self::record_all). Calls no device.
+    fn can_record_all(&self) -> bool = false;
 
     /// Returns whether all work before `event` on the event's stream is done. Does not block.
     ///
@@ -100,8 +109,9 @@ device_trait! {
     /// if a stream captures; any error of the device.
     fn synchronize_all(&self) -> DeviceResult<()> [SynchronizeAll];
 
-    /// Returns whether all work queued on `stream` is complete. Returns `None` if the device cannot tell without an
-    /// event, or if the stream captures a graph.
+    /// Returns whether all work queued on `stream` is complete: of a stream that may have ended without a
+    /// [report](Self::reports_end), all announced work. Returns `None` if the device cannot tell without an event, or if the
+    /// stream captures a graph.
     ///
     /// # Errors
     /// Any error of the device.

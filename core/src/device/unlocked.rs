@@ -8,12 +8,13 @@ use crate::sync::assert_no_lock_held;
 use core::borrow::Borrow;
 
 /// Methods called under a lock, because the methods call no driver: `virtual_memory` and `granularity` (asked while a
-/// heap's rules change), `can_order`, `orders` and `reports_end` (while uses are looked at), `thread_id` (while a request is
-/// routed), `ticks` and `on_event` (for each event of a heap) and `time_us` (for each event read).
-const EXEMPT: [&str; 9] = [
+/// heap's rules change), `can_order`, `can_record_all`, `orders` and `reports_end` (while uses are looked at), `thread_id` (while a
+/// request is routed), `ticks` and `on_event` (for each event of a heap) and `time_us` (for each event read).
+const EXEMPT: [&str; 10] = [
     "virtual_memory",
     "granularity",
     "can_order",
+    "can_record_all",
     "orders",
     "reports_end",
     "thread_id",

@@ -180,10 +180,13 @@ impl<S: Storage> Uses<'_, S> {
         self.blocks[block].uses = self.table.insert(lent);
     }
 
-    /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room was made.
-    pub(crate) fn add_own(&mut self, block: u32) {
+    /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room was made. Where the stream may
+    /// be gone at the free, the free waits for [every stream](StreamId::EVERY): what was announced of the stream says
+    /// nothing of its work in its own blocks.
+    pub(crate) fn add_own(&mut self, block: u32, reports_end: bool) {
         let next = self.blocks[block].uses;
-        let own = StreamUse { stream: self.own, captured: false, borrowed: false, event: None, number: 0, next };
+        let stream = if reports_end { self.own } else { StreamId::EVERY };
+        let own = StreamUse { stream, captured: false, borrowed: false, event: None, number: 0, next };
         self.blocks[block].uses = self.table.insert(own);
     }
 

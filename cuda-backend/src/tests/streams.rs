@@ -3,7 +3,7 @@
 use super::*;
 use crate::device_event::DeviceEvent;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuCaptureStatus, CuContext, CuEventFlags};
+use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags};
 use crate::fake::{Plan, When};
 use crate::handle::Handle;
 use crate::shared_event::SharedEvent;
@@ -191,33 +191,6 @@ fn a_threads_own_stream_keeps_its_number_when_it_is_reported() {
 }
 
 #[test]
-fn a_destroyed_stream_needs_no_report_if_the_driver_identifies_streams() {
-    for code in [CuResult::INVALID_HANDLE, CuResult::INVALID_CONTEXT] {
-        let device = asking();
-        let event = device.create_event().expect("an event");
-        let number = device.stream_id(STREAM).expect("a number");
-        fake::with(|fake| fake.capturing = (code, CuCaptureStatus::NONE));
-        // The driver no longer knows the handle. The wait for the stream waits for the context.
-        let made = calls(|| assert_eq!(device.record(event, number), Ok(())));
-        assert!(waited_for_context(&made), "{made:?}");
-        assert_eq!(device.streams().handle(number), None);
-        fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
-    }
-}
-
-#[test]
-fn a_stream_destroyed_without_a_report_does_not_capture() {
-    for code in [CuResult::INVALID_HANDLE, CuResult::INVALID_CONTEXT] {
-        let device = asking();
-        let number = device.stream_id(STREAM).expect("a number");
-        fake::with(|fake| fake.capturing = (code, CuCaptureStatus::NONE));
-        assert_eq!(device.is_capturing(number), Ok(false));
-        assert_eq!(device.streams().handle(number), None);
-        fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
-    }
-}
-
-#[test]
 fn a_stream_that_the_driver_fails_to_look_at_is_not_taken_for_a_destroyed_one() {
     let device = asking();
     let event = device.create_event().expect("an event");
@@ -363,8 +336,10 @@ fn announced_work_of_a_stream_that_may_be_gone_is_found_without_its_handle() {
         let made = calls(|| device.record_announced(event, number).expect("recorded"));
         let own = ["cuStreamIsCapturing", "cuStreamGetId", "cuStreamGetCtx", "cuStreamSynchronize"];
         assert!(!made.iter().any(|name| own.contains(name)), "{made:?}");
-        assert!(made.contains(&"cuStreamWaitEvent") && !waited_for_context(&made), "{made:?}");
-        assert_ne!(recorded_behind(event), Some(stream));
+        assert!(!made.contains(&"cuEventRecord") && !waited_for_context(&made), "{made:?}");
+        assert_eq!(device.is_complete(event), Ok(false));
+        device.wait(event).expect("waited");
+        assert_eq!(device.is_complete(event), Ok(true));
         device.record(event, number).expect("recorded");
         if stream == STREAM {
             assert_eq!(recorded_behind(event), Some(stream), "a call that names the stream covers its later work");
@@ -405,16 +380,42 @@ fn work_announced_to_two_devices_is_waited_for_as_a_whole() {
     let number = device.stream_id(STREAM).expect("a number");
     let events = [CuContext(0x10), device.cu_context()].map(|context| {
         let event = DeviceEvent::of(device.create_order_event().expect("an event"));
-        let noted = device.streams().note_use(number, SharedEvent::new(event, context));
+        let noted = device.streams().note_use(number, SharedEvent::new(event, context), None);
         assert_eq!(noted, Noted::Kept(Vec::new()));
         event.handle
     });
     let event = device.create_event().expect("an event");
-    fake::with(|fake| fake.waits.clear());
     device.record_announced(event, number).expect("recorded");
-    let waits: Vec<_> = fake::with(|fake| fake.waits.iter().map(|(_, awaited)| *awaited).collect());
-    assert_eq!(waits.len(), 2);
-    assert!(events.iter().all(|event| waits.contains(event)), "{waits:?}");
+    // Complete only once both are.
+    let set = |event: CuEvent, done| fake::with(|fake| fake.events.get_mut(&event.0).expect("an event").done = done);
+    for open in events {
+        events.iter().for_each(|&event| set(event, event != open));
+        assert_eq!(device.is_complete(event), Ok(false), "{open:?}");
+    }
+    events.iter().for_each(|&event| set(event, true));
+    assert_eq!(device.is_complete(event), Ok(true));
+}
+
+/// A stream that is used all the time holds no block up for good.
+#[test]
+fn a_block_waits_for_the_work_announced_before_its_free_and_no_later_work() {
+    let device = asking();
+    let number = device.stream_in_use(STREAM).expect("a number");
+    let event = device.create_event().expect("an event");
+    device.record_announced(event, number).expect("recorded");
+    let recordings =
+        || fake::with(|fake| fake.events.values_mut().filter(|event| event.stream == Some(STREAM)).count());
+    assert_eq!((recordings(), device.is_complete(event)), (1, Ok(false)));
+    assert_eq!(device.stream_in_use(STREAM), Ok(number));
+    assert_eq!(recordings(), 2);
+    let earlier = |fake: &mut fake::Fake| {
+        fake.events.values_mut().find(|event| event.stream == Some(STREAM)).map(|it| it.done = true)
+    };
+    fake::with(earlier).expect("the first event");
+    assert_eq!(device.is_complete(event), Ok(true));
+    // Nothing waits for the later event, so it is recorded again.
+    assert_eq!(device.stream_in_use(STREAM), Ok(number));
+    assert_eq!(recordings(), 2);
 }
 
 #[test]
@@ -425,20 +426,22 @@ fn the_event_that_was_kept_first_stays_and_is_recorded_again() {
         [0x51, 0x52].map(|event| SharedEvent::new(DeviceEvent::of(Event(event)), device.cu_context()));
     let elsewhere = SharedEvent::new(DeviceEvent::of(Event(0x53)), CuContext(0x10));
     let streams = device.streams();
-    assert_eq!(streams.note_use(number, first.clone()), Noted::Kept(Vec::new()));
+    assert_eq!(streams.note_use(number, first.clone(), None), Noted::Kept(Vec::new()));
     // Recorded at the same time, and possibly before work that the first event is behind.
-    let known = Noted::Known { known: first.clone(), unused: second.clone() };
-    assert_eq!(streams.note_use(number, second.clone()), known);
-    assert_eq!(streams.event_of_use(number, device.cu_context()), Some(first.clone()));
-    assert_eq!(streams.note_use(number, elsewhere.clone()), Noted::Kept(Vec::new()));
-    assert_eq!(streams.announced(number).len(), 2);
+    let Noted::Known { known, unused } = streams.note_use(number, second.clone(), None) else {
+        panic!("a first event")
+    };
+    assert_eq!((&known.event, &unused), (&first, &second));
+    assert_eq!(streams.event_of_use(number, device.cu_context()), Some(known));
+    assert_eq!(streams.note_use(number, elsewhere.clone(), None), Noted::Kept(Vec::new()));
+    assert_eq!(streams.announced(number).map(|events| events.len()), Some(2));
     // A later stream with the handle gets an event of its own, and the earlier stream keeps none of its two.
     let later = StreamId(number.0 + (1 << 48));
     assert_eq!(streams.event_of_use(later, device.cu_context()), None);
-    let Noted::Kept(mut earlier) = streams.note_use(later, second.clone()) else { panic!("another stream") };
+    let Noted::Kept(mut earlier) = streams.note_use(later, second.clone(), None) else { panic!("another stream") };
     earlier.sort_by_key(|event| event.event().handle);
     assert_eq!(earlier, [first, elsewhere]);
-    assert_eq!((streams.announced(number), streams.announced(later)), (Vec::new(), vec![second]));
+    assert_eq!((streams.announced(number), streams.announced(later)), (None, Some(vec![second])));
 }
 
 #[test]
@@ -697,4 +700,25 @@ fn a_capture_has_a_number() {
     assert_eq!(device.is_capturing(id(STREAM)), Ok(true));
     fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::INVALIDATED));
     assert_eq!(device.is_capturing(id(STREAM)), Ok(true));
+}
+
+/// A host that reports the ends of its own streams may serve others', whose ends nobody reports.
+#[test]
+fn a_stream_that_the_device_was_told_of_may_end_without_a_report() {
+    let device = device();
+    let number = device.stream_id(STREAM).expect("a number");
+    assert!(device.reports_end(number));
+    assert!(device.streams().set_unreported(STREAM) && device.streams().set_unreported(CuStream::NULL));
+    assert_eq!(device.stream_id(STREAM), Ok(number));
+    assert!(!device.reports_end(number) && device.reports_end(StreamId::DEFAULT));
+    assert!(device.reports_end(device.stream_id(FOREIGN_STREAM).expect("a number")));
+    let number = device.stream_in_use(STREAM).expect("a number");
+    let event = device.create_event().expect("an event");
+    let made = calls(|| {
+        device.record_announced(event, number).expect("recorded");
+        let _complete = device.is_complete(event).expect("asked");
+        device.synchronize(number).expect("waited");
+    });
+    assert!(!made.iter().any(|name| name.starts_with("cuStream") || *name == "cuEventRecord"), "{made:?}");
+    assert!(waited_for_context(&made), "{made:?}");
 }

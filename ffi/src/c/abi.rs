@@ -48,6 +48,7 @@ pub const CACHALOT_PEER_ACCESS: u32 = 0x8;
 pub const CACHALOT_ENVIRONMENT: u32 = 0x10;
 pub const CACHALOT_OPEN_LATER: u32 = 0x20;
 pub const CACHALOT_HOST: u32 = 0x40;
+pub const CACHALOT_STREAMS_REPORTED: u32 = 0x80;
 
 pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
 

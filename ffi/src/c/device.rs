@@ -15,7 +15,7 @@ use cachalot_core::{
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
 use cachalot_cuda::driver::types::CuStream;
-use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, log, this_thread};
+use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, Streams, log, this_thread};
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,14 +109,19 @@ impl Device {
         }
     }
 
+    /// Returns the table of the driver's streams, which all devices of the allocator share. `None` for a simulated device.
+    pub(crate) fn streams(&self) -> Option<&Streams> {
+        match &self.backing {
+            Backing::Cuda(device) => Some(device.streams()),
+            Backing::Lazy(later) => Some(later.streams()),
+            Backing::Host(device) => Some(device.cuda().streams()),
+            Backing::Simulated(_) => None,
+        }
+    }
+
     /// Returns the calling thread's handle of a stream, or `None` if the thread has no handle.
     fn stream_handle(&self, stream: StreamId) -> Option<CuStream> {
-        match &self.backing {
-            Backing::Cuda(device) => device.streams().handle(stream),
-            Backing::Lazy(later) => later.streams().handle(stream),
-            Backing::Host(device) => device.cuda().streams().handle(stream),
-            Backing::Simulated(_) => simulated_stream_handle(stream),
-        }
+        self.streams().map_or_else(|| simulated_stream_handle(stream), |streams| streams.handle(stream))
     }
 
     /// Returns the driver's device, or `None` if the device is simulated or not open yet.

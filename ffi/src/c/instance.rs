@@ -2,7 +2,7 @@
 
 use crate::c::abi::{
     CACHALOT_ASK_STREAM_ID, CACHALOT_ENVIRONMENT, CACHALOT_HOST, CACHALOT_NO_CACHING, CACHALOT_OPEN_LATER,
-    CACHALOT_PEER_ACCESS, CACHALOT_SIMULATED, cachalot_options, cachalot_stream,
+    CACHALOT_PEER_ACCESS, CACHALOT_SIMULATED, CACHALOT_STREAMS_REPORTED, cachalot_options, cachalot_stream,
 };
 use crate::c::announced::{Announced, orders_memory};
 use crate::c::callbacks::Callbacks;
@@ -42,7 +42,8 @@ const FLAGS: u32 = CACHALOT_SIMULATED
     | CACHALOT_PEER_ACCESS
     | CACHALOT_ENVIRONMENT
     | CACHALOT_OPEN_LATER
-    | CACHALOT_HOST;
+    | CACHALOT_HOST
+    | CACHALOT_STREAMS_REPORTED;
 /// Flags that concern memory of devices.
 const NOT_OF_HOST: u32 = CACHALOT_SIMULATED | CACHALOT_PEER_ACCESS | CACHALOT_OPEN_LATER;
 
@@ -343,6 +344,11 @@ impl ParsedOptions {
                 "options: host memory belongs to open devices of the driver, and every device may use it"
             )));
         }
+        if flags & CACHALOT_STREAMS_REPORTED != 0 && flags & CACHALOT_ASK_STREAM_ID != 0 {
+            return Err(Status::argument(format_args!(
+                "options: a stream whose end is reported need not be asked for its id"
+            )));
+        }
         let devices = (0..count).map(|index| {
             let context = contexts.get(index).map(|context| CuContext(context.addr()));
             let ordinal = ordinals.get(index).copied().unwrap_or(index as c_int);
@@ -394,7 +400,14 @@ impl ParsedOptions {
         if wanted.is_empty() {
             wanted.extend((0..count.min(MAX_DEVICES)).map(|ordinal| (ordinal as c_int, None)));
         }
-        let identity = if self.has(CACHALOT_ASK_STREAM_ID) { StreamIdentity::Asked } else { StreamIdentity::Reported };
+        let identity = if self.has(CACHALOT_STREAMS_REPORTED) {
+            StreamIdentity::Reported
+        } else if self.has(CACHALOT_ASK_STREAM_ID) {
+            StreamIdentity::Asked
+        } else {
+            // A program that forgets a report must not crash.
+            StreamIdentity::Unreported
+        };
         let streams = Arc::new(Streams::new());
         let stream_ordered = orders_memory(&self.config);
         let options = |context| DeviceOptions { context, identity, streams: Arc::clone(&streams), stream_ordered };

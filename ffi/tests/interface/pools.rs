@@ -193,7 +193,7 @@ fn what_is_still_held_at_the_end_is_told() {
         let blocks =
             if keep_block { ": 1 block of 1024 bytes is still held" } else { ": 0 blocks of 0 bytes are still held" };
         assert!(last_error().contains(blocks) && last_error().contains("2097152 bytes"), "{}", last_error());
-        assert_eq!(last_error().ends_with("a private pool has users, or pages are pinned"), !keep_block);
+        assert_eq!(last_error().contains("a private pool has users"), !keep_block);
         assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_INVALID_HANDLE);
     }
 }

@@ -86,7 +86,8 @@ class Pinned final : public at::HostAllocator {
     if (allocator == nullptr) {
       const int device = c10::cuda::getDeviceIndexWithPrimaryContext().value_or(c10::cuda::current_device());
       cachalot_options options = CACHALOT_OPTIONS_INIT;
-      options.flags = CACHALOT_HOST;
+      // PyTorch takes its streams from a pool, and destroys none.
+      options.flags = CACHALOT_HOST | CACHALOT_STREAMS_REPORTED;
       options.devices = &device;
       options.device_count = 1;
       options.config = config.c_str();

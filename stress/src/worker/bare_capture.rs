@@ -3,6 +3,7 @@
 
 use super::Worker;
 use crate::instrumented::QUESTIONS;
+use crate::options::Identity;
 use crate::sizes;
 use cachalot_core::{MIB, StreamOrder};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraphExec};
@@ -16,12 +17,17 @@ impl Worker {
     /// Captures a graph without memory. During the capture, frees blocks announced as used by the
     /// capturing stream.
     pub(super) fn capture_alone(&mut self) {
+        let shared = self.shared;
+        // A request may then record an event of the whole device, which breaks a capture that was not announced: see the header.
+        if shared.options.identity == Identity::Asked && shared.config.policy_name() == "stitched" {
+            return;
+        }
         let place = self.rng.usize(0..self.places.len());
         let device = self.places[place].device;
         if !self.end_stuck_capture(device) {
             return;
         }
-        let (shared, line) = (self.shared, self.sites[device].line);
+        let line = self.sites[device].line;
         let _no_wait = shared.device_waits.read();
         let Ok(_no_park) = shared.untold.try_read() else { return };
         let stage = &shared.devices[device];

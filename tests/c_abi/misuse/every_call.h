@@ -64,6 +64,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_record_stream, (allocator, block, NULL))                                        \
   ALLOCATOR_CALL(cachalot_record_use, (allocator, block, NULL))                                           \
   DEVICE_CALL(cachalot_stream_destroyed, (allocator, device, (cachalot_stream)(uintptr_t)0x7f0000001000)) \
+  DEVICE_CALL(cachalot_stream_unreported, (allocator, device, NULL))                                      \
   ALLOCATOR_CALL(cachalot_base_of, (allocator, block, &any_block))                                        \
   ALLOCATOR_CALL(cachalot_explain_address, (allocator, block, any_text, sizeof any_text, &any_length))     \
   DEVICE_CALL(cachalot_forecast, (allocator, device, 100, NULL, &any_outlook))                            \

@@ -30,6 +30,10 @@ int main(int argc, char **argv) {
   cachalot_stream home;
   int mode;
   begin(argc, argv);
+  /* Without reports, a block waits for the work before the announcement alone, and not for a later capture. */
+  if (!is_simulated()) {
+    scene_options.flags |= CACHALOT_STREAMS_REPORTED;
+  }
   it = scene_open();
   enter_driver(0);
   home = make_stream();

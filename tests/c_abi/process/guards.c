@@ -83,6 +83,8 @@ int main(int argc, char **argv) {
   void *block = NULL, *neighbour = NULL;
   char named[100];
   options.config = argc > 1 ? argv[1] : "";
+  /* Else each free would wait for the device, also for the work of the stream that nothing was said of. */
+  options.flags = CACHALOT_STREAMS_REPORTED;
   NEEDED(cachalot_create(&options, &allocator));
   enter_driver(0);
   find_functions();

@@ -145,6 +145,8 @@ int main(int argc, char** argv) {
     options.devices = {0};
     options.config = argc > 1 ? argv[1] : "";
     options.limit_bytes = 32 * kPage;
+    // The streams live as long as the allocator, so pages may move in the order of their work.
+    options.flags = CACHALOT_STREAMS_REPORTED;
     cachalot::allocator allocator(options);
     grow_and_shrink(allocator, one, two);
     ownership(allocator, one);

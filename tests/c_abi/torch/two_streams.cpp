@@ -13,6 +13,8 @@ int main(int count, char **arguments) {
   driver.use(0);
   cachalot_options options = CACHALOT_OPTIONS_INIT;
   options.config = arguments[1];
+  // As under PyTorch, which destroys no stream.
+  options.flags = CACHALOT_STREAMS_REPORTED;
   cachalot_allocator *allocator = nullptr;
   NEEDED(cachalot_create(&options, &allocator));
   const cachalot_stream own = reinterpret_cast<cachalot_stream>(driver.stream());

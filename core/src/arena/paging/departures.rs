@@ -27,6 +27,14 @@ impl<P: Platform> Arena<P> {
     /// [`Error::TableFull`]; the first error of the device.
     pub(in crate::arena) fn begin_departure(&self, stream: Option<StreamId>, what: Departing) -> Result<u32, Error> {
         let fence = stream.map(|stream| self.record_fence(stream, Waiter::Streams)).transpose()?;
+        self.add_departure(fence, what)
+    }
+
+    /// Adds the departure of `what` behind a recorded fence. Returns the departure, with a reference.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]. The fence has ended then.
+    pub(in crate::arena) fn add_departure(&self, fence: Option<Fence>, what: Departing) -> Result<u32, Error> {
         let departure = self.paging.pool.lock().departures.add(fence, what);
         departure.map_err(|CapacityError| {
             self.end_departure(fence);

@@ -21,12 +21,28 @@ impl<P: Platform> Arena<P> {
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device. No fence is left then.
     pub(in crate::arena) fn record_fence(&self, stream: StreamId, waiter: Waiter) -> Result<Fence, Error> {
-        let (number, made) = self.take_event(stream, waiter)?;
         let record = match waiter {
             Waiter::Blocks => P::Device::record_announced,
             Waiter::Streams => P::Device::record,
         };
-        let recorded = made.and_then(|event| self.call(|device| record(device, event, stream)).map(|()| event));
+        self.record_by(stream, waiter, |device, event| record(device, event, stream))
+    }
+
+    /// Records a fence behind the present work of every stream of the device, as [`record_fence`](Self::record_fence) does. The
+    /// fence counts as one of `stream`, which may be gone.
+    pub(in crate::arena) fn record_fence_of_all(&self, stream: StreamId, waiter: Waiter) -> Result<Fence, Error> {
+        self.record_by(stream, waiter, P::Device::record_all)
+    }
+
+    /// Records a fence with a call of the device.
+    fn record_by(
+        &self,
+        stream: StreamId,
+        waiter: Waiter,
+        record: impl FnOnce(&P::Device, Event) -> DeviceResult<()>,
+    ) -> Result<Fence, Error> {
+        let (number, made) = self.take_event(stream, waiter)?;
+        let recorded = made.and_then(|event| self.call(|device| record(device, event)).map(|()| event));
         match recorded {
             Ok(event) => {
                 if waiter == Waiter::Streams && self.driver.device().orders(event) {

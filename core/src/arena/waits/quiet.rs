@@ -6,9 +6,12 @@
 //! so the next call to the device reports it.
 
 use crate::arena::{Arena, Platform};
+use crate::device::StreamOrder;
+use crate::heap::Heap;
 use crate::pages::departures::Departing;
+use crate::streams::fences::Waiter;
 use crate::sync::Ordering;
-use crate::units::StreamId;
+use crate::units::{NO_STREAM, StreamId};
 
 impl<P: Platform> Arena<P> {
     /// Begins an epoch of the heap in `slot`: once the fence is complete, all blocks that are free
@@ -20,11 +23,43 @@ impl<P: Platform> Arena<P> {
     pub(crate) fn begin_epoch(&self, slot: u32, named: StreamId) -> bool {
         // Kept until the fence is recorded: no capture begins in between.
         let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
+        let Some((stream, what)) = self.stamp_epoch(slot, |heap| self.driver.usable_stream(heap, named)) else {
+            return false;
+        };
+        let begun = self.begin_departure(Some(stream), what);
+        self.keep_epoch(slot, begun.is_ok())
+    }
+
+    /// Begins an epoch of the heap in `slot` as [`begin_epoch`](Self::begin_epoch) does, behind the work of every stream of the
+    /// device: for a stream that may be gone, of which the call names no handle. Begins none where the device has no such
+    /// fence, and for a stream that has a fence of its own. The caller knows that the calling thread captures no graph.
+    pub(in crate::arena) fn begin_epoch_of_all(&self, slot: u32) -> bool {
+        if !self.driver.device().can_record_all() {
+            return false;
+        }
+        let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
+        let unreported = |heap: &Heap<P::Storage>| {
+            let may_be_gone = heap.stream != NO_STREAM && !heap.ended && !self.driver.may_use(heap.stream, NO_STREAM);
+            may_be_gone.then_some(heap.stream)
+        };
+        let Some((stream, what)) = self.stamp_epoch(slot, unreported) else { return false };
+        let fence = self.record_fence_of_all(stream, Waiter::Streams);
+        let begun = fence.and_then(|fence| self.add_departure(Some(fence), what));
+        self.keep_epoch(slot, begun.is_ok())
+    }
+
+    /// Stamps the free blocks of the heap in `slot` for an epoch of the stream that `of` returns. Returns the stream, and what
+    /// departs behind its fence. `None` without a stream or room.
+    fn stamp_epoch(
+        &self,
+        slot: u32,
+        of: impl FnOnce(&Heap<P::Storage>) -> Option<StreamId>,
+    ) -> Option<(StreamId, Departing)> {
         let (stream, pool, stamp) = {
             let mut heap = self.heaps.lock(slot);
-            let Some(stream) = self.driver.usable_stream(&heap, named) else { return false };
+            let stream = of(&heap)?;
             if !heap.epochs.has_room() {
-                return false;
+                return None;
             }
             // The count of the pool never decreases and is the clock of a heap that changes hands,
             // so a stamp is unique in the pool, and later blocks never have an earlier one.
@@ -33,11 +68,15 @@ impl<P: Platform> Arena<P> {
             heap.epochs.begin(stamp);
             (stream, heap.pool, stamp)
         };
-        let begun = self.begin_departure(Some(stream), Departing::Blocks { slot, pool, stamp });
-        if begun.is_err() {
+        Some((stream, Departing::Blocks { slot, pool, stamp }))
+    }
+
+    /// Ends a stamped epoch at once unless its fence has `begun`. Returns `begun`.
+    fn keep_epoch(&self, slot: u32, begun: bool) -> bool {
+        if !begun {
             self.heaps.lock(slot).epochs.end();
         }
-        begun.is_ok()
+        begun
     }
 }
 

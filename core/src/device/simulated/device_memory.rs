@@ -4,7 +4,8 @@ use super::{Call, INVALID, SimulatedDevice};
 use crate::device::explanation::Explanation;
 use crate::device::oom::OutOfMemory;
 use crate::device::{
-    CaptureMark, Contents, DeviceResult, Event, Host, MemoryInfo, Segments, StreamOrder, VirtualMemory,
+    CaptureMark, Contents, DeviceError, DeviceResult, ErrorKind, Event, Host, MemoryInfo, Segments, StreamOrder,
+    VirtualMemory,
 };
 use crate::pool::PoolId;
 use crate::trace::{CallSite, TraceEntry};
@@ -117,7 +118,16 @@ impl StreamOrder for SimulatedDevice {
     }
 
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.0.lock().record(event, stream)
+        let mut state = self.0.lock();
+        if stream == StreamId::EVERY { state.record_behind_all(event) } else { state.record(event, stream) }
+    }
+
+    fn record_all(&self, _: Event) -> DeviceResult<()> {
+        Err(DeviceError::new(ErrorKind::Unsupported, 0))
+    }
+
+    fn can_record_all(&self) -> bool {
+        false
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {

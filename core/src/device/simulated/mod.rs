@@ -410,6 +410,15 @@ impl DeviceState {
         Ok(())
     }
 
+    /// Records an event behind all work, after waiting for it: the event is complete at once.
+    fn record_behind_all(&mut self, event: Event) -> DeviceResult<()> {
+        self.enter(Call::Record, 0)?;
+        self.streams.synchronize_all()?;
+        let state = self.events.get_mut(&event.0).ok_or(INVALID)?;
+        *state = None;
+        Ok(())
+    }
+
     /// Returns whether an event is complete.
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         match self.events.get(&event.0) {

@@ -12,8 +12,9 @@ use crate::c::explanation;
 use crate::c::instance::Instance;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
 use crate::c::status::Status;
-use cachalot_core::{Bound, DevicePtr, Forecast, Segments, StreamId};
+use cachalot_core::{Bound, DevicePtr, Error, Forecast, Segments, StreamId};
 use cachalot_cuda::driver::types::CuStream;
+use cachalot_cuda::log;
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 
@@ -155,12 +156,32 @@ pub extern "C" fn cachalot_stream_destroyed(
         if number == StreamId::DEFAULT {
             return Err(refuse(handle, 0));
         }
-        let mut outcome = Ok(());
+        // The stream has ended with its number. A failure of the releases, or of an event, is one of the cache: the memory
+        // stays with the ended stream, and a later request tries again. A status would tell the program that the stream goes on.
         for index in instance.devices() {
-            let released = instance.allocator.stream_destroyed(index, number);
-            outcome = outcome.and_then(|()| Ok(released?));
+            if let Err(error) = instance.allocator.stream_destroyed(index, number) {
+                log::warning(format_args!("device {}: the memory of an ended stream stays for now: {error}", index.0));
+            }
         }
-        outcome
+        Ok(())
+    })
+}
+
+/// Tells of a stream that may end without a report.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_stream_unreported(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (_, device) = instance.device(device)?;
+        let handle = CuStream(stream.addr());
+        device.stream_id(handle)?;
+        match device.streams() {
+            Some(streams) if !streams.set_unreported(handle) => Err(Status::from(Error::TableFull("streams"))),
+            _ => Ok(()),
+        }
     })
 }
 

@@ -2,7 +2,9 @@
 //! driver. A device is opened by its first allocation. The allocator lives until the process ends.
 
 use super::{diagnostics, settings};
-use crate::c::abi::{CACHALOT_OPEN_LATER, cachalot_allocator, cachalot_options, cachalot_status};
+use crate::c::abi::{
+    CACHALOT_OPEN_LATER, CACHALOT_STREAMS_REPORTED, cachalot_allocator, cachalot_options, cachalot_status,
+};
 use crate::c::boundary;
 use crate::c::handle;
 use crate::c::instance::Instance;
@@ -71,7 +73,9 @@ fn make() -> Outcome<*mut cachalot_allocator> {
         return Ok(present);
     }
     let text = chosen(own.as_ref())?;
-    let options = cachalot_options { flags: CACHALOT_OPEN_LATER, config: text.as_ptr(), ..cachalot_options::INIT };
+    // PyTorch takes its streams from a pool, and destroys none.
+    let flags = CACHALOT_OPEN_LATER | CACHALOT_STREAMS_REPORTED;
+    let options = cachalot_options { flags, config: text.as_ptr(), ..cachalot_options::INIT };
     // SAFETY: the only pointer among the options is to a NUL-terminated text that outlives the
     // call.
     let instance = unsafe { Instance::open(&options, Host::PyTorch) }?;

@@ -78,7 +78,7 @@ impl Worker {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         let mut address = null_mut();
         let mut pool = cachalot_pool::default();
-        match self.rng.u8(..9) {
+        match self.rng.u8(..10) {
             0 => allocator.malloc(device, 1 << 61, stream(0), &mut address).must_be(CACHALOT_ERROR_TOO_LARGE),
             1 => allocator.malloc(99, 512, stream(0), &mut address).must_be(CACHALOT_ERROR_UNKNOWN_DEVICE),
             2 => allocator.malloc(device, 512, stream(1 << 50), &mut address).must_be(CACHALOT_ERROR_INVALID_STREAM),
@@ -87,6 +87,7 @@ impl Worker {
             5 => allocator.pool_create(device, 1 << 9, &mut pool).must_be(CACHALOT_ERROR_INVALID_ARGUMENT),
             6 => allocator.range_reserve(device, 0, null_mut()).must_be(CACHALOT_ERROR_NULL),
             7 => allocator.set_memory_fraction(device, 1.5).must_be(CACHALOT_ERROR_INVALID_FRACTION),
+            8 => allocator.stream_unreported(device, stream(1 << 50)).must_be(CACHALOT_ERROR_INVALID_STREAM),
             _ => allocator.stream_destroyed(device, stream(0)).must_be(CACHALOT_ERROR_INVALID_STREAM),
         }
     }

@@ -15,6 +15,7 @@ use crate::arena::heaps::slot_of;
 use crate::arena::paging::mapping::Hand;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
+use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::Batch;
@@ -80,6 +81,15 @@ impl<'a, P: Platform> Stitcher<'a, P> {
                 return Ok(());
             }
         }
+        if self.begin_epochs_of_gone(taker)? {
+            self.device().poll_departures();
+            for other in self.others(taker) {
+                self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
+                if batch.bytes >= end {
+                    return Ok(());
+                }
+            }
+        }
         if completed_only {
             return Ok(());
         }
@@ -129,6 +139,38 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             }
         }
         Ok(())
+    }
+
+    /// Begins epochs of heaps with free pages that are not quiet, and whose streams may be gone: no later call may name such a
+    /// stream, so the pages would never be quiet. Returns whether any began. Begins none for a stream that captures: a fence
+    /// of all streams would break the capture.
+    fn begin_epochs_of_gone(&self, taker: Taker) -> Result<bool, Error> {
+        let device = self.device();
+        if taker.stream == NO_STREAM || !device.driver.device().can_record_all() {
+            return Ok(false);
+        }
+        let is_busy = |slot: u32| {
+            let mut counts = [Wanted::Free, Wanted::Quiet].map(|wanted| (wanted, PageCounts::new(self.step())));
+            let mut heap = device.arena.heaps.lock(slot);
+            if device.driver.may_use(heap.stream, NO_STREAM) {
+                return false;
+            }
+            counts
+                .iter_mut()
+                .for_each(|(wanted, counts)| PagedHeap(&mut heap).count_free_pages(*wanted, counts, self.step()));
+            counts[0].1.bytes() > counts[1].1.bytes()
+        };
+        let (mut asked, mut begun) = (false, false);
+        for other in self.others(taker) {
+            for slot in slots_of(other.pair).into_iter().filter(|&slot| is_busy(slot)) {
+                if !asked && device.call(|memory| memory.is_capturing(taker.stream))? {
+                    return Ok(false);
+                }
+                asked = true;
+                begun |= device.begin_epoch_of_all(slot);
+            }
+        }
+        Ok(begun)
     }
 
     /// Counts the movable pages for a request.

@@ -1,0 +1,161 @@
+//! Announced work of streams that may be gone when it matters.
+//!
+//! [`stream_in_use`](CudaDevice::stream_in_use) names the stream, so it may use the handle, and records an event. A block that is
+//! freed later waits for that event and names no stream.
+
+use crate::device::CudaDevice;
+use crate::device_event::DeviceEvent;
+use crate::driver::types::{CuEvent, CuStream};
+use crate::handle::Handle;
+use crate::shared_event::SharedEvent;
+use crate::spare_events::SpareEvents;
+use crate::streams::{Known, Noted, StreamIdentity};
+use cachalot_core::{DeviceResult, StreamId, StreamOrder};
+
+/// Number of announced streams asked after when another is announced, so that their events do not pile up.
+const SWEPT_AT_ONCE: usize = 8;
+
+impl CudaDevice {
+    /// Returns the number of a stream that uses a block of another stream, as
+    /// [`stream_id`](Self::stream_id) does. Must be called **after** the work that uses the block was
+    /// queued.
+    ///
+    /// Unless the host [reports](StreamIdentity::Reported) ends, records an event behind that work, because the stream may
+    /// be destroyed before the block is freed. Records nothing on a capturing stream.
+    ///
+    /// # Errors
+    /// As for [`stream_id`](Self::stream_id); the driver's.
+    pub fn stream_in_use(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        let mut number = self.stream_id(stream)?;
+        let handle = Handle::vouched(stream);
+        if !self.may_be_gone(number) || self.is_created_capturing(&handle)? {
+            return Ok(number);
+        }
+        // The call names the stream, so its id can be asked for: a new stream with an old handle gets a number of its own.
+        let asked = if self.identity == StreamIdentity::Asked { Some(number) } else { self.driver_number(&handle)? };
+        number = asked.unwrap_or(number);
+        let _scope = self.context.enter()?;
+        self.sweep_uses();
+        let mut known = self.streams.event_of_use(number, self.cu_context());
+        loop {
+            let announced = self.announce(number, &handle, known.as_ref(), asked.is_some());
+            self.spare_events.give_up(&self.context, known.map(|known| known.event));
+            match announced {
+                Ok(None) => return Ok(number),
+                Ok(faster) => known = faster,
+                Err(error) => {
+                    self.spare_events.give_up(&self.context, self.streams.doubt_use(number, self.cu_context()));
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Records an event behind the present work of a stream: again the one of its latest announcement, unless freed blocks
+    /// wait for it. Behind later work, it would hold them up for as long as the stream is in use. Returns the event to begin
+    /// with anew if another thread was faster. The context is entered.
+    fn announce(
+        &self,
+        number: StreamId,
+        handle: &Handle<'_>,
+        known: Option<&Known>,
+        is_identified: bool,
+    ) -> DeviceResult<Option<Known>> {
+        if let Some(known) = known {
+            if !is_identified {
+                // The event may be behind the work of an earlier stream with the handle, and must stay so.
+                self.chain(known.event.event(), handle)?;
+            }
+            if !known.event.is_waited_for() {
+                self.record_handle(known.event.event().handle, handle)?;
+                let is_behind = self.streams.note_again(number, known);
+                return Ok(if is_behind { None } else { self.streams.event_of_use(number, self.cu_context()) });
+            }
+        }
+        match self.streams.note_use(number, self.new_announcement(handle)?, known) {
+            Noted::Kept(earlier) => {
+                self.spare_events.give_up(&self.context, earlier);
+                Ok(None)
+            }
+            Noted::Known { known, unused } => {
+                self.spare_events.give_up(&self.context, [unused]);
+                Ok(Some(known))
+            }
+        }
+    }
+
+    /// Returns an event recorded behind the present work of a stream, for an announcement. The context is entered.
+    fn new_announcement(&self, handle: &Handle<'_>) -> DeviceResult<SharedEvent> {
+        // The host asks after it, and a driver without ids makes a stream wait for it.
+        let is_chained = self.driver().stream_get_id.is_none();
+        let take = if is_chained { SpareEvents::take_for_streams } else { SpareEvents::take };
+        let event = take(&self.spare_events, &self.context)?;
+        match self.record_handle(event.handle, handle) {
+            Ok(()) => Ok(SharedEvent::new(event, self.cu_context())),
+            Err(error) => {
+                self.spare_events.keep(&self.context, event);
+                Err(error)
+            }
+        }
+    }
+
+    /// Orders later work of a stream behind an event that is not complete yet. The context is entered.
+    fn chain(&self, event: DeviceEvent, handle: &Handle<'_>) -> DeviceResult<()> {
+        if self.is_complete(event.number())? {
+            return Ok(());
+        }
+        self.context.check(event.hold_back(self.driver(), handle))
+    }
+
+    /// Records `event` behind the announced work of the stream with the given number; implements
+    /// [`StreamOrder::record_announced`].
+    pub(crate) fn record_announced_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
+        if stream != StreamId::EVERY && !self.may_be_gone(stream) {
+            return self.record_number(event, stream);
+        }
+        // The stream may be destroyed, so the handle is not used.
+        let _scope = self.context.enter()?;
+        let announced = if stream == StreamId::EVERY { None } else { self.streams.announced(stream) };
+        let others = match announced {
+            Some(others) => others,
+            // An event of the context would break a capture that nothing announced.
+            None if stream == StreamId::EVERY => self.wait_for_contexts().map(|()| Vec::new())?,
+            // The stream captured when it used the block.
+            None => self.wait_for_unreported(stream).map(|()| Vec::new())?,
+        };
+        let before = self.stand_ins.set(event, others);
+        self.spare_events.give_up(&self.context, before);
+        Ok(())
+    }
+
+    /// Lets an event stand for itself again: it is recorded or destroyed.
+    pub(crate) fn end_stand_ins(&self, event: CuEvent) {
+        let ended = self.stand_ins.end(event);
+        self.spare_events.give_up(&self.context, ended);
+    }
+
+    /// Returns whether the announced work of a stream is complete. `None` if the events of the announcements are not known.
+    pub(crate) fn is_announced_complete(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
+        self.streams.announced(stream).map(|announced| self.are_complete(announced)).transpose()
+    }
+
+    /// Returns whether all events of `others` are complete.
+    pub(crate) fn are_complete(&self, others: Vec<SharedEvent>) -> DeviceResult<bool> {
+        let mut complete = Ok(true);
+        for other in &others {
+            if complete == Ok(true) {
+                complete = self.is_complete(other.event().number());
+            }
+        }
+        self.spare_events.give_up(&self.context, others);
+        complete
+    }
+
+    /// Gives up events behind announced work that is complete, once there are many. The context is entered.
+    fn sweep_uses(&self) {
+        for (number, event) in self.streams.next_uses(self.cu_context(), SWEPT_AT_ONCE) {
+            let is_complete = self.is_complete(event.event().number()) == Ok(true);
+            self.spare_events.give_up(&self.context, self.streams.look_over(number, event, is_complete));
+        }
+    }
+}
