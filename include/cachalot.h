@@ -417,7 +417,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     Which blocks lie at addresses of their own, that are unmapped once the work known at the free
  *     is complete: a kernel that still uses the block faults. `all`: every block, and small ones
  *     share physical pages. `after`: every block, at the end of its own pages, so that an overrun
- *     faults, too. `before`: at the begin, so that an underrun faults. `sampled:N`: one block in N,
+ *     faults, too. `before`: at the start, so that an underrun faults. `sampled:N`: one block in N,
  *     as with `after`. Needs virtual memory. A request of a private pool, or for which the memory
  *     lacks, gets an ordinary block.
  * large_segment_size_mb (`caching` and `slab`): a whole number of MiB from 11 to 1099511627776;
@@ -645,7 +645,7 @@ typedef struct cachalot_reclaimed {
   uint64_t given_back_units;     /**< Units given back. */
   uint64_t obtained_again_bytes; /**< Memory that was obtained in place of memory given back. */
   uint64_t obtained_again_units; /**< Units that were obtained in place of units given back. */
-  uint64_t too_early_units;      /**< Of these, the ones that had better been kept. */
+  uint64_t too_early_units;      /**< Of these, the ones that were released too early. */
   uint64_t driver_us;            /**< The time of the driver's calls that gave memory back, in microseconds. */
   uint64_t observed_units;       /**< Units whose idle time has ended: what predictions are made from. */
   uint64_t idle_bytes;           /**< Idle memory. */
@@ -654,7 +654,7 @@ typedef struct cachalot_reclaimed {
   uint64_t unpaid_bytes;         /**< What is worth giving back, and for which time or budget was lacking. */
   uint64_t budget_us;            /**< The driver time that is left of the budget, in microseconds. */
   uint64_t caution;              /**< Memory must be idle for longer by 2 to the power of this. Rises with units
-                                      that had better been kept. */
+                                      that were released too early. */
 } cachalot_reclaimed;
 
 /* What parked memory contains when it wakes, for cachalot_park: one of three, and a flag. */
@@ -971,14 +971,14 @@ typedef struct cachalot_device {
 /** Returns the version of the library, in the form of CACHALOT_VERSION. */
 CACHALOT_API uint32_t cachalot_version(void);
 
-/** Returns the version of the library as a text, such as "1.2.3". The text is valid for ever. */
+/** Returns the version of the library as a text, such as "1.2.3". The text is valid forever. */
 CACHALOT_API const char *cachalot_version_string(void);
 
 /** Returns the name of a status, such as "CACHALOT_ERROR_NULL", or "CACHALOT_ERROR_UNKNOWN" for other numbers. The
- * text is valid for ever. */
+ * text is valid forever. */
 CACHALOT_API const char *cachalot_status_name(cachalot_status status);
 
-/** Returns the meaning of a status in a few words. The text is valid for ever. */
+/** Returns the meaning of a status in a few words. The text is valid forever. */
 CACHALOT_API const char *cachalot_status_text(cachalot_status status);
 
 /** Returns the message of the calling thread's last failure, at most 4095 bytes; "" without a failure. For
@@ -1264,7 +1264,7 @@ CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocat
 
 /* ---- Plans ---- */
 
-/** Announces the end of an iteration, such as a training step, and the begin of the next.
+/** Announces the end of an iteration, such as a training step, and the start of the next.
  *
  * Under "policy:planned" the library observes an iteration: the sizes on each stream in order, and the end of each
  * block. A background thread computes a plan, within `plan_deadline_ms` (2000). The next announcement puts the plan
@@ -1364,7 +1364,7 @@ CACHALOT_API cachalot_status cachalot_pool_begin(const cachalot_allocator *alloc
 CACHALOT_API cachalot_status cachalot_pool_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
 /** Begins a route like cachalot_pool_begin, for the capture of a graph. Call it before the capture begins. A
- * later call is permitted if no other thread calls the library between the begin of the capture and this call. The new
+ * later call is permitted if no other thread calls the library between the start of the capture and this call. The new
  * user of the pool is the graph: the program calls cachalot_pool_release after the destruction of the graph.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_capture_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,

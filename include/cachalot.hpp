@@ -1011,7 +1011,7 @@ class pool_scope {
  */
 class capture_scope {
  public:
-  /** Begins the route. Call it before or after the begin of the capture. */
+  /** Begins the route. Call it before or after the start of the capture. */
   capture_scope(const private_pool& pool, cachalot_stream stream) : pool_(pool) {
     check(cachalot_capture_begin(pool_.allocator, pool_.device, pool_.name, CACHALOT_ROUTE_STREAM, stream));
   }

@@ -7,7 +7,7 @@
 #   tests/miri.sh core          the core's and the planner's own tests: the longest, and neither crate has unsafe code
 #   tests/miri.sh               driver and interface
 #
-# Needs a nightly toolchain with Miri and rust-src. Tests that Miri cannot run, for want of fork or of loaded libraries, say so
+# Needs a nightly toolchain with Miri and rust-src. Tests that Miri cannot run, for lack of fork or of loaded libraries, say so
 # beside their names.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -41,7 +41,7 @@ namespace {
 constexpr double kSlowUs = 1;
 // Only a call that takes longer can have changed the memory that the driver reports: cuMemCreate alone takes 9 us.
 constexpr double kChangeUs = 5;
-// Bytes written at the begin of each block.
+// Bytes written at the start of each block.
 constexpr std::size_t kWritten = 4096;
 
 double now_us() {

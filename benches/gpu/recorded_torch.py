@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SLOW_NS = 10_000
-# Bytes written at the begin of each block.
+# Bytes written at the start of each block.
 WRITTEN = 4096
 COLUMNS = (
     "program,allocator,pass,requests,live_bytes,driver_bytes,own_bytes,call_us,slow_us,slow_calls,longest_us,"

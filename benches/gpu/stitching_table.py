@@ -28,7 +28,7 @@ Runs = dict[tuple[str, str], list[Line]]
 HOW_RECORDED = """\
 Programs recorded in PyTorch's default configuration, replayed {passes} times with real memory, each on an allocator \
 of its own. Memory is freed where the program freed it, recorded `empty_cache` calls are left out, graphs use the \
-default pool, and the begin of each block is written after the request. *utilisation*: peak live requested bytes / \
+default pool, and the start of each block is written after the request. *utilisation*: peak live requested bytes / \
 the most memory that the driver reports as used (`cudaMemGetInfo`, less what was used before the first request), \
 over all passes. *reserved*: the same with the allocator's own count. *driver*: microseconds an allocation in \
 requests and frees that took more than 1 µs, with cudaMallocAsync in all of them, with PyTorch, which is called from \

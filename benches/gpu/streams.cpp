@@ -4,7 +4,7 @@
 //
 // Prints a line of CSV for each round and number of threads: allocator, threads, million cycles a second, and the
 // microseconds of a cycle that half of the cycles and 99 of 100 stay below. No work is queued, so that the device is not
-// what is measured. The allocators differ in when they record events, and when they ask after them.
+// what is measured. The allocators differ in when they record events, and when they poll them.
 #include "check.h"
 
 #include <algorithm>

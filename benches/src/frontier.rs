@@ -200,7 +200,7 @@ mod tests {
             let is = |line: &str| cells(line).join(",").trim_matches(',') == wanted;
             assert!(text.lines().any(is), "{wanted:?} in\n{text}");
         };
-        // Segments of 30 and 40 MiB, kept, for 32.9 and 33.9 µs; both for ever.
+        // Segments of 30 and 40 MiB, kept, for 32.9 and 33.9 µs; both forever.
         row("off,20,0.5714,0.5714,growing,33.416,0.000,0.03,0");
         // The first is released for the second, in 35.7 µs: the device has finished with it, as a
         // new event tells.

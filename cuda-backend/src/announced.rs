@@ -12,7 +12,7 @@ use crate::spare_events::SpareEvents;
 use crate::streams::{Known, Noted, StreamIdentity};
 use cachalot_core::{DeviceResult, StreamId, StreamOrder};
 
-/// Number of announced streams asked after when another is announced, so that their events do not pile up.
+/// Number of announced streams polled when another is announced, so that their events do not pile up.
 const SWEPT_AT_ONCE: usize = 8;
 
 impl CudaDevice {
@@ -86,7 +86,7 @@ impl CudaDevice {
 
     /// Returns an event recorded behind the present work of a stream, for an announcement. The context is entered.
     fn new_announcement(&self, handle: &Handle<'_>) -> DeviceResult<SharedEvent> {
-        // The host asks after it, and a driver without ids makes a stream wait for it.
+        // The host polls it, and a driver without ids makes a stream wait for it.
         let is_chained = self.driver().stream_get_id.is_none();
         let take = if is_chained { SpareEvents::take_for_streams } else { SpareEvents::take };
         let event = take(&self.spare_events, &self.context)?;

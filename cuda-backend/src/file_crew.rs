@@ -44,7 +44,7 @@ pub(crate) struct Crew {
 struct CrewState {
     /// The threads end behind the jobs at hand. Changed under the lock of the queue.
     dismissed: AtomicBool,
-    /// A copy may be in progress in a chunk. No thread uses any chunk, and the memory stays pinned for ever.
+    /// A copy may be in progress in a chunk. No thread uses any chunk, and the memory stays pinned forever.
     in_doubt: AtomicBool,
 }
 
@@ -94,7 +94,7 @@ impl Crew {
     pub(crate) fn end(self, context: &Context, jobs: &FileJobs) {
         let Self { staging, shared, threads } = self;
         join(&shared, threads, jobs);
-        // Memory in doubt stays pinned for ever. Memory that could not be given back is lost. No caller could change it.
+        // Memory in doubt stays pinned forever. Memory that could not be given back is lost. No caller could change it.
         if !shared.in_doubt.load(Ordering::Acquire)
             && let Some(staging) = Arc::into_inner(staging)
         {
@@ -102,7 +102,7 @@ impl Crew {
         }
     }
 
-    /// Ends the threads without a call of the driver by the calling thread. The memory stays pinned for ever.
+    /// Ends the threads without a call of the driver by the calling thread. The memory stays pinned forever.
     pub(crate) fn abandon(self, jobs: &FileJobs) {
         join(&self.shared, self.threads, jobs);
     }

@@ -13,7 +13,7 @@ pub(crate) struct Refused {
     /// The driver's error.
     pub(crate) error: DeviceError,
     /// Whether the memory may be registered in spite of the error. The memory must then stay mapped and
-    /// unused for ever: for new memory at the address, the driver would copy the old pages.
+    /// unused forever: for new memory at the address, the driver would copy the old pages.
     pub(crate) is_in_doubt: bool,
 }
 

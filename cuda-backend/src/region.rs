@@ -169,7 +169,7 @@ impl Region {
     /// Gives the memory back, after the end of all copies.
     ///
     /// # Errors
-    /// The first error of the driver or the system. Memory still registered stays mapped and unused for ever:
+    /// The first error of the driver or the system. Memory still registered stays mapped and unused forever:
     /// for new memory at the address, the driver would copy the old pages.
     pub(crate) fn give_back(mut self, context: &Context) -> DeviceResult<()> {
         let (progress, moved) = &*self.progress;

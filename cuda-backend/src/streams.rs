@@ -477,7 +477,7 @@ impl Streams {
     }
 
     /// Takes the events of `context` behind the announced work of the next `limit` streams, if there are more than `limit`, to
-    /// be asked after. Passes over events that another thread has. [`look_over`](Self::look_over) must follow for each.
+    /// be polled. Passes over events that another thread has. [`look_over`](Self::look_over) must follow for each.
     pub(crate) fn next_uses(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
         let mut retired = self.lock();
         if retired.uses.len() <= limit {

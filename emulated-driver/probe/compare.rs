@@ -32,7 +32,7 @@ pub(crate) struct Comparison {
     /// Lines with the second answer, where the emulated driver differs from a real driver on
     /// purpose.
     second: Vec<String>,
-    /// Questions not asked, for want of a second device.
+    /// Questions not asked, for lack of a second device.
     not_asked: Vec<String>,
     /// Differences, a line for each question.
     pub(crate) differences: Vec<String>,

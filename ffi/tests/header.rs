@@ -320,7 +320,7 @@ macro_rules! number_of {
 
 /// Returns the name of a status.
 fn name_of(status: i32) -> &'static str {
-    // SAFETY: the library's texts last for ever.
+    // SAFETY: the library's texts last forever.
     let name = unsafe { CStr::from_ptr(cachalot::c::capi::cachalot_status_name(status)) };
     name.to_str().expect("ASCII")
 }

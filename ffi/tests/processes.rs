@@ -364,7 +364,7 @@ fn streams_that_the_driver_is_asked_for_need_no_report() {
 #[test]
 fn a_driver_that_fails_to_identify_a_stream_is_no_mistake_of_the_program() {
     let Some(program) = program("unidentified") else { return };
-    // A driver's own error, one for want of memory, one that loses the context, and a handle of no stream.
+    // A driver's own error, one for lack of memory, one that loses the context, and a handle of no stream.
     let statuses = [(999, 320), (2, 210), (700, 350), (400, 148)];
     for function in ["cuStreamGetId", "cuStreamIsCapturing"] {
         for (code, status) in statuses {

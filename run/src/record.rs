@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Record {
     /// Unwritten events.
     events: Mutex<Vec<TraceEntry>>,
-    /// The file, and the begin of a block.
+    /// The file, and the start of a block.
     file: Mutex<Sink>,
 }
 

@@ -161,7 +161,7 @@ struct scene {
     touch<<<1, 1, 0, stream>>>(at, count, stride);
   }
   void read(const unsigned char* at, cudaStream_t stream) { look<<<1, 1, 0, stream>>>(at, result); }
-  // Notes the wrong address of the program, `offset` bytes from the begin of `of`.
+  // Notes the wrong address of the program, `offset` bytes from the start of `of`.
   unsigned char* wrong(unsigned char* of, std::ptrdiff_t offset = 0) {
     block = of;
     return touched = of + offset;

@@ -239,7 +239,7 @@ fn memory_stats() {
 }
 
 /// `ExtendTerminatesWhenSubAllocatorAlwaysFails`: below 10 × 256 bytes, nine tenths would round to
-/// an unchanged size for ever.
+/// an unchanged size forever.
 #[test]
 fn backing_off_ends_if_the_device_never_has_anything() {
     for config in [GROWING, AT_ONCE] {

@@ -7,6 +7,7 @@ mod ladder_steps;
 mod layers;
 mod markdown_links;
 mod notices;
+mod phrases;
 mod promises;
 mod results_csv;
 mod rust_files;

@@ -367,7 +367,7 @@ fn what_is_freed_in_a_capture_waits_for_its_end() {
         ptr
     });
     let asked = [Call::Record, Call::IsComplete, Call::Wait].map(|call| host.device().calls(call));
-    assert_eq!(asked, [0; 3], "events are neither recorded nor asked after in a capture");
+    assert_eq!(asked, [0; 3], "events are neither recorded nor polled in a capture");
     // The capture joins the side stream, so no event is needed; the next capture into the pool gets
     // the block.
     host.allocator.process_events(DEVICE).unwrap();

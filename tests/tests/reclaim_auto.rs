@@ -78,7 +78,7 @@ fn take(working: &mut Working, step: &Step) -> Outcome {
 fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     let allocator = &working.host.allocator;
     let config = allocator.config(DEVICE).map_err(|error| error.to_string())?;
-    // A request asks after pending frees first, and a forecast does not. A failure is the request's, too.
+    // A request polls pending frees first, and a forecast does not. A failure is the request's, too.
     let _polled = allocator.process_events(DEVICE);
     let is_native = config.policy().traits().follows_pytorch && !config.expandable_segments();
     let best = is_native.then(|| best_fit(working, bytes.next_multiple_of(512), stream));

@@ -64,7 +64,7 @@ fn exactly_the_requests_that_the_host_names_are_led() {
     assert_eq!(where_from(OWN), PoolId::DEFAULT);
 }
 
-/// Other requests, and the begin and end of routes, proceed while the host decides.
+/// Other requests, and the start and end of routes, proceed while the host decides.
 #[test]
 fn nobody_waits_for_a_host_that_is_deciding() {
     let host = allocator();

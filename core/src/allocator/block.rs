@@ -66,7 +66,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
     /// Sets the function called for each [`Block`] with a failed free on drop, or no function.
     ///
-    /// A drop cannot return an error. Frees fail only for want of host memory and for errors of the device: see
+    /// A drop cannot return an error. Frees fail only for lack of host memory and for errors of the device: see
     /// [`free`](Self::free). Without a hook the error is lost; the block stays allocated and counts in the
     /// [statistics](Self::stats). The hook may take the block over with [`Block::from_raw`]. The hook must not
     /// panic: a panic inside a drop may end the process.

@@ -89,8 +89,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Routes the requests selected by `route` into a private pool while a graph is captured. The user added to the pool
     /// is the graph.
     ///
-    /// A program announces the capture here before the capture begins. An announcement after the begin is permitted if
-    /// no other thread calls the allocator between the begin and the announcement: a call of another thread may ask the
+    /// A program announces the capture here before the capture begins. An announcement after the start is permitted if
+    /// no other thread calls the allocator between the start and the announcement: a call of another thread may ask the
     /// device for the id of the capturing stream, or whether the stream is idle, and either question breaks the capture.
     ///
     /// During the capture no event is recorded, and memory is not released for requests on

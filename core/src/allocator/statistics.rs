@@ -148,7 +148,7 @@ const STATISTICS: &[Statistic] = &[
     counter("reclaim.obtained_again_units", "Segments and pages obtained in place of those given back.", |of| {
         of.reclaim.obtained_again_units
     }),
-    counter("reclaim.too_early_units", "Segments and pages that had better been kept.", |of| {
+    counter("reclaim.too_early_units", "Segments and pages that were released too early.", |of| {
         of.reclaim.too_early_units
     })
     .exported_as("cachalot_reclaimed_too_early_units"),

@@ -29,7 +29,7 @@ pub(crate) struct Driver<D> {
     /// How many calls record events at this moment: each found that no graph is being captured. On a
     /// cache line of its own: each of them writes it twice, and every call reads the fields beside.
     recording: CachePadded<AtomicU32>,
-    /// Taken by the thread that asks after the events of all streams for a request.
+    /// Taken by the thread that polls the events of all streams for a request.
     asking: CachePadded<Turn>,
     /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
@@ -113,8 +113,8 @@ impl<D> Driver<D> {
         if flags.load_ordered() & flags::CAPTURE == 0 { Some(permission) } else { None }
     }
 
-    /// The task of asking after the events of all streams for a request. `None` while another thread has
-    /// it: with 16 threads that all ask after 16 streams, each waits for the questions of the rest, and
+    /// The task of polling the events of all streams for a request. `None` while another thread has
+    /// it: with 16 threads that all poll 16 streams, each waits for the questions of the rest, and
     /// the answers are the same.
     pub(super) fn begin_asking(&self) -> Option<Taken<'_>> {
         self.asking.try_take()

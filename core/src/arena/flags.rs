@@ -13,7 +13,7 @@ pub(crate) type FlagWord = u64;
 
 const _: () = assert!(PENDING.count_ones() == GROUPS && GATHERED.count_ones() == GROUPS);
 
-/// Blocks wait for events, and every request asks after the events: a bit for each group of streams.
+/// Blocks wait for events, and every request polls the events: a bit for each group of streams.
 pub(crate) const PENDING: FlagWord = 0xFFFF << 16;
 /// Events of some freed blocks are recorded later, once no graph is being captured.
 pub(crate) const DEFERRED: FlagWord = 1 << 8;
@@ -38,11 +38,11 @@ pub(crate) const OBSERVED: FlagWord = 1 << 11;
 /// Frees on other streams are gathered: one event covers several blocks.
 pub(crate) const GATHERS: FlagWord = 1 << 12;
 /// Blocks wait for events, or for events to be recorded, and only a request that no free block can
-/// serve asks after the events: a bit for each group of streams. In the upper half, which the fast path
+/// serve polls the events: a bit for each group of streams. In the upper half, which the fast path
 /// need not look at.
 pub(crate) const GATHERED: FlagWord = 0xFFFF << 32;
 /// Blocks wait for events recorded at their uses, and only a request that no free block can
-/// serve asks after the events.
+/// serve polls the events.
 pub(crate) const ORDERED: FlagWord = 1 << 14;
 /// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`). In the upper half, as
 /// [`GATHERED`].
@@ -144,7 +144,7 @@ impl Flags {
         }
     }
 
-    /// Sets the flags that make requests ask after the events of a group while blocks wait for them. The
+    /// Sets the flags that make requests poll the events of a group while blocks wait for them. The
     /// caller holds the lock of the group's queues, so the flags match the queues.
     pub(super) fn follow<S: Storage>(&self, group: u32, queues: &EventQueues<S>) {
         let (waits, gathers) = (queues.is_waiting(), self.has(GATHERS));

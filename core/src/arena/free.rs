@@ -110,7 +110,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })?;
         if self.flags.has(flags::DIRECT) && self.driver.device().is_ordered() {
-            // A failure is no error of the free: the block stays pending, and a later call asks after its events.
+            // A failure is no error of the free: the block stays pending, and a later call polls its events.
             let _later = self.order_pending();
         }
         Ok(())

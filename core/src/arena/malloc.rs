@@ -105,7 +105,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
             return self.malloc_traced(word, bytes, stream);
         }
-        // As with events that every request asks after. Rounded up, `bytes` stay below the limit.
+        // As with events that every request polls. Rounded up, `bytes` stay below the limit.
         let waits = word & flags::PENDING != 0 && word & !(flags::FAST_PATH_FLAGS | flags::PENDING) == 0;
         if waits && bytes <= MAX_REQUEST / 2 {
             return self.malloc_after_events(bytes, stream);
@@ -120,7 +120,7 @@ impl<P: Platform> OnDevice<'_, P> {
         self.malloc_slow(bytes, stream, false)
     }
 
-    /// Serves a request while blocks wait for events, every request asks after them, and nothing else is unusual.
+    /// Serves a request while blocks wait for events, every request polls them, and nothing else is unusual.
     #[inline(never)]
     fn malloc_after_events(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let asking = self.driver.begin_asking();
@@ -146,7 +146,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Serves a request under any flags. May call the device. `has_asked` tells whether the events that blocks wait for
-    /// were asked after for the request.
+    /// were polled for the request.
     #[cold]
     fn malloc_slow(self, bytes: u64, stream: StreamId, has_asked: bool) -> Result<DevicePtr, Error> {
         self.health()?;
@@ -178,7 +178,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// [`malloc_slow`](Self::malloc_slow).
     fn serve(self, request: &Request, has_asked: bool) -> Result<DevicePtr, Error> {
         // Blocks whose events are complete become free before the search, so that they can serve this request.
-        // Without a cache no search misses, so gathered frees are asked after here.
+        // Without a cache no search misses, so gathered frees are polled here.
         let is_direct = self.flags.has(flags::DIRECT);
         let always = is_direct || !self.flags.has(flags::GATHERS);
         let asked = flags::PENDING | if always { flags::GATHERED | flags::DEFERRED } else { 0 };

@@ -68,7 +68,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Serves a request that pages did not serve for want of addresses, from an ordinary segment: the device finds a place
+    /// Serves a request that pages did not serve for lack of addresses, from an ordinary segment: the device finds a place
     /// for it where no reservation fits.
     #[inline]
     fn or_without_addresses(

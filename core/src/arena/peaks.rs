@@ -103,7 +103,7 @@ impl<P: Platform> Arena<P> {
     #[cold]
     fn tighten(&self) {
         let mut next = self.heaps.loose.first();
-        // Bounded by the count of loose heaps: a heap that another thread has made loose again stands at the begin of the
+        // Bounded by the count of loose heaps: a heap that another thread has made loose again stands at the start of the
         // list, from where the walk would go through the list once more.
         for _ in 0..self.heaps.loose_count() {
             let Some(number) = next else { return };

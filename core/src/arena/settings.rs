@@ -161,7 +161,7 @@ impl<P: Platform> Arena<P> {
         self.flags.set(flags::GATHERS, gathers);
         self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
         self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
-        // What waits now is asked after as the configuration says.
+        // What waits now is polled as the configuration says.
         self.waits.set_flags(&self.flags);
         let limited = self.ledger.limit_if_set().is_some();
         self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());

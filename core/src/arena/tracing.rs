@@ -209,7 +209,7 @@ impl<P: Platform> Recorder<'_, P> {
         self.heaps.trace.add(record);
     }
 
-    /// Records the failure of a request for want of memory. The event's address is the number of
+    /// Records the failure of a request for lack of memory. The event's address is the number of
     /// bytes free on the device, as in `PyTorch`'s traces.
     pub(crate) fn out_of_memory(&self, request: &Request, report: &OutOfMemory) {
         let (addr, heap) = (DevicePtr(report.memory.free), &mut *self.heaps.lock(request.slot));

@@ -166,7 +166,7 @@ pub static REFERENCE: [SettingReference; 52] = [
             "Which blocks lie at addresses of their own, that are unmapped once the work known at the free is \
              complete: a kernel that still uses the block faults. `all`: every block, and small ones share physical \
              pages. `after`: every block, at the end of its own pages, so that an overrun faults, too. `before`: at \
-             the begin, so that an underrun faults. `sampled:N`: one block in N, as with `after`. Needs virtual \
+             the start, so that an underrun faults. `sampled:N`: one block in N, as with `after`. Needs virtual \
              memory. A request of a private pool, or for which the memory lacks, gets an ordinary block.",
         ),
     // Read before all others, by `apply`.

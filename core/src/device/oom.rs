@@ -54,7 +54,7 @@ pub struct OutOfMemory {
     pub expandable_available: bool,
     /// The stream is capturing a graph, so nothing could be released.
     pub capturing: bool,
-    /// The request was refused because of the `max` of its tag, and not for want of memory.
+    /// The request was refused because of the `max` of its tag, and not for lack of memory.
     pub held_to_max: bool,
     /// What the tags hold. Empty if no tag has limits.
     pub tags: TagShares,

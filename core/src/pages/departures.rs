@@ -283,7 +283,7 @@ impl<S: Storage> Departures<S> {
         }
     }
 
-    /// Ends a departure whose fence cannot be asked after: no block becomes quiet.
+    /// Ends a departure whose fence cannot be polled: no block becomes quiet.
     pub(crate) fn give_up(&mut self, departure: u32) {
         let entry = &mut self.table[departure];
         if let Departing::Blocks { stamp, .. } = &mut entry.what

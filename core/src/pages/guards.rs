@@ -119,7 +119,7 @@ impl Indexed for GuardedBlock {
 pub(crate) struct Shelf {
     /// The number of the page.
     pub page: u32,
-    /// Bytes at the begin of the page that were cut off.
+    /// Bytes at the start of the page that were cut off.
     pub used: u64,
 }
 

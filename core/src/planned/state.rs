@@ -58,7 +58,7 @@ pub(crate) struct PlannerState {
     pub(crate) streams: Vec<StreamId>,
     /// Consecutive iterations with too many deviations.
     pub(crate) bad: u32,
-    /// Whether a stream has lost its lane for want of memory, while others are served from theirs.
+    /// Whether a stream has lost its lane for lack of memory, while others are served from theirs.
     pub(crate) incomplete: bool,
     /// The deviations and the requests of all lanes at the latest announcement: the baseline of the
     /// next.

@@ -34,7 +34,7 @@ pub(crate) struct Fence {
 /// What waits for a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
-    /// Blocks in a queue: the host asks after the fence. Some devices and policies order streams behind it, too.
+    /// Blocks in a queue: the host polls the fence. Some devices and policies order streams behind it, too.
     Blocks,
     /// Later work of streams.
     Streams,

@@ -19,7 +19,7 @@
 //!                       by use                           by age
 //! heap   stream 2 │ use 5 ─▶ use 9 ─▶ use 10        free 1 ─▶ free 4 ─▶ free 7
 //!        stream 3 │ use 7                           the order in which the own stream is ordered
-//!                   └ the only event of the stream that is asked after
+//!                   └ the only event of the stream that is polled
 //! captured
 //!        stream 2 │ mark 3 ─▶ mark 8                free 2 ─▶ free 3 ─▶ free 8
 //!                   └ asked by the own stream          the order in which fences are recorded
@@ -421,7 +421,7 @@ impl<S: Storage> KeptBlocks<S> {
 
     /// Keeps a taken block, which is watched at a later use from now on: the events of all uses before are complete.
     pub(crate) fn watch(&mut self, entry: u32, watched: UseFence) {
-        // Without a node the block stays where it is, and is asked after a little too often.
+        // Without a node the block stays where it is, and is polled a little too often.
         if self.nodes.make_room(1) {
             let queue = &mut self.queues[self.blocks[entry].queue];
             queue.by_use = self.nodes.remove(queue.by_use, entry, by(use_of, &self.blocks));

@@ -15,7 +15,7 @@ use std::vec::Vec;
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const STREAM: StreamId = StreamId(1);
 const SIDES: [StreamId; 2] = [StreamId(2), StreamId(3)];
-/// Every way in which events are asked after.
+/// Every way in which events are polled.
 const CONFIGS: [&str; 3] = ["", "parity:False", "policy:stitched"];
 
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;

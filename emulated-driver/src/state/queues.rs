@@ -17,7 +17,7 @@ struct OwnStreams;
 
 impl Drop for OwnStreams {
     fn drop(&mut self) {
-        // In a forked child the lock may be held for ever.
+        // In a forked child the lock may be held forever.
         if !latch::is_forked() {
             close_own(&mut driver().state.lock(), thread::number());
         }

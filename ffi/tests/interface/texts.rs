@@ -10,7 +10,7 @@ use std::ptr::{null, null_mut};
 
 #[test]
 fn texts_of_the_library_are_what_the_header_says() {
-    // SAFETY: the library's texts last for ever.
+    // SAFETY: the library's texts last forever.
     let text = |pointer: *const c_char| unsafe { CStr::from_ptr(pointer) }.to_str().expect("ASCII");
     assert_eq!(text(cachalot_status_name(CACHALOT_ERROR_BUSY)), "CACHALOT_ERROR_BUSY");
     assert_eq!(text(cachalot_status_name(1)), "CACHALOT_ERROR_UNKNOWN");

@@ -301,7 +301,7 @@ Pinned *Pinned::in_place = nullptr;
 }  // namespace
 }  // namespace cachalot_torch
 
-/* Puts the allocator in the place of PyTorch's. Returns NULL, or why that failed; the text is valid for ever. */
+/* Puts the allocator in the place of PyTorch's. Returns NULL, or why that failed; the text is valid forever. */
 extern "C" CACHALOT_API const char *cachalot_torch_install_pinned(const char *config) {
   using cachalot_torch::Pinned;
   try {

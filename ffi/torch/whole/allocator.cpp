@@ -676,11 +676,11 @@ cudaError_t Whole::memcpyAsync(void *to, int to_device, const void *from, int fr
 }  // namespace
 }  // namespace cachalot_torch
 
-/* Puts the allocator in the place of PyTorch's. Returns NULL, or why that failed; the text is valid for ever. */
+/* Puts the allocator in the place of PyTorch's. Returns NULL, or why that failed; the text is valid forever. */
 extern "C" CACHALOT_API const char *cachalot_torch_install() {
   using cachalot_torch::Whole;
   try {
-    /* Kept for ever: blocks are freed, and the allocator is called, while the process ends. */
+    /* Kept forever: blocks are freed, and the allocator is called, while the process ends. */
     static const auto *kept = new std::shared_ptr<Whole>(std::make_shared<Whole>());
     (*kept)->start();
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(*kept);

@@ -15,7 +15,7 @@ _STAGES = {1: "off", 2: "recording", 3: "searching", 4: "trial"}
 
 
 def iteration(device: Device = None) -> None:
-    """Announces the end of an iteration, such as a training step, and the begin of the next. With
+    """Announces the end of an iteration, such as a training step, and the start of the next. With
     ``tune:auto`` settings come into force here, and plans under ``policy:planned``. Never waits for the
     device or for a search."""
     _library.library().cachalot_iteration(_handle.require(), device_index(device))

@@ -7,7 +7,7 @@ use crate::memory::Part;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
 
-/// A request that failed for want of memory, with the memory at the failure in bytes. A block freed
+/// A request that failed for lack of memory, with the memory at the failure in bytes. A block freed
 /// since then counts with the requested size, rounded up to 512, so free memory may be overstated
 /// by unsplit remainders.
 #[derive(Debug, Clone, PartialEq, Serialize)]

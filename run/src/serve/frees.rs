@@ -55,7 +55,7 @@ pub(super) struct Frees {
 struct Waiting {
     /// Every known context of the process, but for those of `ending`.
     contexts: Vec<ContextEvents>,
-    /// Contexts that a call of the driver may destroy at any moment. Their events are not asked after.
+    /// Contexts that a call of the driver may destroy at any moment. Their events are not polled.
     ending: Vec<ContextEvents>,
     /// Contexts that threads wait for without the lock. None of them is destroyed meanwhile.
     waited_for: Vec<CuContext>,
@@ -182,7 +182,7 @@ impl Frees {
         self.latest.fetch_max(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Announces a capture before the begin. No event of a context is recorded from the return
+    /// Announces a capture before it begins. No event of a context is recorded from the return
     /// on until [`capture_ended`](Self::capture_ended).
     pub(super) fn capture_begins(&self) {
         self.captures.fetch_add(1, Ordering::SeqCst);

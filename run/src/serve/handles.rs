@@ -1,6 +1,6 @@
 //! `cuIpcGetMemHandle`, `cuIpcOpenMemHandle` and `cuIpcCloseMemHandle`: memory of other processes.
 //!
-//! A block at the begin of a segment has the driver's own handle, which any process can open. Every
+//! A block at the start of a segment has the driver's own handle, which any process can open. Every
 //! block of more than 1 MiB does, unless the device was short of memory. Another block has a handle
 //! of the library ([`published`]).
 

@@ -70,7 +70,7 @@ pub(super) struct ProgramMapping {
     pub(super) offset: u64,
     /// The access of each device that has any.
     pub(super) access: Vec<CuMemAccessDesc>,
-    /// The bytes from the begin that the driver has mapped: none while parked, and otherwise all, unless a wake has failed.
+    /// The bytes from the start that the driver has mapped: none while parked, and otherwise all, unless a wake has failed.
     pub(super) mapped: u64,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct MappedPart {
     pub(super) bytes: u64,
     /// The offset in the piece.
     pub(super) offset: u64,
-    /// Bytes from the begin of the mapping to the end of the part.
+    /// Bytes from the start of the mapping to the end of the part.
     pub(super) end: u64,
 }
 

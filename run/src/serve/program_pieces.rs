@@ -65,7 +65,7 @@ impl Pieces {
         }
     }
 
-    /// Returns all pieces from the begin.
+    /// Returns all pieces from the start.
     pub(super) fn all(&self) -> Vec<Piece> {
         let mut handles = self.handles.iter().copied();
         let offsets = (0..).map(|nth| nth * self.each).take_while(|offset| *offset < self.total);

@@ -25,7 +25,7 @@ const NAME: usize = 16;
 /// Bytes of a published file: the driver's handle, and five words.
 const FILE_BYTES: usize = 64 + 5 * 8;
 
-/// The begin of the files' names.
+/// The start of the files' names.
 const PREFIX: &str = "handle-";
 
 /// A block of another process, as published.
@@ -33,7 +33,7 @@ const PREFIX: &str = "handle-";
 pub(super) struct PublishedBlock {
     /// The driver's handle of the block's segment.
     pub(super) segment: CuIpcMemHandle,
-    /// Bytes from the begin of the segment to the block.
+    /// Bytes from the start of the segment to the block.
     pub(super) offset: u64,
     /// Bytes of the block.
     pub(super) bytes: u64,

@@ -197,7 +197,7 @@ fn families() -> [(Family<'static>, OfStats); 9] {
         (counter("cachalot_allocation_retries", "retries", "Requests that emptied the cache first."), |stats| {
             stats.alloc_retries().cast_signed()
         }),
-        (counter("cachalot_out_of_memory_failures", "failures", "Requests that failed for want of memory."), |stats| {
+        (counter("cachalot_out_of_memory_failures", "failures", "Requests that failed for lack of memory."), |stats| {
             stats.ooms().cast_signed()
         }),
     ]

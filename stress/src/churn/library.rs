@@ -155,7 +155,7 @@ impl Stream {
 
 /// Copies a text of the library.
 fn text(text: *const c_char) -> String {
-    // SAFETY: names live for ever, and the last error lives until the calling thread's next failing
+    // SAFETY: names live forever, and the last error lives until the calling thread's next failing
     // call.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

@@ -48,7 +48,7 @@ impl Worker {
             }
         }
         self.go_on(place);
-        // End the capture even if the begin failed: a call that failed may have taken effect.
+        // End the capture even if its start failed: a call that failed may have taken effect.
         let ended = stage.end_capture(line.handle);
         if ended.is_err() {
             self.sites[device].stuck = stage.cuda.is_capturing(line.id) != Ok(false);

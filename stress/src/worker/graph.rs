@@ -121,7 +121,7 @@ impl Worker {
             runs_on: None,
         };
         let recorded = begun.and_then(|()| self.record(&mut graph));
-        // End the capture even if the begin failed: a call that failed may have taken effect.
+        // End the capture even if its start failed: a call that failed may have taken effect.
         let ended = stage.end_capture(line.handle);
         if ended.is_err() {
             self.sites[device].stuck = stage.cuda.is_capturing(line.id) != Ok(false);

@@ -110,7 +110,7 @@ pub(crate) fn last_error() -> String {
 /// Returns the name of a status.
 pub(crate) fn status_name(status: cachalot_status) -> &'static str {
     begin(Function::cachalot_status_name);
-    // SAFETY: the library returns a text that is valid for ever.
+    // SAFETY: the library returns a text that is valid forever.
     let text = unsafe { CStr::from_ptr(capi::cachalot_status_name(status)) };
     end();
     text.to_str().unwrap_or("no text")
@@ -119,7 +119,7 @@ pub(crate) fn status_name(status: cachalot_status) -> &'static str {
 /// Returns the meaning of a status.
 pub(crate) fn status_text(status: cachalot_status) -> &'static str {
     begin(Function::cachalot_status_text);
-    // SAFETY: the library returns a text that is valid for ever.
+    // SAFETY: the library returns a text that is valid forever.
     let text = unsafe { CStr::from_ptr(capi::cachalot_status_text(status)) };
     end();
     text.to_str().unwrap_or("no text")
@@ -139,7 +139,7 @@ pub(crate) fn version() -> (u32, &'static str) {
     let number = capi::cachalot_version();
     end();
     begin(Function::cachalot_version_string);
-    // SAFETY: the library returns a text that is valid for ever.
+    // SAFETY: the library returns a text that is valid forever.
     let text = unsafe { CStr::from_ptr(capi::cachalot_version_string()) };
     end();
     (number, text.to_str().unwrap_or("no text"))

@@ -135,7 +135,7 @@ static void pools(cudaStream_t stream) {
   CHECK(cachalot_torch_set_pool_flags(0, pool, 0x40) == CACHALOT_ERROR_INVALID_ARGUMENT);
   NEEDED(cachalot_torch_begin_allocate_to_pool(0, pool, nullptr, nullptr, nullptr));
   void *kept = allocate(3 << 20, stream), *behind = allocate(2 << 20, stream);
-  /* The state to go back to: `behind` alone. Later, all is free but for another block at the begin. */
+  /* The state to go back to: `behind` alone. Later, all is free but for another block at the start. */
   release(kept);
   release(behind);
   CHECK(allocate(4 << 20, stream) == kept);

@@ -50,7 +50,7 @@ pub struct Books {
     pub order: Order,
     /// The place of each event, if recorded.
     pub events: BTreeMap<u64, Option<Place>>,
-    /// The events that the core may still ask after, in the order of their recording, each with its number among frees and
+    /// The events that the core may still poll, in the order of their recording, each with its number among frees and
     /// recordings.
     pub recorded: Vec<(u64, u64)>,
     /// Number of frees and recordings so far.

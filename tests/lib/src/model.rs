@@ -98,9 +98,9 @@ pub struct Model {
     /// The pools by number. Number 0 is the default pool; a vacant number is reused.
     pools: Vec<Option<Pool>>,
     routes: Vec<RouteEntry>,
-    /// Number of the groups of streams, whose events are asked after one group after the other.
+    /// Number of the groups of streams, whose events are polled one group after the other.
     groups: u64,
-    /// The queues of the streams, in the order in which events are asked after.
+    /// The queues of the streams, in the order in which events are polled.
     queues: Vec<Queue>,
     waits: Vec<Waits>,
     /// Addresses of the blocks whose events are recorded after the last capture.

@@ -28,7 +28,7 @@ pub struct Twins<R: Lock = spin::mutex::SpinMutex<()>, S: Storage = Growable> {
     /// Whether only the core runs on, because a table was full or the test asked for the core
     /// alone.
     parted: bool,
-    /// Whether the core may defer frees for want of room for their events.
+    /// Whether the core may defer frees for lack of room for their events.
     limited: bool,
     /// Whether forecasts are checked. Requires that no device call fails.
     foretells: bool,

@@ -2,7 +2,7 @@
 
 For `suites.py`. `CACHALOT_SUITE_OUTCOMES` names the file, which gets a line for each part of a test
 that decides its outcome: the address of the test, a tab, and `passed`, `failure`, `error` or
-`skipped`; at the begin of the test `begun`. A run that is ended in the middle leaves what it has found.
+`skipped`; at the start of the test `begun`. A run that is ended in the middle leaves what it has found.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ pub enum Operation {
     },
     /// Releases cached memory.
     EmptyCache,
-    /// Announces the end of an iteration and the begin of the next.
+    /// Announces the end of an iteration and the start of the next.
     Announce,
     /// A graph's capture begins.
     BeginCapture,

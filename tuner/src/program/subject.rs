@@ -40,7 +40,7 @@ pub trait Subject {
     fn empty_cache(&self) -> Result<(), Error>;
     /// Does what requests have put off, for about `max_us` microseconds of driver time.
     fn maintain(&self, max_us: u64) -> Result<(), Error>;
-    /// Announces the end of an iteration and the begin of the next. Plans any observed iteration,
+    /// Announces the end of an iteration and the start of the next. Plans any observed iteration,
     /// and lets the plan take effect at once.
     fn announce(&self) -> Result<(), Error>;
     /// Returns the report of the planned policy, or `None` with any other policy.

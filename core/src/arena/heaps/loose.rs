@@ -46,10 +46,10 @@ fn next_of(link: &AtomicU32) -> Option<u32> {
     Some(link.load(Ordering::Acquire)).filter(|&next| next < TIGHT)
 }
 
-/// The list of the loose heaps. Threads add heaps at the begin, each under the lock of the heap. Heaps are removed, and the list is
+/// The list of the loose heaps. Threads add heaps at the start, each under the lock of the heap. Heaps are removed, and the list is
 /// walked, under the lock of the peaks only.
 pub(crate) struct LooseList {
-    /// The number of the heap at the begin, or [`NONE`].
+    /// The number of the heap at the start, or [`NONE`].
     first: AtomicU32,
     /// Number of heaps that were added, less the removed ones.
     count: AtomicU32,
@@ -76,7 +76,7 @@ impl LooseList {
     pub(crate) fn remove<'a>(&self, number: u32, link_of: impl Fn(u32) -> &'a LooseLink) {
         let link = link_of(number);
         let next = link.0.load(Ordering::Relaxed);
-        // At the begin, unless other threads have added heaps there: this one is behind another then.
+        // At the start, unless other threads have added heaps there: this one is behind another then.
         if self.first.compare_exchange(number, next, Ordering::Acquire, Ordering::Relaxed).is_err() {
             let mut before = self.first();
             while let Some(of) = before.filter(|&of| link_of(of).next() != Some(number)) {

@@ -118,7 +118,7 @@ pub(crate) struct RouteEntry {
     pub pool: u32,
     /// Condition under which the route takes a request.
     pub route: Route,
-    /// Purpose declared at the begin of the route.
+    /// Purpose declared at the start of the route.
     pub purpose: Purpose,
     /// True ⟺ a graph capture may be under way. A route of undeclared purpose counts as a capture
     /// until a routed request on a stream without capture proves otherwise.

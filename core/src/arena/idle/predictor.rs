@@ -12,7 +12,7 @@
 //! single long time decides nothing.
 //!
 //! A unit given back has no end. A later unit of the class ends
-//! the time. If obtained before the cost of both calls is repaid, the unit had better been kept. With
+//! the time. If obtained before the cost of both calls is repaid, the unit was released too early. With
 //! many mistakes, further decisions are more cautious.
 
 use crate::heap::age::{Idle, Moment};
@@ -62,7 +62,7 @@ pub(super) enum Obtained {
     More,
     /// In place of a unit given back.
     Again {
-        /// Whether the unit had better been kept.
+        /// Whether the unit was released too early.
         too_early: bool,
     },
 }

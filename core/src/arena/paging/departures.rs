@@ -1,4 +1,4 @@
-//! Departures of a device: fences behind pages and blocks given up, recorded, asked after, and waited for.
+//! Departures of a device: fences behind pages and blocks given up, recorded, polled, and waited for.
 //!
 //! One walk asks for all: an answer for the pages of ranges and for the free blocks of heaps alike.
 //!
@@ -124,7 +124,7 @@ impl<P: Platform> Arena<P> {
                 match complete {
                     Ok(true) => departures.complete(departure),
                     Ok(false) => {}
-                    // An epoch would be asked after for ever.
+                    // An epoch would be polled forever.
                     Err(_) => departures.give_up(departure),
                 }
             }
@@ -156,7 +156,7 @@ impl<P: Platform> Arena<P> {
     /// The first error of the device, after all departures were tried.
     pub(super) fn wait_for_pages(&self) -> Result<(), Error> {
         let (mut from, mut result) = (0, Ok(()));
-        // Other threads may add departures for ever.
+        // Other threads may add departures forever.
         let added = self.paging.pool.lock().departures.added();
         loop {
             let next = self.paging.pool.lock().departures.hold_oldest(from, Departure::is_of_pages);

@@ -290,7 +290,7 @@ impl<P: Platform> Heaps<P> {
         let slot = self.slot(lane.home);
         let mut heap = self.lock(lane.home);
         let Some((block, requested)) = lane.sequence.resident(addr) else { return Ok(false) };
-        // Can fail for want of a table entry, so this comes before the lane is changed. The counts
+        // Can fail for lack of a table entry, so this comes before the lane is changed. The counts
         // move from the lane's counters to the heap's, and no sum changes.
         let peaks_stale =
             heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.counters, &slot.counters))?;

@@ -133,7 +133,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
         let lane_slot = &self.server.lane_slots[number];
         let mut guard = lane_slot.lane.lock();
         let Some(lane) = guard.as_mut() else { return Ok(()) };
-        // Can fail for want of table entries, so this comes before anything that cannot be undone.
+        // Can fail for lack of table entries, so this comes before anything that cannot be undone.
         let peaks_stale = self.device.heaps.delegate_all(lane_slot, lane)?;
         let Lane { home, pool, base, bytes, .. } = *lane;
         self.device.heaps.lock(home).end_plan();

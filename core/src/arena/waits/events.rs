@@ -17,7 +17,7 @@
 //! capture ends, the block is deferred instead and keeps its list of user streams.
 //!
 //! While [`flags::GATHERS`] is set, gathered.rs takes the place of `record_events`: one event covers several
-//! blocks, and only a request that no free block can serve asks after events. A block whose uses have
+//! blocks, and only a request that no free block can serve polls events. A block whose uses have
 //! events of their own waits in ordered.rs.
 //!
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a

@@ -75,9 +75,9 @@ impl<P: Platform> OnDevice<'_, P> {
         self.record_queue(group, queue, false).map(|_ended| ())
     }
 
-    /// Serves a request that no free block could serve, from blocks whose work is complete. Asks after
+    /// Serves a request that no free block could serve, from blocks whose work is complete. Polls
     /// events for which blocks of the request's own heap wait; under `stitched`, where the pages of
-    /// other heaps can serve as well, then after all others.
+    /// other heaps can serve as well, then all others.
     pub(in crate::arena) fn search_gathered(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if !self.flags.has(flags::GATHERED | flags::DEFERRED) || request.capturing {
             return Ok(None);
@@ -144,7 +144,7 @@ impl<P: Platform> OnDevice<'_, P> {
         asked.and(recorded)
     }
 
-    /// Frees the blocks behind streams that are idle, where an earlier event of the stream was not asked after yet. An event that is
+    /// Frees the blocks behind streams that are idle, where an earlier event of the stream was not polled yet. An event that is
     /// recorded now may not be complete at the question that follows it, although the stream had nothing to do.
     ///
     /// # Errors
@@ -241,7 +241,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Records an event for the open blocks of a queue. `asks` tells whether a request needs the blocks now: then the
-    /// event is asked after at once, if it would be the only one of the queue, or left out, if the stream is idle.
+    /// event is polled at once, if it would be the only one of the queue, or left out, if the stream is idle.
     /// Returns the number of ended waits. The caller has the permission to record.
     fn record_queue(self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let begun = self.waits.queues.lock(group).begin_recording(queue);
@@ -265,7 +265,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Asks after the only event of a queue, which has just been recorded. Returns the number of waits that
+    /// Polls the only event of a queue, which has just been recorded. Returns the number of waits that
     /// have ended.
     fn poll_recorded(self, group: u32, queue: usize) -> Result<u32, Error> {
         let ended = self.poll_queue(group, queue)?;
@@ -273,7 +273,7 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(ended)
     }
 
-    /// Asks after the oldest event of a queue. Returns the number of ended waits.
+    /// Polls the oldest event of a queue. Returns the number of ended waits.
     fn poll_queue(self, group: u32, queue: usize) -> Result<u32, Error> {
         let begun = self.waits.queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(0) };

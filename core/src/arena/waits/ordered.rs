@@ -209,7 +209,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Frees the blocks of the heap in `slot` whose uses are complete. Returns the number of blocks whose waits for
     /// events have ended.
     ///
-    /// Asks after the events of one stream after the other, in the order of their recording, as long as they are
+    /// Polls the events of one stream after the other, in the order of their recording, as long as they are
     /// complete: the later ones are not complete before.
     fn poll_ordered_of(self, slot: u32) -> Result<u32, Error> {
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
@@ -230,7 +230,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Asks after the uses of a taken block behind the watched one, whose event is complete. Returns whether all are
+    /// Polls the uses of a taken block behind the watched one, whose event is complete. Returns whether all are
     /// complete; if not, the block is watched at the first that is not, and no longer taken.
     fn watch_on(self, entry: u32, watched: UseFence) -> Result<bool, Error> {
         let heap = self.waits.kept.lock().block(entry).heap;

@@ -1,6 +1,6 @@
 //! Questions after the events that pending blocks wait for.
 //!
-//! The events of one stream complete in order, so only the oldest event of a queue is asked after. No lock
+//! The events of one stream complete in order, so only the oldest event of a queue is polled. No lock
 //! is held during the call to the device: the queue is marked busy.
 
 use crate::arena::{OnDevice, Platform, flags};
@@ -13,7 +13,7 @@ use crate::tables::slot_table::NONE;
 use core::iter::from_fn;
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Asks after the oldest event of every stream in `groups`, then after the next event of the stream as
+    /// Polls the oldest event of every stream in `groups`, then the next event of the stream as
     /// long as events are complete; with `slot`, only of streams for which blocks of that heap may wait.
     /// With `wait`, waits for the events, also for those that another thread is polling or recording.
     /// Returns the number of ended waits.
@@ -84,7 +84,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
             let from = if complete { queue } else { queue + 1 };
-            // After a loss no further event is asked after.
+            // After a loss no further event is polled.
             let then = (!device.flags.has(flags::LOST)).then_some((from, slot));
             let ended;
             (ended, next) = self.finish_and_go_on(group, queue, |_heap| complete, then);

@@ -59,7 +59,7 @@ fn the_peak_of_the_use_restarts_at_the_present_use() {
     assert_eq!(device.peak_used(), 0);
 }
 
-/// Returns the begin of `granules` mapped and accessible granules, each of a handle of its own.
+/// Returns the start of `granules` mapped and accessible granules, each of a handle of its own.
 fn mapped(device: &SimulatedDevice, granules: u64) -> DevicePtr {
     let base = device.reserve(granules * GRANULE).unwrap();
     for number in 0..granules {

@@ -24,7 +24,7 @@ pub extern "C" fn cachalot_empty_cache(allocator: *const cachalot_allocator, dev
         let pending = stats.active_bytes().current - stats.allocated_bytes().current;
         if pending > 0 && instance.allocator.is_capturing(device)? {
             let text = format!(
-                "{pending} bytes of freed blocks wait for streams, which is not asked after while a graph is captured: a capture was \
+                "{pending} bytes of freed blocks wait for streams, which are not polled while a graph is captured: a capture was \
                  begun and not ended; the rest of the cache was released"
             );
             return Err(Status::new(CACHALOT_ERROR_CAPTURING, text));

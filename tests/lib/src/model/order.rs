@@ -328,7 +328,7 @@ impl Model {
         Ok(())
     }
 
-    /// Asks after the oldest event of a queue. Returns how many waits have ended.
+    /// Polls the oldest event of a queue. Returns how many waits have ended.
     fn poll(&mut self, queue: usize, is_complete: &impl Fn(&Self, Event) -> Answer<bool>) -> Answer<usize> {
         let Some((event, covered)) = self.queues[queue].first() else { return Ok(0) };
         if !is_complete(self, event)? {

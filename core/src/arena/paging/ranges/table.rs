@@ -94,7 +94,7 @@ pub(crate) struct Piece {
     pub is_revived: bool,
     /// Whether the departure of a stale piece is known to be complete.
     is_removable: bool,
-    /// Whether the device failed to remove the mapping, which may be there for ever.
+    /// Whether the device failed to remove the mapping, which may be there forever.
     is_lost: bool,
 }
 
@@ -524,7 +524,7 @@ impl<S: Storage> RangeTable<S> {
         before.or_else(|| self.first_from(from)).filter(|&entry| self.pieces[entry].at < part.end)
     }
 
-    /// Returns the entry of the first piece with a begin at `at` or behind.
+    /// Returns the entry of the first piece that starts at `at` or after it.
     fn first_from(&self, at: u64) -> Option<u32> {
         self.by_address.at_least(self.root, Key { major: 0, minor: at }, by_address(&self.pieces))
     }

@@ -28,7 +28,7 @@ impl<P: Platform> Stitcher<'_, P> {
     }
 
     /// Returns the bytes of new memory for a request with at most `room` bytes to obtain: none if another stream
-    /// would lend a block. A request without enough addresses goes on, and fails for want of addresses.
+    /// would lend a block. A request without enough addresses goes on, and fails for lack of addresses.
     pub(crate) fn bytes_to_obtain(&self, request: &Request, room: u64) -> Result<u64, Error> {
         let bytes = self.new_bytes(request, room)?.unwrap_or(0);
         let is_lent = bytes > room && self.peek_loan(request, self.allowance(request))?.is_some();

@@ -259,7 +259,7 @@ fn fail<S: Storage>(allocator: &In<S>, call: Call, ahead: u64, persistent: bool)
     error
 }
 
-/// Releases a range of which `lost` pages may be mapped for ever, and checks that the addresses stay reserved.
+/// Releases a range of which `lost` pages may be mapped forever, and checks that the addresses stay reserved.
 fn release_with_lost_pages(allocator: &Simulated, range: Owned<'_>, lost: u64) {
     range.release().unwrap();
     for stream in [ONE, TWO] {

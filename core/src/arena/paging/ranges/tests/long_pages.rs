@@ -97,7 +97,7 @@ fn a_page_is_taken_back_whole_or_while_its_addresses_are_in_use() {
     let calls = mapping_calls(&allocator);
     range.commit(0, 4 * PAGE, ONE).unwrap();
     assert_eq!((mapping_calls(&allocator), waits(&allocator), reserved()), (calls, 0, 32), "work uses the addresses");
-    // Whole pages at the begin, in the middle and at the end of a part.
+    // Whole pages at the start, in the middle and at the end of a part.
     range.decommit(8 * PAGE, 24 * PAGE, ONE).unwrap();
     device(&allocator).complete(ONE);
     range.commit(8 * PAGE, 24 * PAGE, ONE).unwrap();

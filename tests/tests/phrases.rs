@@ -1,0 +1,74 @@
+//! Phrases that a reader stumbles over, with what to say in their place.
+
+use std::path::Path;
+use walkdir::{DirEntry, WalkDir};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A phrase, and what says the same in the words of the field.
+const PHRASES: [(&str, &str); 10] = [
+    ("ask after", "poll"),
+    ("asked after", "polled"),
+    ("asking after", "polling"),
+    ("asks after", "polls"),
+    ("for ever", "forever"),
+    ("for want of", "because there is no, for lack of"),
+    ("had better been", "was released too early"),
+    ("had better be", "should be"),
+    ("the begin", "the start, the head of the list"),
+    ("a begin", "a start"),
+];
+
+/// Files with text for readers.
+const TEXTS: [&str; 9] = ["rs", "md", "h", "hpp", "py", "c", "cpp", "cu", "sh"];
+
+/// Returns whether the walk enters a folder: no build outputs, hidden folders or files of an editor.
+fn is_entered(entry: &DirEntry) -> bool {
+    let name = entry.file_name().to_string_lossy();
+    entry.depth() == 0 || !(name.starts_with('.') || ["target", "book", "build", "node_modules"].contains(&&*name))
+}
+
+/// Returns the words of a line in lower case, with a blank on each side.
+fn words(line: &str) -> String {
+    let words = line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.fold(String::from(" "), |text, word| text + &word.to_lowercase() + " ")
+}
+
+/// Returns the phrases in a text: number of the line, phrase, and what to say.
+fn found(text: &str) -> Vec<(usize, &'static str, &'static str)> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let words = words(line);
+        let phrases = PHRASES.iter().filter(|(phrase, _)| words.contains(&format!(" {phrase} ")));
+        found.extend(phrases.map(|&(phrase, plain)| (number + 1, phrase, plain)));
+    }
+    found
+}
+
+#[test]
+fn no_text_has_a_phrase_that_readers_stumble_over() {
+    let (mut count, mut wrong) = (0, String::new());
+    for entry in WalkDir::new(ROOT).into_iter().filter_entry(is_entered) {
+        let entry = entry.expect("the tree is readable");
+        let path = entry.path().strip_prefix(ROOT).expect("below the root");
+        let is_text = path.extension().is_some_and(|extension| TEXTS.iter().any(|text| *text == extension));
+        // What was said before stays as it was: releases, and results of runs.
+        let is_past = path == Path::new("CHANGELOG.md") || path.starts_with("tests/results");
+        if !is_text || is_past || path.ends_with("phrases.rs") || !entry.file_type().is_file() {
+            continue;
+        }
+        count += 1;
+        let text = String::from_utf8_lossy(&std::fs::read(entry.path()).expect("it can be read")).into_owned();
+        for (line, phrase, plain) in found(&text) {
+            wrong += &format!("{}:{line}: \"{phrase}\": say \"{plain}\"\n", path.display());
+        }
+    }
+    assert!(count > 500, "{count} files were read");
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn phrases_are_found_as_whole_words() {
+    let text = "The beginning of it.\nAt the\nbegin.\n// It stays there for\n/// It asks, after that, For  Ever: at the begin, forever.";
+    assert_eq!(found(text), [(5, "asks after", "polls"), (5, "for ever", "forever"), (5, "the begin", "the start, the head of the list")]);
+}
