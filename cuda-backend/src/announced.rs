@@ -115,13 +115,16 @@ impl CudaDevice {
         }
         // The stream may be destroyed, so the handle is not used.
         let _scope = self.context.enter()?;
-        let announced = if stream == StreamId::EVERY { None } else { self.streams.announced(stream) };
-        let others = match announced {
-            Some(others) => others,
+        let others = if stream == StreamId::EVERY {
             // An event of the context would break a capture that nothing announced.
-            None if stream == StreamId::EVERY => self.wait_for_contexts().map(|()| Vec::new())?,
+            self.wait_for_contexts()?;
+            Vec::new()
+        } else if let Some(others) = self.streams.announced(stream) {
+            others
+        } else {
             // The stream captured when it used the block.
-            None => self.wait_for_unreported(stream).map(|()| Vec::new())?,
+            self.wait_for_unreported(stream)?;
+            Vec::new()
         };
         let before = self.stand_ins.set(event, others);
         self.spare_events.give_up(&self.context, before);
