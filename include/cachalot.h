@@ -1191,7 +1191,7 @@ CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocat
                                                int *more);
 
 /** Lets a thread of the library call cachalot_maintain for every device, with a pause of `interval_us` microseconds
- * between two rounds. A further call changes the pace; an interval of 0 ends the thread and waits for its end.
+ * between two rounds. Another call changes the pace; an interval of 0 ends the thread and waits for its end.
  * cachalot_destroy ends the thread, too.
  *   - Errors: BUSY if no thread can be started. */
 CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *allocator, uint64_t interval_us,
@@ -1404,7 +1404,7 @@ CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocat
  *     memory that is mapped or would be, too little host memory), those of the driver. Everything is awake then, with two
  *     exceptions. If the call fails in the middle, and what was parked by then cannot be mapped again, since the driver
  *     fails or other requests have taken the memory, that part stays parked, with its contents. Without contents to be
- *     kept, what the driver can unmap stays parked. A further call parks the rest. */
+ *     kept, what the driver can unmap stays parked. Another call parks the rest. */
 CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device, uint64_t tag,
                                                uint32_t mode);
 

@@ -28,7 +28,7 @@ impl Futex {
         if self.try_lock() {
             return;
         }
-        // Always `AWAITED`: a waking thread cannot know whether further threads sleep.
+        // Always `AWAITED`: a waking thread cannot know whether other threads sleep.
         while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
             atomic_wait::wait(&self.0, AWAITED);
         }

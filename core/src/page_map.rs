@@ -202,7 +202,7 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
                 Owner::Lane(LaneRef { device, lane }) if device == number => {
                     OwnerWord::new(Owner::Lane(LaneRef { device: 0, lane })).0
                 }
-                // Segments of further devices count, too, so the page of the copy may stay shared.
+                // Segments of other devices count, too, so the page of the copy may stay shared.
                 Owner::Shared => word,
                 Owner::Heap(_) | Owner::Lane(_) | Owner::None => return,
             };

@@ -179,7 +179,7 @@ impl CopyMarks {
     }
 }
 
-/// Gives up events of marks. Destroys each event without a further owner in the state or a thread.
+/// Gives up events of marks. Destroys each event without another owner in the state or a thread.
 fn release(context: &Context, marks: impl Iterator<Item = Arc<EventAfterCopies>>) -> DeviceResult<()> {
     let mut result = Ok(());
     for marked in marks.filter_map(Arc::into_inner) {

@@ -16,7 +16,7 @@ use std::thread::Builder;
 const PAGE: usize = 4096;
 /// The size of a huge page in bytes.
 const HUGE_PAGE: usize = 2 << 20;
-/// A further thread pays off for this many bytes.
+/// Another thread pays off for this many bytes.
 const BYTES_OF_A_THREAD: usize = 8 << 20;
 /// More threads than this do not touch memory faster: the memory itself is the limit.
 const MOST_THREADS: usize = 16;

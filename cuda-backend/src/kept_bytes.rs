@@ -62,7 +62,7 @@ impl KeptBytes {
         self.lock().get_mut(&context).map(|its| its.wanted = true).is_some()
     }
 
-    /// Returns whether a further byte is to be kept in `context`.
+    /// Returns whether another byte is to be kept in `context`.
     pub(crate) fn lacks(&self, context: CuContext) -> bool {
         self.lock().get(&context).is_some_and(|its| its.wanted && its.bytes.len() + its.taken < KEPT)
     }

@@ -147,7 +147,7 @@ impl State {
     }
 
     /// Takes idle regions for saves of `bytes` together and at most `largest` each: the smallest region with room for all, or as
-    /// many as are needed. Returns the bytes for which a further region is needed.
+    /// many as are needed. Returns the bytes for which another region is needed.
     fn take_idle(&mut self, bytes: u64, largest: u64) -> u64 {
         let mut idle: Vec<(u64, u64)> = Vec::new();
         for entry in self.regions.iter().filter(|entry| self.is_idle(entry) && !entry.room.is_useless()) {

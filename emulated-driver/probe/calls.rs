@@ -10,7 +10,7 @@ pub(crate) struct Things {
     pub(crate) context: u64,
     /// A non-blocking idle stream for a capture.
     pub(crate) stream: u64,
-    /// A further non-blocking idle stream.
+    /// Another non-blocking idle stream.
     pub(crate) other: u64,
     spare_stream: u64,
     /// An event recorded on `other`, already complete.

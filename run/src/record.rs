@@ -164,7 +164,7 @@ fn create(path: &Path) -> io::Result<(PathBuf, OwnFile)> {
     }
 }
 
-/// Returns the name of a further record of the process.
+/// Returns the name of another record of the process.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();

@@ -203,7 +203,7 @@ pub struct Settings {
     /// For pinned host memory: whether `cudaHostRegister` is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_use_cuda_host_register: Option<bool>,
-    /// Whether a capture reuses blocks after use on further streams.
+    /// Whether a capture reuses blocks after use on other streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graph_capture_record_stream_reuse: Option<bool>,
     /// For pinned host memory: larger requests are not rounded, since 2.12.

@@ -105,7 +105,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Checks blocks, in the order of `stream`. Findings are reported later, by a further call or
+    /// Checks blocks, in the order of `stream`. Findings are reported later, by another call or
     /// by [`finish`](Self::finish).
     ///
     /// # Errors

@@ -165,7 +165,7 @@ pub(crate) struct RunOptions {
     /// Elastic ranges of each device, whose parts are committed, used and decommitted.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(crate) ranges: u32,
-    /// Number of further threads that wait for all work of the devices, over and over, by an event of the context.
+    /// Number of other threads that wait for all work of the devices, over and over, by an event of the context.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(crate) device_waits: u32,
     /// Print the result as one line of JSON.

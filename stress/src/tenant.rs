@@ -62,7 +62,7 @@ pub(crate) struct Tenancy {
     /// Upper bound for the bytes of the tenant's blocks.
     pub(crate) most_bytes: u64,
     pub(crate) tenant: Mutex<Tenant>,
-    /// A further pool with the tag, for requests by a thread without the tenant's lock. Locked while a route leads
+    /// Another pool with the tag, for requests by a thread without the tenant's lock. Locked while a route leads
     /// into the pool.
     pub(crate) guests: Mutex<Option<PoolId>>,
 }

@@ -6,7 +6,7 @@ use walkdir::{DirEntry, WalkDir};
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// A phrase, and what says the same in the words of the field.
-const PHRASES: [(&str, &str); 10] = [
+const PHRASES: [(&str, &str); 14] = [
     ("ask after", "poll"),
     ("asked after", "polled"),
     ("asking after", "polling"),
@@ -17,6 +17,10 @@ const PHRASES: [(&str, &str); 10] = [
     ("had better be", "should be"),
     ("the begin", "the start, the head of the list"),
     ("a begin", "a start"),
+    ("a further", "another"),
+    ("further processes", "other processes"),
+    ("further streams", "other streams"),
+    ("further threads", "other threads"),
 ];
 
 /// Files with text for readers.

@@ -62,7 +62,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
 
     /// Does the work put off by requests under the stitched policy, for about `max_us` microseconds of the driver's
     /// time: removes the old mappings of moved pages, gives memory beyond the budget back, and replaces pairs of
-    /// short pages with frequent meetings by longer pages. Returns true if work is left for a further call. Under
+    /// short pages with frequent meetings by longer pages. Returns true if work is left for another call. Under
     /// every policy, some stale mappings of elastic ranges are removed, too. Under `reclaim:auto`, idle memory goes
     /// back to the device by worth: see [`reclaim_stats`](Self::reclaim_stats).
     ///

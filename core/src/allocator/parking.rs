@@ -79,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     ///
     /// All memory is awake then, with two exceptions. If the device fails in the middle and then fails to map
     /// again the part parked by then, the part stays parked, with all contents. Without contents to be kept,
-    /// all pages unmapped by the device stay parked. A further call parks the rest.
+    /// all pages unmapped by the device stay parked. Another call parks the rest.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _checked = self.allocator.checked("park", self.device);
         self.parker(target)?.park(mode, order)

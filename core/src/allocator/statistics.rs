@@ -1,5 +1,5 @@
 //! Every figure of a device beside PyTorch's statistics: a row of one table. Rust, C, C++, Python, the metrics and
-//! the documentation read the table, so a further statistic is a further row and nothing else there.
+//! the documentation read the table, so another statistic is another row and nothing else there.
 //!
 //! The rows read a [`Reading`], which is taken at once. What counts is the part of the allocator that acts.
 

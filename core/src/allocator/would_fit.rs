@@ -23,7 +23,7 @@ pub enum Bound {
     TagMax,
     /// The free memory of the device, by the device's latest answer.
     Device,
-    /// A further reason, for example addresses of virtual memory or parked memory.
+    /// Another reason, for example addresses of virtual memory or parked memory.
     Other,
 }
 

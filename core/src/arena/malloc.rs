@@ -166,7 +166,7 @@ impl<P: Platform> OnDevice<'_, P> {
             Ok(ptr)
         };
         match self.with_request(bytes, stream, site, Heaps::use_pair, serve) {
-            // No table has room for a further stream. Releasing the cache of a stream that holds nothing makes room for one.
+            // No table has room for another stream. Releasing the cache of a stream that holds nothing makes room for one.
             Err(Error::TableFull(HEAPS | STREAMS)) if self.release_one_idle() => {
                 self.with_request(bytes, stream, site, Heaps::use_pair, serve)
             }

@@ -71,7 +71,7 @@ impl<R: Lock> Settings<R> {
         self.policy.get().copied().unwrap_or_default()
     }
 
-    /// Returns a copy of the settings, with `config` in force, for a further device.
+    /// Returns a copy of the settings, with `config` in force, for another device.
     pub(super) fn duplicate(&self, config: Config) -> Self {
         let copy = Self {
             divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),

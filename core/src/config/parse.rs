@@ -132,7 +132,7 @@ impl<'a> Lexer<'a> {
         if word.is_empty() { Token::End } else { Token::Word(word) }
     }
 
-    /// Appends a colon and a further word to `word`, if both follow.
+    /// Appends a colon and another word to `word`, if both follow.
     fn with_number(&mut self, mut word: Word) -> Word {
         let mut ahead = Lexer { rest: self.rest };
         if let Token::Separator(':') = ahead.token()

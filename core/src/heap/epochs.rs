@@ -30,7 +30,7 @@ pub(crate) struct Epochs {
 impl_empty! { Epochs { unfinished, last } }
 
 impl Epochs {
-    /// Returns whether a further epoch may begin.
+    /// Returns whether another epoch may begin.
     pub(crate) fn has_room(self) -> bool {
         self.unfinished < MAX_UNFINISHED
     }
@@ -47,7 +47,7 @@ impl Epochs {
         self.unfinished -= 1;
     }
 
-    /// Returns the stamp of the newest unfinished epoch: blocks with an earlier stamp become quiet without a further
+    /// Returns the stamp of the newest unfinished epoch: blocks with an earlier stamp become quiet without another
     /// fence. 0 without an unfinished epoch.
     pub(crate) fn newest(self) -> u64 {
         if self.unfinished > 0 { self.last } else { 0 }

@@ -70,7 +70,7 @@ vacant!(Departure, next, |next| Self {
 });
 
 impl Departure {
-    /// Returns whether work on `stream` follows the departure without a further event.
+    /// Returns whether work on `stream` follows the departure without another event.
     pub(crate) fn precedes(&self, stream: StreamId) -> bool {
         self.complete || self.stream == stream
     }
@@ -303,7 +303,7 @@ impl<S: Storage> Departures<S> {
     }
 
     /// Takes a complete departure off the list. Returns the number and a copy of the departure, whose consequence may be
-    /// left to do. A further reference lists the departure again.
+    /// left to do. Another reference lists the departure again.
     pub(crate) fn next_completed(&mut self) -> Option<(u32, Departure)> {
         let departure = self.nodes.first(self.completed)?;
         self.completed = self.nodes.remove(self.completed, departure, by_queue(&self.table));

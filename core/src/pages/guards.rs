@@ -145,7 +145,7 @@ pub(crate) struct Guards<S: Storage> {
 impl_empty! { [S: Storage] Guards<S> { table, index, oldest: NONE, youngest: NONE, unmapped, frees, shelf, most_bytes } }
 
 impl<S: Storage> Guards<S> {
-    /// Makes room for a further block.
+    /// Makes room for another block.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full.

@@ -212,7 +212,7 @@ impl<S: Storage> PagePool<S> {
         pages.map(|(_, page)| (page.handle.0, page.bytes)).collect()
     }
 
-    /// Makes room for a further page.
+    /// Makes room for another page.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full.

@@ -52,7 +52,7 @@ use crate::units::MAX_REQUEST;
 /// The planner accepts exactly the sizes of the allocator.
 const _: () = assert!(cachalot_planner::MAX_SIZE == MAX_REQUEST);
 
-/// The most streams of a device served from plans. The fallback serves all further streams.
+/// The most streams of a device served from plans. The fallback serves all other streams.
 pub(crate) const LANES: usize = 8;
 
 /// The first number in the names of the plans' pools: the largest integer parsed exactly by every JSON reader.

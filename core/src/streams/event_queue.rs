@@ -69,7 +69,7 @@ struct StreamQueue {
     /// next event is then recorded for a request, too, and not for the first block: half the calls.
     /// Kept while the queue is vacant.
     quick: bool,
-    /// The last question found the stream idle, or none was asked, so a further question may free all blocks.
+    /// The last question found the stream idle, or none was asked, so another question may free all blocks.
     /// Kept while the queue is vacant.
     hopeful: bool,
 }
@@ -130,7 +130,7 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Makes room for a further block of a stream; `known` is the stream's queue, if blocks wait for the stream.
+    /// Makes room for another block of a stream; `known` is the stream's queue, if blocks wait for the stream.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full.

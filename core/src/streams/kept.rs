@@ -164,7 +164,7 @@ pub(crate) struct KeptBlocks<S: Storage> {
 
 impl_empty! { [S: Storage] KeptBlocks<S> { blocks, queues, by_slot, oldest, nodes, ages, reached, busy } }
 
-/// The most nodes that a further block adds: one in each of the four sets.
+/// The most nodes that another block adds: one in each of the four sets.
 const NODES_OF_BLOCK: u32 = 4;
 
 /// Returns the key of an age, or of a slot.

@@ -24,7 +24,7 @@ pub trait Lock: lock_api::RawMutex + Send + Sync + 'static {}
 
 impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}
 
-/// A value on cache lines of its own, for a field written by some threads while further threads read the field's
+/// A value on cache lines of its own, for a field written by some threads while other threads read the field's
 /// neighbours. 128 bytes, because processors fetch cache lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]

@@ -1,4 +1,4 @@
-//! Models of moving pages during the use of heaps by further threads, explored by loom. The heaps and the pool of
+//! Models of moving pages during the use of heaps by other threads, explored by loom. The heaps and the pool of
 //! pages are the core's own; the steps between the locks follow `arena/stitched/mod.rs`, without a device.
 
 use super::loom::explore;

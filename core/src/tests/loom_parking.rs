@@ -1,4 +1,4 @@
-//! Models of a heap parked and woken while further threads use the heap, explored by loom. The heap, the pages and
+//! Models of a heap parked and woken while other threads use the heap, explored by loom. The heap, the pages and
 //! the state of the pair are the core's own; the steps between the locks follow `arena/parking` and
 //! `arena/request.rs`, without a device.
 

@@ -4,7 +4,7 @@
 //! allocation maps the memory for the device, and a piece of work at the free unmaps the memory.
 //! Work that uses the memory too early or too late is killed, if the memory has separate pages.
 //!
-//! Freed memory is reused at once on the stream of the free, and on further streams after the free
+//! Freed memory is reused at once on the stream of the free, and on other streams after the free
 //! is done. A pool keeps the memory of completed frees. Every wait releases the memory above the
 //! threshold.
 

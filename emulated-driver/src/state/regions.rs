@@ -42,12 +42,12 @@ pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) ->
     share_those(state, its, device, on)
 }
 
-/// Maps the regions of a pool for a further device, or unmaps the regions.
+/// Maps the regions of a pool for another device, or unmaps the regions.
 pub(crate) fn share_pool(state: &mut State, number: u64, device: usize, on: bool) -> Answer<()> {
     share_those(state, |region| region.pool == Some(number), device, on)
 }
 
-/// Maps the regions named by `its` for a further device, or unmaps the regions.
+/// Maps the regions named by `its` for another device, or unmaps the regions.
 fn share_those(state: &State, its: impl Fn(&Region) -> bool, device: usize, on: bool) -> Answer<()> {
     let Some(space) = &state.space else { return Err(Code::NOT_INITIALIZED) };
     for (&address, region) in state.memory.regions.iter().filter(|(_, region)| its(region)) {

@@ -26,7 +26,7 @@ def maintain(max_us: int = 2000, device: Device = None) -> bool:
 
 def maintain_every(seconds: float, max_us: int = 2000) -> None:
     """Lets a thread of the library call :func:`maintain` for every device, with a pause of
-    ``seconds`` between two rounds. A further call changes the pace; 0 ends the thread."""
+    ``seconds`` between two rounds. Another call changes the pace; 0 ends the thread."""
     _library.library().cachalot_maintain_every(_handle.require(), round(seconds * 1e6), max_us)
 
 

@@ -54,7 +54,7 @@ impl Barrier {
     /// The barrier of the rare side. Calls the system.
     ///
     /// # Panics
-    /// If the system refuses the permitted barrier later. Nothing can then be known about further threads.
+    /// If the system refuses the permitted barrier later. Nothing can then be known about other threads.
     pub(crate) fn heavy(self) {
         #[cfg(all(target_os = "linux", not(miri), not(loom)))]
         if self == Self::Process {

@@ -49,7 +49,7 @@ pub fn taken_by(bytes: u64) -> u64 {
 #[derive(Debug)]
 pub struct Charge {
     options: Options,
-    /// Whether the books are published for further processes to read.
+    /// Whether the books are published for other processes to read.
     publish: bool,
     devices: Mutex<Vec<(CuDevice, Arc<DeviceCharge>)>>,
     holdings: Arc<Holdings>,
@@ -353,7 +353,7 @@ impl DeviceCharge {
         self.group.get().or_else(|| self.join())
     }
 
-    /// Joins the group. A further try waits for as long as the last one took: a lock may be held for seconds.
+    /// Joins the group. Another try waits for as long as the last one took: a lock may be held for seconds.
     #[cold]
     fn join(&self) -> Option<&Group> {
         let Some(name) = &self.joining.group else {

@@ -179,7 +179,7 @@ impl fmt::Display for Refusal {
                 let rest = holders.get(MOST_NAMED..).unwrap_or_default();
                 if !rest.is_empty() {
                     let sum = rest.iter().fold(0_u64, |sum, holder| sum.saturating_add(holder.held));
-                    write!(f, ", {} by {} further processes", show(sum), rest.len())?;
+                    write!(f, ", {} by {} other processes", show(sum), rest.len())?;
                 }
                 Ok(())
             }

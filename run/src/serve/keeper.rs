@@ -17,7 +17,7 @@ const SHORTEST: Duration = Duration::from_millis(5);
 const STACK: usize = 1 << 20;
 
 impl Process {
-    /// Starts the thread of the calling process, at the first call. A system without a further thread leaves the work undone.
+    /// Starts the thread of the calling process, at the first call. A system without another thread leaves the work undone.
     pub(super) fn start_keeper(&self) {
         static STARTED: Once = Once::new();
         if !self.is_whole || self.sleeping.is_none() && self.options.group.is_none() {

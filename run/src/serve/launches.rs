@@ -14,7 +14,7 @@ const PLACES: usize = 1 << 14;
 const PROBES: usize = 32;
 
 /// Handles of launched functions and graphs. A place changes once, from 0. A function is counted once for all
-/// contexts, and a handle reused by the driver for a further function or graph counts as launched.
+/// contexts, and a handle reused by the driver for another function or graph counts as launched.
 static LAUNCHED: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
 
 /// Returns whether a function or a graph is launched for the first time since the books began. Always false before

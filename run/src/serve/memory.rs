@@ -126,7 +126,7 @@ impl Process {
         Err(last)
     }
 
-    /// Gives the caches of the device's further contexts back to the driver. Returns whether a further
+    /// Gives the caches of the device's other contexts back to the driver. Returns whether another
     /// context is served.
     fn empty_others(&self, served: &Served) -> bool {
         let mut any = false;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! memory · ordered   requests and frees: complete for the host · in the order of a stream
-//! describe · handles answers about an address · handles for further processes
+//! describe · handles answers about an address · handles for other processes
 //! life · passed      contexts, streams and captures, from begin to end · memory and code of the driver
 //! access             memory opened to peers
 //! program_maps       memory that the program creates and maps by itself

@@ -1,7 +1,7 @@
 //! Which default pools of the driver are served.
 //!
 //! `cuMemAllocAsync` takes memory of the current pool of a device, which is the default pool unless
-//! the program chooses another. A default pool is served until the program gives further processes or
+//! the program chooses another. A default pool is served until the program gives other processes or
 //! devices access to the pool: served memory is not the pool's, and would not follow.
 
 use crate::real::Real;

@@ -450,7 +450,7 @@ impl Process {
         })
     }
 
-    /// Makes a call that shares the memory of a handle with further devices or processes.
+    /// Makes a call that shares the memory of a handle with other devices or processes.
     fn shared(&self, handle: CuMemHandle, call: impl FnOnce(CuMemHandle) -> CuResult) -> CuResult {
         if !ProgramMemory::is_token(handle) {
             return call(handle);
@@ -504,7 +504,7 @@ impl Process {
         })
     }
 
-    /// Makes a call that shares the memory of a range with further devices or processes.
+    /// Makes a call that shares the memory of a range with other devices or processes.
     fn shared_range(&self, address: CuDevicePtr, bytes: usize, call: impl FnOnce() -> CuResult) -> CuResult {
         if let Err(code) = self.make_whole(&self.program.tokens_in(address, bytes as u64)) {
             return code;

@@ -49,7 +49,7 @@ pub(super) struct ProgramPhysical {
     held: u64,
     /// The program's mappings, and calls that are about to map.
     uses: u64,
-    /// Whether further processes or devices may use the memory, which no park can tell.
+    /// Whether other processes or devices may use the memory, which no park can tell.
     is_shared: bool,
     /// Whether each wake creates the memory whole, for calls that take a single handle.
     is_whole: bool,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! thread's pointer ─▶ place in the table: the thread's own seat              a launch of most threads
-//!                  └▶ another thread's: the loader's data ─▶ a further seat   a launch of a thread whose place is taken
+//!                  └▶ another thread's: the loader's data ─▶ another seat    a launch of a thread whose place is taken
 //! ```
 //!
 //! A launch of a parkable program finds its seat without the loader's function for the data of a thread, which reads three cache lines that

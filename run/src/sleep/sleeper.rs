@@ -1,6 +1,6 @@
 //! The states of sleep, and the changes.
 //!
-//! A single thread at a time parks or wakes, without a lock: further threads wait for the end of the change, and could not
+//! A single thread at a time parks or wakes, without a lock: other threads wait for the end of the change, and could not
 //! use the memory meanwhile.
 
 use crate::control::{ControlRefusal, RefusalKind, SleepState};

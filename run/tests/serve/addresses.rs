@@ -1,4 +1,4 @@
-//! Questions of a program about addresses, rows of memory, and handles for further processes.
+//! Questions of a program about addresses, rows of memory, and handles for other processes.
 
 use super::setup::{PAGE, Setup};
 use cachalot_run::Options;

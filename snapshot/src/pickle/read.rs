@@ -25,7 +25,7 @@ const PROTOCOL: u8 = 5;
 /// A value with several references is read for each reference, except for stacks and their frames,
 /// which are shared. A few bytes can so expand to any number of values. At most 8 values are read
 /// for each byte of the pickle, and at least 65,536 are allowed. Every 32 bytes of a text count as
-/// a further value.
+/// another value.
 ///
 /// # Errors
 /// If the pickle is cut off, has an operation beyond plain values, expands beyond the limit, or is

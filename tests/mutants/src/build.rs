@@ -1,7 +1,7 @@
 //! A single build with all changes of a crate.
 //!
 //! A copy of the workspace is compiled with every change. The compiler's messages name the refused bytes: the change is
-//! left out, or the place is written in a further form, until nothing is refused.
+//! left out, or the place is written in another form, until nothing is refused.
 
 use crate::change::{Change, State};
 use crate::conditions::Conditions;

@@ -263,7 +263,7 @@ impl<'a> Judge<'a> {
             break;
         }
         let seconds = begun.elapsed().as_secs_f64();
-        // A line is written whole, or a further call judges the change again.
+        // A line is written whole, or another call judges the change again.
         let line = format!("{}\t{noticed_by}\t{seconds:.2}\t{name}\n", outcome.name());
         let written = self.file.lock().expect("no thread panics").write_all(line.as_bytes());
         written.map_err(|error| told(self.folder, error))?;

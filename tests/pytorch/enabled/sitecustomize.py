@@ -38,7 +38,7 @@ class AfterTorch(importlib.abc.MetaPathFinder):
     """Calls :func:`enable_before_cuda` after the import of ``torch``."""
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Returns the ordinary specification of ``torch``, with a further step after its execution."""
+        """Returns the ordinary specification of ``torch``, with another step after its execution."""
         if name != "torch":
             return None
         sys.meta_path.remove(self)

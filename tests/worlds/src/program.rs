@@ -62,7 +62,7 @@ pub(crate) struct Program {
     target: ParkTarget,
     /// The mode of the park, while the memory is parked.
     asleep: Option<ParkMode>,
-    /// A further pool with the tag of each thread's memory: requested from at any moment of a park.
+    /// Another pool with the tag of each thread's memory: requested from at any moment of a park.
     guests: Rc<Vec<(Tag, PoolId)>>,
     range: Option<Elastic>,
     /// The pool of the graph under capture on the thread's passing stream.

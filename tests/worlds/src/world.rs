@@ -268,7 +268,7 @@ fn target(core: &Core, thread: u32, has_tag: bool) -> (ParkTarget, Option<PoolId
     (ParkTarget::Tag(tag), Some(pool))
 }
 
-/// Returns a further pool with the tag of a target.
+/// Returns another pool with the tag of a target.
 fn guests(core: &Core, target: ParkTarget) -> Option<(Tag, PoolId)> {
     let ParkTarget::Tag(tag) = target else { return None };
     let pool = core.create_pool(DEVICE, PoolOptions::default()).expect("room for a pool");

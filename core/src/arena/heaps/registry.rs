@@ -200,7 +200,7 @@ pub(crate) struct Registry<S: Storage> {
     vacant_pair: u32,
     /// Number of existing pairs.
     pair_count: u32,
-    /// Number of existing pairs from which on a sweep is due before a further pair is made.
+    /// Number of existing pairs from which on a sweep is due before another pair is made.
     sweep_at: u32,
     /// Highest number used in a pool name `(0, number)`: the allocator chooses higher numbers.
     pub pools_made: u64,
@@ -599,7 +599,7 @@ impl<S: Storage> Registry<S> {
         core::iter::successors(self.next_pair(pool, None), next).map(|(_, pair)| pair)
     }
 
-    /// Returns whether a sweep for empty pairs is due before a further pair is made.
+    /// Returns whether a sweep for empty pairs is due before another pair is made.
     pub(crate) fn is_sweep_due(&self) -> bool {
         self.pair_count >= self.sweep_at
     }

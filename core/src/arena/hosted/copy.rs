@@ -2,7 +2,7 @@
 //!
 //! The copy has every heap, pool, plan, page and pending free of the original, and decides by the code of the
 //! original. Nothing of the original changes, and the device of the original is not called. The copy is the state of a
-//! moment. Operations of further threads at the moment are never finished in the copy: the memory in their hands stays out
+//! moment. Operations of other threads at the moment are never finished in the copy: the memory in their hands stays out
 //! of use.
 
 use crate::arena::hosted::standstill::Standstill;

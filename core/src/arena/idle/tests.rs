@@ -378,7 +378,7 @@ fn with_caution_memory_goes_back_after_twice_the_time() {
         let allocator = allocator(KINDS[0]);
         {
             let mut idle = allocator.arena(DEVICE).unwrap().idle.lock();
-            // Of a class without a further unit.
+            // Of a class without another unit.
             idle.predictor.give_back(MIB, 32 * caution, 0, now(&allocator), 1000);
             for _ in 0..32 * caution {
                 idle.predictor.obtain(MIB, now(&allocator));

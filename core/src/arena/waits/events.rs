@@ -231,7 +231,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Returns whether a graph being captured uses a pending block on a further stream. The graph orders the use,
+    /// Returns whether a graph being captured uses a pending block on another stream. The graph orders the use,
     /// which needs no event, and may do other work beside it until the capture ends.
     fn is_captured(&self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)

@@ -17,20 +17,20 @@ pub(crate) struct SegmentTable<T: SegmentEntry, S: Storage> {
     table: S::Table<T>,
     /// Number of segments in the table.
     count: u32,
-    /// Whether a further segment fits, with any number chosen by the heap.
+    /// Whether another segment fits, with any number chosen by the heap.
     ready: bool,
 }
 
 impl_empty! { [T: SegmentEntry, S: Storage] SegmentTable<T, S> { table, count, ready } }
 
 impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
-    /// Whether a further segment fits without growing the table.
+    /// Whether another segment fits without growing the table.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Makes room for a further segment. Returns false if the table is full.
+    /// Makes room for another segment. Returns false if the table is full.
     #[cold]
     pub(crate) fn make_room(&mut self) -> bool {
         // The heap reuses numbers, from a table that doubles or has no more entries than this table

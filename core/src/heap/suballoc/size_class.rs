@@ -111,13 +111,13 @@ impl<S: Storage> SizeClasses<S> {
         }
     }
 
-    /// Makes room for a further chunk.
+    /// Makes room for another chunk.
     #[cold]
     fn make_room_for_chunk(&mut self) -> bool {
         self.chunks.make_room() && self.tree.make_room_for(self.chunks.len() + 1)
     }
 
-    /// Makes room for a further sub-block. Dissolves idle chunks if only their entries can make the room.
+    /// Makes room for another sub-block. Dissolves idle chunks if only their entries can make the room.
     fn make_room_for_sub_block(&mut self) -> bool {
         while !self.sub_blocks.make_room() {
             if self.idle == NONE {

@@ -298,7 +298,7 @@ impl<S: Storage> SubAllocator<S> for Slabs<S> {
         SLAB_BYTES
     }
 
-    /// Only a further slab needs an entry, and the entry does not depend on the slab's class.
+    /// Only another slab needs an entry, and the entry does not depend on the slab's class.
     #[inline]
     fn make_room(&mut self, _bytes: u64, _size: u64) -> bool {
         self.entries.is_ready() || self.entries.make_room()

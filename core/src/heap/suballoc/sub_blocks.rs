@@ -86,7 +86,7 @@ pub(crate) struct SubBlocks<S: Storage> {
 impl_empty! { [S: Storage] SubBlocks<S> { table, classes, by_size } }
 
 impl<S: Storage> SubBlocks<S> {
-    /// Makes room for a further sub-block of any size. Returns false if a table is full.
+    /// Makes room for another sub-block of any size. Returns false if a table is full.
     pub(crate) fn make_room(&mut self) -> bool {
         // The second call sees the classes grown by `make_room`. Once buckets exist, a failure to
         // add more only makes chains longer.

@@ -90,7 +90,7 @@ impl<'a, C> World<'a, C> {
         Self { suballocator, round, naive, segments, taken, numbers, most, refused: 0 }
     }
 
-    /// The number of a further segment, from a table that doubles.
+    /// The number of another segment, from a table that doubles.
     fn number(&mut self) -> Option<u32> {
         let (vacant, all) = &mut self.numbers;
         if vacant.is_empty() {

@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fmt::Debug;
 use std::ptr::{null_mut, without_provenance_mut};
 
-/// Number of devices to be emptied at the end. Arguments rarely name a further device.
+/// Number of devices to be emptied at the end. Arguments rarely name another device.
 const DEVICES: c_int = 3;
 
 /// Greatest number of repetitions of a cleaning call at the end.

@@ -93,7 +93,7 @@ impl Course {
         note!(self, "{calls:?} {limit:?} {leaked:?} {:?}", self.allocator.health(DEVICE));
     }
 
-    /// Puts a further allocator into the present state, and writes the state.
+    /// Puts another allocator into the present state, and writes the state.
     pub(super) fn restored(&mut self) {
         let snapshot = self.allocator.snapshot();
         let device = SimulatedDevice::new(1 << 30);

@@ -173,7 +173,7 @@ impl Model {
             let queue = self.push(stream, None, addr);
             let entry = &self.queues[queue];
             if (entry.first().is_none() && !entry.quick) || entry.open() >= GATHER {
-                // By stream: a further queue may come before.
+                // By stream: another queue may come before.
                 due = Some(stream);
             }
         }

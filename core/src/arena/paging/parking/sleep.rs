@@ -300,7 +300,7 @@ impl<P: Platform> Parker<'_, P> {
         );
     }
 
-    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to a further heap since before
+    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to another heap since before
     /// the park is not the target's. A heap made since, for the first request of a stream that had no memory, is awake.
     fn is_parkable(&self, slot: u32, page: &HomePage) -> bool {
         let device = self.device();

@@ -156,7 +156,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     }
 
     /// Holds a range, and returns the part with the given offset and size; `None` means the whole
-    /// range. Waits for operations of further threads on the range.
+    /// range. Waits for operations of other threads on the range.
     fn hold_range(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Undo<impl FnOnce()>, Part), Error> {
         let (number, generation) = (id.0 as u32, (id.0 >> 32) as u32);
         let step = self.range_step();

@@ -267,7 +267,7 @@ fn by_stream<S: Storage>(uses: &SlotTable<Use, S>) -> impl Fn(u32) -> Key {
 }
 
 impl<S: Storage> RangeTable<S> {
-    /// Makes room for a further range. Returns false if the table is full.
+    /// Makes room for another range. Returns false if the table is full.
     pub(crate) fn make_room_for_range(&mut self) -> bool {
         self.ranges.make_room(1)
     }

@@ -5,7 +5,7 @@
 //! borrower                   └─ wait ── work in the block ── free ── event
 //! ```
 //!
-//! A request beyond the free pages of the request's own stream would take pages of further streams, and map each. A
+//! A request beyond the free pages of the request's own stream would take pages of other streams, and map each. A
 //! large enough free block of another stream serves the request in place: the borrowing stream is ordered behind the
 //! lender's work, and nothing is mapped. The block may also lie in parts of pages beside live blocks, although these
 //! pages cannot move.

@@ -97,7 +97,7 @@ impl_empty! {
 }
 
 impl<S: Storage> FreeTrees<S> {
-    /// Makes room for a further arena of `order`. Returns false if a table is full.
+    /// Makes room for another arena of `order`. Returns false if a table is full.
     pub(super) fn make_room(&mut self, order: u32) -> bool {
         let words = Tree::words(order);
         self.arenas.make_room()
