@@ -214,8 +214,8 @@ fn every_call_is_permitted_during_a_capture_and_breaks_none() {
         assert_eq!(device.is_capturing(other_number), Ok(false));
         assert!(device.capture_id(captured).expect("a number").is_some());
         assert_eq!(device.stream_id(captured), Ok(number));
-        // No stream is left to record on: the call waits for the whole context.
-        device.record(fresh, gone).expect("waited");
+        // Nothing was announced, and no stream is left to record on: the call waits for the whole context.
+        device.record_announced(fresh, gone).expect("waited");
         let during = || calls_during_a_capture(&device, [recorded, fresh], other_number, segment);
         during();
         // Calls of other threads can invalidate a capture too.
@@ -274,8 +274,7 @@ fn a_full_device_is_waited_for_beside_a_capture() {
     assert_eq!((device.close(), plain.close()), (Ok(()), Ok(())));
 }
 
-/// Returns the number of a stream destroyed without a report, whose handle the driver has given to a new
-/// stream.
+/// Returns the number of a stream destroyed without a report.
 fn unreported(device: &CudaDevice) -> StreamId {
     let stream = stream(device);
     let number = device.stream_id(stream).expect("a number");
