@@ -74,5 +74,8 @@ fn no_text_has_a_phrase_that_readers_stumble_over() {
 #[test]
 fn phrases_are_found_as_whole_words() {
     let text = "The beginning of it.\nAt the\nbegin.\n// It stays there for\n/// It asks, after that, For  Ever: at the begin, forever.";
-    assert_eq!(found(text), [(5, "asks after", "polls"), (5, "for ever", "forever"), (5, "the begin", "the start, the head of the list")]);
+    assert_eq!(
+        found(text),
+        [(5, "asks after", "polls"), (5, "for ever", "forever"), (5, "the begin", "the start, the head of the list")]
+    );
 }
