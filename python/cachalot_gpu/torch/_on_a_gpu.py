@@ -28,15 +28,19 @@ class _Stream:
         self.device = torch.device("cuda", 0)
 
     def __enter__(self) -> _Stream:
+        """Begins a scope, in which nothing changes."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Ends the scope."""
         return None
 
     def query(self) -> bool:
+        """Returns whether all work is done: it always is."""
         return True
 
     def record_event(self, event: Any = None) -> Any:
+        """Returns the event, or a new one."""
         return event or _Event()
 
     def _nothing(self, *_: Any, **__: Any) -> None:
@@ -52,9 +56,11 @@ class _Event:
         self.device = torch.device("cuda", 0)
 
     def query(self) -> bool:
+        """Returns whether the event is complete: it always is."""
         return True
 
     def elapsed_time(self, _: Any) -> float:
+        """Returns the milliseconds to another event: none pass."""
         return 0.0
 
     def _nothing(self, *_: Any, **__: Any) -> None:
