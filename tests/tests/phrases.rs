@@ -32,9 +32,9 @@ fn is_entered(entry: &DirEntry) -> bool {
     entry.depth() == 0 || !(name.starts_with('.') || ["target", "book", "build", "node_modules"].contains(&&*name))
 }
 
-/// Returns the words of a line in lower case, with a blank on each side.
+/// Returns the words of a line in lower case, with a blank on each side. A name with underscores is one word.
 fn words(line: &str) -> String {
-    let words = line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
     words.fold(String::from(" "), |text, word| text + &word.to_lowercase() + " ")
 }
 

@@ -66,7 +66,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// every policy, some stale mappings of elastic ranges are removed, too. Under `reclaim:auto`, idle memory goes
     /// back to the device by worth: see [`reclaim_stats`](Self::reclaim_stats).
     ///
-    /// A host calls the method when idle, or from a separate thread. Further threads may allocate and free
+    /// A host calls the method when idle, or from a separate thread. Other threads may allocate and free
     /// concurrently.
     ///
     /// Stream order: never waits for the device. Memory is given back once the work on the memory is complete.
