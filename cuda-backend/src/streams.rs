@@ -275,8 +275,8 @@ impl Streams {
 
     /// Notes that streams with a handle may end without a report. Returns false if the table is full.
     ///
-    /// For a host that reports the ends of its own streams and serves others', whose ends nobody reports. The note stays with the
-    /// handle. Takes a lock the first time, and calls no driver.
+    /// For a host that reports the ends of its own streams, and serves streams of other libraries, which do not report. The
+    /// note stays with the handle. Takes a lock the first time, and calls no driver.
     #[must_use]
     pub fn set_unreported(&self, stream: CuStream) -> bool {
         let handle = stream.0 as u64;

@@ -123,7 +123,7 @@ fn fill(
 /// Writes a file that is on the disk before its folder gets its name.
 fn write(file: &Path, image: &[u8]) -> io::Result<()> {
     let mut file = fs::File::create_new(file)?;
-    // The file is for whoever may look into the folder.
+    // Everyone who may look into the folder may read the file.
     file.set_permissions(fs::Permissions::from_mode(mode() & 0o644))?;
     file.write_all(image)?;
     file.sync_all()

@@ -34,7 +34,7 @@ pub(super) enum Teller {
 #[derive(Serialize)]
 pub(super) struct DeviceMemory {
     pub(super) device: String,
-    /// The number of the device, as `nvidia-smi` tells. `None`: nobody tells.
+    /// The number of the device, as `nvidia-smi` has it. `None`: not known.
     pub(super) index: Option<u32>,
     /// The driver's own figures of the device. `None`: neither `nvidia-smi` nor a process with a book has told the figures.
     pub(super) used: Option<u64>,

@@ -203,7 +203,7 @@ fn sentence(device: &DeviceMemory) -> String {
     format!("{name}: {} of {} used{source}; {booked} booked, {unexplained} unexplained.", show(used), show(total))
 }
 
-/// Returns the short name of a device: its number, if somebody tells.
+/// Returns the short name of a device: its number, if it is known.
 fn named(device: &DeviceMemory) -> String {
     device.index.map_or_else(|| device.device.clone(), |index| format!("GPU {index}"))
 }

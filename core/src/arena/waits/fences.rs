@@ -135,8 +135,8 @@ impl<P: Platform> Arena<P> {
         self.waits.short.load(Ordering::Relaxed) != 0
     }
 
-    /// Orders later work on `stream` behind the work that the stream `first` has now. Returns false if only the host could wait, for
-    /// want of events. The caller has permission to record.
+    /// Orders later work on `stream` behind the work that the stream `first` has now. Returns false if only the host could wait, because
+    /// there are no more events. The caller has permission to record.
     ///
     /// # Errors
     /// [`Error::TableFull`]; those of the device.
