@@ -56,6 +56,13 @@ static inline void fail(const char *file, int line, const char *what) {
     }                                       \
   } while (0)
 
+/* Finds a function of a loaded library. */
+#define FIND(library, function, name)               \
+  do {                                              \
+    *(void **)&(function) = dlsym((library), name); \
+    CHECK((function) != NULL);                      \
+  } while (0)
+
 static inline int append(void *userdata, const char *part, size_t bytes) {
   text *whole = userdata;
   whole->bytes = realloc(whole->bytes, whole->length + bytes + 1);

@@ -167,12 +167,6 @@ static void one_call_frees_what_is_complete(const char *config) {
   NEEDED(cachalot_destroy(allocator));
 }
 
-#define FIND(function, name)                      \
-  do {                                            \
-    *(void **)&(function) = dlsym(library, name); \
-    CHECK((function) != NULL);                    \
-  } while (0)
-
 int main(int argc, char **argv) {
   void *library = dlopen(getenv("CACHALOT_LIBCUDA"), RTLD_LAZY);
   int (*init)(unsigned) = NULL;
@@ -183,16 +177,16 @@ int main(int argc, char **argv) {
   CHECK(library != NULL);
   /* What hangs is a failure. */
   alarm(300);
-  FIND(init, "cuInit");
-  FIND(retain, "cuDevicePrimaryCtxRetain");
-  FIND(set_current, "cuCtxSetCurrent");
-  FIND(calls, "emu_calls");
-  FIND(create_stream, "cuStreamCreate");
-  FIND(create_event, "cuEventCreate");
-  FIND(destroy_event, "cuEventDestroy_v2");
-  FIND(launch, "cuLaunchHostFunc");
-  FIND(clear, "cuMemsetD8Async");
-  FIND(synchronize, "cuStreamSynchronize");
+  FIND(library, init, "cuInit");
+  FIND(library, retain, "cuDevicePrimaryCtxRetain");
+  FIND(library, set_current, "cuCtxSetCurrent");
+  FIND(library, calls, "emu_calls");
+  FIND(library, create_stream, "cuStreamCreate");
+  FIND(library, create_event, "cuEventCreate");
+  FIND(library, destroy_event, "cuEventDestroy_v2");
+  FIND(library, launch, "cuLaunchHostFunc");
+  FIND(library, clear, "cuMemsetD8Async");
+  FIND(library, synchronize, "cuStreamSynchronize");
   CHECK(init(0) == 0 && retain(&context, 0) == 0 && set_current(context) == 0);
   one_call_frees_what_is_complete(config);
   more_uses_than_events(config);

@@ -113,28 +113,22 @@ static void lose(enum end end, enum first first, const char *config) {
   }
 }
 
-#define FIND(function, name)                      \
-  do {                                            \
-    *(void **)&(function) = dlsym(library, name); \
-    CHECK((function) != NULL);                    \
-  } while (0)
-
 int main(int argc, char **argv) {
   void *library = dlopen(getenv("CACHALOT_LIBCUDA"), RTLD_LAZY);
   int (*init)(unsigned) = NULL;
   int end, first;
   const char *config = argc > 1 ? argv[1] : "";
   CHECK(library != NULL);
-  FIND(init, "cuInit");
-  FIND(retain, "cuDevicePrimaryCtxRetain");
-  FIND(release, "cuDevicePrimaryCtxRelease_v2");
-  FIND(reset, "cuDevicePrimaryCtxReset_v2");
-  FIND(set_current, "cuCtxSetCurrent");
-  FIND(create, "cuCtxCreate_v2");
-  FIND(destroy, "cuCtxDestroy_v2");
-  FIND(synchronize, "cuCtxSynchronize");
-  FIND(clear, "cuMemsetD8_v2");
-  FIND(state_of, "cuDevicePrimaryCtxGetState");
+  FIND(library, init, "cuInit");
+  FIND(library, retain, "cuDevicePrimaryCtxRetain");
+  FIND(library, release, "cuDevicePrimaryCtxRelease_v2");
+  FIND(library, reset, "cuDevicePrimaryCtxReset_v2");
+  FIND(library, set_current, "cuCtxSetCurrent");
+  FIND(library, create, "cuCtxCreate_v2");
+  FIND(library, destroy, "cuCtxDestroy_v2");
+  FIND(library, synchronize, "cuCtxSynchronize");
+  FIND(library, clear, "cuMemsetD8_v2");
+  FIND(library, state_of, "cuDevicePrimaryCtxGetState");
   CHECK(init(0) == 0);
   for (end = 0; end < ENDS; ++end) {
     for (first = 0; first < FIRSTS && failures == 0; ++first) {
