@@ -12,7 +12,7 @@ const PHRASES: [(&str, &str); 14] = [
     ("asking after", "polling"),
     ("asks after", "polls"),
     ("for ever", "forever"),
-    ("for want of", "because there is no, for lack of"),
+    ("want of", "because there is no, for lack of"),
     ("had better been", "was released too early"),
     ("had better be", "should be"),
     ("the begin", "the start, the head of the list"),
