@@ -14,6 +14,7 @@ sets=(
   "cachalot-core --no-default-features --features alloc,paranoid"
   "cachalot-cuda"
   "cachalot-cuda --features linked"
+  "cachalot-cuda --features log"
   "cachalot"
   "cachalot --no-default-features"
   "cachalot --no-default-features --features tune"
@@ -43,7 +44,7 @@ sets=(
 
 # A set that is not listed would never be built.
 features=$(sed -n '/^\[features\]/,/^\[/s/^\([a-z]*\) = .*/\1/p' $(git ls-files '*/Cargo.toml') | sort | tr '\n' ' ')
-if [ "$features" != "alloc c capi default default default default default files linked linked linked metrics paranoid serde serde sqlite std tune " ]; then
+if [ "$features" != "alloc c capi default default default default default files linked linked linked log metrics paranoid serde serde sqlite std tune " ]; then
   echo "tests/features.sh: the features are now $features: list their sets" >&2
   exit 1
 fi
