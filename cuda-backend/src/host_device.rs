@@ -12,17 +12,15 @@ use crate::device::{CudaDevice, DeviceOptions};
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::host_memory::{self, Failure};
+use crate::host_stream::{HOST_STREAM, HostStream};
 use crate::pinned;
 use cachalot_core::forward::{ForwardHost, ForwardStreamOrder, Forwarder};
 use cachalot_core::{
-    CaptureMark, Contents, CopyMark, DevicePtr, DeviceResult, Event, MemoryInfo, PoolId, Saved, Segments, StreamId,
-    StreamOrder, VirtualMemory,
+    Contents, CopyMark, DevicePtr, DeviceResult, MemoryInfo, PoolId, Saved, Segments, StreamId, StreamOrder,
+    VirtualMemory,
 };
 use core::ffi::c_void;
 use core::ptr::NonNull;
-
-/// The stream of the host: it has no work, and is always complete. No stream of the driver has this number.
-pub const HOST_STREAM: StreamId = StreamId(0xffff << 48);
 
 /// The settings that suit host memory, in the syntax of [`Config`](cachalot_core::Config), under the caching
 /// policy: exact segments, of which at most 1 % more are held than were ever in use.
@@ -51,7 +49,7 @@ pub const HOST_SETTINGS: &str = "compact:0.01,exact_segments:True";
 #[derive(Debug)]
 pub struct HostDevice {
     /// The GPU whose events tell when copies are complete.
-    cuda: CudaDevice,
+    cuda: HostStream,
     /// The NUMA node of the GPU, if the system has several.
     node: Option<u32>,
 }
@@ -77,12 +75,12 @@ impl HostDevice {
         }
         let cuda = CudaDevice::open_with(driver, ordinal, options)?;
         let node = cuda.numa_node_of_gpu();
-        Ok(Self { cuda, node })
+        Ok(Self { cuda: HostStream(cuda), node })
     }
 
     /// Returns the GPU whose streams copy from and to the memory.
     pub fn cuda(&self) -> &CudaDevice {
-        &self.cuda
+        &self.cuda.0
     }
 
     /// Returns the NUMA node that the memory comes from, or `None` if the system chooses.
@@ -95,7 +93,7 @@ impl HostDevice {
     /// # Errors
     /// Those of [`CudaDevice::close`].
     pub fn close(&self) -> DeviceResult<()> {
-        self.cuda.close()
+        self.cuda().close()
     }
 }
 
@@ -106,13 +104,13 @@ impl Segments for HostDevice {
     /// left, because a program that touches more is ended by the system. What other threads of the process are about
     /// to touch counts as used.
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.cuda.health()?;
+        self.cuda().health()?;
         let claim = host_memory::claim(bytes).ok_or(CuResult::OUT_OF_MEMORY.error())?;
         let base = host_memory::map(bytes, self.node, &claim).map_err(|failure| match failure {
             Failure::OutOfMemory => CuResult::OUT_OF_MEMORY.error(),
             Failure::Refused => CuResult::OPERATING_SYSTEM.error(),
         })?;
-        match pinned::register(&self.cuda.context, base, bytes) {
+        match pinned::register(&self.cuda().context, base, bytes) {
             Ok(()) => Ok(DevicePtr(base.as_ptr().expose_provenance() as u64)),
             Err(refused) => {
                 if !refused.is_in_doubt {
@@ -126,13 +124,13 @@ impl Segments for HostDevice {
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let base = core::ptr::with_exposed_provenance_mut::<c_void>(base.0 as usize);
         let base = NonNull::new(base).ok_or(CuResult::INVALID_VALUE.error())?;
-        pinned::unregister(&self.cuda.context, base)?;
+        pinned::unregister(&self.cuda().context, base)?;
         if host_memory::unmap(base, bytes) { Ok(()) } else { Err(CuResult::OPERATING_SYSTEM.error()) }
     }
 
     /// Returns the memory of the system, or of the process's control group if that has less.
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        self.cuda.health()?;
+        self.cuda().health()?;
         let (total, free) = host_memory::of_system().ok_or(CuResult::OPERATING_SYSTEM.error())?;
         Ok(MemoryInfo { free, total })
     }
@@ -199,11 +197,11 @@ impl Contents for HostDevice {
 
     /// Fills by the host. Work of the host is in the order of no other stream, whose work is waited for.
     fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
-        let is_of_gpu = stream != HOST_STREAM && self.cuda.streams().handle(stream).is_some();
+        let is_of_gpu = stream != HOST_STREAM && self.cuda().streams().handle(stream).is_some();
         if is_of_gpu {
-            self.cuda.synchronize(stream)?;
+            self.cuda().synchronize(stream)?;
         } else {
-            self.cuda.health()?;
+            self.cuda().health()?;
         }
         let first = core::ptr::with_exposed_provenance_mut::<u8>(at.0 as usize);
         // SAFETY: the allocator fills bytes of a segment that this device has mapped, and no work and no thread uses them.
@@ -230,54 +228,12 @@ impl Contents for HostDevice {
 }
 
 impl Forwarder for HostDevice {
-    type Inner = CudaDevice;
+    type Inner = HostStream;
 
-    fn inner(&self) -> DeviceResult<&CudaDevice> {
+    fn inner(&self) -> DeviceResult<&HostStream> {
         Ok(&self.cuda)
     }
 }
 
-impl ForwardStreamOrder for HostDevice {
-    /// Records `event` as [`CudaDevice`] does. On [`HOST_STREAM`], which has no work, the event keeps its earlier state. That may be
-    /// behind other work: what waits for the event may wait longer than needed, and never too short.
-    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record(event, stream) }
-    }
-
-    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record_announced(event, stream) }
-    }
-
-    /// Orders later work on `stream` behind `event`. The host is ordered by waiting.
-    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
-        if stream == HOST_STREAM { self.cuda.wait(event) } else { self.cuda.order_behind(stream, event) }
-    }
-
-    fn can_order(&self, stream: StreamId) -> bool {
-        stream != HOST_STREAM
-    }
-
-    fn reports_end(&self, stream: StreamId) -> bool {
-        stream == HOST_STREAM || self.cuda.reports_end(stream)
-    }
-
-    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.synchronize(stream) }
-    }
-
-    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        if stream == HOST_STREAM { self.cuda.health().map(|()| Some(true)) } else { self.cuda.is_idle(stream) }
-    }
-
-    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        if stream == HOST_STREAM { self.cuda.health().map(|()| false) } else { self.cuda.is_capturing(stream) }
-    }
-
-    /// Marks nothing: a graph reads the memory at each launch, and the host writes to the memory at once. So
-    /// no block used by a graph is handed out again before the capture ends.
-    fn mark_capture(&self, _: StreamId, _: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
-        Ok(None)
-    }
-}
-
+impl ForwardStreamOrder for HostDevice {}
 impl ForwardHost for HostDevice {}

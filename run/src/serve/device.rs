@@ -2,7 +2,7 @@
 //! by the host.
 //!
 //! Memory of `cuMemAlloc` belongs to no stream: work on any stream may use the memory as soon as the
-//! call returns. The blocks belong to [`HOST_STREAM`], a stream without work, and are free only when all
+//! call returns. The blocks belong to [`HOST_STREAM`](cachalot_cuda::HOST_STREAM), a stream without work, and are free only when all
 //! work able to use them is complete.
 
 use crate::charge::{DeviceCharge, DriverFigures, Holding, Holdings, taken_by};
@@ -12,11 +12,10 @@ use crate::record::Record;
 use crate::serve::frees::Frees;
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::{
-    CaptureMark, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, PhysicalHandle, PoolId, Segments, StreamId,
-    StreamOrder, TraceEntry, VirtualMemory,
+    DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, PoolId, Segments, TraceEntry, VirtualMemory,
 };
 use cachalot_cuda::driver::types::{CuContext, CuMemHandle};
-use cachalot_cuda::{CuResult, CudaDevice, HOST_STREAM};
+use cachalot_cuda::{CuResult, CudaDevice, HostStream};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -24,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 /// A device of the driver, called by the allocator of a context.
 #[derive(Debug)]
 pub(super) struct ServedDevice {
-    cuda: CudaDevice,
+    cuda: HostStream,
     real: &'static Real,
     charge: Arc<DeviceCharge>,
     frees: Arc<Frees>,
@@ -74,12 +73,12 @@ impl ServedDevice {
         record: Option<Arc<Record>>,
     ) -> Self {
         let (frontier, owner, outliving) = (AtomicU64::new(0), OnceLock::new(), Mutex::default());
-        Self { cuda, real, charge, frees, record, holdings, frontier, owner, outliving }
+        Self { cuda: HostStream(cuda), real, charge, frees, record, holdings, frontier, owner, outliving }
     }
 
     /// Returns the device of the driver.
     pub(super) fn cuda(&self) -> &CudaDevice {
-        &self.cuda
+        &self.cuda.0
     }
 
     /// Returns the charge of the device.
@@ -152,14 +151,14 @@ impl ServedDevice {
 
     /// Returns memory of the context's, or of the device's in the case of pages.
     fn holding(&self, kind: Kind, bytes: u64) -> Holding {
-        let context = if kind == Kind::Pages { CuContext::NULL } else { self.cuda.cu_context() };
+        let context = if kind == Kind::Pages { CuContext::NULL } else { self.cuda().cu_context() };
         Holding { charge: Arc::clone(&self.charge), kind, bytes, context }
     }
 
     /// Gives back what outlives the context, after the context has ended: pages, and the addresses reserved for them. The charge ends
     /// for what the driver takes back. The driver wants no context for these calls, and none is current (asked of driver 580).
     pub(super) fn end(&self) {
-        self.cuda.context_ended();
+        self.cuda().context_ended();
         let Outliving { reserved, mapped, handles } = core::mem::take(&mut *self.outliving());
         for (at, bytes) in mapped {
             // SAFETY: takes no host pointers; the work that used the addresses has ended with the context.
@@ -186,21 +185,21 @@ impl ServedDevice {
 
     /// Returns the virtual memory of the driver's device.
     fn inner_virtual(&self) -> DeviceResult<&dyn VirtualMemory> {
-        self.cuda.virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))
+        self.cuda().virtual_memory().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))
     }
 }
 
 impl Forwarder for ServedDevice {
-    type Inner = CudaDevice;
+    type Inner = HostStream;
 
-    fn inner(&self) -> DeviceResult<&CudaDevice> {
+    fn inner(&self) -> DeviceResult<&HostStream> {
         Ok(&self.cuda)
     }
 }
 
 impl ForwardSegments for ServedDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.charged(Kind::Segment, taken_by(bytes), || self.cuda.obtain(bytes), |base| base.0)
+        self.charged(Kind::Segment, taken_by(bytes), || self.cuda().obtain(bytes), |base| base.0)
     }
 
     fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
@@ -208,11 +207,11 @@ impl ForwardSegments for ServedDevice {
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.holdings.give(&[Kind::Segment], base.0, || self.cuda.release(base, bytes)).map(drop)
+        self.holdings.give(&[Kind::Segment], base.0, || self.cuda().release(base, bytes)).map(drop)
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.cuda.virtual_memory().is_some().then_some(self as &dyn VirtualMemory)
+        self.cuda().virtual_memory().is_some().then_some(self as &dyn VirtualMemory)
     }
 }
 
@@ -271,47 +270,7 @@ impl ForwardVirtualMemory for ServedDevice {
     }
 }
 
-impl ForwardStreamOrder for ServedDevice {
-    /// Records `event` as [`CudaDevice`] does. On [`HOST_STREAM`], which has no work, the event keeps its earlier state. That may be
-    /// behind other work: what waits for the event may wait longer than needed, and never too short.
-    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record(event, stream) }
-    }
-
-    fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.record_announced(event, stream) }
-    }
-
-    /// Orders later work on `stream` behind `event`. The host is ordered by waiting.
-    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
-        if stream == HOST_STREAM { self.cuda.wait(event) } else { self.cuda.order_behind(stream, event) }
-    }
-
-    fn can_order(&self, stream: StreamId) -> bool {
-        stream != HOST_STREAM
-    }
-
-    fn reports_end(&self, stream: StreamId) -> bool {
-        stream == HOST_STREAM || self.cuda.reports_end(stream)
-    }
-
-    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        if stream == HOST_STREAM { self.cuda.health() } else { self.cuda.synchronize(stream) }
-    }
-
-    fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
-        if stream == HOST_STREAM { self.cuda.health().map(|()| Some(true)) } else { self.cuda.is_idle(stream) }
-    }
-
-    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        if stream == HOST_STREAM { self.cuda.health().map(|()| false) } else { self.cuda.is_capturing(stream) }
-    }
-
-    /// Marks nothing: no block of a captured stream is served here.
-    fn mark_capture(&self, _: StreamId, _: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> {
-        Ok(None)
-    }
-}
+impl ForwardStreamOrder for ServedDevice {}
 
 impl ForwardHost for ServedDevice {
     /// Records an event, under the lock of the event's heap.
