@@ -17,9 +17,7 @@ for tool in cuda_header nvcc; do
   eval "$(scripts/setup/$tool.sh)"
 done
 cargo build --locked -q -p cachalot-emulated-driver -p cachalot-emulated-runtime
-for program in emulated-driver emulated-runtime; do
-  "${CARGO_TARGET_DIR:-target}/debug/$program" install "$out/cuda"
-done
+"${CARGO_TARGET_DIR:-target}/debug/emulated-driver" install --runtime "$out/cuda"
 export CUDA_RUNTIME=emulated CUDA_LIBRARIES=$out/cuda CUDA_INCLUDE=${CUDA_INCLUDE:-${CACHALOT_CUDA_H_DIR:-}}
 "$here/build.sh" "$prefix" "$out"
 export CACHALOT_LIBCUDA=$out/cuda/libcuda.so.1 LD_LIBRARY_PATH=$out/cuda CACHALOT_KERNELS=$out/libcachalot_host_kernels.so

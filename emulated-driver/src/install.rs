@@ -1,4 +1,5 @@
-//! Finds the built library, and installs a `libcuda.so.1`, complete or as an older driver.
+//! Finds the built library, and installs a `libcuda.so.1`, complete or as an older driver. Installs
+//! the emulated runtime, too.
 //!
 //! `dlsym` cannot hide a symbol, so the first letter of a hidden symbol is changed in the name
 //! table of the installed copy. The loader then fails to find the symbol, as in a driver without
@@ -10,21 +11,34 @@ use std::path::{Path, PathBuf};
 
 /// File name of the library in the build folder.
 const BUILT_NAME: &str = "libcachalot_emulated_driver.so";
+/// File name of the runtime in the build folder.
+const BUILT_RUNTIME: &str = "libcachalot_emulated_runtime.so";
 /// File name for the loader.
 pub const INSTALLED_NAME: &str = "libcuda.so.1";
-/// File name for the linker (`-lcuda`).
-const LINKED_NAME: &str = "libcuda.so";
 
-/// Finds the built library, the newest beside the running program and in the folders above. Cargo puts the library
-/// there for every program that depends on the package, for tests into `deps`.
+/// Finds the built library, the newest beside the running program and in the folders above. Cargo
+/// puts the library there for every program that depends on the package, for tests into `deps`.
 ///
 /// # Errors
 /// `NotFound` if no library is there.
 pub fn built_library() -> Result<PathBuf> {
+    built(BUILT_NAME)
+}
+
+/// Finds the built runtime, as [`built_library`] finds the driver.
+///
+/// # Errors
+/// `NotFound` if no library is there.
+pub fn built_runtime() -> Result<PathBuf> {
+    built(BUILT_RUNTIME)
+}
+
+/// Finds a built library.
+fn built(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let folders = program.ancestors().skip(1).take(3);
-    let found = folders.flat_map(|folder| [folder.join(BUILT_NAME), folder.join("deps").join(BUILT_NAME)]);
-    let missing = || Error::new(ErrorKind::NotFound, format!("{BUILT_NAME} beside {}", program.display()));
+    let found = folders.flat_map(|folder| [folder.join(name), folder.join("deps").join(name)]);
+    let missing = || Error::new(ErrorKind::NotFound, format!("{name} beside {}", program.display()));
     let dated = found.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)));
     dated.max().map(|(_, path)| path).ok_or_else(missing)
 }
@@ -42,16 +56,30 @@ pub fn install(folder: &Path, hidden: &[&str]) -> Result<PathBuf> {
     if !hidden.is_empty() {
         hide(&mut image, hidden);
     }
+    put(&image, folder, INSTALLED_NAME, "libcuda.so")
+}
+
+/// Copies the built runtime to `folder` as `libcudart.so.13` and `libcudart.so`, and returns the
+/// path of `libcudart.so.13`. Creates the folder if necessary.
+///
+/// # Errors
+/// The errors of the file system.
+pub fn install_runtime(folder: &Path) -> Result<PathBuf> {
+    put(&std::fs::read(built_runtime()?)?, folder, "libcudart.so.13", "libcudart.so")
+}
+
+/// Writes a library to `folder`, under the name for the loader and with a link for the linker.
+fn put(image: &[u8], folder: &Path, name: &str, linked: &str) -> Result<PathBuf> {
     std::fs::create_dir_all(folder)?;
-    let path = folder.join(INSTALLED_NAME);
+    let path = folder.join(name);
     // Replaces the file instead of overwriting, because a process may have the old file mapped.
-    cachalot_atomic_file::write(&path, |to| to.write_all(&image))?;
-    let linked = folder.join(LINKED_NAME);
+    cachalot_atomic_file::write(&path, |to| to.write_all(image))?;
+    let linked = folder.join(linked);
     if linked.symlink_metadata().is_ok() {
         std::fs::remove_file(&linked)?;
     }
     // A link, because two files would be two drivers in a process.
-    std::os::unix::fs::symlink(INSTALLED_NAME, linked)?;
+    std::os::unix::fs::symlink(name, linked)?;
     Ok(path)
 }
 
@@ -65,8 +93,8 @@ pub fn symbols() -> Vec<&'static str> {
     FUNCTIONS.iter().map(|function| function.name()).collect()
 }
 
-/// Returns every driver symbol with the name for `cuGetProcAddress`, the first version of the driver with the symbol,
-/// and whether stream 0 is the calling thread's own.
+/// Returns every driver symbol with the name for `cuGetProcAddress`, the first version of the
+/// driver with the symbol, and whether stream 0 is the calling thread's own.
 pub fn versions() -> Vec<(&'static str, &'static str, i32, bool)> {
     let row = |function: &Function| (function.name(), function.base_name(), function.since(), function.is_per_thread());
     FUNCTIONS.iter().map(row).collect()

@@ -1,4 +1,5 @@
-//! `emulated-driver install <folder>`: installs a `libcuda.so.1`, complete or as an older driver.
+//! `emulated-driver install <folder>`: installs a `libcuda.so.1`, complete or as an older driver,
+//! and a `libcudart.so.13` if asked.
 
 use cachalot_emulated_driver::install;
 use clap::{Parser, Subcommand};
@@ -24,6 +25,9 @@ enum Command {
         /// Driver version of the copy (1000 * major + 10 * minor): later symbols are missing.
         #[arg(long)]
         version: Option<i32>,
+        /// Copies the emulated runtime, too, as libcudart.so.13 and libcudart.so.
+        #[arg(long)]
+        runtime: bool,
     },
     /// Prints the driver symbols of the library.
     Symbols,
@@ -31,10 +35,13 @@ enum Command {
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
-        Command::Install { folder, hide, version } => {
+        Command::Install { folder, hide, version, runtime } => {
             let mut hidden: Vec<&str> = hide.iter().map(String::as_str).collect();
             hidden.extend(version.map(install::newer_than).unwrap_or_default());
             println!("{}", install::install(&folder, &hidden)?.display());
+            if runtime {
+                println!("{}", install::install_runtime(&folder)?.display());
+            }
         }
         Command::Symbols => println!("{}", install::symbols().join("\n")),
     }

@@ -6,8 +6,7 @@
 //! and memory with cachalot, which uses the driver. Kernels are `__global__` functions compiled for
 //! the host, see `include/cachalot_host_kernels.h`. See the README beside the crate.
 //!
-//! The Rust library serves tests: [`install`](mod@install) finds and installs the built shared
-//! library.
+//! `cachalot-emulated-driver` finds and installs the built shared library.
 
 mod code;
 mod device;
@@ -15,7 +14,6 @@ mod driver;
 mod error;
 mod event;
 mod graph;
-pub mod install;
 mod launch;
 mod memory;
 mod pool;

@@ -1,8 +1,7 @@
 //! Runs programs of the CUDA runtime on the emulated runtime: a C program, and the C++ examples if
 //! NVIDIA's compiler and headers are present (`NVCC`, set by `scripts/setup/nvcc.sh`).
 
-use cachalot_emulated_driver::install as driver;
-use cachalot_emulated_runtime::install as runtime;
+use cachalot_emulated_driver::install::{built_runtime, install, install_runtime};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -10,8 +9,8 @@ use tempfile::TempDir;
 /// Creates a folder with the driver and the runtime under their file names for programs.
 fn installed() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    driver::install(folder.path(), &[]).expect("the driver");
-    runtime::install(folder.path()).expect("the runtime");
+    install(folder.path(), &[]).expect("the driver");
+    install_runtime(folder.path()).expect("the runtime");
     folder
 }
 
@@ -86,7 +85,7 @@ fn without_an_emulated_driver_every_call_says_so() {
 
 #[test]
 fn nothing_is_exported_but_the_runtime() {
-    let library = runtime::built_library().expect("built");
+    let library = built_runtime().expect("built");
     let output = succeed(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library));
     let listed = String::from_utf8_lossy(&output.stdout).into_owned();
     let exported: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
@@ -111,7 +110,7 @@ fn nvcc(what: &str) -> Option<(PathBuf, PathBuf)> {
 /// Returns the static library of cachalot from the test's build, with the libraries needed for
 /// linking.
 fn cachalot() -> Vec<PathBuf> {
-    let folder = runtime::built_library().expect("built").parent().expect("a folder").to_owned();
+    let folder = built_runtime().expect("built").parent().expect("a folder").to_owned();
     let library = [folder.join("libcachalot.a"), folder.join("../libcachalot.a")].into_iter().find(|it| it.is_file());
     let needs = ["-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lgcc_s"].map(PathBuf::from);
     std::iter::once(library.expect("libcachalot.a")).chain(needs).collect()
@@ -124,11 +123,11 @@ fn a_cpp_program_with_streams_and_kernels_runs_on_cachalot() {
     let (program, kernels) = (folder.path().join("program"), folder.path().join("kernels.so"));
     let mut command = Command::new(nvcc);
     command.args(["-std=c++17", "-Werror", "all-warnings", "-arch=sm_80", "-cudart", "none", "-I"]);
-    command.arg(runtime::include_folder()).arg("-I").arg(root().join("include")).arg(&source);
+    command.arg(root().join("emulated-runtime/include")).arg("-I").arg(root().join("include")).arg(&source);
     command.arg("-L").arg(folder.path()).arg("-lcudart").args(cachalot()).arg("-o").arg(&program);
     succeed(&mut command);
     let mut command = compiler("CXX", "c++");
-    command.args(["-std=c++17", "-x", "c++", "-shared", "-fPIC", "-I"]).arg(runtime::include_folder());
+    command.args(["-std=c++17", "-x", "c++", "-shared", "-fPIC", "-I"]).arg(root().join("emulated-runtime/include"));
     succeed(command.arg("-isystem").arg(include).arg(&source).arg("-o").arg(&kernels));
     for delay in ["0", "300"] {
         let mut command = run(&program, folder.path(), &kernels);

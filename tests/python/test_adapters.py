@@ -463,7 +463,7 @@ print(cachalot_gpu.usage()["rmm"][0].blocks)
 
 
 @unittest.skipUnless(LIBRARIES, "CACHALOT_ADAPTERS is not set: scripts/setup/adapters.sh")
-@unittest.skipUnless(RUNTIME.is_file(), f"no {RUNTIME}: emulated-runtime install")
+@unittest.skipUnless(RUNTIME.is_file(), f"no {RUNTIME}: emulated-driver install --runtime")
 class Numba(unittest.TestCase):
     """Numba, as installed."""
 

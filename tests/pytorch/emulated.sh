@@ -30,8 +30,7 @@ site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 headers=(-isystem "$site/nvidia/cu13/include" -isystem "$site/triton/backends/nvidia/include")
 
 # The emulated runtime, with the functions that only PyTorch needs. Those that nobody calls answer "not supported".
-"$built/debug/emulated-driver" install "$home/cuda" >/dev/null
-"$built/debug/emulated-runtime" install "$home/cuda" >/dev/null
+"$built/debug/emulated-driver" install --runtime "$home/cuda" >/dev/null
 cc -O1 -Wall -Wextra -Werror -c -fPIC "${headers[@]}" "$sources/runtime.c" -o "$home/runtime.o"
 {
   nm -D --defined-only "$home/cuda/libcudart.so.13"
