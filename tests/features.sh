@@ -30,6 +30,7 @@ sets=(
   "cachalot-cli --no-default-features"
   # These have none, and are checked alone: in a whole build, other crates switch features of their dependencies on.
   "cachalot-atomic-file"
+  "cachalot-cuda-abi"
   "cachalot-snapshot"
   "cachalot-snapshot --no-default-features"
   "cachalot-replay"

@@ -1,13 +1,14 @@
-//! Checks of the bindings against NVIDIA's own `cuda.h`: every signature, constant, code and
-//! layout.
+//! Checks of `cachalot-cuda-abi` and of the codes against NVIDIA's own `cuda.h`: every signature,
+//! constant, code and layout.
 //!
 //! Needs the header's folder in `CACHALOT_CUDA_H_DIR`, and libclang; `scripts/setup/cuda_header.sh`
 //! fetches pinned versions of both.
 
 use cachalot_cuda::driver::result::CuResult;
-use cachalot_cuda::driver::table::ENTRY_POINTS;
-use cachalot_cuda::driver::types::{
-    CONSTANTS, CuMemAccessDesc, CuMemAllocationFlags, CuMemAllocationProp, CuMemLocation, CuUuid,
+use cachalot_cuda_abi::FUNCTIONS;
+use cachalot_cuda_abi::types::{
+    CONSTANTS, CuGraphEdgeData, CuIpcMemHandle, CuMemAccessDesc, CuMemAllocationFlags, CuMemAllocationProp,
+    CuMemLocation, CuUuid,
 };
 use quote::ToTokens;
 use std::collections::BTreeMap;
@@ -155,6 +156,8 @@ fn number(name: &str) -> Option<&'static str> {
         "c_uint" | "u32" => "u32",
         "c_char" => "char",
         "c_uchar" | "u8" => "u8",
+        "c_ushort" | "u16" => "u16",
+        "f32" => "f32",
         "c_ulonglong" | "c_ulong" | "u64" | "usize" => "u64",
         "c_void" => "void",
         _ => return None,
@@ -164,20 +167,40 @@ fn number(name: &str) -> Option<&'static str> {
 /// Returns the header's name for the type behind a binding's type.
 fn bound_type(name: &str, header: &Header) -> Option<String> {
     let handle = |tag: &str| Some(format!("*mut {tag}"));
+    let structure = |tag: &str| Some(tag.to_owned());
     match name {
+        "CuArray" => handle("CUarray_st"),
         "CuContext" => handle("CUctx_st"),
-        "CuStream" => handle("CUstream_st"),
         "CuEvent" => handle("CUevent_st"),
-        "CuModule" => handle("CUmod_st"),
         "CuFunction" => handle("CUfunc_st"),
         "CuGraph" => handle("CUgraph_st"),
-        "CuGraphNode" => handle("CUgraphNode_st"),
-        "CuGraphEdgeData" => Some("CUgraphEdgeData_st".to_owned()),
         "CuGraphExec" => handle("CUgraphExec_st"),
+        "CuGraphNode" => handle("CUgraphNode_st"),
+        "CuGreenContext" => handle("CUgreenCtx_st"),
+        "CuKernel" => handle("CUkern_st"),
+        "CuLibrary" => handle("CUlib_st"),
         "CuMemoryPool" => handle("CUmemPoolHandle_st"),
-        "CuMemAccessDesc" => Some("CUmemAccessDesc_st".to_owned()),
-        "CuMemAllocationProp" => Some("CUmemAllocationProp_st".to_owned()),
-        "CuUuid" => Some("CUuuid_st".to_owned()),
+        "CuMipmappedArray" => handle("CUmipmappedArray_st"),
+        "CuModule" => handle("CUmod_st"),
+        "CuStream" => handle("CUstream_st"),
+        "CuTexRef" => handle("CUtexref_st"),
+        "CuGraphEdgeData" => structure("CUgraphEdgeData_st"),
+        "CuIpcMemHandle" => structure("CUipcMemHandle_st"),
+        "CuLaunchConfig" => structure("CUlaunchConfig_st"),
+        "CuMemAccessDesc" => structure("CUmemAccessDesc_st"),
+        "CuMemAllocationProp" => structure("CUmemAllocationProp_st"),
+        "CuMemLocation" => structure("CUmemLocation_st"),
+        "CuMemPoolProps" => structure("CUmemPoolProps_st"),
+        "CuStreamBatchMemOpParams" => structure("CUstreamBatchMemOpParams_union"),
+        "CudaArrayDescriptor" => structure("CUDA_ARRAY_DESCRIPTOR_st"),
+        "CudaArray3DDescriptor" => structure("CUDA_ARRAY3D_DESCRIPTOR_st"),
+        "CudaGraphInstantiateParams" => structure("CUDA_GRAPH_INSTANTIATE_PARAMS_st"),
+        "CudaMemcpy2D" => structure("CUDA_MEMCPY2D_st"),
+        "CudaMemcpy3D" => structure("CUDA_MEMCPY3D_st"),
+        "CudaMemcpy3DPeer" => structure("CUDA_MEMCPY3D_PEER_st"),
+        "CuUuid" => structure("CUuuid_st"),
+        // Functions take these flags as plain integers.
+        "CuEventFlags" | "CuMemHostRegisterFlags" | "CuStreamFlags" => Some("u32".to_owned()),
         // The bindings use a newtype around an integer; the header's underlying type is looked up,
         // not assumed.
         _ => {
@@ -188,13 +211,13 @@ fn bound_type(name: &str, header: &Header) -> Option<String> {
                 "CuMemHandle" => "CUmemGenericAllocationHandle",
                 "CuMemHandleType" => "CUmemAllocationHandleType",
                 "CuDeviceAttribute" => "CUdevice_attribute",
+                "CuDriverProcAddressQueryResult" => "CUdriverProcAddressQueryResult",
                 "CuGranularity" => "CUmemAllocationGranularity_flags",
                 "CuCaptureStatus" => "CUstreamCaptureStatus",
                 "CuCaptureMode" => "CUstreamCaptureMode",
                 "CuMemPoolAttribute" => "CUmemPool_attribute",
+                "CuPointerAttribute" => "CUpointer_attribute",
                 "CuHostFn" => "CUhostFn",
-                // Functions take these flags as plain integers.
-                "CuEventFlags" | "CuMemHostRegisterFlags" | "CuStreamFlags" => return Some("u32".to_owned()),
                 _ => return None,
             };
             Some(header.canonical(&syn::parse_str(original).expect("a name is a type")))
@@ -219,19 +242,34 @@ fn bound(ty: &syn::Type, header: &Header) -> String {
     }
 }
 
+/// Returns whether a type of the table is the header's. `void` in the table is any structure that
+/// is only passed on.
+fn agrees(ours: &str, headers: &str) -> bool {
+    let pointer = ours.strip_suffix("void");
+    ours == headers || pointer.is_some_and(|pointer| headers.strip_prefix(pointer).is_some_and(|to| !to.contains('*')))
+}
+
+#[test]
+fn a_type_that_is_only_passed_on_agrees_with_no_pointer_to_a_pointer() {
+    assert!(agrees("*mut void", "*mut CUextra_st") && agrees("*mut *mut void", "*mut *mut CUextra_st"));
+    assert!(!agrees("*mut void", "*const CUextra_st") && !agrees("*mut void", "*mut *mut CUextra_st"));
+    assert!(!agrees("u32", "u64") && !agrees("*mut u32", "*mut void"));
+}
+
 #[test]
 fn signatures_are_the_headers() {
     let Some(folder) = header_folder() else { return };
     let (plain, internal) = (Header::read(&folder, false), Header::read(&folder, true));
-    for entry in ENTRY_POINTS {
-        let symbol = entry.symbol.to_str().expect("ASCII");
+    for (symbol, arguments) in FUNCTIONS {
+        // A variant for programs whose stream 0 is the thread's own is in a row with the function.
+        let name = symbol.strip_suffix("_ptsz").or(symbol.strip_suffix("_ptds")).unwrap_or(symbol);
         let (header, (parameters, answer)) = plain
             .functions
-            .get(symbol)
+            .get(name)
             .map(|found| (&plain, found))
-            .or_else(|| internal.functions.get(symbol).map(|found| (&internal, found)))
+            .or_else(|| internal.functions.get(name).map(|found| (&internal, found)))
             .unwrap_or_else(|| panic!("cuda.h does not declare {symbol}"));
-        let ours: syn::ItemFn = syn::parse_str(&format!("fn f({}) {{}}", entry.parameters)).expect("the table is Rust");
+        let ours: syn::ItemFn = syn::parse_str(&format!("fn f{arguments} {{}}")).expect("the table is Rust");
         let ours: Vec<String> = ours
             .sig
             .inputs
@@ -241,7 +279,8 @@ fn signatures_are_the_headers() {
                 syn::FnArg::Receiver(_) => panic!("the table has no receivers"),
             })
             .collect();
-        assert_eq!(&ours, parameters, "{symbol}");
+        let agree = ours.len() == parameters.len() && ours.iter().zip(parameters).all(|(our, its)| agrees(our, its));
+        assert!(agree, "{symbol}: {ours:?} and {parameters:?}");
         assert_eq!(answer, "u32", "{symbol} answers a CUresult");
     }
 }
@@ -270,6 +309,8 @@ fn layouts_are_the_headers() {
         ("CUmemAllocationProp_st", size_of::<CuMemAllocationProp>(), align_of::<CuMemAllocationProp>()),
         ("CUmemAllocationProp_st__bindgen_ty_1", size_of::<CuMemAllocationFlags>(), align_of::<CuMemAllocationFlags>()),
         ("CUuuid_st", size_of::<CuUuid>(), align_of::<CuUuid>()),
+        ("CUgraphEdgeData_st", size_of::<CuGraphEdgeData>(), align_of::<CuGraphEdgeData>()),
+        ("CUipcMemHandle_st", size_of::<CuIpcMemHandle>(), align_of::<CuIpcMemHandle>()),
     ] {
         assert_eq!(header.layout(&format!("Size of {name}")), size, "size of {name}");
         assert_eq!(header.layout(&format!("Alignment of {name}")), align, "alignment of {name}");

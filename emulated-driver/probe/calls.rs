@@ -105,7 +105,7 @@ pub(crate) const CALLS: &[Call] = &[
     ("cuMemPoolGetAttribute", |api, _| {
         let mut pool = 0;
         let code = api.cuDeviceGetDefaultMemPool(&mut pool, 0);
-        if code == 0 { api.cuMemPoolGetAttribute(pool, 7, &mut 0) } else { code }
+        if code == 0 { api.pool_attribute(pool, 7).err().unwrap_or(0) } else { code }
     }),
     ("cuCtxRecordEvent", |api, things| api.cuCtxRecordEvent(things.context, things.event)),
     ("cuCtxWaitEvent", |api, things| api.cuCtxWaitEvent(things.context, things.event)),

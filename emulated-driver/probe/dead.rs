@@ -33,7 +33,7 @@ impl Objects {
         let (stream, event) = (sheet.stream(1).expect("a stream"), sheet.event().expect("an event"));
         let (mut module, mut executable, mut pool, mut pooled) = (0, 0, 0, 0);
         let text = image(sheet);
-        assert_eq!(sheet.cuModuleLoadData(&mut module, text.as_ptr()), 0, "cuModuleLoadData");
+        assert_eq!(sheet.cuModuleLoadData(&mut module, text.as_ptr().cast()), 0, "cuModuleLoadData");
         assert_eq!(sheet.cuMemPoolCreate(&mut pool, &PoolProperties::of_device(0)), 0, "cuMemPoolCreate");
         assert_eq!(sheet.cuMemAllocFromPoolAsync(&mut pooled, PAGE, pool, stream), 0, "cuMemAllocFromPoolAsync");
         sheet.cuStreamBeginCapture_v2(stream, 2);

@@ -31,7 +31,7 @@ fn break_context(sheet: &Sheet, stream: u64, kernel: &std::ffi::CStr, emulated: 
     let (mut module, mut function) = (0, 0);
     assert_eq!(sheet.cuModuleLoadData(&mut module, KERNELS.as_ptr().cast()), 0, "cuModuleLoadData");
     assert_eq!(sheet.cuModuleGetFunction(&mut function, module, kernel.as_ptr()), 0, "cuModuleGetFunction");
-    let (params, extra) = (std::ptr::null(), std::ptr::null());
+    let (params, extra) = (std::ptr::null_mut(), std::ptr::null_mut());
     assert_eq!(sheet.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, extra), 0, "cuLaunchKernel");
 }
 

@@ -97,7 +97,7 @@ pub(crate) fn attribute(sheet: &Sheet, attribute: i32, address: u64) -> String {
     /// The byte that no answer leaves in a value.
     const UNTOUCHED: u8 = 0xee;
     let mut value = [UNTOUCHED; 16];
-    match sheet.cuPointerGetAttribute(value.as_mut_ptr(), attribute, address) {
+    match sheet.cuPointerGetAttribute(value.as_mut_ptr().cast(), attribute, address) {
         0 if value[4..8] == [UNTOUCHED; 4] => u32::from_ne_bytes(value[..4].try_into().expect("4 bytes")).to_string(),
         0 => {
             let value = u64::from_ne_bytes(value[..8].try_into().expect("8 bytes"));
@@ -132,16 +132,16 @@ pub(crate) fn pointers(sheet: &Sheet) {
         };
         sheet.line(&format!("the context of {name}"), format!("{answer} {kind}"));
         let (on, mut read) = (1_u32, 9_u32);
-        let set = sheet.cuPointerSetAttribute(&raw const on, SYNC_MEMOPS, address);
+        let set = sheet.cuPointerSetAttribute((&raw const on).cast(), SYNC_MEMOPS, address);
         let got = sheet.cuPointerGetAttribute((&raw mut read).cast(), SYNC_MEMOPS, address);
         sheet.line(&format!("cuPointerSetAttribute of {name}"), format!("{set} then {got} {read}"));
         let range = sheet.cuMemGetAddressRange_v2(&mut 0, &mut 0, address);
         sheet.line(&format!("cuMemGetAddressRange_v2 of {name}"), range);
         let mut handle = IpcMemory([0; 64]);
         sheet.line(&format!("cuIpcGetMemHandle of {name}"), sheet.cuIpcGetMemHandle(&mut handle, address));
-        let (attributes, mut kind, mut ordinal) = ([2, 9], 7_u32, 7_i32);
-        let values: [*mut u8; 2] = [(&raw mut kind).cast(), (&raw mut ordinal).cast()];
-        let answer = sheet.cuPointerGetAttributes(2, attributes.as_ptr(), values.as_ptr(), address);
+        let (mut attributes, mut kind, mut ordinal) = ([2, 9], 7_u32, 7_i32);
+        let mut values: [*mut c_void; 2] = [(&raw mut kind).cast(), (&raw mut ordinal).cast()];
+        let answer = sheet.cuPointerGetAttributes(2, attributes.as_mut_ptr(), values.as_mut_ptr(), address);
         sheet.line(&format!("cuPointerGetAttributes of {name}"), format!("{answer} type {kind} device {ordinal}"));
     }
     handles(sheet);
@@ -180,11 +180,12 @@ fn requests(sheet: &Sheet) {
     sheet.line("cuMemAllocManaged of 2^60", sheet.cuMemAllocManaged(&mut 0, 1 << 60, 1));
     let mut pinned = std::ptr::null_mut();
     sheet.line("cuMemAllocHost_v2 of 0", sheet.cuMemAllocHost_v2(&mut pinned, 0));
-    let (options, values) = (std::ptr::null(), std::ptr::null());
+    let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
     let mut library = 0;
-    let load = sheet.cuLibraryLoadData(&mut library, c"rubbish".as_ptr(), options, values, 0, options, values, 0);
+    let load =
+        sheet.cuLibraryLoadData(&mut library, c"rubbish".as_ptr().cast(), options, values, 0, options, values, 0);
     sheet.line("cuLibraryLoadData of rubbish", load);
-    sheet.line("cuModuleLoadData of rubbish", sheet.cuModuleLoadData(&mut 0, c"rubbish".as_ptr()));
+    sheet.line("cuModuleLoadData of rubbish", sheet.cuModuleLoadData(&mut 0, c"rubbish".as_ptr().cast()));
     let (mut graph, mut params) = (0, InstantiateParams::default());
     sheet.line("cuGraphCreate", sheet.cuGraphCreate(&mut graph, 0));
     sheet.line("cuGraphCreate with a flag", sheet.cuGraphCreate(&mut 0, 1));
@@ -204,7 +205,7 @@ pub(crate) fn whole_contexts(sheet: &Sheet) {
     assert_eq!((sheet.cuMemAllocManaged(&mut managed, 8, 1), sheet.cuMemAllocHost_v2(&mut pinned, 8)), (0, 0));
     let mut other = 0;
     sheet.line("cuCtxCreate_v2 with the flags 4096", sheet.cuCtxCreate_v2(&mut other, 4096, 0));
-    sheet.line("cuCtxCreate_v4 without parameters", sheet.cuCtxCreate_v4(&mut other, std::ptr::null(), 0, 0));
+    sheet.line("cuCtxCreate_v4 without parameters", sheet.cuCtxCreate_v4(&mut other, std::ptr::null_mut(), 0, 0));
     let (elsewhere, others) = (sheet.alloc(PAGE).expect("memory"), sheet.event().expect("an event"));
     sheet.cuCtxSetCurrent(own);
     sheet.line("cuCtxEnablePeerAccess of a context of the device", sheet.cuCtxEnablePeerAccess(other, 0));

@@ -109,7 +109,7 @@ fn pools(sheet: &Sheet) {
 /// Modules and graphs.
 fn objects(sheet: &Sheet) {
     let (text, mut module) = (image(sheet), 0);
-    ask(sheet, "cuModuleLoadData", None, |_| sheet.cuModuleLoadData(&mut module, text.as_ptr()));
+    ask(sheet, "cuModuleLoadData", None, |_| sheet.cuModuleLoadData(&mut module, text.as_ptr().cast()));
     ask(sheet, "cuModuleUnload", None, |_| sheet.cuModuleUnload(module));
     let captured = sheet.stream(1).expect("a stream");
     sheet.cuStreamBeginCapture_v2(captured, 2);

@@ -6,6 +6,8 @@
 //! questions runs in a separate process, because some groups end the process. An abnormal end is
 //! also reported as a line.
 
+#![allow(clippy::borrow_as_ptr, reason = "results are passed as in C")]
+
 mod basics;
 mod calls;
 mod capture;

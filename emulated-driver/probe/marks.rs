@@ -26,7 +26,7 @@ fn amounts(sheet: &Sheet, kind: &str, pool: u64, stream: u64) {
         let text = format!("reserved {} most {} used {} most {}", read(5), read(6), read(7), read(8));
         sheet.line(&format!("{kind} pool, {when}"), text);
     };
-    let set = |attribute, mut value: u64| sheet.cuMemPoolSetAttribute(pool, attribute, &mut value);
+    let set = |attribute, value| sheet.set_pool_attribute(pool, attribute, value);
     let alloc = || {
         let mut address = 0;
         assert_eq!(sheet.cuMemAllocFromPoolAsync(&mut address, LARGE, pool, stream), 0, "cuMemAllocFromPoolAsync");

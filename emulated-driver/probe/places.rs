@@ -11,8 +11,8 @@ const STEP: u64 = PAGE as u64;
 fn known(sheet: &Sheet, name: &str, address: u64) {
     let attributes = [2, 9, 11, 12, 13].map(|number| format!("{number}: {}", attribute(sheet, number, address)));
     let (mut kind, mut ordinal) = (7_u32, 7_i32);
-    let values: [*mut u8; 2] = [(&raw mut kind).cast(), (&raw mut ordinal).cast()];
-    let both = sheet.cuPointerGetAttributes(2, [2, 9].as_ptr(), values.as_ptr(), address);
+    let mut values: [*mut std::ffi::c_void; 2] = [(&raw mut kind).cast(), (&raw mut ordinal).cast()];
+    let both = sheet.cuPointerGetAttributes(2, [2, 9].as_mut_ptr(), values.as_mut_ptr(), address);
     let range = sheet.cuMemGetAddressRange_v2(&mut 0, &mut 0, address);
     sheet.line(name, format!("{}; both {both} type {kind} device {ordinal}; range {range}", attributes.join(", ")));
 }

@@ -45,7 +45,7 @@ fn attributes(sheet: &Sheet, pool: u64) {
             sheet.pool_attribute(pool, attribute).map_or_else(|code| format!("code {code}"), |it| it.to_string());
         sheet.line(&format!("attribute {attribute} of the default pool"), value);
     }
-    let set = |attribute, mut value| sheet.cuMemPoolSetAttribute(pool, attribute, &mut value);
+    let set = |attribute, value| sheet.set_pool_attribute(pool, attribute, value);
     for attribute in 0..=USED_HIGH {
         sheet.line(&format!("cuMemPoolSetAttribute of {attribute} to 1"), set(attribute, 1));
         sheet.line(&format!("cuMemPoolSetAttribute of {attribute} to 0"), set(attribute, 0));
@@ -145,7 +145,7 @@ fn order(sheet: &Sheet, stream: u64) {
 /// Asks for the freed memory kept by a pool.
 fn keeping(sheet: &Sheet, pool: u64, stream: u64) {
     let read = |attribute| sheet.pool_attribute(pool, attribute).expect("cuMemPoolGetAttribute");
-    let set = |attribute, mut value: u64| sheet.cuMemPoolSetAttribute(pool, attribute, &mut value);
+    let set = |attribute, value| sheet.set_pool_attribute(pool, attribute, value);
     sheet.cuMemPoolTrimTo(pool, 0);
     sheet.line("reserved at first", read(RESERVED));
     set(RESERVED_HIGH, 0);

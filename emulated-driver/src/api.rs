@@ -1,7 +1,10 @@
 //! The driver functions as Rust methods that return the plain code, for tests and the probe. Works
 //! with any `libcuda`, emulated or real.
 
-use crate::values::table::functions;
+#![allow(clippy::wildcard_imports, reason = "the types of every signature")]
+
+use crate::values::table::types::*;
+use crate::values::table::{functions, signature};
 use libloading::{Library, Symbol};
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -20,28 +23,17 @@ pub struct Api {
     library: Library,
 }
 
-/// The Rust type of an argument, by the kind of the row.
-macro_rules! argument {
-    (Out<$type:ty>) => { &mut $type };
-    (Maybe<$type:ty>) => { *mut $type };
-    (In<$type:ty>) => { &$type };
-    (List<$type:ty>) => { *const $type };
-    (Text) => { *const c_char };
-    (Host) => { *mut c_void };
-    (ConstHost) => { *const c_void };
-    (Bytes) => { usize };
-    (HostCall) => { unsafe extern "C" fn(*mut c_void) };
-    ($type:ident) => { $type };
-}
+/// A function of the host: no test passes null.
+type CuHostFn = unsafe extern "C" fn(*mut c_void);
 
 /// Declares a method for a symbol. The arguments are the arguments of the C function.
 macro_rules! method {
-    ($symbol:ident ($($argument:ident: $kind:ident $(<$type:ty>)?),*)) => {
-        pub fn $symbol(&self, $($argument: argument!($kind $(<$type>)?)),*) -> u32 {
+    ({ $symbol:ident } ($($argument:ident: $type:ty),*)) => {
+        pub fn $symbol(&self, $($argument: $type),*) -> u32 {
             let name = concat!(stringify!($symbol), "\0");
             // SAFETY: the type comes from the driver's header.
             let found = unsafe { self.library.get(name) };
-            let found: Symbol<'_, unsafe extern "C" fn($(argument!($kind $(<$type>)?)),*) -> u32> = match found {
+            let found: Symbol<'_, unsafe extern "C" fn($($type),*) -> u32> = match found {
                 Ok(found) => found,
                 Err(_) => return MISSING,
             };
@@ -54,14 +46,11 @@ macro_rules! method {
 /// Declares the methods of the rows.
 macro_rules! methods {
     ($($kind:ident {
-        $($name:ident $arguments:tt: $version:literal, $requires:ident, $capture:ident $(, $own:ident)?;)*
+        $($($symbol:ident),+: $version:literal, $requires:ident, $capture:ident;)*
     })*) => {
         #[allow(non_snake_case, missing_docs, reason = "the driver's own names; its documentation holds")]
-        #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
-        impl Api { $($(
-            method! { $name $arguments }
-            $(method! { $own $arguments })?
-        )*)* }
+        #[allow(clippy::too_many_arguments, clippy::not_unsafe_ptr_arg_deref, reason = "the driver's own signatures")]
+        impl Api { $($($(signature! { $symbol => method { $symbol } })+)*)* }
     };
 }
 functions!(methods);
@@ -130,13 +119,18 @@ impl Api {
 
     /// Returns an attribute of a pool. A switch is in the low 4 bytes.
     pub fn pool_attribute(&self, pool: u64, attribute: i32) -> Given<u64> {
-        given(|out| self.cuMemPoolGetAttribute(pool, attribute, out))
+        given(|out: &mut u64| self.cuMemPoolGetAttribute(pool, attribute, (&raw mut *out).cast()))
+    }
+
+    /// Sets an attribute of a pool.
+    pub fn set_pool_attribute(&self, pool: u64, attribute: i32, mut value: u64) -> u32 {
+        self.cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast())
     }
 
     /// Returns free and total memory.
     pub fn info(&self) -> Given<(usize, usize)> {
         let mut free = 0;
-        given(|total| self.cuMemGetInfo_v2(&mut free, total)).map(|total| (free, total))
+        given(|total| self.cuMemGetInfo_v2(&raw mut free, total)).map(|total| (free, total))
     }
 
     /// Makes a stream; flags 0 or 1 (not blocking).
@@ -171,18 +165,20 @@ impl Api {
 
     /// Makes physical memory of device 0.
     pub fn create(&self, bytes: usize) -> Given<u64> {
-        given(|out| self.cuMemCreate(out, bytes, &Properties::of_device(0), 0))
+        let properties = Properties::of_device(0);
+        given(|out| self.cuMemCreate(out, bytes, &raw const properties, 0))
     }
 
     /// Makes physical memory of device 0 that can be exported.
     pub fn create_shared(&self, bytes: usize) -> Given<u64> {
         let properties = Properties { handle_types: POSIX_FD, ..Properties::of_device(0) };
-        given(|out| self.cuMemCreate(out, bytes, &properties, 0))
+        given(|out| self.cuMemCreate(out, bytes, &raw const properties, 0))
     }
 
     /// Makes a descriptor of physical memory, which the caller closes.
     pub fn export(&self, handle: u64) -> Given<OwnedFd> {
-        let descriptor = given(|out| self.cuMemExportToShareableHandle(out, handle, POSIX_FD, 0))?;
+        let descriptor =
+            given(|out: &mut RawFd| self.cuMemExportToShareableHandle((&raw mut *out).cast(), handle, POSIX_FD, 0))?;
         // SAFETY: the driver has created the descriptor, and no other owner exists.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }

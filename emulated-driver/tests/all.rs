@@ -1,5 +1,7 @@
 //! Tests of the emulated driver.
 
+#![allow(clippy::borrow_as_ptr, reason = "results are passed as in C")]
+
 mod arrays;
 mod c_host;
 mod capture;

@@ -221,8 +221,13 @@ fn memory_of_a_green_context_is_the_primary_contexts() {
     let driver = Emulated::new();
     let primary = driver.enter(0).expect("a context");
     let (mut green, mut context) = (0, 0);
-    assert_eq!((driver.cuGreenCtxCreate(&mut green, 0, 0, 1), driver.cuGreenCtxCreate(&mut green, 8, 0, 0)), (1, 1));
-    assert_eq!((driver.cuGreenCtxCreate(&mut green, 8, 0, 1), driver.cuCtxFromGreenCtx(&mut context, green)), (0, 0));
+    let (none, some) = (std::ptr::null_mut(), std::ptr::without_provenance_mut(8));
+    let refused = (driver.cuGreenCtxCreate(&mut green, none, 0, 1), driver.cuGreenCtxCreate(&mut green, some, 0, 0));
+    assert_eq!(refused, (1, 1));
+    assert_eq!(
+        (driver.cuGreenCtxCreate(&mut green, some, 0, 1), driver.cuCtxFromGreenCtx(&mut context, green)),
+        (0, 0)
+    );
     assert!(context != green && context != primary);
     assert_eq!(driver.cuCtxSetCurrent(context), 0);
     let (address, stream) = (driver.alloc(PAGE).expect("memory"), driver.stream(1).expect("a stream"));

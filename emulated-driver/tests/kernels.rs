@@ -2,7 +2,7 @@
 
 use crate::common::{Emulated, PAGE};
 use cachalot_emulated_driver::api::LaunchConfig;
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -62,7 +62,7 @@ fn loaded(name: &str) -> (Emulated, u64) {
     let object = Object::new(name);
     let driver = Emulated::new();
     let mut module = 0;
-    assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr()), 0);
+    assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr().cast()), 0);
     (driver, module)
 }
 
@@ -70,8 +70,8 @@ fn loaded(name: &str) -> (Emulated, u64) {
 fn launch(driver: &Emulated, module: u64, name: &std::ffi::CStr, stream: u64, args: &[u64]) -> u32 {
     let mut function = 0;
     assert_eq!(driver.cuModuleGetFunction(&mut function, module, name.as_ptr()), 0);
-    let params: Vec<*const u64> = args.iter().map(std::ptr::from_ref).collect();
-    driver.cuLaunchKernel(function, 2, 3, 4, 5, 6, 7, 0, stream, params.as_ptr(), std::ptr::null())
+    let mut params: Vec<*mut c_void> = args.iter().map(|arg| std::ptr::from_ref(arg).cast_mut().cast()).collect();
+    driver.cuLaunchKernel(function, 2, 3, 4, 5, 6, 7, 0, stream, params.as_mut_ptr(), std::ptr::null_mut())
 }
 
 #[test]
@@ -112,16 +112,16 @@ fn every_form_of_a_launch_runs_the_kernel() {
     let mut function = 0;
     assert_eq!(driver.cuModuleGetFunction(&mut function, module, c"keep".as_ptr()), 0);
     let args = [address, 7, 8];
-    let [to, seven, eight]: [*const u64; 3] = args.each_ref().map(std::ptr::from_ref);
+    let [to, seven, eight]: [*mut c_void; 3] = args.each_ref().map(|arg| std::ptr::from_ref(arg).cast_mut().cast());
     let stored = || driver.read(address, 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8")));
     let stream = driver.stream(1).expect("a stream");
     let config = LaunchConfig { grid: [1; 3], block: [1; 3], stream, ..LaunchConfig::default() };
-    assert_eq!(driver.cuLaunchKernelEx(&config, function, [to, seven].as_ptr(), std::ptr::null()), 0);
+    assert_eq!(driver.cuLaunchKernelEx(&config, function, [to, seven].as_mut_ptr(), std::ptr::null_mut()), 0);
     assert_eq!((driver.cuStreamSynchronize(stream), stored()), (0, Ok(7)));
-    assert_eq!(driver.cuLaunchCooperativeKernel_ptsz(function, 1, 1, 1, 1, 1, 1, 0, 0, [to, eight].as_ptr()), 0);
+    assert_eq!(driver.cuLaunchCooperativeKernel_ptsz(function, 1, 1, 1, 1, 1, 1, 0, 0, [to, eight].as_mut_ptr()), 0);
     assert_eq!((driver.cuStreamSynchronize(2), stored()), (0, Ok(8)));
     let none = LaunchConfig { grid: [1, 0, 1], ..config };
-    assert_eq!(driver.cuLaunchKernelEx(&none, function, [to, seven].as_ptr(), std::ptr::null()), 1);
+    assert_eq!(driver.cuLaunchKernelEx(&none, function, [to, seven].as_mut_ptr(), std::ptr::null_mut()), 1);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn images_names_and_shapes_are_checked() {
     for (image, code) in
         [(c"CACHALOT-EMULATED /nowhere.so", 301), (c"CACHALOT", 200), (c"", 200), (c".version 7.0", 200)]
     {
-        assert_eq!(driver.cuModuleLoadData(&mut 0, image.as_ptr()), code);
+        assert_eq!(driver.cuModuleLoadData(&mut 0, image.as_ptr().cast()), code);
     }
     assert_eq!(driver.cuModuleLoadData(&mut 0, std::ptr::null()), 1);
     for name in [c"absent", c"no_params", c"write_params"] {
@@ -161,7 +161,7 @@ fn images_names_and_shapes_are_checked() {
     }
     let mut function = 0;
     assert_eq!(driver.cuModuleGetFunction(&mut function, module, c"trap".as_ptr()), 0);
-    let (null, none) = (std::ptr::null(), std::ptr::null());
+    let (null, none) = (std::ptr::null_mut(), std::ptr::null_mut());
     let launch = |grid: u32, block: u32| driver.cuLaunchKernel(function, grid, 1, 1, 1, block, 1, 0, 0, null, none);
     // The last shape is valid, but the arguments are missing.
     for (grid, block) in [(0, 1), (1, 0), (1, 1025), (1, 1)] {

@@ -7,8 +7,8 @@ use std::ffi::CStr;
 
 /// Loads a library from an image.
 fn library(driver: &Emulated, image: Option<&CStr>) -> (u32, u64) {
-    let (mut library, image) = (0, image.map_or(std::ptr::null(), CStr::as_ptr));
-    let (options, values) = (std::ptr::null(), std::ptr::null());
+    let (mut library, image) = (0, image.map_or(std::ptr::null(), |image| image.as_ptr().cast()));
+    let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
     (driver.cuLibraryLoadData(&mut library, image, options, values, 0, options, values, 0), library)
 }
 
@@ -32,8 +32,8 @@ fn a_library_has_one_module_and_kernels_that_run() {
     let address = driver.alloc(24).expect("memory");
     for launched in [kernel, function] {
         let arguments = [address, 5];
-        let params = [&raw const arguments[0], &raw const arguments[1]];
-        let launch = driver.cuLaunchKernel(launched, 2, 1, 1, 4, 1, 1, 0, 0, params.as_ptr(), std::ptr::null());
+        let mut params = arguments.each_ref().map(|argument| std::ptr::from_ref(argument).cast_mut().cast());
+        let launch = driver.cuLaunchKernel(launched, 2, 1, 1, 4, 1, 1, 0, 0, params.as_mut_ptr(), std::ptr::null_mut());
         assert_eq!((launch, driver.cuCtxSynchronize()), (0, 0));
         assert_eq!(driver.read(address, 24).map(|bytes| (bytes[0], bytes[8], bytes[16])), Ok((5, 2, 4)));
         assert_eq!(driver.write(address, &[0; 24]), 0);
@@ -49,7 +49,7 @@ fn a_wrong_image_is_found_when_the_library_is_used() {
     assert_eq!(library(&driver, None).0, 1);
     let (code, library) = library(&driver, Some(c"rubbish"));
     assert_eq!((code, driver.cuLibraryGetModule(&mut 0, library)), (0, 200));
-    assert_eq!(driver.cuModuleLoadData(&mut 0, c"rubbish".as_ptr()), 200, "a module is looked at when loaded");
+    assert_eq!(driver.cuModuleLoadData(&mut 0, c"rubbish".as_ptr().cast()), 200, "a module is looked at when loaded");
 }
 
 #[test]
@@ -64,11 +64,11 @@ fn contexts_and_modules_need_memory_of_their_own_if_told() {
         assert_eq!(free(), total - 2 * page, "3 MiB are whole pages");
         let object = Object::new("memory");
         let (mut module, mut second) = (0, 0);
-        assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr()), 0);
+        assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr().cast()), 0);
         assert_eq!(free(), total - 3 * page);
         assert_eq!((driver.cuModuleUnload(module), free()), (0, total - 2 * page));
         assert_eq!(driver.cuCtxCreate_v2(&mut second, 0, 0), 0);
-        assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr()), 0);
+        assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr().cast()), 0);
         assert_eq!(free(), total - 5 * page);
         // A module ends with its context.
         assert_eq!((driver.cuCtxDestroy_v2(second), driver.cuCtxSetCurrent(context)), (0, 0));

@@ -152,8 +152,8 @@ fn contexts_are_made_in_three_ways_with_known_flags() {
     let (driver, primary) = with_context();
     let mut made = [0; 3];
     assert_eq!(driver.cuCtxCreate_v2(&mut made[0], 0x80, 0), 0);
-    assert_eq!(driver.cuCtxCreate_v3(&mut made[1], std::ptr::null(), 0, 0, 0), 0);
-    assert_eq!(driver.cuCtxCreate_v4(&mut made[2], std::ptr::null(), 0, 0), 0);
+    assert_eq!(driver.cuCtxCreate_v3(&mut made[1], std::ptr::null_mut(), 0, 0, 0), 0);
+    assert_eq!(driver.cuCtxCreate_v4(&mut made[2], std::ptr::null_mut(), 0, 0), 0);
     assert_eq!((driver.cuCtxCreate_v2(&mut 0, 0x1000, 0), driver.cuCtxCreate_v2(&mut 0, 0, 99)), (1, 101));
     let mut current = 0;
     assert_eq!((driver.cuCtxGetCurrent(&mut current), current), (0, made[2]));
@@ -219,7 +219,7 @@ fn a_capture_forbids_what_makes_memory_and_permits_a_library() {
     assert_eq!(captured(&|| driver.cuMemAllocPitch_v2(&mut 0, &mut 0, 8, 8, 4)), broken);
     assert_eq!(captured(&|| driver.cuMemAllocManaged(&mut 0, 8, 1)), broken);
     assert_eq!(captured(&|| driver.cuMemAllocHost_v2(&mut std::ptr::null_mut(), 8)), broken);
-    let (options, values) = (std::ptr::null(), std::ptr::null());
-    let load = || driver.cuLibraryLoadData(&mut 0, c"rubbish".as_ptr(), options, values, 0, options, values, 0);
+    let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let load = || driver.cuLibraryLoadData(&mut 0, c"rubbish".as_ptr().cast(), options, values, 0, options, values, 0);
     assert_eq!(captured(&load), (0, None));
 }

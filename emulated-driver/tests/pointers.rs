@@ -28,7 +28,7 @@ const UNTOUCHED: u8 = 0xee;
 /// Asks for an attribute. A value of four bytes leaves the upper half untouched.
 fn ask(driver: &Emulated, attribute: i32, address: u64) -> Result<u64, u32> {
     let mut value = [UNTOUCHED; 16];
-    match driver.cuPointerGetAttribute(value.as_mut_ptr(), attribute, address) {
+    match driver.cuPointerGetAttribute(value.as_mut_ptr().cast(), attribute, address) {
         0 if value[4..8] == [UNTOUCHED; 4] => Ok(u32::from_ne_bytes(value[..4].try_into().expect("4 bytes")).into()),
         0 => Ok(u64::from_ne_bytes(value[..8].try_into().expect("8 bytes"))),
         code => Err(code),
@@ -49,7 +49,7 @@ fn pinned(driver: &Emulated, bytes: usize) -> u64 {
 
 /// Sets synchronous copies on or off.
 fn set_sync(driver: &Emulated, address: u64, on: u32) -> u32 {
-    driver.cuPointerSetAttribute(&raw const on, SYNC_MEMOPS, address)
+    driver.cuPointerSetAttribute((&raw const on).cast(), SYNC_MEMOPS, address)
 }
 
 #[test]
@@ -155,11 +155,10 @@ fn synchronous_copies_can_be_set_but_not_for_virtual_memory() {
     let (base, handle) = (driver.reserve(2 * PAGE).expect("addresses"), driver.create(PAGE).expect("memory"));
     assert_eq!((driver.cuMemMap(base, PAGE, 0, handle, 0), driver.allow(base, PAGE)), (0, 0));
     assert_eq!([base, base + STEP, 4096, 0].map(|address| set_sync(&driver, address, 1)), [801, 1, 1, 1]);
-    let on = 1;
+    let on = 1_u32;
     let others = (0..22).filter(|&attribute| attribute != SYNC_MEMOPS);
-    assert!(
-        others.map(|attribute| driver.cuPointerSetAttribute(&raw const on, attribute, plain)).all(|code| code == 1)
-    );
+    let set = |attribute| driver.cuPointerSetAttribute((&raw const on).cast(), attribute, plain);
+    assert!(others.map(set).all(|code| code == 1));
     assert_eq!(driver.cuPointerSetAttribute(std::ptr::null(), SYNC_MEMOPS, plain), 1);
 }
 
@@ -169,20 +168,21 @@ fn several_attributes_come_at_once_also_for_an_unknown_address() {
     let address = driver.alloc(1000).expect("memory");
     let mut attributes = [MEMORY_TYPE, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE];
     let (mut kind, mut ordinal, mut start, mut bytes) = (7_u32, 7_i32, 7_u64, 7_u64);
-    let values: [*mut u8; 4] =
+    let mut values: [*mut c_void; 4] =
         [(&raw mut kind).cast(), (&raw mut ordinal).cast(), (&raw mut start).cast(), (&raw mut bytes).cast()];
-    let ask = |attributes: &[i32; 4], count, address| {
-        driver.cuPointerGetAttributes(count, attributes.as_ptr(), values.as_ptr(), address)
+    let values = values.as_mut_ptr();
+    let ask = |attributes: &mut [i32; 4], count, address| {
+        driver.cuPointerGetAttributes(count, attributes.as_mut_ptr(), values, address)
     };
-    assert_eq!(ask(&attributes, 4, address + 8), 0);
+    assert_eq!(ask(&mut attributes, 4, address + 8), 0);
     assert_eq!((kind, ordinal, start, bytes), (2, 0, address, 1000));
-    assert_eq!(ask(&attributes, 4, 4096), 0);
+    assert_eq!(ask(&mut attributes, 4, 4096), 0);
     assert_eq!((kind, ordinal, start, bytes), (0, -2, address, 1000), "without a range");
-    assert_eq!(ask(&attributes, 0, address), 1);
-    assert_eq!(driver.cuPointerGetAttributes(4, std::ptr::null(), values.as_ptr(), address), 1);
-    assert_eq!(driver.cuPointerGetAttributes(4, attributes.as_ptr(), std::ptr::null(), address), 1);
+    assert_eq!(ask(&mut attributes, 0, address), 1);
+    assert_eq!(driver.cuPointerGetAttributes(4, std::ptr::null_mut(), values, address), 1);
+    assert_eq!(driver.cuPointerGetAttributes(4, attributes.as_mut_ptr(), std::ptr::null_mut(), address), 1);
     attributes[1] = 99;
-    assert_eq!((ask(&attributes, 4, address), ask(&attributes, 4, 4096)), (1, 1));
+    assert_eq!((ask(&mut attributes, 4, address), ask(&mut attributes, 4, 4096)), (1, 1));
 }
 
 #[test]

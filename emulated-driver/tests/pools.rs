@@ -44,9 +44,8 @@ fn a_freed_address_is_the_same_streams_at_once_and_anothers_when_the_free_is_don
         assert_eq!(driver.cuMemFreeAsync(address, stream), 0);
         driver.control.release(stream).expect("a stream");
         assert_eq!(driver.cuCtxSynchronize(), 0);
-        let mut keep = u64::MAX;
         let pool = driver.default_pool(0).expect("a pool");
-        assert_eq!(driver.cuMemPoolSetAttribute(pool, 4, &mut keep), 0);
+        assert_eq!(driver.set_pool_attribute(pool, 4, u64::MAX), 0);
         assert_eq!(driver.alloc_async(bytes, other), Ok(address));
     }
 }
@@ -68,8 +67,7 @@ fn a_pool_keeps_as_much_as_its_threshold_says() {
     };
     round();
     assert_eq!((read(RESERVED), driver.info().expect("info").0), (0, total));
-    let mut threshold = 4 * PAGE as u64;
-    assert_eq!(driver.cuMemPoolSetAttribute(pool, 4, &mut threshold), 0);
+    assert_eq!(driver.set_pool_attribute(pool, 4, 4 * PAGE as u64), 0);
     let kept = round();
     assert_eq!(read(RESERVED), 4 * PAGE as u64);
     assert_eq!(round(), kept);
@@ -80,7 +78,7 @@ fn a_pool_keeps_as_much_as_its_threshold_says() {
 fn what_pools_keep_is_given_up_for_a_request_that_needs_it() {
     let (driver, stream) = with_stream();
     let pool = driver.default_pool(0).expect("a pool");
-    assert_eq!(driver.cuMemPoolSetAttribute(pool, 4, &mut u64::MAX.clone()), 0);
+    assert_eq!(driver.set_pool_attribute(pool, 4, u64::MAX), 0);
     let kept = driver.alloc_async(1 << 29, stream).expect("half of the device");
     assert_eq!(driver.cuMemFreeAsync(kept, stream), 0);
     assert_eq!(driver.cuStreamSynchronize(stream), 0);

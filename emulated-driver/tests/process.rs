@@ -100,11 +100,11 @@ fn devices_are_described() {
     let (mut left, mut right) = ([0; 16], [0; 16]);
     assert_eq!((driver.cuDeviceGetUuid_v2(&mut left, 0), driver.cuDeviceGetUuid_v2(&mut right, 1)), (0, 0));
     assert_ne!(left, right);
-    let (mut pool, mut used) = (0, 1);
+    let mut pool = 0;
     assert_eq!(driver.cuDeviceGetDefaultMemPool(&mut pool, 0), 0);
-    assert_eq!((driver.cuMemPoolGetAttribute(pool, 7, &mut used), used), (0, 0));
-    assert_eq!(driver.cuMemPoolGetAttribute(pool + 1, 7, &mut used), 1);
-    assert_eq!(driver.cuMemPoolGetAttribute(1, 7, &mut used), 1);
+    assert_eq!(driver.pool_attribute(pool, 7), Ok(0));
+    assert_eq!(driver.pool_attribute(pool + 1, 7), Err(1));
+    assert_eq!(driver.pool_attribute(1, 7), Err(1));
 }
 
 /// Forks, runs `child` in the child and returns the exit status of the child.

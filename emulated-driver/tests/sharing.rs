@@ -108,7 +108,8 @@ fn what_is_not_shared_is_refused() {
     let plain = driver.create(PAGE).expect("memory");
     assert_eq!(driver.export(plain).map(drop), Err(1));
     let shared = driver.create_shared(PAGE).expect("memory");
-    let export = |kind, flags| driver.cuMemExportToShareableHandle(&mut 0, shared, kind, flags);
+    let mut to = 0_i32;
+    let mut export = |kind, flags| driver.cuMemExportToShareableHandle((&raw mut to).cast(), shared, kind, flags);
     assert_eq!([export(0, 0), export(2, 0), export(POSIX_FD, 1)], [1, 1, 1]);
     let file = std::fs::File::open("/dev/null").expect("a file");
     let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");

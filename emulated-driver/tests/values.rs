@@ -55,21 +55,21 @@ fn a_list_of_operations_is_queued_in_order_or_not_at_all() {
     let driver = Emulated::new();
     let stream = driver.stream(1).expect("a stream");
     let flag = cleared(&driver);
-    let all = [
+    let mut all = [
         [2, flag, 7, 0, 0, 0],
         [1, flag, 7, EQUAL.into(), 0, 0],
         [6, 0, 0, 0, 0, 0],
         [5, flag + 8, 9, 0, 0, 0],
         [4, flag + 8, 9, FREE_BIT.into(), 0, 0],
     ];
-    assert_eq!(driver.cuStreamBatchMemOp(stream, 5, all.as_ptr(), 0), 1);
+    assert_eq!(driver.cuStreamBatchMemOp(stream, 5, all.as_mut_ptr(), 0), 1);
     assert_eq!((driver.cuStreamQuery(stream), driver.read(flag, 1)), (0, Ok(vec![0])));
-    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 5, all.as_ptr(), 0), 0);
+    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 5, all.as_mut_ptr(), 0), 0);
     assert_eq!((driver.cuStreamSynchronize(stream), driver.read(flag, 9)), (0, Ok(vec![7, 0, 0, 0, 0, 0, 0, 0, 9])));
-    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 0, std::ptr::null(), 0), 0);
-    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 1, std::ptr::null(), 0), 1);
-    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 1, all.as_ptr(), 1), 1);
-    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 1, [[3, 0, 0, 0, 0, 0]].as_ptr(), 0), 801);
+    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 0, std::ptr::null_mut(), 0), 0);
+    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 1, std::ptr::null_mut(), 0), 1);
+    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 1, all.as_mut_ptr(), 1), 1);
+    assert_eq!(driver.cuStreamBatchMemOp_v2(stream, 1, [[3, 0, 0, 0, 0, 0]].as_mut_ptr(), 0), 801);
 }
 
 #[test]

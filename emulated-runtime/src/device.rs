@@ -21,7 +21,7 @@ thread_local! {
 pub(crate) fn enter() -> Answer<&'static Driver> {
     let driver = driver()?;
     let mut current = 0;
-    driver.cuCtxGetCurrent(&mut current)?;
+    driver.cuCtxGetCurrent(&raw mut current)?;
     if current == 0 {
         make_current(driver, CHOSEN.get())?;
     }
@@ -32,7 +32,7 @@ pub(crate) fn enter() -> Answer<&'static Driver> {
 pub(crate) fn current(driver: &Driver) -> c_int {
     let mut device = 0;
     // Without a context, the device of the thread's next call.
-    if driver.cuCtxGetDevice(&mut device).is_ok() { device } else { CHOSEN.get() }
+    if driver.cuCtxGetDevice(&raw mut device).is_ok() { device } else { CHOSEN.get() }
 }
 
 /// Returns a device's primary context, retained on first use for the life of the process.
@@ -43,7 +43,7 @@ fn primary(driver: &Driver, device: c_int) -> Answer<u64> {
         return Ok(context);
     }
     let mut context = 0;
-    driver.cuDevicePrimaryCtxRetain(&mut context, device)?;
+    driver.cuDevicePrimaryCtxRetain(&raw mut context, device)?;
     retained.insert(device, context);
     Ok(context)
 }
@@ -57,7 +57,7 @@ fn make_current(driver: &Driver, device: c_int) -> Answer<()> {
 extern "C" fn cudaGetDeviceCount(count: *mut c_int) -> u32 {
     told(|| {
         let mut number = 0;
-        driver()?.cuDeviceGetCount(&mut number)?;
+        driver()?.cuDeviceGetCount(&raw mut number)?;
         write(count, number)
     })
 }
@@ -67,7 +67,7 @@ extern "C" fn cudaSetDevice(device: c_int) -> u32 {
     told(|| {
         let driver = driver()?;
         let mut count = 0;
-        driver.cuDeviceGetCount(&mut count)?;
+        driver.cuDeviceGetCount(&raw mut count)?;
         if !(0..count).contains(&device) {
             return Err(INVALID_DEVICE);
         }
@@ -86,7 +86,7 @@ extern "C" fn cudaGetDevice(device: *mut c_int) -> u32 {
 extern "C" fn cudaDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> u32 {
     told(|| {
         let mut found = 0;
-        driver()?.cuDeviceGetAttribute(&mut found, attribute, device)?;
+        driver()?.cuDeviceGetAttribute(&raw mut found, attribute, device)?;
         write(value, found)
     })
 }
@@ -100,7 +100,7 @@ extern "C" fn cudaDeviceSynchronize() -> u32 {
 extern "C" fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> u32 {
     told(|| {
         let (mut low, mut high) = (0, 0);
-        enter()?.cuCtxGetStreamPriorityRange(&mut low, &mut high)?;
+        enter()?.cuCtxGetStreamPriorityRange(&raw mut low, &raw mut high)?;
         write(least, low)?;
         write(greatest, high)
     })
@@ -110,7 +110,7 @@ extern "C" fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut
 extern "C" fn cudaDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> u32 {
     told(|| {
         let mut answer = 0;
-        driver()?.cuDeviceCanAccessPeer(&mut answer, device, peer)?;
+        driver()?.cuDeviceCanAccessPeer(&raw mut answer, device, peer)?;
         write(can, answer)
     })
 }
@@ -135,7 +135,7 @@ extern "C" fn cudaDeviceDisablePeerAccess(peer: c_int) -> u32 {
 extern "C" fn cudaDriverGetVersion(version: *mut c_int) -> u32 {
     told(|| {
         let mut found = 0;
-        driver()?.cuDriverGetVersion(&mut found)?;
+        driver()?.cuDriverGetVersion(&raw mut found)?;
         write(version, found)
     })
 }

@@ -1,9 +1,13 @@
 //! Driver functions of `libcuda.so.1` called by the runtime.
 
+#![allow(clippy::wildcard_imports, reason = "the types of every signature")]
+
 use crate::code::{Answer, INSUFFICIENT_DRIVER};
+use cachalot_cuda_abi::{function, pointer, symbol};
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
+use types::*;
 
 /// A host function for a stream.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
@@ -11,13 +15,33 @@ pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 /// Variable with the path of the driver, for a loader that finds no driver or a wrong driver.
 const PATH_VARIABLE: &str = "CACHALOT_LIBCUDA";
 
+/// What the types of the signatures are here: handles are numbers of 64 bits, as in the runtime's
+/// own functions.
+mod types {
+    use super::{HostFunction, c_int, c_void};
+
+    /// Declares names of types.
+    macro_rules! names {
+        ($($name:ident)* = $type:ty) => { $(pub(crate) type $name = $type;)* };
+    }
+    names! {
+        CuContext CuDevicePtr CuEvent CuFunction CuGraph CuGraphExec CuMemoryPool CuModule CuStream = u64
+    }
+    names! {
+        CuCaptureMode CuCaptureStatus CuDevice CuDeviceAttribute CuDriverProcAddressQueryResult CuMemPoolAttribute = c_int
+    }
+    names! { CuEventFlags CuResult CuStreamFlags = u32 }
+    names! { CuMemPoolProps = c_void }
+    names! { CuHostFn = Option<HostFunction> }
+}
+
 /// Declares each function once, as a field with the address and a method for calls.
 macro_rules! functions {
-    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+    ($($name:ident)*) => {
         /// The functions, found when the runtime is first called.
         #[allow(non_snake_case, reason = "the driver's own names")]
         pub(crate) struct Driver {
-            $($name: unsafe extern "C" fn($($type),*) -> u32,)*
+            $($name: function!($name => pointer {}),)*
             /// Keeps the functions in memory.
             _library: Library,
         }
@@ -29,88 +53,43 @@ macro_rules! functions {
             fn find(library: Library) -> Result<Self, libloading::Error> {
                 $(
                     // SAFETY: the type comes from the driver's header.
-                    let $name = *unsafe { library.get(concat!(stringify!($name), "\0")) }?;
+                    let $name = *unsafe { library.get(symbol!($name)) }?;
                 )*
                 Ok(Self { $($name,)* _library: library })
             }
 
-            $(
-                pub(crate) fn $name(&self, $($arg: $type),*) -> Answer<()> {
-                    // SAFETY: results go to references. The runtime's caller guarantees host
-                    // addresses.
-                    match unsafe { (self.$name)($($arg),*) } {
-                        0 => Ok(()),
-                        code => Err(code),
-                    }
-                }
-            )*
+            $(function! { $name => method { $name } })*
+        }
+    };
+}
+
+/// Declares the method of a function.
+macro_rules! method {
+    ({ $name:ident } ($($argument:ident: $type:ty),*)) => {
+        pub(crate) fn $name(&self, $($argument: $type),*) -> Answer<()> {
+            // SAFETY: results go to variables of the runtime. The runtime's caller guarantees host
+            // addresses.
+            match unsafe { (self.$name)($($argument),*) } {
+                0 => Ok(()),
+                code => Err(code),
+            }
         }
     };
 }
 
 functions! {
-    cuInit(flags: u32);
-    cuDriverGetVersion(version: &mut c_int);
-    cuGetErrorString(code: u32, text: &mut *const c_char);
-    cuGetProcAddress_v2(symbol: *const c_char, address: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int);
-    cuDeviceGetCount(count: &mut c_int);
-    cuDeviceGetAttribute(value: &mut c_int, attribute: c_int, device: c_int);
-    cuDeviceCanAccessPeer(can: &mut c_int, device: c_int, peer: c_int);
-    cuDevicePrimaryCtxRetain(context: &mut u64, device: c_int);
-    cuCtxGetCurrent(context: &mut u64);
-    cuCtxSetCurrent(context: u64);
-    cuCtxGetDevice(device: &mut c_int);
-    cuCtxGetStreamPriorityRange(least: &mut c_int, greatest: &mut c_int);
-    cuCtxSynchronize();
-    cuCtxEnablePeerAccess(peer: u64, flags: u32);
-    cuCtxDisablePeerAccess(peer: u64);
-    cuMemGetInfo_v2(free: &mut usize, total: &mut usize);
-    cuMemAlloc_v2(address: &mut u64, bytes: usize);
-    cuMemFree_v2(address: u64);
-    cuMemsetD8Async(address: u64, value: u8, bytes: usize, stream: u64);
-    cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize);
-    cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize);
-    cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64);
-    cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: u64);
-    cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64);
-    cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64);
-    cuDeviceGetDefaultMemPool(pool: &mut u64, device: c_int);
-    cuDeviceGetMemPool(pool: &mut u64, device: c_int);
-    cuDeviceSetMemPool(device: c_int, pool: u64);
-    cuMemPoolCreate(pool: &mut u64, properties: *const c_void);
-    cuMemPoolDestroy(pool: u64);
-    cuMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut c_void);
-    cuMemPoolSetAttribute(pool: u64, attribute: c_int, value: *mut c_void);
-    cuMemPoolTrimTo(pool: u64, kept_bytes: usize);
-    cuMemAllocAsync(address: &mut u64, bytes: usize, stream: u64);
-    cuMemAllocFromPoolAsync(address: &mut u64, bytes: usize, pool: u64, stream: u64);
-    cuMemFreeAsync(address: u64, stream: u64);
-    cuStreamCreateWithPriority(stream: &mut u64, flags: u32, priority: c_int);
-    cuStreamDestroy_v2(stream: u64);
-    cuStreamSynchronize(stream: u64);
-    cuStreamQuery(stream: u64);
-    cuStreamWaitEvent(stream: u64, event: u64, flags: u32);
-    cuStreamGetPriority(stream: u64, priority: &mut c_int);
-    cuStreamGetFlags(stream: u64, flags: &mut u32);
-    cuStreamGetId(stream: u64, id: &mut u64);
-    cuStreamIsCapturing(stream: u64, status: &mut c_int);
-    cuLaunchHostFunc(stream: u64, function: Option<HostFunction>, argument: *mut c_void);
-    cuEventCreate(event: &mut u64, flags: u32);
-    cuEventDestroy_v2(event: u64);
-    cuEventRecord(event: u64, stream: u64);
-    cuEventQuery(event: u64);
-    cuEventSynchronize(event: u64);
-    cuEventElapsedTime(milliseconds: &mut f32, from: u64, to: u64);
-    cuThreadExchangeStreamCaptureMode(mode: &mut c_int);
-    cuStreamBeginCapture_v2(stream: u64, mode: c_int);
-    cuStreamEndCapture(stream: u64, graph: &mut u64);
-    cuGraphInstantiateWithFlags(executable: &mut u64, graph: u64, flags: u64);
-    cuGraphLaunch(executable: u64, stream: u64);
-    cuGraphExecDestroy(executable: u64);
-    cuGraphDestroy(graph: u64);
-    cuModuleLoadData(module: &mut u64, image: *const c_char);
-    cuModuleGetFunction(function: &mut u64, module: u64, name: *const c_char);
-    cuLaunchKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, params: *mut *mut c_void, extra: *mut *mut c_void);
+    cuInit cuDriverGetVersion cuGetErrorString cuGetProcAddress_v2 cuDeviceGetCount cuDeviceGetAttribute
+    cuDeviceCanAccessPeer cuDevicePrimaryCtxRetain cuCtxGetCurrent cuCtxSetCurrent cuCtxGetDevice
+    cuCtxGetStreamPriorityRange cuCtxSynchronize cuCtxEnablePeerAccess cuCtxDisablePeerAccess cuMemGetInfo_v2
+    cuMemAlloc_v2 cuMemFree_v2 cuMemsetD8Async cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2
+    cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpyAsync cuDeviceGetDefaultMemPool cuDeviceGetMemPool
+    cuDeviceSetMemPool cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAttribute cuMemPoolSetAttribute cuMemPoolTrimTo
+    cuMemAllocAsync cuMemAllocFromPoolAsync cuMemFreeAsync cuStreamCreateWithPriority cuStreamDestroy_v2
+    cuStreamSynchronize cuStreamQuery cuStreamWaitEvent cuStreamGetPriority cuStreamGetFlags cuStreamGetId
+    cuStreamIsCapturing cuLaunchHostFunc cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventQuery
+    cuEventSynchronize cuEventElapsedTime cuThreadExchangeStreamCaptureMode cuStreamBeginCapture_v2
+    cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuModuleLoadData
+    cuModuleGetFunction cuLaunchKernel
 }
 
 /// Returns the initialized driver, without a context.

@@ -118,6 +118,6 @@ extern "C" fn cudaGetErrorString(code: u32) -> *const c_char {
         return text.as_ptr();
     }
     let mut text = std::ptr::null();
-    let asked = driver::driver().and_then(|driver| driver.cuGetErrorString(code, &mut text));
+    let asked = driver::driver().and_then(|driver| driver.cuGetErrorString(code, &raw mut text));
     if asked.is_ok() { text } else { unknown }
 }

@@ -13,7 +13,7 @@ extern "C" fn cudaEventCreate(event: *mut u64) -> u32 {
 extern "C" fn cudaEventCreateWithFlags(event: *mut u64, flags: u32) -> u32 {
     told(|| {
         let mut made = 0;
-        enter()?.cuEventCreate(&mut made, flags)?;
+        enter()?.cuEventCreate(&raw mut made, flags)?;
         write(event, made)
     })
 }
@@ -48,7 +48,7 @@ extern "C" fn cudaEventSynchronize(event: u64) -> u32 {
 extern "C" fn cudaEventElapsedTime(milliseconds: *mut f32, from: u64, to: u64) -> u32 {
     told(|| {
         let mut time = 0.0;
-        enter()?.cuEventElapsedTime(&mut time, from, to)?;
+        enter()?.cuEventElapsedTime(&raw mut time, from, to)?;
         write(milliseconds, time)
     })
 }

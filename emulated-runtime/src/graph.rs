@@ -14,7 +14,7 @@ extern "C" fn cudaStreamBeginCapture(stream: u64, mode: c_int) -> u32 {
 extern "C" fn cudaStreamEndCapture(stream: u64, graph: *mut u64) -> u32 {
     told(|| {
         let mut made = 0;
-        let ended = enter()?.cuStreamEndCapture(stream, &mut made);
+        let ended = enter()?.cuStreamEndCapture(stream, &raw mut made);
         // Null when the capture was broken, as documented.
         write(graph, made)?;
         ended
@@ -25,7 +25,7 @@ extern "C" fn cudaStreamEndCapture(stream: u64, graph: *mut u64) -> u32 {
 extern "C" fn cudaStreamIsCapturing(stream: u64, status: *mut c_int) -> u32 {
     told(|| {
         let mut found = 0;
-        enter()?.cuStreamIsCapturing(stream, &mut found)?;
+        enter()?.cuStreamIsCapturing(stream, &raw mut found)?;
         write(status, found)
     })
 }
@@ -43,7 +43,7 @@ extern "C" fn cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) -> u32 {
 extern "C" fn cudaGraphInstantiate(executable: *mut u64, graph: u64, flags: u64) -> u32 {
     told(|| {
         let mut made = 0;
-        enter()?.cuGraphInstantiateWithFlags(&mut made, graph, flags)?;
+        enter()?.cuGraphInstantiateWithFlags(&raw mut made, graph, flags)?;
         write(executable, made)
     })
 }

@@ -91,10 +91,10 @@ fn function(driver: &Driver, host: *const c_void) -> Answer<u64> {
     *found.entry(host as usize).or_insert_with(|| {
         let module = *MODULE.get_or_init(|| {
             let mut module = 0;
-            driver.cuModuleLoadData(&mut module, IMAGE.as_ptr()).map(|()| module)
+            driver.cuModuleLoadData(&raw mut module, IMAGE.as_ptr().cast()).map(|()| module)
         });
         let mut function = 0;
-        let known = module.and_then(|module| driver.cuModuleGetFunction(&mut function, module, name.as_ptr()));
+        let known = module.and_then(|module| driver.cuModuleGetFunction(&raw mut function, module, name.as_ptr()));
         known.map(|()| function).map_err(|_| {
             let object = std::env::var(OBJECT_VARIABLE).unwrap_or_default();
             eprintln!("emulated runtime: no host function for the kernel {name:?} in {OBJECT_VARIABLE}={object:?}");

@@ -22,7 +22,7 @@ extern "C" fn cudaMalloc(address: *mut u64, bytes: usize) -> u32 {
         let mut made = 0;
         // The runtime returns null for 0 bytes, where the driver refuses.
         if bytes > 0 {
-            driver.cuMemAlloc_v2(&mut made, bytes)?;
+            driver.cuMemAlloc_v2(&raw mut made, bytes)?;
         }
         write(address, made)
     })
@@ -37,7 +37,7 @@ extern "C" fn cudaFree(address: u64) -> u32 {
 extern "C" fn cudaMallocAsync(address: *mut u64, bytes: usize, stream: u64) -> u32 {
     told(|| {
         let mut made = 0;
-        enter()?.cuMemAllocAsync(&mut made, bytes, stream)?;
+        enter()?.cuMemAllocAsync(&raw mut made, bytes, stream)?;
         write(address, made)
     })
 }
@@ -46,7 +46,7 @@ extern "C" fn cudaMallocAsync(address: *mut u64, bytes: usize, stream: u64) -> u
 extern "C" fn cudaMallocFromPoolAsync(address: *mut u64, bytes: usize, pool: u64, stream: u64) -> u32 {
     told(|| {
         let mut made = 0;
-        enter()?.cuMemAllocFromPoolAsync(&mut made, bytes, pool, stream)?;
+        enter()?.cuMemAllocFromPoolAsync(&raw mut made, bytes, pool, stream)?;
         write(address, made)
     })
 }
@@ -60,7 +60,7 @@ extern "C" fn cudaFreeAsync(address: u64, stream: u64) -> u32 {
 extern "C" fn cudaMemGetInfo(free: *mut usize, total: *mut usize) -> u32 {
     told(|| {
         let (mut left, mut all) = (0, 0);
-        enter()?.cuMemGetInfo_v2(&mut left, &mut all)?;
+        enter()?.cuMemGetInfo_v2(&raw mut left, &raw mut all)?;
         write(free, left)?;
         write(total, all)
     })
@@ -112,8 +112,8 @@ extern "C" fn cudaMemcpy(to: u64, from: u64, bytes: usize, kind: c_int) -> u32 {
     told(|| {
         let driver = enter()?;
         match kind {
-            TO_DEVICE => driver.cuMemcpyHtoD_v2(to, from, bytes),
-            TO_HOST => driver.cuMemcpyDtoH_v2(to, from, bytes),
+            TO_DEVICE => driver.cuMemcpyHtoD_v2(to, host(from), bytes),
+            TO_HOST => driver.cuMemcpyDtoH_v2(host(to), from, bytes),
             // A copy inside the device does not make the host wait, as in the real runtime.
             ON_DEVICE => driver.cuMemcpyDtoDAsync_v2(to, from, bytes, 0),
             _ => {
@@ -129,12 +129,17 @@ extern "C" fn cudaMemcpyAsync(to: u64, from: u64, bytes: usize, kind: c_int, str
     told(|| copy_async(to, from, bytes, kind, stream))
 }
 
+/// Returns an address of the host as a pointer.
+fn host(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
 /// Copies in the order of a stream.
 fn copy_async(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -> Answer<()> {
     let driver = enter()?;
     match kind {
-        TO_DEVICE => driver.cuMemcpyHtoDAsync_v2(to, from, bytes, stream),
-        TO_HOST => driver.cuMemcpyDtoHAsync_v2(to, from, bytes, stream),
+        TO_DEVICE => driver.cuMemcpyHtoDAsync_v2(to, host(from), bytes, stream),
+        TO_HOST => driver.cuMemcpyDtoHAsync_v2(host(to), from, bytes, stream),
         ON_DEVICE => driver.cuMemcpyDtoDAsync_v2(to, from, bytes, stream),
         HOST_TO_HOST | BY_ADDRESS if bytes > 0 && (to == 0 || from == 0) => Err(INVALID_VALUE),
         HOST_TO_HOST | BY_ADDRESS => driver.cuMemcpyAsync(to, from, bytes, stream),

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 extern "C" fn cudaDeviceGetDefaultMemPool(pool: *mut u64, device: c_int) -> u32 {
     told(|| {
         let mut found = 0;
-        driver()?.cuDeviceGetDefaultMemPool(&mut found, device)?;
+        driver()?.cuDeviceGetDefaultMemPool(&raw mut found, device)?;
         write(pool, found)
     })
 }
@@ -18,7 +18,7 @@ extern "C" fn cudaDeviceGetDefaultMemPool(pool: *mut u64, device: c_int) -> u32 
 extern "C" fn cudaDeviceGetMemPool(pool: *mut u64, device: c_int) -> u32 {
     told(|| {
         let mut found = 0;
-        driver()?.cuDeviceGetMemPool(&mut found, device)?;
+        driver()?.cuDeviceGetMemPool(&raw mut found, device)?;
         write(pool, found)
     })
 }
@@ -33,7 +33,7 @@ extern "C" fn cudaDeviceSetMemPool(device: c_int, pool: u64) -> u32 {
 extern "C" fn cudaMemPoolCreate(pool: *mut u64, properties: *const c_void) -> u32 {
     told(|| {
         let mut made = 0;
-        enter()?.cuMemPoolCreate(&mut made, properties)?;
+        enter()?.cuMemPoolCreate(&raw mut made, properties)?;
         write(pool, made)
     })
 }

@@ -19,7 +19,7 @@ extern "C" fn cudaStreamCreateWithFlags(stream: *mut u64, flags: u32) -> u32 {
 extern "C" fn cudaStreamCreateWithPriority(stream: *mut u64, flags: u32, priority: c_int) -> u32 {
     told(|| {
         let mut made = 0;
-        enter()?.cuStreamCreateWithPriority(&mut made, flags, priority)?;
+        enter()?.cuStreamCreateWithPriority(&raw mut made, flags, priority)?;
         write(stream, made)
     })
 }
@@ -48,7 +48,7 @@ extern "C" fn cudaStreamWaitEvent(stream: u64, event: u64, flags: u32) -> u32 {
 extern "C" fn cudaStreamGetFlags(stream: u64, flags: *mut u32) -> u32 {
     told(|| {
         let mut found = 0;
-        enter()?.cuStreamGetFlags(stream, &mut found)?;
+        enter()?.cuStreamGetFlags(stream, &raw mut found)?;
         write(flags, found)
     })
 }
@@ -57,7 +57,7 @@ extern "C" fn cudaStreamGetFlags(stream: u64, flags: *mut u32) -> u32 {
 extern "C" fn cudaStreamGetPriority(stream: u64, priority: *mut c_int) -> u32 {
     told(|| {
         let mut found = 0;
-        enter()?.cuStreamGetPriority(stream, &mut found)?;
+        enter()?.cuStreamGetPriority(stream, &raw mut found)?;
         write(priority, found)
     })
 }
@@ -66,7 +66,7 @@ extern "C" fn cudaStreamGetPriority(stream: u64, priority: *mut c_int) -> u32 {
 extern "C" fn cudaStreamGetId(stream: u64, id: *mut u64) -> u32 {
     told(|| {
         let mut found = 0;
-        enter()?.cuStreamGetId(stream, &mut found)?;
+        enter()?.cuStreamGetId(stream, &raw mut found)?;
         write(id, found)
     })
 }

@@ -12,7 +12,6 @@
 //! real       the driver behind the library in front
 //! shared     files mapped by processes of a user
 //! options    options passed by `cachalot run` to the program's process
-//! types      types of `cuda.h` for a library in front of the driver only
 //! ```
 //!
 //! ```
@@ -34,7 +33,6 @@ pub mod record;
 pub mod serve;
 pub mod shared;
 pub mod sleep;
-pub mod types;
 
 pub use cachalot_cuda::log::check as check_log;
 pub use options::Options;

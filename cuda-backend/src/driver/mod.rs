@@ -7,13 +7,13 @@
 
 pub mod result;
 pub mod table;
-pub mod types;
 
 mod dynamic;
 mod error;
 #[cfg(feature = "linked")]
 mod linked;
 
+pub use cachalot_cuda_abi::types;
 pub use error::{LoadError, OLDEST_VERSION};
 
 use core::ffi::{CStr, c_char, c_int};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::driver::LoadError;
 use crate::driver::result::CuResult;
-use crate::driver::table::ENTRY_POINTS;
+use crate::driver::table::Table;
 use crate::driver::types::{CuCaptureMode, CuContext};
 use crate::fake::{CONTEXT, FOREIGN_CONTEXT, Plan, When};
 use cachalot_core::{DeviceError, ErrorKind};
@@ -334,7 +334,7 @@ fn a_missing_required_entry_is_named() {
         device_primary_ctx_release ctx_get_current ctx_push_current ctx_pop_current mem_alloc mem_free mem_get_info
         event_create event_record event_query event_synchronize event_destroy stream_synchronize
     };
-    assert_eq!(tables.len(), ENTRY_POINTS.iter().filter(|entry| entry.required).count());
+    assert_eq!(tables.len(), Table::ENTRY_POINTS.iter().filter(|entry| entry.required).count());
     for (name, table) in tables {
         let Err(LoadError::MissingSymbol(symbol)) = fake::load(&table).map(drop) else {
             panic!("loaded without {name}");

@@ -49,7 +49,7 @@ extern "C" fn exported() -> c_int {
 }
 
 /// `cuGetExportTable`. Writes null for an unknown table, as a real driver does.
-pub(crate) fn cuGetExportTable(call: &mut Call, table: Out<*const c_void>, uuid: Out<[u8; 16]>) -> Answer<()> {
+pub(crate) fn cuGetExportTable(call: &mut Call, table: Out<*const c_void>, uuid: In<[u8; 16]>) -> Answer<()> {
     table.check()?;
     if uuid.read()? != EXPORT_TABLE {
         table.write(std::ptr::null());

@@ -31,7 +31,7 @@ const PER_THREAD_SINCE: i32 = 7000;
 /// Declares the functions of the rows.
 macro_rules! declare {
     ($($kind:ident {
-        $($name:ident $arguments:tt: $version:literal, $requires:ident, $capture:ident $(, $own:ident)?;)*
+        $($name:ident $(, $own:ident)?: $version:literal, $requires:ident, $capture:ident;)*
     })*) => {
         /// A function of the driver API.
         #[allow(non_camel_case_types, clippy::enum_variant_names, reason = "the driver's own names")]

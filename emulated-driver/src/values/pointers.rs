@@ -82,18 +82,16 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T> In<T> {
+    /// Takes a pointer of the caller.
+    pub(crate) fn from_caller(pointer: *const T) -> Self {
+        Self(pointer)
+    }
+
     /// Returns whether the caller passes nothing.
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
 
-    /// Returns the address, for the log.
-    pub(crate) fn address(self) -> u64 {
-        self.0 as u64
-    }
-}
-
-impl<T> In<T> {
     /// Returns the pointer to the element with a number, of a list. Null stays null.
     pub(crate) fn nth(self, index: usize) -> Self {
         if self.is_null() { self } else { Self(self.0.wrapping_add(index)) }

@@ -6,13 +6,15 @@
 use crate::addresses::{index_of, of_driver};
 use crate::exports::{OURS, index};
 use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::CuDriverProcAddressQueryResult;
+use cachalot_cuda_abi::{function, pointer};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::NonNull;
 
 /// `cuGetProcAddress` of CUDA 11.3 to 11.8.
-type First = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CuResult;
+type First = function!(cuGetProcAddress => pointer {});
 /// `cuGetProcAddress_v2`, with the reason of a missing function. The reason's pointer may be null.
-type Second = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> CuResult;
+type Second = function!(cuGetProcAddress_v2 => pointer {});
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGetProcAddress(
@@ -38,7 +40,7 @@ pub(crate) unsafe extern "C" fn cuGetProcAddress_v2(
     function: *mut *mut c_void,
     version: c_int,
     flags: u64,
-    status: *mut u32,
+    status: *mut CuDriverProcAddressQueryResult,
 ) -> CuResult {
     let Some(address) = of_driver(const { index("cuGetProcAddress_v2") }) else {
         return CuResult::CALL_REQUIRES_NEWER_DRIVER;

@@ -8,8 +8,7 @@
 //! The memory of a green context is that of the primary context behind it (the *root*), and so is the allocator.
 
 use crate::serve::served::Served;
-use crate::types::CuGreenContext;
-use cachalot_cuda::driver::types::{CuContext, CuDevice};
+use cachalot_cuda::driver::types::{CuContext, CuDevice, CuGreenContext};
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -2,11 +2,10 @@
 //!
 //! The driver knows segments. A block answers like an allocation of the driver, and memory in pieces like memory with one handle.
 
-use crate::real::CuPointerAttribute;
 use crate::serve::process::{Place, Process};
 use crate::serve::served::Served;
 use cachalot_core::Allocation;
-use cachalot_cuda::driver::types::CuDevicePtr;
+use cachalot_cuda::driver::types::{CuDevicePtr, CuPointerAttribute};
 use cachalot_cuda::{CuResult, HOST_STREAM};
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -47,17 +46,22 @@ impl Process {
     ///
     /// # Safety
     /// `value` is null, or writable for the attribute.
-    pub unsafe fn pointer_get_attribute(&self, value: *mut c_void, attribute: c_int, address: CuDevicePtr) -> CuResult {
+    pub unsafe fn pointer_get_attribute(
+        &self,
+        value: *mut c_void,
+        attribute: CuPointerAttribute,
+        address: CuDevicePtr,
+    ) -> CuResult {
         // The driver knows nothing of an address whose memory is parked.
         self.awake(|| {
             // SAFETY: the arguments are the caller's.
-            let pass = || unsafe { self.real.pointer_get_attribute(value, CuPointerAttribute(attribute), address) };
+            let pass = || unsafe { self.real.pointer_get_attribute(value, attribute, address) };
             match self.place(address) {
                 Place::Foreign => {
                     let code = pass();
                     if code.is_success() {
                         // SAFETY: the driver has written a value of the attribute there.
-                        unsafe { self.correct_divided(value, CuPointerAttribute(attribute), address) };
+                        unsafe { self.correct_divided(value, attribute, address) };
                     }
                     code
                 }
@@ -67,7 +71,7 @@ impl Process {
                     let code = pass();
                     if code.is_success() {
                         // SAFETY: the driver has written a value of the attribute there.
-                        unsafe { self.correct(value, CuPointerAttribute(attribute), &served, &block) };
+                        unsafe { self.correct(value, attribute, &served, &block) };
                     }
                     code
                 }
@@ -83,7 +87,7 @@ impl Process {
     pub unsafe fn pointer_get_attributes(
         &self,
         count: c_uint,
-        attributes: *mut c_int,
+        attributes: *mut CuPointerAttribute,
         values: *mut *mut c_void,
         address: CuDevicePtr,
     ) -> CuResult {
@@ -93,7 +97,7 @@ impl Process {
             // program has memory at address 1.
             let asked = if matches!(place, Place::Free) { 1 } else { address };
             // SAFETY: the arguments are the caller's.
-            let code = unsafe { self.real.pointer_get_attributes(count, attributes.cast(), values, asked) };
+            let code = unsafe { self.real.pointer_get_attributes(count, attributes, values, asked) };
             let block = match place {
                 Place::Block(served, block) => Some((served, block)),
                 Place::Foreign => None,
@@ -108,7 +112,6 @@ impl Process {
             // SAFETY: as above.
             let values = unsafe { core::slice::from_raw_parts(values, count as usize) };
             for (&attribute, &value) in attributes.iter().zip(values) {
-                let attribute = CuPointerAttribute(attribute);
                 match &block {
                     _ if value.is_null() => {}
                     // SAFETY: the driver has written a value of the attribute there.
@@ -128,10 +131,10 @@ impl Process {
     pub unsafe fn pointer_set_attribute(
         &self,
         value: *const c_void,
-        attribute: c_int,
+        attribute: CuPointerAttribute,
         address: CuDevicePtr,
     ) -> CuResult {
-        if CuPointerAttribute(attribute) == CuPointerAttribute::SYNC_MEMOPS && !value.is_null() {
+        if attribute == CuPointerAttribute::SYNC_MEMOPS && !value.is_null() {
             match self.place(address) {
                 Place::Block(_, block) => {
                     // SAFETY: the attribute's value is an `unsigned int`.
@@ -143,7 +146,7 @@ impl Process {
             }
         }
         // SAFETY: the arguments are the caller's.
-        unsafe { self.real.pointer_set_attribute(value, CuPointerAttribute(attribute), address) }
+        unsafe { self.real.pointer_set_attribute(value, attribute, address) }
     }
 
     /// Replaces the driver's value of an attribute of an address in memory of the program's, a piece's, by the whole mapping's.

@@ -6,9 +6,8 @@
 
 use crate::serve::process::{Place, Process};
 use crate::serve::published::{self, Opened, PublishedBlock};
-use crate::types::CuIpcMemHandle;
 use cachalot_core::Allocation;
-use cachalot_cuda::driver::types::CuDevicePtr;
+use cachalot_cuda::driver::types::{CuDevicePtr, CuIpcMemHandle};
 use cachalot_cuda::{CuResult, HOST_STREAM};
 use core::ffi::c_uint;
 

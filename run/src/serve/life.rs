@@ -6,10 +6,10 @@ use crate::real::Real;
 use crate::serve::contexts::Green;
 use crate::serve::process::Process;
 use crate::serve::served::{DEVICE, Served};
-use crate::types::CuGreenContext;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
-    CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuStream,
+    CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuGraph, CuGraphEdgeData, CuGraphNode, CuGreenContext,
+    CuStream,
 };
 use cachalot_cuda::log;
 use core::ffi::{c_int, c_uint, c_void};
@@ -23,7 +23,7 @@ impl Process {
     /// `context` is null or writable.
     pub unsafe fn ctx_create_v2(&self, context: *mut CuContext, flags: c_uint, device: CuDevice) -> CuResult {
         // SAFETY: the arguments are the caller's.
-        let call = || unsafe { self.real.ctx_create_v2(context, flags, device) };
+        let call = || unsafe { self.real.ctx_create(context, flags, device) };
         // SAFETY: the driver writes the handle if it succeeds.
         unsafe { self.create_context(context, device, call) }
     }
@@ -345,11 +345,9 @@ impl Process {
     ///
     /// # Safety
     /// The stream lives.
-    pub unsafe fn stream_begin_capture(&self, stream: CuStream, mode: c_int) -> CuResult {
+    pub unsafe fn stream_begin_capture(&self, stream: CuStream, mode: CuCaptureMode) -> CuResult {
         // SAFETY: the arguments are the caller's.
-        self.begin_capture(stream, || unsafe {
-            self.real.stream_begin_capture(stream, CuCaptureMode(mode.cast_unsigned()))
-        })
+        self.begin_capture(stream, || unsafe { self.real.stream_begin_capture(stream, mode) })
     }
 
     /// `cuStreamBeginCaptureToGraph`.
@@ -363,9 +361,8 @@ impl Process {
         dependencies: *const CuGraphNode,
         edges: *const CuGraphEdgeData,
         count: usize,
-        mode: c_int,
+        mode: CuCaptureMode,
     ) -> CuResult {
-        let mode = CuCaptureMode(mode.cast_unsigned());
         // SAFETY: the arguments are the caller's.
         self.begin_capture(stream, || unsafe {
             self.real.stream_begin_capture_to_graph(stream, graph, dependencies, edges, count, mode)

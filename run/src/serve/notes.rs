@@ -2,9 +2,10 @@
 //!
 //! Most programs never ask for notes. A free then loads a single word.
 
-use crate::real::{CuPointerAttribute, Real};
+use crate::real::Real;
 use crate::serve::published::Handles;
 use cachalot_cuda::CuResult;
+use cachalot_cuda::driver::types::CuPointerAttribute;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;

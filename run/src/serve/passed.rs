@@ -5,7 +5,7 @@ use crate::ledger::Kind;
 use crate::serve::process::{Place, Process};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuMemHandleType, CuMemoryPool, CuStream};
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_uint, c_void};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -185,11 +185,10 @@ impl Process {
         &self,
         handle: *mut c_void,
         pool: CuMemoryPool,
-        kind: c_int,
+        kind: CuMemHandleType,
         flags: u64,
     ) -> CuResult {
         self.pools.shared(pool);
-        let kind = CuMemHandleType(kind.cast_unsigned());
         // SAFETY: the arguments are the caller's.
         unsafe { self.real.mem_pool_export_to_shareable_handle(handle, pool, kind, flags) }
     }

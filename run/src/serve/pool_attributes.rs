@@ -9,7 +9,7 @@ use crate::serve::process::Process;
 use crate::serve::served::{DEVICE, Served};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuDevice, CuMemPoolAttribute, CuMemoryPool};
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
 use std::sync::Arc;
 
 /// Figures of a pool that a program reads (`CUmemPool_attribute`).
@@ -23,12 +23,12 @@ enum PoolFigure {
 
 impl PoolFigure {
     /// Returns the figure of an attribute.
-    const fn of(attribute: c_int) -> Option<Self> {
+    const fn of(attribute: CuMemPoolAttribute) -> Option<Self> {
         match attribute {
-            5 => Some(Self::Reserved),
-            6 => Some(Self::HighestReserved),
-            7 => Some(Self::Used),
-            8 => Some(Self::HighestUsed),
+            CuMemPoolAttribute::RESERVED_MEM_CURRENT => Some(Self::Reserved),
+            CuMemPoolAttribute::RESERVED_MEM_HIGH => Some(Self::HighestReserved),
+            CuMemPoolAttribute::USED_MEM_CURRENT => Some(Self::Used),
+            CuMemPoolAttribute::USED_MEM_HIGH => Some(Self::HighestUsed),
             _ => None,
         }
     }
@@ -39,10 +39,14 @@ impl Process {
     ///
     /// # Safety
     /// The pool lives, and `value` is null, or writable for the attribute.
-    pub unsafe fn mem_pool_get_attribute(&self, pool: CuMemoryPool, attribute: c_int, value: *mut c_void) -> CuResult {
-        let asked = CuMemPoolAttribute(attribute.cast_unsigned());
+    pub unsafe fn mem_pool_get_attribute(
+        &self,
+        pool: CuMemoryPool,
+        attribute: CuMemPoolAttribute,
+        value: *mut c_void,
+    ) -> CuResult {
         // SAFETY: the arguments are the caller's.
-        let code = unsafe { self.real.mem_pool_get_attribute(pool, asked, value) };
+        let code = unsafe { self.real.mem_pool_get_attribute(pool, attribute, value) };
         if code.is_success()
             && let Some(figure) = PoolFigure::of(attribute)
             && let Some(device) = self.pools.served_device(pool)
@@ -60,7 +64,12 @@ impl Process {
     ///
     /// # Safety
     /// The pool lives, and `value` is null, or readable for the attribute.
-    pub unsafe fn mem_pool_set_attribute(&self, pool: CuMemoryPool, attribute: c_int, value: *mut c_void) -> CuResult {
+    pub unsafe fn mem_pool_set_attribute(
+        &self,
+        pool: CuMemoryPool,
+        attribute: CuMemPoolAttribute,
+        value: *mut c_void,
+    ) -> CuResult {
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.mem_pool_set_attribute(pool, attribute, value) };
         if code.is_success()

@@ -393,10 +393,9 @@ impl Process {
         &self,
         shareable: *mut c_void,
         handle: CuMemHandle,
-        kind: c_int,
+        kind: CuMemHandleType,
         flags: u64,
     ) -> CuResult {
-        let kind = CuMemHandleType(kind.cast_unsigned());
         // SAFETY: the arguments are the caller's.
         let code = self.shared(handle, |handle| unsafe { self.real.mem_export(shareable, handle, kind, flags) });
         let name = if ProgramMemory::is_token(handle) { Some(handle.0) } else { self.followed.name_of(handle) };
@@ -416,13 +415,12 @@ impl Process {
         &self,
         handle: *mut CuMemHandle,
         shareable: *mut c_void,
-        kind: c_int,
+        kind: CuMemHandleType,
     ) -> CuResult {
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.mem_import(handle, shareable, kind) };
-        let is_descriptor = CuMemHandleType(kind.cast_unsigned()) == CuMemHandleType::POSIX_FD;
         if code.is_success()
-            && is_descriptor
+            && kind == CuMemHandleType::POSIX_FD
             && let Some(name) = self.followed.export(shareable.addr() as i32)
         {
             // SAFETY: the driver has written the handle.
@@ -495,7 +493,7 @@ impl Process {
         handle: *mut c_void,
         address: CuDevicePtr,
         bytes: usize,
-        kind: c_int,
+        kind: u32,
         flags: u64,
     ) -> CuResult {
         // SAFETY: the arguments are the caller's.

@@ -8,7 +8,7 @@
 
 use crate::shared::process::Identity;
 use crate::shared::{folder, form};
-use crate::types::CuIpcMemHandle;
+use cachalot_cuda::driver::types::CuIpcMemHandle;
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};

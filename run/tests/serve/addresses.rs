@@ -1,18 +1,12 @@
 //! Questions of a program about addresses, rows of memory, and handles for other processes.
 
 use super::setup::{PAGE, Setup};
+use cachalot_cuda::driver::types::{CuIpcMemHandle, CuPointerAttribute};
 use cachalot_run::Options;
-use cachalot_run::types::CuIpcMemHandle;
-use core::ffi::{c_int, c_void};
-
-const SYNC_MEMOPS: c_int = 6;
-const BUFFER_ID: c_int = 7;
-const IS_LEGACY_IPC_CAPABLE: c_int = 10;
-const RANGE_START: c_int = 11;
-const RANGE_SIZE: c_int = 12;
+use core::ffi::c_void;
 
 /// Returns an attribute of an address, or the code of the refusal.
-fn attribute(setup: &Setup, attribute: c_int, address: u64) -> Result<u64, u32> {
+fn attribute(setup: &Setup, attribute: CuPointerAttribute, address: u64) -> Result<u64, u32> {
     let mut value = 0_u64;
     // SAFETY: the value has room for every attribute asked here.
     let code = unsafe { setup.process.pointer_get_attribute((&raw mut value).cast(), attribute, address) };
@@ -66,21 +60,26 @@ fn a_range_is_the_block_and_the_bytes_of_its_request() {
 fn attributes_are_those_of_the_block() {
     let setup = Setup::new();
     let (one, two) = (setup.take(1000), setup.take(1000));
-    assert_eq!(attribute(&setup, RANGE_START, two + 5), Ok(two));
-    assert_eq!(attribute(&setup, RANGE_SIZE, two + 5), Ok(1000));
-    let number = attribute(&setup, BUFFER_ID, two).expect("a number");
-    assert_eq!(attribute(&setup, BUFFER_ID, two + 999), Ok(number));
-    assert_ne!(attribute(&setup, BUFFER_ID, one), Ok(number));
-    assert_eq!(attribute(&setup, IS_LEGACY_IPC_CAPABLE, two), Ok(1));
+    assert_eq!(attribute(&setup, CuPointerAttribute::RANGE_START_ADDR, two + 5), Ok(two));
+    assert_eq!(attribute(&setup, CuPointerAttribute::RANGE_SIZE, two + 5), Ok(1000));
+    let number = attribute(&setup, CuPointerAttribute::BUFFER_ID, two).expect("a number");
+    assert_eq!(attribute(&setup, CuPointerAttribute::BUFFER_ID, two + 999), Ok(number));
+    assert_ne!(attribute(&setup, CuPointerAttribute::BUFFER_ID, one), Ok(number));
+    assert_eq!(attribute(&setup, CuPointerAttribute::IS_LEGACY_CUDA_IPC_CAPABLE, two), Ok(1));
     let ordered = setup.take_on(1000, setup.stream());
-    assert_eq!(attribute(&setup, IS_LEGACY_IPC_CAPABLE, ordered), Ok(0));
+    assert_eq!(attribute(&setup, CuPointerAttribute::IS_LEGACY_CUDA_IPC_CAPABLE, ordered), Ok(0));
     assert_eq!(setup.give(two), 0);
-    for asked in [RANGE_START, BUFFER_ID, IS_LEGACY_IPC_CAPABLE, 2] {
+    for asked in [
+        CuPointerAttribute::RANGE_START_ADDR,
+        CuPointerAttribute::BUFFER_ID,
+        CuPointerAttribute::IS_LEGACY_CUDA_IPC_CAPABLE,
+        CuPointerAttribute(2),
+    ] {
         assert_eq!(attribute(&setup, asked, two), Err(1), "a freed block");
     }
     // The block after a block at the same address has another number.
     let again = (0..5000).map(|_| setup.take(1000)).find(|&address| address == two).expect("complete");
-    assert!(attribute(&setup, BUFFER_ID, again).is_ok_and(|other| other != number));
+    assert!(attribute(&setup, CuPointerAttribute::BUFFER_ID, again).is_ok_and(|other| other != number));
 }
 
 #[test]
@@ -88,7 +87,12 @@ fn several_attributes_are_answered_together() {
     let setup = Setup::new();
     let blocks = [setup.take(700), setup.take(700)];
     let ask = |address: u64| {
-        let mut asked = [RANGE_START, RANGE_SIZE, BUFFER_ID, 2];
+        let mut asked = [
+            CuPointerAttribute::RANGE_START_ADDR,
+            CuPointerAttribute::RANGE_SIZE,
+            CuPointerAttribute::BUFFER_ID,
+            CuPointerAttribute(2),
+        ];
         let mut values = [0_u64; 4];
         let mut places = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
         // SAFETY: both arrays have 4 entries, and each place has room for its attribute.
@@ -109,15 +113,17 @@ fn synchronous_operations_are_chosen_for_each_block() {
     let (one, two) = (setup.take(1000), setup.take(1000));
     let set = |address: u64, on: u32| {
         // SAFETY: the value outlives the call.
-        unsafe { setup.process.pointer_set_attribute((&raw const on).cast(), SYNC_MEMOPS, address) }.0
+        unsafe { setup.process.pointer_set_attribute((&raw const on).cast(), CuPointerAttribute::SYNC_MEMOPS, address) }
+            .0
     };
-    let flags = || [one, two].map(|block| attribute(&setup, SYNC_MEMOPS, block).map(|value| value as u32));
+    let flags =
+        || [one, two].map(|block| attribute(&setup, CuPointerAttribute::SYNC_MEMOPS, block).map(|value| value as u32));
     assert_eq!(flags(), [Ok(0), Ok(0)]);
     assert_eq!((set(two + 9, 1), flags()), (0, [Ok(0), Ok(1)]));
     assert_eq!((set(one, 1), set(two, 0), flags()), (0, 0, [Ok(1), Ok(0)]));
     assert_eq!(setup.give(one), 0);
     let again = (0..5000).map(|_| setup.take(1000)).find(|&address| address == one).expect("complete");
-    assert_eq!(attribute(&setup, SYNC_MEMOPS, again), Ok(0), "a new block begins without the flag");
+    assert_eq!(attribute(&setup, CuPointerAttribute::SYNC_MEMOPS, again), Ok(0), "a new block begins without the flag");
     assert_eq!(set(4096, 1), 1);
 }
 
@@ -128,7 +134,8 @@ fn a_flag_that_is_set_while_a_neighbour_is_freed_stays_set() {
     let set = |address: u64| {
         let on = 1_u32;
         // SAFETY: the value outlives the call.
-        unsafe { setup.process.pointer_set_attribute((&raw const on).cast(), SYNC_MEMOPS, address) }.0
+        unsafe { setup.process.pointer_set_attribute((&raw const on).cast(), CuPointerAttribute::SYNC_MEMOPS, address) }
+            .0
     };
     assert_eq!(set(freed), 0);
     // The free takes the flag back late.
@@ -142,7 +149,7 @@ fn a_flag_that_is_set_while_a_neighbour_is_freed_stays_set() {
         assert_eq!(set(kept), 0);
     });
     let mut flag = 0_u32;
-    let attribute = cachalot_run::real::CuPointerAttribute::SYNC_MEMOPS;
+    let attribute = CuPointerAttribute::SYNC_MEMOPS;
     // SAFETY: the variable outlives the call.
     let code = unsafe { setup.process.real().pointer_get_attribute((&raw mut flag).cast(), attribute, kept) };
     assert_eq!((code.0, flag), (0, 1), "the driver's own flag");

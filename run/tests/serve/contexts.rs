@@ -1,9 +1,9 @@
 //! Contexts from begin to end, peers, and memory in the order of streams.
 
 use super::setup::{PAGE, Setup};
+use cachalot_cuda::driver::types::CuGreenContext;
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuMemoryPool, CuStream};
 use cachalot_run::Options;
-use cachalot_run::types::CuGreenContext;
 
 /// Makes a context, which is current then.
 fn create(setup: &Setup, device: i32) -> u64 {

@@ -4,7 +4,7 @@ use super::setup::{PAGE, Setup};
 use super::sleep::{setup_with, used};
 use super::sleep_maps::{create, map, map_anew, release, reserve, try_create, unmap};
 use cachalot_cuda::CuResult;
-use cachalot_cuda::driver::types::{CuMemHandle, CuMemHandleType, CuMemoryPool, CuStream};
+use cachalot_cuda::driver::types::{CuMemHandle, CuMemHandleType, CuMemPoolAttribute, CuMemoryPool, CuStream};
 use cachalot_emulated_driver::api::PoolProperties;
 use cachalot_run::Options;
 use cachalot_run::ledger::Kind;
@@ -15,11 +15,11 @@ use core::ffi::{c_int, c_void};
 const PAGES: usize = 24;
 
 /// Attributes of a pool.
-const RELEASE_THRESHOLD: c_int = 4;
-const RESERVED: c_int = 5;
-const HIGHEST_RESERVED: c_int = 6;
-const USED: c_int = 7;
-const HIGHEST_USED: c_int = 8;
+const RELEASE_THRESHOLD: CuMemPoolAttribute = CuMemPoolAttribute(4);
+const RESERVED: CuMemPoolAttribute = CuMemPoolAttribute::RESERVED_MEM_CURRENT;
+const HIGHEST_RESERVED: CuMemPoolAttribute = CuMemPoolAttribute::RESERVED_MEM_HIGH;
+const USED: CuMemPoolAttribute = CuMemPoolAttribute::USED_MEM_CURRENT;
+const HIGHEST_USED: CuMemPoolAttribute = CuMemPoolAttribute::USED_MEM_HIGH;
 
 fn options() -> Options {
     Options { limit: Some((PAGES * PAGE) as u64), ..Options::default() }
@@ -34,7 +34,7 @@ fn held(setup: &Setup) -> (usize, usize) {
 /// Exports memory to a descriptor.
 fn export(setup: &Setup, handle: CuMemHandle) -> c_int {
     let mut descriptor: c_int = -1;
-    let kind = CuMemHandleType::POSIX_FD.0.cast_signed();
+    let kind = CuMemHandleType::POSIX_FD;
     let to = (&raw mut descriptor).cast();
     // SAFETY: `descriptor` outlives the call, which writes one descriptor to it.
     assert_eq!(unsafe { setup.process.mem_export_to_shareable_handle(to, handle, kind, 0) }.0, 0);
@@ -43,7 +43,7 @@ fn export(setup: &Setup, handle: CuMemHandle) -> c_int {
 
 /// Imports memory from a descriptor.
 fn import(setup: &Setup, descriptor: c_int) -> CuMemHandle {
-    let (mut handle, kind) = (CuMemHandle::default(), CuMemHandleType::POSIX_FD.0.cast_signed());
+    let (mut handle, kind) = (CuMemHandle::default(), CuMemHandleType::POSIX_FD);
     let from: *mut c_void = std::ptr::without_provenance_mut(descriptor as usize);
     // SAFETY: `handle` outlives the call, and a descriptor is passed as a number.
     assert_eq!(unsafe { setup.process.mem_import_from_shareable_handle(&raw mut handle, from, kind) }.0, 0);
@@ -116,7 +116,7 @@ fn take_of(setup: &Setup, pool: u64, bytes: usize) -> Result<u64, u32> {
 }
 
 /// Returns an attribute of a pool, as the program is told.
-fn attribute(setup: &Setup, pool: u64, attribute: c_int) -> usize {
+fn attribute(setup: &Setup, pool: u64, attribute: CuMemPoolAttribute) -> usize {
     let mut value = 0_u64;
     // SAFETY: `value` outlives the call, and the pool lives.
     let code = unsafe {
@@ -126,7 +126,7 @@ fn attribute(setup: &Setup, pool: u64, attribute: c_int) -> usize {
     value as usize
 }
 
-fn set_attribute(setup: &Setup, pool: u64, attribute: c_int, mut value: u64) -> u32 {
+fn set_attribute(setup: &Setup, pool: u64, attribute: CuMemPoolAttribute, mut value: u64) -> u32 {
     let pool = CuMemoryPool(pool as usize);
     // SAFETY: `value` outlives the call, and the pool lives.
     unsafe { setup.process.mem_pool_set_attribute(pool, attribute, (&raw mut value).cast()) }.0

@@ -1,7 +1,7 @@
 //! A driver for each test, and a process in front of the driver.
 
 use cachalot_cuda::driver::types::{
-    CuMemAccessDesc, CuMemAccessFlags, CuMemLocation, CuMemLocationType, CuMemoryPool, CuStream,
+    CuCaptureMode, CuMemAccessDesc, CuMemAccessFlags, CuMemLocation, CuMemLocationType, CuMemoryPool, CuStream,
 };
 use cachalot_emulated_driver::api::Api;
 use cachalot_emulated_driver::client::Client;
@@ -154,9 +154,9 @@ impl Setup {
     }
 
     /// Begins to capture a stream. Mode 0 is global, 1 thread-local, 2 relaxed.
-    pub(crate) fn begin(&self, stream: u64, mode: i32) -> u32 {
+    pub(crate) fn begin(&self, stream: u64, mode: u32) -> u32 {
         // SAFETY: the stream lives.
-        unsafe { self.process.stream_begin_capture(CuStream(stream as usize), mode) }.0
+        unsafe { self.process.stream_begin_capture(CuStream(stream as usize), CuCaptureMode(mode)) }.0
     }
 
     /// Ends a capture.

@@ -3,7 +3,8 @@
 use super::setup::{PAGE, Setup};
 use super::sleep::{PATIENCE, Sleeps, check, failing, phase, setup_with, touch, used};
 use cachalot_cuda::driver::types::{
-    CuDevice, CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationProp, CuMemHandle, CuMemLocation, CuMemLocationType,
+    CuDevice, CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocation,
+    CuMemLocationType,
 };
 use cachalot_run::Options;
 use cachalot_run::control::{Controlled, RefusalKind, RemainderKind, SleepState};
@@ -272,7 +273,7 @@ fn exported_memory_stays_on_the_device_and_is_named() {
     // SAFETY: `descriptor` outlives the call, which writes a descriptor.
     let code = unsafe {
         let to = (&raw mut descriptor).cast();
-        setup.process.mem_export_to_shareable_handle(to, maps.twice, 1, 0)
+        setup.process.mem_export_to_shareable_handle(to, maps.twice, CuMemHandleType::POSIX_FD, 0)
     };
     assert!(code.is_success() && descriptor >= 0);
     let named = |what| {

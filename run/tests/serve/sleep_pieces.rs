@@ -4,7 +4,8 @@ use super::setup::{PAGE, Setup};
 use super::sleep::{Filled, PATIENCE, Sleeps, check, failing, setup_with, touch, used};
 use super::sleep_maps::{create, in_pages, map, map_anew, open, release, reserve, setup, unmap};
 use cachalot_cuda::driver::types::{
-    CuDevicePtr, CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationProp, CuMemHandle, CuMemLocation, CuMemLocationType,
+    CuDevicePtr, CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationProp, CuMemHandle, CuMemHandleType, CuMemLocation,
+    CuMemLocationType, CuPointerAttribute,
 };
 use cachalot_run::Options;
 use cachalot_run::options::SleepOptions;
@@ -17,12 +18,6 @@ const NOT_READY: u32 = 600;
 const NOT_SUPPORTED: u32 = 801;
 const STREAM_CAPTURE_UNSUPPORTED: u32 = 900;
 const UNKNOWN: u32 = 999;
-
-/// Attributes of an address.
-const BUFFER_ID: i32 = 7;
-const MAPPING_SIZE: i32 = 18;
-const MAPPING_BASE: i32 = 19;
-const MEMORY_BLOCK_ID: i32 = 20;
 
 /// Memory of five pages at two addresses.
 struct Twice {
@@ -65,8 +60,14 @@ fn driver_maps(setup: &Setup, address: CuDevicePtr) -> usize {
 fn export(setup: &Setup, handle: CuMemHandle) -> u32 {
     let mut descriptor = -1;
     // SAFETY: `descriptor` outlives the call, which writes a descriptor.
-    let code =
-        unsafe { setup.process.mem_export_to_shareable_handle((&raw mut descriptor).cast::<c_void>(), handle, 1, 0) };
+    let code = unsafe {
+        setup.process.mem_export_to_shareable_handle(
+            (&raw mut descriptor).cast::<c_void>(),
+            handle,
+            CuMemHandleType::POSIX_FD,
+            0,
+        )
+    };
     if code.is_success() {
         // SAFETY: the descriptor is the test's own.
         assert_eq!(unsafe { libc::close(descriptor) }, 0);
@@ -161,7 +162,9 @@ fn an_export_makes_memory_whole_for_good() {
 fn export_as_nothing(setup: &Setup, memory: &Twice) -> u32 {
     let mut out = 0_u64;
     // SAFETY: `out` outlives the call.
-    unsafe { setup.process.mem_export_to_shareable_handle((&raw mut out).cast(), memory.handle, 64, 0).0 }
+    unsafe {
+        setup.process.mem_export_to_shareable_handle((&raw mut out).cast(), memory.handle, CuMemHandleType(64), 0).0
+    }
 }
 
 fn bind(setup: &Setup, memory: &Twice) -> u32 {
@@ -255,13 +258,19 @@ fn an_address_in_any_piece_has_the_range_and_the_numbers_of_the_mapping() {
     let setup = setup();
     let memory = twice(&setup);
     let attributes = |address: CuDevicePtr| {
-        let asked = [MAPPING_SIZE, MAPPING_BASE, BUFFER_ID, MEMORY_BLOCK_ID, 3];
+        let asked = [
+            CuPointerAttribute::MAPPING_SIZE,
+            CuPointerAttribute::MAPPING_BASE_ADDR,
+            CuPointerAttribute::BUFFER_ID,
+            CuPointerAttribute::MEMORY_BLOCK_ID,
+            CuPointerAttribute(3),
+        ];
         let mut one_by_one = [0_u64; 5];
         for (value, attribute) in one_by_one.iter_mut().zip(asked) {
             // SAFETY: `value` has room for the attribute.
             let code =
                 unsafe { setup.process.pointer_get_attribute(std::ptr::from_mut(value).cast(), attribute, address) };
-            assert_eq!(code.0, 0, "{attribute}");
+            assert_eq!(code.0, 0, "{attribute:?}");
         }
         let (mut together, mut asked) = ([0_u64; 5], asked);
         let mut places = together.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());

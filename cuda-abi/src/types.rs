@@ -2,8 +2,8 @@
 //!
 //! Handles are opaque numbers, and no code in this crate dereferences a handle. Flags and
 //! attributes are integers, never Rust enums, so that a value of a newer driver is merely an
-//! unknown number. The numbers come from `cuda.h` 13.0; `tests/header.rs` compares every constant
-//! and layout with the header.
+//! unknown number. The numbers come from `cuda.h` 13.0; the test `header` of `cachalot-cuda`
+//! compares every constant and layout with the header.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -49,11 +49,23 @@ handles! {
     CuGraphExec
     /// A pool of the driver's stream-ordered allocator (`CUmemoryPool`).
     CuMemoryPool
+    /// A green context, for some multiprocessors of a device (`CUgreenCtx`).
+    CuGreenContext
+    /// A library of code (`CUlibrary`).
+    CuLibrary
+    /// A kernel of a library (`CUkernel`).
+    CuKernel
+    /// An array, laid out by the driver (`CUarray`).
+    CuArray
+    /// An array with levels (`CUmipmappedArray`).
+    CuMipmappedArray
+    /// A texture reference (`CUtexref`).
+    CuTexRef
 }
 
 impl CuStream {
-    /// Returns the stream with the handle of another binding, for example cudarc's `CudaStream::cu_stream`.
-    /// [`CudaDevice::stream_id`](crate::CudaDevice::stream_id) then numbers the stream.
+    /// Returns the stream with the handle of another binding, for example cudarc's
+    /// `CudaStream::cu_stream`. `CudaDevice::stream_id` of `cachalot-cuda` then numbers the stream.
     #[must_use]
     pub fn from_handle<T>(handle: *mut T) -> Self {
         Self(handle.addr())
@@ -88,6 +100,33 @@ pub type CuHostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 pub struct CuUuid {
     /// 128 bits, in the order of printing.
     pub bytes: [c_char; 16],
+}
+
+/// A handle by which another process opens memory (`CUipcMemHandle`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct CuIpcMemHandle {
+    /// The driver's own form.
+    pub reserved: [u8; 64],
+}
+
+/// Declares structures that are only passed on.
+macro_rules! opaque {
+    ($($name:ident)*) => {
+        $(
+            /// A structure that is only passed on.
+            #[derive(Debug)]
+            #[repr(C)]
+            pub struct $name {
+                _unread: [u8; 0],
+            }
+        )*
+    };
+}
+
+opaque! {
+    CuLaunchConfig CuMemPoolProps CuStreamBatchMemOpParams CudaArrayDescriptor CudaArray3DDescriptor
+    CudaGraphInstantiateParams CudaMemcpy2D CudaMemcpy3D CudaMemcpy3DPeer
 }
 
 /// Properties of a dependency in a graph (`CUgraphEdgeData`).
@@ -268,7 +307,8 @@ constants! {
         /// Pinned memory, which never moves.
         PINNED = 1, "CU_MEM_ALLOCATION_TYPE_PINNED";
     }
-    /// Type of the handles by which other processes name physical memory (`CUmemAllocationHandleType`).
+    /// Type of the handles by which other processes name physical memory
+    /// (`CUmemAllocationHandleType`).
     CuMemHandleType(u32) {
         /// No handles.
         NONE = 0, "CU_MEM_HANDLE_TYPE_NONE";
@@ -302,7 +342,37 @@ constants! {
     CuMemPoolAttribute(u32) {
         /// Bytes that the pool holds from the device (`u64`).
         RESERVED_MEM_CURRENT = 5, "CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT";
+        /// Most bytes that the pool has held from the device (`u64`).
+        RESERVED_MEM_HIGH = 6, "CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH";
         /// Bytes of the pool in use by the program (`u64`).
         USED_MEM_CURRENT = 7, "CU_MEMPOOL_ATTR_USED_MEM_CURRENT";
+        /// Most bytes of the pool that were in use by the program (`u64`).
+        USED_MEM_HIGH = 8, "CU_MEMPOOL_ATTR_USED_MEM_HIGH";
+    }
+    /// An attribute of an address (`CUpointer_attribute`).
+    CuPointerAttribute(u32) {
+        /// Whether synchronous operations on the memory wait for completion (`unsigned int`).
+        SYNC_MEMOPS = 6, "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS";
+        /// The number of the allocation, unique in the process (`unsigned long long`).
+        BUFFER_ID = 7, "CU_POINTER_ATTRIBUTE_BUFFER_ID";
+        /// Whether a legacy IPC handle of the memory can be made (`int`).
+        IS_LEGACY_CUDA_IPC_CAPABLE = 10, "CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE";
+        /// The first address of the allocation (`CUdeviceptr`).
+        RANGE_START_ADDR = 11, "CU_POINTER_ATTRIBUTE_RANGE_START_ADDR";
+        /// The bytes of the allocation (`size_t`).
+        RANGE_SIZE = 12, "CU_POINTER_ATTRIBUTE_RANGE_SIZE";
+        /// The pool of the allocation, null outside of pools (`CUmemoryPool`).
+        MEMPOOL_HANDLE = 17, "CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE";
+        /// The bytes of the mapping (`size_t`).
+        MAPPING_SIZE = 18, "CU_POINTER_ATTRIBUTE_MAPPING_SIZE";
+        /// The first address of the mapping (`CUdeviceptr`).
+        MAPPING_BASE_ADDR = 19, "CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR";
+        /// The number of the physical memory (`unsigned long long`).
+        MEMORY_BLOCK_ID = 20, "CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID";
+    }
+    /// Why a look-up of a function found nothing (`CUdriverProcAddressQueryResult`).
+    CuDriverProcAddressQueryResult(u32) {
+        /// The function is found.
+        SUCCESS = 0, "CU_GET_PROC_ADDRESS_SUCCESS";
     }
 }
