@@ -6,16 +6,12 @@ use crate::c::abi::{
 };
 use crate::c::boundary;
 use crate::c::device::Device;
+use crate::c::instance::Instance;
 use crate::c::marshal::Out;
 use crate::c::status::{Outcome, Status};
-use cachalot_core::{Host, PoolId, PoolOptions, Route};
+use cachalot_core::{DeviceIndex, Host, PoolId, PoolOptions, Route};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
-
-/// Converts a pool id from C.
-fn name(pool: cachalot_pool) -> PoolId {
-    PoolId(pool.first, pool.second)
-}
 
 /// Converts pool options from C. Rejects unknown flags.
 pub(crate) fn pool_options(flags: u32) -> Outcome<PoolOptions> {
@@ -34,6 +30,18 @@ fn route(device: &Device, route: cachalot_route, stream: cachalot_stream) -> Out
         CACHALOT_ROUTE_THREAD => Ok(Route::Thread(device.thread_id())),
         _ => Err(Status::argument(format_args!("{route} is no route"))),
     }
+}
+
+/// Runs the body of a function on a pool of a device.
+fn with_pool(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    body: impl FnOnce(&Instance, (DeviceIndex, &Device), PoolId) -> Outcome,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        body(instance, instance.device(device)?, PoolId(pool.first, pool.second))
+    })
 }
 
 /// Creates a private pool with one user, and writes its id to `out`.
@@ -65,13 +73,12 @@ pub extern "C" fn cachalot_pool_retain(
     pool: cachalot_pool,
     flags: u32,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (device, _) = instance.device(device)?;
+    with_pool(allocator, device, pool, |instance, (device, _), pool| {
         let options = pool_options(flags)?;
-        if name(pool) == PoolId::DEFAULT {
+        if pool == PoolId::DEFAULT {
             return Err(Status::argument(format_args!("the default pool has no users")));
         }
-        Ok(instance.allocator.retain_pool(device, name(pool), options)?)
+        Ok(instance.allocator.retain_pool(device, pool, options)?)
     })
 }
 
@@ -82,9 +89,8 @@ pub extern "C" fn cachalot_pool_release(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.release_pool(device, name(pool))?)
+    with_pool(allocator, device, pool, |instance, (device, _), pool| {
+        Ok(instance.allocator.release_pool(device, pool)?)
     })
 }
 
@@ -99,11 +105,10 @@ pub unsafe extern "C" fn cachalot_pool_users(
     pool: cachalot_pool,
     out: *mut u32,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
+    with_pool(allocator, device, pool, |instance, (device, _), pool| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
-        let (device, _) = instance.device(device)?;
-        out.write(instance.allocator.pool_users(device, name(pool))?);
+        out.write(instance.allocator.pool_users(device, pool)?);
         Ok(())
     })
 }
@@ -115,10 +120,7 @@ pub extern "C" fn cachalot_pool_empty(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.empty_pool(device, name(pool))?)
-    })
+    with_pool(allocator, device, pool, |instance, (device, _), pool| Ok(instance.allocator.empty_pool(device, pool)?))
 }
 
 /// Releases free memory of a pool until it holds at most `keep_bytes`.
@@ -129,9 +131,8 @@ pub extern "C" fn cachalot_pool_trim(
     pool: cachalot_pool,
     keep_bytes: usize,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.trim_pool(device, name(pool), keep_bytes as u64)?)
+    with_pool(allocator, device, pool, |instance, (device, _), pool| {
+        Ok(instance.allocator.trim_pool(device, pool, keep_bytes as u64)?)
     })
 }
 
@@ -144,10 +145,8 @@ pub extern "C" fn cachalot_pool_begin(
     route: cachalot_route,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (index, device) = instance.device(device)?;
-        let route = self::route(device, route, stream)?;
-        Ok(instance.allocator.begin_allocate_to_pool(index, name(pool), route)?)
+    with_pool(allocator, device, pool, |instance, (index, device), pool| {
+        Ok(instance.allocator.begin_allocate_to_pool(index, pool, self::route(device, route, stream)?)?)
     })
 }
 
@@ -158,9 +157,8 @@ pub extern "C" fn cachalot_pool_end(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.end_allocate_to_pool(device, name(pool))?)
+    with_pool(allocator, device, pool, |instance, (device, _), pool| {
+        Ok(instance.allocator.end_allocate_to_pool(device, pool)?)
     })
 }
 
@@ -173,10 +171,8 @@ pub extern "C" fn cachalot_capture_begin(
     route: cachalot_route,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (index, device) = instance.device(device)?;
-        let route = self::route(device, route, stream)?;
-        Ok(instance.allocator.begin_capture(index, name(pool), route)?)
+    with_pool(allocator, device, pool, |instance, (index, device), pool| {
+        Ok(instance.allocator.begin_capture(index, pool, self::route(device, route, stream)?)?)
     })
 }
 
@@ -187,8 +183,7 @@ pub extern "C" fn cachalot_capture_end(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.end_capture(device, name(pool))?)
+    with_pool(allocator, device, pool, |instance, (device, _), pool| {
+        Ok(instance.allocator.end_capture(device, pool)?)
     })
 }
