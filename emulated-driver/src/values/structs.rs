@@ -1,5 +1,7 @@
 //! Structures of the driver's header.
 
+use cachalot_cuda_abi::types::{CuIpcMemHandle, CuMemAccessDesc, CuMemAllocationProp, CuMemLocation};
+
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub const POSIX_FD: i32 = 1;
 
@@ -235,7 +237,11 @@ pub struct InstantiateParams {
     pub result: i32,
 }
 
-const _: () = assert!(size_of::<Access>() == 12 && size_of::<Properties>() == 32 && size_of::<PoolProperties>() == 88);
+const _: () = assert!(size_of::<Access>() == size_of::<CuMemAccessDesc>());
+const _: () = assert!(size_of::<Properties>() == size_of::<CuMemAllocationProp>());
+const _: () = assert!(size_of::<Location>() == size_of::<CuMemLocation>());
+const _: () = assert!(size_of::<IpcMemory>() == size_of::<CuIpcMemHandle>());
+const _: () = assert!(size_of::<PoolProperties>() == 88);
 const _: () = assert!(size_of::<InstantiateParams>() == 32 && size_of::<LaunchConfig>() == 56);
 const _: () = assert!(size_of::<Copy2D>() == 128 && size_of::<Copy3D>() == 200);
 const _: () = assert!(size_of::<ArrayShape>() == 24 && size_of::<SolidShape>() == 40);
