@@ -1,4 +1,6 @@
 // Host memory from C++: owners, containers of the standard library, and failures.
+#include "../check.hpp"
+
 #include <cachalot.hpp>
 
 #include <cstdio>
@@ -6,16 +8,6 @@
 #include <memory_resource>
 #include <numeric>
 #include <vector>
-
-static int failures = 0;
-
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                     \
-    }                                                                 \
-  } while (0)
 
 // Memory of the host for containers that touch their elements.
 class host_resource final : public cachalot::basic_resource<std::pmr::memory_resource> {

@@ -25,18 +25,11 @@ int reported_elsewhere(const cachalot::allocator& allocator) {
 
 #else
 
+#include "../check.hpp"
+
 int reported_elsewhere(const cachalot::allocator& allocator);
 
 static std::atomic<int> reported{0};
-static int failures = 0;
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                          \
-    }                                                                      \
-  } while (0)
 
 template <class T>
 constexpr bool moves_without_exceptions =

@@ -1,19 +1,11 @@
 // Blocks of pinned memory that a captured graph uses are kept for the graph's replays.
 #include "../../../ffi/torch/pinned/captured.hpp"
 
+#include "../check.hpp"
+
 #include <cstdio>
 #include <set>
 #include <thread>
-
-static int failures = 0;
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                          \
-    }                                                                      \
-  } while (0)
 
 using Captured = cachalot_torch::Captured<int, int>;
 
