@@ -4,7 +4,7 @@
 use crate::tables::table;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
 use cachalot_core::{Config, TuneReport};
-use cachalot_replay::program::{DEVICE, LeftOut, OnDevice, Operation, Program, Run, Settings, allocator};
+use cachalot_replay::program::{DEVICE, LeftOut, OnDevice, Operation, Program, Run, Settings, Subject};
 use cachalot_replay::trace::Trace;
 use cachalot_replay::tune::{Options, Part, Parts, tune};
 use cachalot_tuner::live::{Limits, Tuner};
@@ -72,7 +72,7 @@ pub fn run(programs: &[&Program], settings: &str, extent: AutoExtent) -> Result<
     let device = SimulatedDevice::new(DEVICE_BYTES).with_costs(DriverCosts::h200()).with_work_done_at_once();
     device.set_patience(0);
     let refused = |error: cachalot_core::Error| error.to_string();
-    let made = allocator(device, &Settings { config, limit: None }).map_err(refused)?;
+    let made = OnDevice::create(device, &Settings { config, limit: None }).map_err(refused)?;
     let mut run: Run<OnDevice> = Run::new(made);
     let mut figures = Figures::default();
     let (mut sum, mut calls) = (0.0, 0_usize);
@@ -115,7 +115,7 @@ fn limits(extent: AutoExtent) -> Limits {
 fn announce(tuner: &mut Tuner, allocator: &OnDevice) -> Result<(), cachalot_core::Error> {
     let never = Arc::default();
     while let Some(job) = tuner.prepare(allocator, DEVICE)? {
-        tuner.conclude(allocator, DEVICE, job.run(&never))?;
+        tuner.conclude(allocator, DEVICE, job.run(cachalot_replay::tune::cost::<OnDevice>, &never))?;
     }
     Ok(())
 }

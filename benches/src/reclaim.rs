@@ -4,7 +4,7 @@
 use crate::tables::table;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, DeviceIndex, Error, Host, ReclaimStats};
-use cachalot_replay::program::{LeftOut, OnDevice, Operation, Program, Run, Settings, allocator};
+use cachalot_replay::program::{LeftOut, OnDevice, Operation, Program, Run, Settings, Subject};
 use cachalot_replay::replay::{self, ReplayError};
 use cachalot_replay::trace::{BadInput, Trace};
 use comfy_table::Table;
@@ -87,7 +87,7 @@ impl Timed {
     fn new(config: &str, limit: Option<u64>, pace: Pace) -> Result<Self, Error> {
         let device = SimulatedDevice::new(DEVICE_BYTES).with_work_done_at_once();
         let config = Config::parse(config).expect("a configuration of this file");
-        let run = Run::new(allocator(device, &Settings { config, limit })?);
+        let run = Run::new(OnDevice::create(device, &Settings { config, limit })?);
         Ok(Self { run, pace, outcome: Outcome::default(), area: 0.0, upkept_us: 0 })
     }
 

@@ -1,8 +1,12 @@
 //! Background tuning for `tune:auto`: searches settings with the latest requests on a thread of the library, and
 //! puts them in force at idle moments.
 
+use crate::open::SimulatedAllocator;
 use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Storage};
+use cachalot_tuner::judge::cost;
 use cachalot_tuner::live::{Finding, Limits, Tuner};
+use cachalot_tuner::program::Subject;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -25,7 +29,8 @@ struct OnDevice {
 }
 
 /// Tunes the devices of an allocator with the setting `tune:auto`, with at most one thread per device. The
-/// threads have the lowest priority and use no lock of the allocator.
+/// threads have the lowest priority and use no lock of the allocator. They try settings on allocators of the type `A`, each
+/// over a simulated device.
 ///
 /// The program calls [`idle`](Self::idle) at idle moments, such as the end of an iteration. Everything that
 /// touches the allocator happens there, and a search only between two such moments.
@@ -34,7 +39,7 @@ struct OnDevice {
 /// use cachalot::{AutoTuner, Config, DeviceIndex, StreamId};
 ///
 /// let allocator = cachalot::open_simulated(1 << 36, &Config::parse("tune:auto")?)?;
-/// let tuner = AutoTuner::default();
+/// let tuner = AutoTuner::new();
 /// for iteration in 0..8_u64 {
 ///     for bytes in (20 + iteration % 4..).map(|mib| mib << 20).take(100) {
 ///         allocator.free(allocator.malloc(DeviceIndex(0), bytes, StreamId::DEFAULT)?)?;
@@ -45,14 +50,28 @@ struct OnDevice {
 /// assert!(allocator.tuning(DeviceIndex(0))?.report()?.searches > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Default)]
-pub struct AutoTuner {
+pub struct AutoTuner<A = SimulatedAllocator> {
+    tries_on: PhantomData<fn() -> A>,
     devices: Mutex<BTreeMap<u32, OnDevice>>,
     /// Whether the results are no longer needed. Searches then end early.
     abandoned: Arc<AtomicBool>,
 }
 
 impl AutoTuner {
+    /// Creates a tuner that tries settings on a [`SimulatedAllocator`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<A> Default for AutoTuner<A> {
+    fn default() -> Self {
+        Self { tries_on: PhantomData, devices: Mutex::default(), abandoned: Arc::default() }
+    }
+}
+
+impl<A: Subject> AutoTuner<A> {
     /// Does what is due on a device: begins a search, puts the result of the latest one in force, or takes
     /// settings back. Does nothing without `tune:auto`, during a capture, and while another thread is here.
     /// Callable from any thread; never waits for a search.
@@ -97,7 +116,7 @@ impl AutoTuner {
             let abandoned = Arc::clone(&self.abandoned);
             let work = move || {
                 lower_priority();
-                next.run(&abandoned)
+                next.run(cost::<A>, &abandoned)
             };
             match Builder::new().name("cachalot-tune".into()).spawn(work) {
                 Ok(thread) => *job = Some(thread),
@@ -106,7 +125,9 @@ impl AutoTuner {
         }
         Ok(())
     }
+}
 
+impl<A> AutoTuner<A> {
     /// Waits until no search runs, and ends the rest after it. For tests: the result takes effect at the next idle
     /// moment.
     pub fn wait(&self) {
@@ -122,7 +143,7 @@ impl AutoTuner {
     }
 }
 
-impl Drop for AutoTuner {
+impl<A> Drop for AutoTuner<A> {
     /// Stops and joins all threads: no code of the library may run when the library is unloaded.
     fn drop(&mut self) {
         self.abandoned.store(true, Ordering::Relaxed);
@@ -134,7 +155,7 @@ impl Drop for AutoTuner {
     }
 }
 
-impl core::fmt::Debug for AutoTuner {
+impl<A> core::fmt::Debug for AutoTuner<A> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("AutoTuner").finish_non_exhaustive()
     }
@@ -165,7 +186,7 @@ mod tests {
     fn a_search_is_followed_by_a_rest_and_ends_with_its_tuner() {
         let config = Config::parse("tune:auto,tune_budget_ms:1000000").unwrap();
         let allocator = crate::open_simulated(1 << 36, &config).unwrap();
-        let tuner = AutoTuner::default();
+        let tuner = AutoTuner::new();
         // Whether a search was begun, and whether it is running.
         let search = || {
             let devices = tuner.devices.lock().unwrap();
@@ -199,7 +220,7 @@ mod tests {
         assert_eq!(search(), Some(false));
         assert_eq!(format!("{tuner:?}"), "AutoTuner { .. }");
 
-        let other = AutoTuner::default();
+        let other = AutoTuner::new();
         let allocator = crate::open_simulated(1 << 36, &config).unwrap();
         work(&allocator);
         other.idle(&allocator, DEVICE).unwrap();

@@ -7,15 +7,7 @@ pub use cachalot_tuner::program::{
 };
 
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Error, Growable};
+use cachalot_core::{Allocator, Growable};
 
 /// The core's allocator over a simulated device.
 pub type OnDevice = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
-
-/// Creates an allocator over `device`.
-///
-/// # Errors
-/// The errors of the allocator.
-pub fn allocator(device: SimulatedDevice, settings: &Settings) -> Result<OnDevice, Error> {
-    cachalot_tuner::program::allocator(device, settings)
-}

@@ -1,15 +1,16 @@
 //! Runs a program with a configuration: peak of reserved memory, driver time, failed requests.
 
-use crate::program::{Program, Run, Settings, allocator};
+use crate::program::{Program, Run, Settings, Subject};
+use cachalot_core::Config;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
-use cachalot_core::{Allocator, Config, Growable};
-use spin::mutex::SpinMutex;
 
 /// The memory of the simulated device, unless the limit is higher: the memory of an H200.
 pub const DEVICE_BYTES: u64 = 139 << 30;
 
-/// The allocator for the runs. A single thread uses the allocator, so locks never wait.
-pub type OnDevice = Allocator<SimulatedDevice, SpinMutex<()>, Growable>;
+/// The allocator of the unit tests.
+#[cfg(test)]
+pub(crate) type OnDevice =
+    cachalot_core::Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, cachalot_core::Growable>;
 
 /// Number of operations between two looks at the clock.
 const BETWEEN_LOOKS: usize = 1024;
@@ -68,11 +69,15 @@ pub struct Part {
     pub process: Option<usize>,
 }
 
-/// Runs a program once, on an empty allocator. Asks `stop` now and then.
+/// [`cost`] on one type of allocator. A search gets the function from its caller: a program that has an allocator anyway, such
+/// as a library with `tune:auto`, tries settings on the same type, and the allocator is compiled once and not twice.
+pub type Judge = fn(&Part, &Config, &DriverCosts, &(dyn Fn() -> bool + Sync)) -> Result<Cost, Unfinished>;
+
+/// Runs a program once, on an empty allocator of type `A`. Asks `stop` now and then.
 ///
 /// # Errors
 /// `stop` returned true, or the allocator refused a call.
-pub fn cost(
+pub fn cost<A: Subject>(
     part: &Part,
     config: &Config,
     costs: &DriverCosts,
@@ -83,7 +88,7 @@ pub fn cost(
     // No other thread frees memory, so a wait for one is in vain.
     device.set_patience(0);
     let settings = Settings { config: config.clone(), limit: part.limit };
-    let mut run: Run<OnDevice> = Run::new(allocator(device, &settings).map_err(refused(0))?);
+    let mut run: Run<A> = Run::new(A::create(device, &settings).map_err(refused(0))?);
     for (chunk, operations) in part.program.operations.chunks(BETWEEN_LOOKS).enumerate() {
         if stop() {
             return Err(Unfinished::Stopped);

@@ -2,7 +2,8 @@
 //! living allocator (`tune:auto`).
 //!
 //! ```
-//! use cachalot_core::{Config, StreamId};
+//! use cachalot_core::simulated::SimulatedDevice;
+//! use cachalot_core::{Allocator, Config, Growable, StreamId};
 //! use cachalot_tuner::judge::{Part, cost};
 //! use cachalot_tuner::program::{Operation, Program};
 //!
@@ -10,7 +11,8 @@
 //! let program = Program { operations: vec![malloc, Operation::Free { slot: 0 }], slots: 1 };
 //! let part = Part { name: "one block".to_owned(), program, limit: None, ..Part::default() };
 //! let costs = cachalot_core::simulated::DriverCosts::h200();
-//! let cost = cost(&part, &Config::new(), &costs, &|| false).expect("it fits");
+//! type OnDevice = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+//! let cost = cost::<OnDevice>(&part, &Config::new(), &costs, &|| false).expect("it fits");
 //! assert_eq!(cost.reserved_bytes, 20 << 20);
 //! ```
 //!

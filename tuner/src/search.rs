@@ -1,6 +1,6 @@
 //! The search: rounds of candidates, ranked by the seen programs, and checked with the held-back programs.
 
-use crate::judge::{Cost, Part, Unfinished, cost};
+use crate::judge::{Cost, Judge, Part, Unfinished};
 use crate::options::{Options, Outcome, Tried};
 use crate::space::{Candidate, Space};
 use crate::split::Parts;
@@ -85,6 +85,7 @@ struct Entry {
 pub(crate) struct Search<'a> {
     parts: &'a Parts,
     options: &'a Options,
+    judge: Judge,
     runner: &'a dyn Runner,
     /// The configuration to compare with.
     baseline: Config,
@@ -106,12 +107,13 @@ impl<'a> Search<'a> {
     pub(crate) fn new(
         parts: &'a Parts,
         options: &'a Options,
+        judge: Judge,
         runner: &'a dyn Runner,
         baseline: &Config,
     ) -> Result<Self, String> {
         let measure = |list: &[Part]| {
             let pairs: Vec<_> = list.iter().map(|part| (part.baseline.as_ref().unwrap_or(baseline), part)).collect();
-            let costs: Costs = run_pairs(&pairs, options, runner, None).into_iter().collect();
+            let costs: Costs = run_pairs(&pairs, options, (judge, runner), None).into_iter().collect();
             costs.map_err(|(part, error)| match error {
                 Unfinished::Refused(at, why) => format!("{part}: the baseline refused call {}: {why}", at + 1),
                 Unfinished::Stopped => format!("{part}: the search was abandoned"),
@@ -122,6 +124,7 @@ impl<'a> Search<'a> {
             base_held: measure(&parts.held)?,
             parts,
             options,
+            judge,
             runner,
             baseline: baseline.clone(),
             entries: Vec::new(),
@@ -241,7 +244,7 @@ impl<'a> Search<'a> {
     /// Runs candidates on all seen programs. Returns whether time is left.
     fn measure(&mut self, round: Vec<(Candidate, Config)>, tried: &mut usize, deadline: Option<Instant>) -> bool {
         let configs: Vec<&Config> = round.iter().map(|(_, config)| config).collect();
-        let costs = run_all(&self.parts.seen, &configs, self.options, self.runner, deadline);
+        let costs = run_all(&self.parts.seen, &configs, self.options, (self.judge, self.runner), deadline);
         let &Options { aim, budget, most_harm, .. } = self.options;
         let mut is_stopped = false;
         for ((candidate, config), costs) in round.into_iter().zip(costs) {
@@ -313,7 +316,7 @@ impl<'a> Search<'a> {
     /// Runs an entry on the programs held back. Returns whether it could be run.
     fn check(&mut self, at: usize, deadline: Option<Instant>) -> bool {
         let config = &self.entries[at].config;
-        match run_all(&self.parts.held, &[config], self.options, self.runner, deadline).remove(0) {
+        match run_all(&self.parts.held, &[config], self.options, (self.judge, self.runner), deadline).remove(0) {
             Ok(held) => self.entries[at].held = Some(held),
             Err((_, Unfinished::Stopped)) => self.stopped = true,
             Err((_, Unfinished::Refused(..))) => self.entries[at].note = Note::Unconfirmed,
@@ -356,9 +359,10 @@ impl<'a> Search<'a> {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.text == text && entry.held.is_none()) else {
             return;
         };
-        entry.held = run_all(&self.parts.held, &[&entry.config], self.options, self.runner, self.options.deadline)
-            .remove(0)
-            .ok();
+        entry.held =
+            run_all(&self.parts.held, &[&entry.config], self.options, (self.judge, self.runner), self.options.deadline)
+                .remove(0)
+                .ok();
     }
 
     /// Returns the result.
@@ -423,11 +427,11 @@ fn run_all(
     parts: &[Part],
     configs: &[&Config],
     options: &Options,
-    runner: &dyn Runner,
+    (judge, runner): (Judge, &dyn Runner),
     deadline: Option<Instant>,
 ) -> Vec<Costs> {
     let pairs: Vec<_> = configs.iter().flat_map(|&config| parts.iter().map(move |part| (config, part))).collect();
-    let mut costs = run_pairs(&pairs, options, runner, deadline);
+    let mut costs = run_pairs(&pairs, options, (judge, runner), deadline);
     configs.iter().map(|_| costs.drain(..parts.len()).collect()).collect()
 }
 
@@ -435,7 +439,7 @@ fn run_all(
 fn run_pairs(
     pairs: &[(&Config, &Part)],
     options: &Options,
-    runner: &dyn Runner,
+    (judge, runner): (Judge, &dyn Runner),
     deadline: Option<Instant>,
 ) -> Vec<Result<Cost, (String, Unfinished)>> {
     // The baseline has no deadline, and every search can be abandoned.
@@ -444,7 +448,7 @@ fn run_pairs(
     let found: Vec<Mutex<Option<Result<Cost, Unfinished>>>> = pairs.iter().map(|_| Mutex::new(None)).collect();
     runner.run(pairs.len(), &|at| {
         let (config, part) = pairs[at];
-        let cost = cost(part, config, &options.costs, &stop);
+        let cost = judge(part, config, &options.costs, &stop);
         *found[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(cost);
     });
     let costs = found.into_iter().zip(pairs).map(|(found, (_, part))| {

@@ -10,7 +10,7 @@
 
 pub use crate::options::{Options, Outcome, Tried};
 
-use crate::judge::Part;
+use crate::judge::{Judge, Part};
 use crate::search::{Progress, Runner, Search};
 use crate::space::{Realm, Space};
 use crate::split::Parts;
@@ -21,13 +21,14 @@ use std::time::Instant;
 /// setting, for comparison.
 pub const EXPANDABLE: &str = "expandable_segments:True";
 
-/// Searches for the best settings. Calls `watch` after each round, from the calling thread.
+/// Searches for the best settings, on allocators of the type that `judge` uses. Calls `watch` after each round, from the calling thread.
 ///
 /// # Errors
 /// The baseline is no configuration, or an allocator refused a call of a program with the baseline.
 pub fn tune(
     parts: &Parts,
     options: &Options,
+    judge: Judge,
     runner: &dyn Runner,
     watch: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<Outcome, String> {
@@ -35,7 +36,7 @@ pub fn tune(
     let has_limit = parts.seen.iter().chain(&parts.held).any(|part: &Part| part.limit.is_some());
     let Options { has_virtual_memory, has_late_keys, .. } = *options;
     let torch = Space { realm: Realm::Torch, has_limit, has_virtual_memory, has_late_keys };
-    let mut search = Search::new(parts, options, runner, &baseline)?;
+    let mut search = Search::new(parts, options, judge, runner, &baseline)?;
     let whole = options.deadline;
     if options.living {
         search.run(Space { realm: Realm::Living, ..torch }, options.trials, whole, watch);

@@ -3,9 +3,8 @@
 //! The core changes plans in the middle of a request, and the tuner changes settings on any thread. Neither may wait for a
 //! log. Idle moments compare the reports with the reports at the idle moment before.
 
-use crate::c::device::Device;
-use cachalot_core::{Allocator, DeviceIndex, Growable};
-use cachalot_cuda::HeapLock;
+use crate::c::device::SharedAllocator;
+use cachalot_core::DeviceIndex;
 use cachalot_cuda::log::{self, Level};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +24,7 @@ pub(crate) struct Changes(Mutex<BTreeMap<u32, Told>>);
 
 impl Changes {
     /// Logs the changes of a device since the last call. Does nothing if the log does not have the level.
-    pub(crate) fn tell(&self, allocator: &Allocator<Device, HeapLock, Growable>, device: DeviceIndex) {
+    pub(crate) fn tell(&self, allocator: &SharedAllocator, device: DeviceIndex) {
         if !log::has(Level::Info) {
             return;
         }

@@ -9,19 +9,23 @@ use crate::c::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::forward::{ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Explanation, Host, MemoryInfo, OutOfMemory,
-    PoolId, Segments, StreamId, TraceEntry, VirtualMemory,
+    Allocator, CallSite, DeviceError, DeviceMemory, DevicePtr, DeviceResult, Error, Explanation, Growable, Host,
+    MemoryInfo, OutOfMemory, PoolId, Segments, StreamId, TraceEntry, VirtualMemory,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::result::CuResult;
 use cachalot_cuda::driver::types::CuStream;
-use cachalot_cuda::{CudaDevice, HOST_STREAM, HostDevice, Streams, log, this_thread};
+use cachalot_cuda::{CudaDevice, HOST_STREAM, HeapLock, HostDevice, Streams, log, this_thread};
+use cachalot_tuner::program::Simulates;
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The size of a page of every device so far, for a device that is not open yet.
 const PAGE: u64 = 2 << 20;
+
+/// The allocator of a C program's devices.
+pub(crate) type SharedAllocator = Allocator<Device, HeapLock, Growable>;
 
 /// The source of a device's memory.
 #[allow(clippy::large_enum_variant, reason = "there are a few of these, and the larger one is the usual one")]
@@ -138,9 +142,22 @@ impl Device {
     pub(crate) fn is_host(&self) -> bool {
         matches!(self.backing, Backing::Host(_))
     }
+}
 
-    /// Returns the simulated device, or `None` for a device of the driver.
-    pub(crate) fn simulated(&self) -> Option<&SimulatedDevice> {
+/// So that `tune:auto` tries settings on the allocator that is in the library anyway.
+impl Simulates for Device {
+    fn of_simulated(device: SimulatedDevice) -> Self {
+        Self {
+            backing: Backing::Simulated(device),
+            number: 0,
+            ordinal: 0,
+            callbacks: Arc::default(),
+            stacks: Arc::default(),
+            announced: None,
+        }
+    }
+
+    fn simulated(&self) -> Option<&SimulatedDevice> {
         match &self.backing {
             Backing::Cuda(_) | Backing::Lazy(_) | Backing::Host(_) => None,
             Backing::Simulated(device) => Some(device),

@@ -1,16 +1,15 @@
 //! What an idle moment is for, besides the upkeep of memory.
 
 use crate::c::changes::Changes;
-use crate::c::device::Device;
+use crate::c::device::SharedAllocator;
 use crate::c::status::Outcome;
 use crate::tuning::AutoTuner;
-use cachalot_core::{Allocator, DeviceIndex, Growable};
-use cachalot_cuda::HeapLock;
+use cachalot_core::DeviceIndex;
 
 /// The work of an allocator's idle moments: the program's, and those between two rounds of upkeep.
 #[derive(Default)]
 pub(crate) struct IdleWork {
-    tuner: AutoTuner,
+    tuner: AutoTuner<SharedAllocator>,
     changes: Changes,
 }
 
@@ -21,7 +20,7 @@ impl IdleWork {
     ///
     /// # Errors
     /// Those of [`AutoTuner::idle`]. The log is told in either case.
-    pub(crate) fn run(&self, allocator: &Allocator<Device, HeapLock, Growable>, device: DeviceIndex) -> Outcome {
+    pub(crate) fn run(&self, allocator: &SharedAllocator, device: DeviceIndex) -> Outcome {
         let tuned = self.tuner.idle(allocator, device);
         self.changes.tell(allocator, device);
         Ok(tuned?)

@@ -6,7 +6,7 @@ use crate::c::abi::{
 };
 use crate::c::announced::{Announced, orders_memory};
 use crate::c::callbacks::Callbacks;
-use crate::c::device::{Backing, Device};
+use crate::c::device::{Backing, Device, SharedAllocator};
 use crate::c::idle::IdleWork;
 use crate::c::lazy_device::LazyDevice;
 use crate::c::marshal::{self, Versioned};
@@ -20,10 +20,10 @@ use crate::c::upkeep::Upkeep;
 use crate::open::host_config;
 use crate::planner::Planner;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, DeviceResult, Error, Growable, StreamId};
-use cachalot_cuda::HeapLock;
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, DeviceResult, Error, StreamId};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, HostDevice, StreamIdentity, Streams, log};
+use cachalot_tuner::program::Simulates;
 use core::ffi::c_int;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl cachalot_options {
 pub(crate) struct Instance {
     /// Declared before the allocator that its thread uses: dropped first.
     pub(crate) upkeep: Upkeep,
-    pub(crate) allocator: Allocator<Device, HeapLock, Growable>,
+    pub(crate) allocator: SharedAllocator,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
     pub(crate) planner: Planner,

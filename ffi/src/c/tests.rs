@@ -4,9 +4,14 @@ use crate::c::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
 use crate::c::capi::{
     cachalot_check, cachalot_create, cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_malloc,
 };
+use crate::c::device::SharedAllocator;
 use crate::c::status::{CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_POISONED, CACHALOT_OK};
 use crate::c::{handle, last_error};
-use cachalot_core::{DeviceIndex, StreamId};
+use crate::open::SimulatedAllocator;
+use cachalot_core::simulated::DriverCosts;
+use cachalot_core::{Config, DeviceIndex, StreamId};
+use cachalot_tuner::judge::{Part, cost};
+use cachalot_tuner::program::{Operation, Program};
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -91,4 +96,34 @@ fn a_text_that_is_too_long_is_cut_at_a_character() {
     }
     last_error::set(0, format_args!("short"));
     assert_eq!((last().as_str(), last_error::driver_code()), ("short", 0));
+}
+
+/// Requests of growing sizes on two streams, each of which the other stream uses, too.
+fn program() -> Program {
+    let streams = [StreamId(1), StreamId(2)];
+    let slot_operations = |slot: u32| {
+        let stream = streams[slot as usize % 2];
+        let bytes = u64::from(slot % 13 + 1) * 700_000;
+        [
+            Operation::Malloc { bytes, stream, slot },
+            Operation::RecordStream { slot, stream: streams[slot as usize % 2 ^ 1] },
+            if slot % 5 == 4 { Operation::Complete { stream } } else { Operation::EmptyCache },
+        ]
+    };
+    let mut operations: Vec<_> = (0..60).flat_map(slot_operations).collect();
+    operations.extend((0..60).map(|slot| Operation::Free { slot: slot * 7 % 60 }));
+    Program { operations, slots: 60 }
+}
+
+#[test]
+fn the_devices_of_a_c_program_judge_settings_as_simulated_ones_do() {
+    let part = Part { program: program(), limit: Some(300 << 20), ..Part::default() };
+    for config in ["", "expandable_segments:True", "max_split_size_mb:20", "policy:stitched", "policy:bfc"] {
+        let config = Config::parse(config).expect("a configuration");
+        let costs = DriverCosts::h200();
+        let on_simulated = cost::<SimulatedAllocator>(&part, &config, &costs, &|| false);
+        let on_shared = cost::<SharedAllocator>(&part, &config, &costs, &|| false);
+        assert!(on_simulated.as_ref().is_ok_and(|cost| cost.driver_ns > 0), "{config}: {on_simulated:?}");
+        assert_eq!(on_shared, on_simulated, "{config}");
+    }
 }

@@ -1,16 +1,14 @@
 //! Upkeep by a thread of the library: calls [`Pages::maintain`](cachalot_core::Pages::maintain) for
 //! every device, again and again, and does the work of idle moments.
 
-use crate::c::device::Device;
+use crate::c::device::SharedAllocator;
 use crate::c::idle::IdleWork;
 use crate::c::status::{CACHALOT_ERROR_BUSY, Outcome, Status};
-use cachalot_core::{Allocator, DeviceIndex, Growable};
-use cachalot_cuda::{BackgroundWork, HeapLock};
+use cachalot_core::DeviceIndex;
+use cachalot_cuda::BackgroundWork;
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-
-type Shared = Allocator<Device, HeapLock, Growable>;
 
 /// The interval between rounds of upkeep, and the time for each round.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +28,7 @@ pub(crate) struct Upkeep {
 
 /// A reference to an allocator, for the upkeep thread. The allocator outlives the thread, because
 /// [`Upkeep::stop`] joins the thread first.
-struct Borrowed(*const Shared);
+struct Borrowed(*const SharedAllocator);
 
 // SAFETY: `Allocator` may be used from any thread, and the pointer is valid while the thread runs.
 unsafe impl Send for Borrowed {}
@@ -49,7 +47,7 @@ impl Upkeep {
     /// [`stop`](Self::stop) is called before `allocator` is dropped or moved.
     pub(crate) unsafe fn set(
         &self,
-        allocator: &Shared,
+        allocator: &SharedAllocator,
         idle: &Arc<IdleWork>,
         interval: Option<Duration>,
         max_us: u64,
@@ -95,7 +93,7 @@ impl Drop for Upkeep {
 }
 
 /// Keeps up every device of `allocator` until the orders or the exit of the process end the thread.
-fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &Shared, idle: &IdleWork) {
+fn run(orders: &(Mutex<Option<Pace>>, Condvar), allocator: &SharedAllocator, idle: &IdleWork) {
     let mut guard = locked(&orders.0);
     while let Some(Pace { interval: Some(interval), max_us }) = *guard {
         drop(guard);

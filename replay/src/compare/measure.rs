@@ -1,7 +1,7 @@
 //! Measures one program on one allocator.
 
 use super::curve::Curve;
-use crate::program::{DriverTime, Position, Program, Refusal, Run, Settings, Subject, allocator, nanoseconds_per_call};
+use crate::program::{DriverTime, OnDevice, Position, Program, Refusal, Run, Settings, Subject, nanoseconds_per_call};
 use cachalot_core::simulated::{Call, DriverCosts, SimulatedDevice};
 use cachalot_core::{BlockState, PlannedReport, SnapshotSegment};
 
@@ -74,7 +74,7 @@ pub(super) fn measure(task: &MeasuredRun<'_>) -> Result<Figures, Refusal> {
     }
     // Waiting for other threads is in vain: there are none.
     device.set_patience(0);
-    let mut run = Run::new(allocator(device, &task.settings).map_err(|error| (0, error))?);
+    let mut run = Run::new(OnDevice::create(device, &task.settings).map_err(|error| (0, error))?);
     run.upkeep_us = task.upkeep_us;
     let operations = task.program.operations.len();
     let mut reserved = Curve::new(operations * task.passes as usize);

@@ -6,7 +6,7 @@ mod scale;
 pub use requests::{is_list, load, read};
 pub use scale::{Scaled, by_records, by_rule};
 
-use crate::program::{Program, Run, Settings, allocator};
+use crate::program::{OnDevice, Program, Run, Settings, Subject};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, DeviceIndex, Error};
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub struct Prediction {
 pub fn predict(program: &Program, settings: &Settings) -> Result<Prediction, Error> {
     let device = SimulatedDevice::new(DEVICE_BYTES.max(settings.limit.unwrap_or(0)));
     device.set_patience(0);
-    let mut run = Run::new(allocator(device, settings)?);
+    let mut run = Run::new(OnDevice::create(device, settings)?);
     let (mut requests, mut first) = (0, None);
     for &operation in &program.operations {
         requests += u64::from(operation.is_request());

@@ -14,7 +14,7 @@
 use super::Simulated;
 use super::ranges::Ranges;
 use super::trials::Trials;
-use crate::program::{self, DEVICE, Operation, Program, Run, Settings};
+use crate::program::{DEVICE, OnDevice, Operation, Program, Run, Settings, Subject};
 use crate::trace::{Action, Event, Note, Trace};
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, StreamId, TraceEntry};
@@ -93,7 +93,7 @@ impl<'t> Follower<'t> {
         let events = &trace.events;
         let ranges = Ranges::of(trace, settings);
         let device = SimulatedDevice::new(ranges.device_bytes).with_idle_stream(HOST_STREAM);
-        let run = Run::new(program::allocator(device, settings)?);
+        let run = Run::new(OnDevice::create(device, settings)?);
         // A recorded program did not search again, so neither may its replay.
         run.allocator.set_second_search(DEVICE, false)?;
         let mut follower = Self {

@@ -13,7 +13,7 @@ mod trials;
 pub use end::StatDifference;
 pub use snapshot::{End, end};
 
-use crate::program::{self, DriverTime, LeftOut, OnDevice, Program, Run, Settings, Subject};
+use crate::program::{DriverTime, LeftOut, OnDevice, Program, Run, Settings, Subject, nanoseconds_per_call};
 use crate::trace::{Action, BadInput, Event, Start, Trace};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, PlannedReport};
@@ -226,7 +226,7 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
         program = program.announced();
     }
     let end = |error| refused(trace, trace.events.len(), &error);
-    let fresh = || program::allocator(SimulatedDevice::new(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
+    let fresh = || OnDevice::create(SimulatedDevice::new(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
 
     let (stats, peak_live_bytes, driver, planned, failed) = if follows {
         let failed = failed(&follower.run);
@@ -241,7 +241,7 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
     };
     let mut timed = fresh()?;
     timed.perform_all(&program.operations).map_err(end)?;
-    let ns_per_op = program::nanoseconds_per_call(&mut timed, &program, options.repeat).map_err(end)?;
+    let ns_per_op = nanoseconds_per_call(&mut timed, &program, options.repeat).map_err(end)?;
     Ok(Outcome {
         policy: settings.config.policy_name(),
         allocations: count(&trace.events, Action::Alloc),

@@ -1,7 +1,7 @@
 //! Replays a program up to a snapshot at the end.
 
 use super::{Options, ROOMY_DEVICE, ReplayError, follow, recorded_settings, refused, settings};
-use crate::program::{self, DEVICE, Run};
+use crate::program::{DEVICE, OnDevice, Run, Subject};
 use crate::trace::Trace;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, Error, SnapshotSegment, TraceEntry};
@@ -38,7 +38,7 @@ pub fn end(trace: &Trace, options: &Options) -> Result<End, ReplayError> {
     let program = std::mem::take(&mut follower.program);
     let refused = |error: Error| refused(trace, trace.events.len(), &error);
     let device = SimulatedDevice::new(ROOMY_DEVICE);
-    let mut run = Run::new(program::allocator(device, &settings).map_err(refused)?);
+    let mut run = Run::new(OnDevice::create(device, &settings).map_err(refused)?);
     let mut events = Vec::new();
     for calls in program.operations.chunks(CALLS_PER_READING) {
         run.allocator.record_trace(DEVICE, CALLS_PER_READING * EVENTS_PER_CALL).map_err(refused)?;

@@ -3,7 +3,7 @@
 
 use super::{Part, Space};
 use crate::memory::{SMALL_PAGE, Stuck, free_between};
-use crate::program::{Program, Run, Settings, allocator};
+use crate::program::{OnDevice, Program, Run, Settings, Subject};
 use crate::recorded::RecordedPeaks;
 use crate::replay;
 use crate::trace::Trace;
@@ -205,7 +205,7 @@ pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
     }
     let run = |config: &Config, limit: Option<u64>| {
         let part = Part { limit, ..part.clone() };
-        cost(&part, config, costs, &|| false).ok()
+        cost::<OnDevice>(&part, config, costs, &|| false).ok()
     };
     let present = run(baseline, part.limit)?;
     let mut found = match question.recorded {
@@ -276,7 +276,7 @@ fn of_replay(part: &Part, config: &Config, present: &Cost) -> Option<Answer> {
         let device = SimulatedDevice::new(DEVICE_BYTES.max(part.limit.unwrap_or(0)));
         device.set_patience(0);
         let settings = Settings { config: config.clone(), limit: part.limit };
-        allocator(device, &settings).map(Run::new).ok()
+        OnDevice::create(device, &settings).map(Run::new).ok()
     };
     let Program { operations, .. } = &part.program;
     let (mut whole, mut most, mut end) = (run()?, 0, 0);

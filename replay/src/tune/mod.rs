@@ -10,6 +10,7 @@ pub use cachalot_tuner::judge::{Cost, Part, cost};
 pub use cachalot_tuner::tune::{EXPANDABLE, Options, Outcome, Tried};
 pub use cachalot_tuner::{Aim, Budget, HoldBack, Note, Parts, Progress, Summary};
 
+use crate::program::OnDevice;
 use cachalot_tuner::{Runner, Space};
 use rayon::prelude::*;
 
@@ -27,5 +28,5 @@ impl Runner for EveryCore {
 /// # Errors
 /// The baseline is no configuration, or an allocator refused a call of a program with the baseline.
 pub fn tune(parts: &Parts, options: &Options, watch: &mut dyn FnMut(&Progress<'_>)) -> Result<Outcome, String> {
-    cachalot_tuner::tune::tune(parts, options, &EveryCore, watch)
+    cachalot_tuner::tune::tune(parts, options, cost::<OnDevice>, &EveryCore, watch)
 }

@@ -198,7 +198,10 @@ fn recorded(name: &str) -> Part {
 /// Costs of a configuration in all programs of a search.
 fn costs(parts: &Parts, text: &str) -> Vec<Cost> {
     let config = Config::parse(text).expect("a configuration");
-    let of = |part| cachalot_tuner::judge::cost(part, &config, &DriverCosts::h200(), &|| false).expect("it is served");
+    let of = |part| {
+        cachalot_tuner::judge::cost::<crate::program::OnDevice>(part, &config, &DriverCosts::h200(), &|| false)
+            .expect("it is served")
+    };
     parts.seen.iter().chain(&parts.held).map(of).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use super::window::Seen;
 use super::{Limits, TAKEN_BACK};
-use crate::judge::{Cost, Part, cost};
+use crate::judge::{Cost, Judge, Part};
 use crate::search::InTurn;
 use crate::split::{HoldBack, Parts};
 use crate::tune::{Options, tune};
@@ -91,8 +91,8 @@ impl Finding {
 }
 
 impl Job {
-    /// Does the work. Ends early once `abandoned` is set.
-    pub fn run(self, abandoned: &Arc<AtomicBool>) -> Finding {
+    /// Does the work, on allocators of the type that `judge` uses. Ends early once `abandoned` is set.
+    pub fn run(self, judge: Judge, abandoned: &Arc<AtomicBool>) -> Finding {
         let begin = Instant::now();
         // What was found in time is checked with the whole window: two runs more.
         let deadline = self.limits.time.map(|time| begin + time);
@@ -113,9 +113,9 @@ impl Job {
                     costs,
                     ..Options::default()
                 };
-                search(&whole, &config, &options, &taken_back, &stop)
+                search(&whole, &config, &options, judge, &taken_back, &stop)
             }
-            What::Check(trial) => (check(&whole, trial, reserved_bytes, &costs, &stop), 1),
+            What::Check(trial) => (check(&whole, trial, reserved_bytes, &costs, judge, &stop), 1),
         };
         Finding { serial, config, reserved_bytes, requests, candidates, took: begin.elapsed(), answer }
     }
@@ -126,6 +126,7 @@ fn search(
     whole: &Part,
     config: &Config,
     options: &Options,
+    judge: Judge,
     taken_back: &VecDeque<Config>,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> (Answer, u64) {
@@ -133,7 +134,7 @@ fn search(
     if parts.held.is_empty() {
         return (Answer::Nothing, 0);
     }
-    let Ok(outcome) = tune(&parts, options, &InTurn, &mut |_| ()) else { return (Answer::Unfinished(None), 0) };
+    let Ok(outcome) = tune(&parts, options, judge, &InTurn, &mut |_| ()) else { return (Answer::Unfinished(None), 0) };
     let candidates = outcome.tried.len() as u64;
     let Some(best) = outcome.cachalot.and_then(|best| Config::parse(&outcome.tried[best].config).ok()) else {
         return (Answer::Nothing, candidates);
@@ -143,7 +144,7 @@ fn search(
     if taken_back.contains(&found) {
         return (Answer::Nothing, candidates);
     }
-    let of = |config: &Config| cost(whole, config, &options.costs, stop).ok();
+    let of = |config: &Config| judge(whole, config, &options.costs, stop).ok();
     let (Some(base), Some(new)) = (of(config), of(&found)) else { return (Answer::Unfinished(None), candidates) };
     let gain = gain(&base, &new);
     let is_dear = is_over_budget(&[new], &[base], Aim::Memory, Budget::default());
@@ -165,9 +166,10 @@ fn check(
     trial: Trial,
     reserved_bytes: u64,
     costs: &DriverCosts,
+    judge: Judge,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Answer {
-    let Ok(old) = cost(whole, &trial.old, costs, stop) else { return Answer::Unfinished(Some(trial)) };
+    let Ok(old) = judge(whole, &trial.old, costs, stop) else { return Answer::Unfinished(Some(trial)) };
     let most = old.reserved_bytes.max(trial.before_bytes) as f64 * (1.0 - trial.gain * CONFIRMED);
     if reserved_bytes as f64 <= most { Answer::Holds } else { Answer::Fails(trial) }
 }

@@ -2,8 +2,8 @@
 
 use super::job::{Answer, Finding};
 use super::*;
-use crate::judge::OnDevice;
-use crate::program::{DEVICE, Settings, allocator};
+use crate::judge::{OnDevice, cost};
+use crate::program::{DEVICE, Settings, Subject};
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{Action, DeviceError, ErrorKind, MIB, PoolOptions, Route, StreamId};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const STREAM: StreamId = StreamId(3);
 
 fn tuned(config: &str, device: SimulatedDevice) -> OnDevice {
     let settings = Settings { config: Config::parse(config).expect(config), limit: None };
-    allocator(device, &settings).expect("an allocator")
+    OnDevice::create(device, &settings).expect("an allocator")
 }
 
 fn at_once() -> SimulatedDevice {
@@ -33,7 +33,7 @@ fn iterate(allocator: &OnDevice) {
 fn idle(tuner: &mut Tuner, allocator: &OnDevice) -> u32 {
     let mut jobs = 0;
     while let Some(job) = tuner.prepare(allocator, DEVICE).expect("a healthy device") {
-        tuner.conclude(allocator, DEVICE, job.run(&Arc::default())).expect("a healthy device");
+        tuner.conclude(allocator, DEVICE, job.run(cost::<OnDevice>, &Arc::default())).expect("a healthy device");
         jobs += 1;
     }
     jobs
@@ -71,7 +71,7 @@ fn bad(tuner: &mut Tuner, allocator: &OnDevice) -> Finding {
     let job = tuner.prepare(allocator, DEVICE).expect("a healthy device").expect("a search is due");
     let mut config = job.config.clone();
     config.set_large_segment_size_mb(512).expect("a size");
-    let mut finding = job.run(&Arc::default());
+    let mut finding = job.run(cost::<OnDevice>, &Arc::default());
     finding.answer = Answer::Better(Box::new(config), 0.5);
     finding
 }
@@ -164,7 +164,7 @@ fn nothing_changes_while_a_graph_is_captured() {
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).expect("a pool");
     allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(8))).expect("no other capture");
     let held = allocator.device(DEVICE).expect("the device").used();
-    tuner.conclude(&allocator, DEVICE, job.run(&Arc::default())).expect("a healthy device");
+    tuner.conclude(&allocator, DEVICE, job.run(cost::<OnDevice>, &Arc::default())).expect("a healthy device");
     assert!(tuner.prepare(&allocator, DEVICE).expect("a healthy device").is_none());
     assert_eq!((in_force(&allocator).as_str(), report(&allocator).switches), ("", 0));
     assert_eq!(allocator.device(DEVICE).expect("the device").used(), held);
@@ -182,7 +182,7 @@ fn the_program_has_the_last_word() {
     // While the search runs, the program changes a setting.
     let own = Config::parse("tune:auto,max_split_size_mb:128").expect("settings");
     allocator.configure(&own);
-    tuner.conclude(&allocator, DEVICE, job.run(&Arc::default())).expect("a healthy device");
+    tuner.conclude(&allocator, DEVICE, job.run(cost::<OnDevice>, &Arc::default())).expect("a healthy device");
     assert_eq!((in_force(&allocator).as_str(), report(&allocator).switches), ("max_split_size_mb:128", 0));
 
     // A trial ends with a change, and a new search begins.
@@ -234,7 +234,7 @@ fn failures_of_the_device_lose_no_memory_and_stop_nothing() {
         let job = tuner.prepare(&allocator, DEVICE).expect("a healthy device").expect("a search is due");
         let error = DeviceError::new(ErrorKind::Other, 7);
         device.fail(Failure { call, nth: device.calls(call) + 1, persistent: false, error });
-        let _failed = tuner.conclude(&allocator, DEVICE, job.run(&Arc::default()));
+        let _failed = tuner.conclude(&allocator, DEVICE, job.run(cost::<OnDevice>, &Arc::default()));
         device.clear_failures();
         assert_eq!(report(&allocator).switches, 1, "{call:?}");
         iterate(&allocator);
@@ -255,7 +255,7 @@ fn abandoned_work_changes_nothing() {
     iterate(&allocator);
     let job = tuner.prepare(&allocator, DEVICE).expect("a healthy device").expect("a search is due");
     let abandoned = Arc::new(AtomicBool::new(true));
-    let finding = job.run(&abandoned);
+    let finding = job.run(cost::<OnDevice>, &abandoned);
     assert!(matches!(finding.answer, Answer::Unfinished(None)), "{finding:?}");
     tuner.conclude(&allocator, DEVICE, finding).expect("a healthy device");
     assert_eq!((report(&allocator).switches, in_force(&allocator).as_str()), (0, ""));

@@ -129,7 +129,7 @@ fn reserved_bytes(events: &[TraceEntry], window: &Window) -> u64 {
 mod tests {
     use super::*;
     use crate::judge::OnDevice;
-    use crate::program::{DEVICE, Run, Settings, allocator};
+    use crate::program::{DEVICE, Run, Settings, Subject};
     use cachalot_core::simulated::SimulatedDevice;
     use cachalot_core::{Config, MIB};
 
@@ -137,7 +137,7 @@ mod tests {
 
     fn tuned() -> OnDevice {
         let settings = Settings { config: Config::parse("tune:auto").expect("settings"), limit: None };
-        allocator(SimulatedDevice::new(1 << 40), &settings).expect("an allocator")
+        OnDevice::create(SimulatedDevice::new(1 << 40), &settings).expect("an allocator")
     }
 
     fn window(allocator: &OnDevice) -> Window {

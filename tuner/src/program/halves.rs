@@ -110,7 +110,7 @@ fn renumber(operations: &mut [Operation], slots: u32) {
 mod tests {
     use super::*;
     use crate::judge::OnDevice;
-    use crate::program::{Run, Settings, allocator};
+    use crate::program::{Run, Settings, Subject};
     use cachalot_core::Config;
     use cachalot_core::simulated::SimulatedDevice;
 
@@ -138,7 +138,8 @@ mod tests {
         let peak = |program: &Program| program.live_bytes().max();
         assert_eq!(peak(&later), peak(&program));
         let settings = Settings { config: Config::new(), limit: None };
-        let mut run = Run::<OnDevice>::new(allocator(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"));
+        let mut run =
+            Run::<OnDevice>::new(OnDevice::create(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"));
         run.perform_all(&later.operations).expect("the later part is a program");
     }
 
@@ -152,7 +153,8 @@ mod tests {
         assert_eq!(later.operations[0], malloc(3 << 20, 0));
         assert!(matches!(later.operations[1], Operation::Malloc { slot: 1, .. }));
         let settings = Settings { config: Config::new(), limit: None };
-        let mut run = Run::<OnDevice>::new(allocator(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"));
+        let mut run =
+            Run::<OnDevice>::new(OnDevice::create(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"));
         run.perform_all(&later.operations).expect("the later part is a program");
     }
 

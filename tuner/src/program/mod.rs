@@ -13,7 +13,7 @@ pub use leave_out::LeftOut;
 pub use passes::DriverTime;
 pub use passes::{Passes, Position, Refusal};
 pub use run::Run;
-pub use subject::{DEVICE, Settings, Subject, allocator};
+pub use subject::{DEVICE, Settings, Simulates, Subject};
 pub use time::{median, nanoseconds_per_call};
 
 use cachalot_core::StreamId;

@@ -175,7 +175,7 @@ impl<A: Subject> Run<A> {
 mod tests {
     use super::*;
     use crate::judge::OnDevice;
-    use crate::program::{DEVICE, Settings, allocator};
+    use crate::program::{DEVICE, Settings, Subject};
     use cachalot_core::simulated::{Call, SimulatedDevice};
     use cachalot_core::{Action, Config, MIB};
 
@@ -185,7 +185,7 @@ mod tests {
 
     fn run(config: &str) -> Run<OnDevice> {
         let settings = Settings { config: Config::parse(config).expect(config), limit: None };
-        Run::new(allocator(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"))
+        Run::new(OnDevice::create(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"))
     }
 
     /// Two blocks in a slot one after another, a third block that stays, and a fourth still in use

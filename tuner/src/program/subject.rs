@@ -2,8 +2,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, Lock, PlannedReport, PoolId, PoolOptions, Route,
-    SnapshotSegment, StreamId,
+    Allocator, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Growable, Lock, PlannedReport, PoolId, PoolOptions,
+    Route, SnapshotSegment, StreamId,
 };
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,29 @@ pub struct Settings {
     pub limit: Option<u64>,
 }
 
+/// A device that can be a simulated one, so that an allocator of its type can be tested.
+pub trait Simulates: DeviceMemory + Sized {
+    /// Returns the device that is `device`.
+    fn of_simulated(device: SimulatedDevice) -> Self;
+    /// Returns the simulated device. `None` if it is another one.
+    fn simulated(&self) -> Option<&SimulatedDevice>;
+}
+
+impl Simulates for SimulatedDevice {
+    fn of_simulated(device: SimulatedDevice) -> Self {
+        device
+    }
+
+    fn simulated(&self) -> Option<&SimulatedDevice> {
+        Some(self)
+    }
+}
+
 /// An allocator under test, with the calls of a program. Every error comes from the allocator.
 #[allow(clippy::missing_errors_doc, reason = "said once, above")]
-pub trait Subject {
+pub trait Subject: Sized {
+    /// Creates an allocator over `device`.
+    fn create(device: SimulatedDevice, settings: &Settings) -> Result<Self, Error>;
     /// Returns the device.
     fn device(&self) -> &SimulatedDevice;
     /// Requests a block of at least `bytes` for use on `stream`.
@@ -55,25 +75,19 @@ pub trait Subject {
     fn snapshot(&self) -> Vec<SnapshotSegment>;
 }
 
-/// Creates an allocator over `device`.
-///
-/// # Errors
-/// The errors of the allocator.
-pub fn allocator<R: Lock>(
-    device: SimulatedDevice,
-    settings: &Settings,
-) -> Result<Allocator<SimulatedDevice, R, Growable>, Error> {
-    let allocator = Allocator::new([device], &settings.config)?;
-    // Without a limit in the settings, a fraction in the configuration stays in force.
-    if settings.limit.is_some() {
-        allocator.set_limit(DEVICE, settings.limit)?;
+impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
+    fn create(device: SimulatedDevice, settings: &Settings) -> Result<Self, Error> {
+        let allocator = Self::new([D::of_simulated(device)], &settings.config)?;
+        // Without a limit in the settings, a fraction in the configuration stays active.
+        if settings.limit.is_some() {
+            allocator.set_limit(DEVICE, settings.limit)?;
+        }
+        Ok(allocator)
     }
-    Ok(allocator)
-}
 
-impl<R: Lock> Subject for Allocator<SimulatedDevice, R, Growable> {
     fn device(&self) -> &SimulatedDevice {
-        Allocator::device(self, DEVICE).expect("an allocator under test has one device")
+        let device = Allocator::device(self, DEVICE).expect("an allocator under test has one device");
+        device.simulated().expect("it was created over a simulated device")
     }
 
     fn malloc(&self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
@@ -137,7 +151,7 @@ impl<R: Lock> Subject for Allocator<SimulatedDevice, R, Growable> {
 
 /// Announces an iteration. Plans the observed iteration, if any, and lets the plan take effect at
 /// once. The first plan resets the peaks of the statistics.
-fn announce<R: Lock>(allocator: &Allocator<SimulatedDevice, R, Growable>) -> Result<(), Error> {
+fn announce<D: Simulates, R: Lock>(allocator: &Allocator<D, R, Growable>) -> Result<(), Error> {
     allocator.iteration(DEVICE)?;
     if let Some(observed) = allocator.observed(DEVICE)? {
         let config = allocator.config(DEVICE)?;

@@ -8,6 +8,7 @@ use crate::c::status::{CACHALOT_ERROR_INVALID_CONFIG, Host};
 use crate::c::{abi, handle};
 use cachalot_core::Segments;
 use cachalot_cuda::CudaDevice;
+use cachalot_tuner::program::Simulates;
 use core::ffi::{c_char, c_int};
 use core::ptr::NonNull;
 use std::ffi::CString;

@@ -6,6 +6,7 @@ use crate::c::device::Device;
 use crate::c::status::{CACHALOT_ERROR_UNSUPPORTED, Outcome, Status};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_cuda::driver::types::CuStream;
+use cachalot_tuner::program::Simulates;
 use core::ffi::c_int;
 
 /// Returns the simulated device, or an error for a real device.
