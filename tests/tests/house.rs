@@ -15,6 +15,7 @@ mod source_map;
 mod statistics_page;
 mod test_names;
 mod test_programs;
+mod tour;
 mod trust;
 mod type_names;
 mod views;
