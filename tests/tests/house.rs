@@ -5,6 +5,7 @@ mod guards;
 mod initializers;
 mod ladder_steps;
 mod layers;
+mod limits;
 mod markdown_links;
 mod notices;
 mod phrases;

@@ -35,7 +35,8 @@ fn step(line: &str) -> Option<Step<'_>> {
 fn defines(line: &str, name: &str) -> bool {
     let line = line.trim_start();
     let is_row = line.strip_prefix(name).is_some_and(|rest| rest.starts_with('(') && rest.contains("=>"));
-    let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '!')).filter(|word| !word.is_empty());
+    let mut words =
+        line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '!')).filter(|word| !word.is_empty());
     let is_item = words.any(|word| KEYWORDS.contains(&word)) && words.next() == Some(name);
     !line.starts_with("//") && (is_row || is_item)
 }

@@ -319,6 +319,11 @@ impl OutOfMemory {
             f.write_str(" Nothing could be released because the stream is capturing a graph.")?;
         }
         self.explain_tags(f, size)?;
+        self.explain_refusal(f, size)
+    }
+
+    /// Writes who refused more memory: the limit, the pool's own allocator or the device.
+    fn explain_refusal<D: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, size: &impl Fn(u64) -> D) -> fmt::Result {
         match self.limit {
             _ if self.held_to_max => Ok(()),
             Some(limit) if self.is_limited() => {

@@ -49,6 +49,8 @@ mod page_budget;
 #[cfg(not(loom))]
 mod planned;
 #[cfg(not(loom))]
+mod planned_forecasts;
+#[cfg(not(loom))]
 mod restore;
 #[cfg(not(loom))]
 mod sizes;

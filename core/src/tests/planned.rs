@@ -1,6 +1,6 @@
 //! The planned policy from outside, on the simulated device.
 
-use crate::allocator::{Allocator, Range};
+use crate::allocator::Allocator;
 use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
@@ -18,11 +18,11 @@ use cachalot_planner::Plan;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::vec::Vec;
 
-type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+pub(super) type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
 
-const DEVICE: DeviceIndex = DeviceIndex(0);
-const STREAM: StreamId = StreamId(0);
-const OTHER: StreamId = StreamId(7);
+pub(super) const DEVICE: DeviceIndex = DeviceIndex(0);
+pub(super) const STREAM: StreamId = StreamId(0);
+pub(super) const OTHER: StreamId = StreamId(7);
 
 fn allocator(capacity: u64, config: &str) -> Simulated {
     let config = Config::parse(config).unwrap();
@@ -33,11 +33,11 @@ fn planned() -> Simulated {
     allocator(1 << 30, "policy:planned")
 }
 
-fn report(allocator: &Simulated) -> PlannedReport {
+pub(super) fn report(allocator: &Simulated) -> PlannedReport {
     allocator.planned_report(DEVICE).unwrap()
 }
 
-fn stat(allocator: &Simulated, key: &str) -> i64 {
+pub(super) fn stat(allocator: &Simulated, key: &str) -> i64 {
     allocator.stats(DEVICE).unwrap().get(key).unwrap()
 }
 
@@ -52,7 +52,7 @@ fn announce(allocator: &Simulated) {
 }
 
 /// An iteration of a small program: three blocks, with the first block freed before the request of the third.
-fn iterate(allocator: &Simulated, stream: StreamId) -> [DevicePtr; 3] {
+pub(super) fn iterate(allocator: &Simulated, stream: StreamId) -> [DevicePtr; 3] {
     let first = allocator.malloc(DEVICE, 3 * MIB, stream).unwrap();
     let second = allocator.malloc(DEVICE, 1000, stream).unwrap();
     allocator.free(first).unwrap();
@@ -63,7 +63,7 @@ fn iterate(allocator: &Simulated, stream: StreamId) -> [DevicePtr; 3] {
 }
 
 /// An allocator with a plan in force for the small program.
-fn serving(config: &str) -> Simulated {
+pub(super) fn serving(config: &str) -> Simulated {
     let allocator = allocator(1 << 30, config);
     for _ in 0..2 {
         announce(&allocator);
@@ -351,20 +351,6 @@ fn plans_are_given_up_before_a_request_fails() {
 }
 
 #[test]
-fn a_forecast_grows_into_pages_given_up_by_ranges_before_plans_are_given_up() {
-    let allocator = serving("policy:planned");
-    allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
-    let range = Range::reserve(&allocator, DEVICE, 32 * MIB).unwrap();
-    range.commit(0, 32 * MIB, OTHER).unwrap();
-    range.decommit(0, 32 * MIB, OTHER).unwrap();
-    // The plan holds 4 MiB. The request waits for the work of the other stream, and then has room for 36.
-    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::Obtain(20 * MIB)));
-    let block = allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
-    assert_eq!((report(&allocator).stage, stat(&allocator, "reserved_bytes.all.current")), (Stage::Serving, 24 << 20));
-    allocator.free(block).unwrap();
-}
-
-#[test]
 fn what_goes_into_a_private_pool_or_a_graph_is_not_planned() {
     let allocator = planned();
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
@@ -465,33 +451,6 @@ fn what_is_served_and_freed_is_in_the_trace() {
     assert_eq!(seen, expected);
     assert_eq!(report(&allocator).served, 3);
     allocator.check_invariants().unwrap();
-}
-
-#[test]
-fn a_forecast_knows_the_plan() {
-    let allocator = serving("policy:planned");
-    let Ok(Forecast::Hit(ptr)) = allocator.forecast(DEVICE, 3 * MIB, STREAM) else { panic!("the plan has it") };
-    assert_eq!(allocator.malloc(DEVICE, 3 * MIB, STREAM), Ok(ptr));
-    assert!(matches!(allocator.forecast(DEVICE, 3 * MIB, STREAM), Ok(Forecast::Obtain(_))));
-}
-
-/// A request out of turn, and a request on a stream outside a route: a plan serves the request, and a forecast knows.
-#[test]
-fn a_forecast_knows_what_a_plan_serves_out_of_turn() {
-    let allocator = serving("policy:planned");
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(OTHER)).unwrap();
-    for bytes in [1000, 3 * MIB, 2 * MIB] {
-        let foretold = allocator.forecast(DEVICE, bytes, STREAM).unwrap();
-        let before = report(&allocator);
-        assert_eq!(allocator.forecast(DEVICE, bytes, STREAM).unwrap(), foretold);
-        assert_eq!(report(&allocator), before, "to ask counts as nothing");
-        let ptr = allocator.malloc(DEVICE, bytes, STREAM).unwrap();
-        if report(&allocator).served > before.served {
-            assert_eq!(foretold, Forecast::Hit(ptr), "{bytes}");
-        }
-    }
-    assert!(report(&allocator).served >= 2);
 }
 
 #[test]
@@ -606,15 +565,6 @@ fn an_address_inside_a_block_of_a_plan_is_recorded_on_no_stream() {
     allocator.record_stream(block.offset(512), STREAM).unwrap_err();
     allocator.record_stream(block, STREAM).unwrap();
     allocator.free(block).unwrap();
-}
-
-#[test]
-fn a_forecast_names_the_segment_of_a_plan_as_the_last_to_go() {
-    let allocator = serving("policy:planned");
-    let [first, ..] = iterate(&allocator, STREAM);
-    allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
-    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::Release(first)));
-    allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
 }
 
 #[test]

@@ -665,43 +665,6 @@ fn another_devices_failure_is_not_this_ones() {
     assert_eq!(device.health(), Ok(()));
 }
 
-#[test]
-fn no_event_is_recorded_on_a_capturing_stream() {
-    let device = asking();
-    let event = device.create_event().expect("an event");
-    for stream in [STREAM, CuStream::NULL, CuStream::PER_THREAD] {
-        let number = device.stream_id(stream).expect("a number");
-        for answer in [CuResult::SUCCESS, CuResult::STREAM_CAPTURE_IMPLICIT] {
-            fake::with(|fake| fake.capturing = (answer, CuCaptureStatus::ACTIVE));
-            let made = calls(|| {
-                assert_eq!(device.stream_id(stream), Ok(number));
-                assert_eq!(device.is_capturing(number), Ok(true));
-                let refused = Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
-                assert_eq!(device.record(event, number), refused);
-                // A created stream may be gone: its context is waited for, which spoils no capture.
-                let waited = if stream == STREAM { Ok(()) } else { refused };
-                assert_eq!(device.synchronize(number), waited);
-                // The report of a thread's own stream does not call the driver.
-                assert_eq!(device.stream_destroyed(stream).is_err(), stream != CuStream::PER_THREAD);
-            });
-            let spoils = ["cuStreamGetId", "cuEventRecord", "cuStreamSynchronize"];
-            assert!(!made.iter().any(|name| spoils.contains(name)), "{made:?}");
-            fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
-        }
-    }
-}
-
-#[test]
-fn a_capture_has_a_number() {
-    let device = device();
-    assert_eq!(device.capture_id(STREAM), Ok(None));
-    fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::ACTIVE));
-    assert_eq!(device.capture_id(STREAM), Ok(Some(77)));
-    assert_eq!(device.is_capturing(id(STREAM)), Ok(true));
-    fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::INVALIDATED));
-    assert_eq!(device.is_capturing(id(STREAM)), Ok(true));
-}
-
 /// A host that reports the ends of its own streams may serve others', whose ends nobody reports.
 #[test]
 fn a_stream_that_the_device_was_told_of_may_end_without_a_report() {
