@@ -281,11 +281,20 @@ impl<S: Storage> FreeIndex<S> {
     /// bitmaps agree with the bins.
     pub(crate) fn check(&self, count: u32, blocks: &[BlockEntry]) -> Result<(), &'static str> {
         let mut listed = 0;
-        for (bin, &list) in self.bins.iter().enumerate() {
-            if (list == List::EMPTY) == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
+        for (word, &bits) in self.words.iter().enumerate() {
+            // Most of the 4,096 bins are empty, and are only counted.
+            let bins = &self.bins[64 * word..][..64];
+            let filled = bins.iter().filter(|&&list| list != List::EMPTY).count();
+            let (mut left, mut marked) = (bits, 0);
+            while left != 0 {
+                let list = bins[left.trailing_zeros() as usize];
+                listed += self.lists.check(list, count - listed, blocks)?;
+                marked += usize::from(list != List::EMPTY);
+                left &= left - 1;
+            }
+            if (filled, bits.count_ones() as usize) != (marked, marked) {
                 return Err("a bin's bit disagrees with the bin");
             }
-            listed += self.lists.check(list, count - listed, blocks)?;
         }
         if (0..WORDS).any(|word| (self.words[word] == 0) == (self.summary >> word & 1 == 1)) {
             return Err("a summary bit disagrees with its word");

@@ -4,12 +4,12 @@ use crate::allocator::Allocator;
 use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
-use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use crate::device::simulated::{Failure, SimulatedDevice};
-use crate::device::{Call, DeviceError, DeviceResult, ErrorKind, Segments};
+use crate::device::{Call, DeviceError, ErrorKind, Segments};
 use crate::error::{Error, PointerFault};
 use crate::pool::{PoolId, PoolOptions, Route};
 use crate::tables::Growable;
+use crate::tests::altered::{self, AlteredDevice, Change};
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use std::vec::Vec;
 
@@ -479,30 +479,10 @@ fn a_forecast_waits_for_the_work_before_pages_that_ranges_gave_up() {
     allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
 }
 
-/// A device that tells what the process uses.
-struct Telling(SimulatedDevice);
-
-impl Forwarder for Telling {
-    type Inner = SimulatedDevice;
-
-    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
-        Ok(&self.0)
-    }
-}
-
-impl ForwardSegments for Telling {
-    fn process_use(&self) -> Option<u64> {
-        Some(7 * MIB)
-    }
-}
-
-impl ForwardStreamOrder for Telling {}
-impl ForwardHost for Telling {}
-
 #[test]
 fn a_report_of_lacking_memory_tells_what_the_process_uses() {
-    type Told = Allocator<Telling, spin::mutex::SpinMutex<()>, Growable>;
-    let allocator = Told::new([Telling(SimulatedDevice::new(1 << 30))], &Config::default()).unwrap();
+    let device = AlteredDevice::new(1 << 30, Change::TellsUse(7 * MIB));
+    let allocator = altered::Allocator::new([device], &Config::default()).unwrap();
     let Err(Error::OutOfMemory(report)) = allocator.malloc(DEVICE, 2 << 30, STREAM) else { panic!("it fits") };
     assert_eq!(report.process, Some(7 * MIB));
 }

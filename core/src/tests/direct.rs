@@ -4,55 +4,19 @@
 use crate::allocator::Allocator;
 use crate::arena::forecast::Forecast;
 use crate::config::Config;
-use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use crate::device::simulated::{Call, SimulatedDevice};
-use crate::device::{DeviceResult, Segments};
 use crate::error::Error;
 use crate::tables::Growable;
-use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
-use std::sync::Mutex;
-use std::vec::Vec;
+use crate::tests::altered::{self, AlteredDevice, Change};
+use crate::units::{DeviceIndex, MIB, StreamId};
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const STREAM: StreamId = StreamId(1);
 const SIDE: StreamId = StreamId(2);
 
-/// A device that notes the stream of each segment; 0 for a segment in no order.
-struct Ordered {
-    inner: SimulatedDevice,
-    streams: Mutex<Vec<u64>>,
-}
-
-impl Forwarder for Ordered {
-    type Inner = SimulatedDevice;
-
-    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
-        Ok(&self.inner)
-    }
-}
-
-impl ForwardSegments for Ordered {
-    fn is_ordered(&self) -> bool {
-        true
-    }
-
-    fn obtain_on(&self, stream: StreamId, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.streams.lock().unwrap().push(stream.0);
-        self.inner.obtain(bytes)
-    }
-
-    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.streams.lock().unwrap().push(0);
-        self.inner.obtain(bytes)
-    }
-}
-
-impl ForwardStreamOrder for Ordered {}
-impl ForwardHost for Ordered {}
-
-fn allocator(config: &str) -> Allocator<Ordered, spin::mutex::SpinMutex<()>, Growable> {
-    let device = Ordered { inner: SimulatedDevice::new(1 << 30), streams: Mutex::default() };
-    Allocator::new([device], &Config::parse(config).unwrap()).unwrap()
+fn allocator(config: &str) -> altered::Allocator {
+    let device = AlteredDevice::new(1 << 30, Change::IsOrdered);
+    altered::Allocator::new([device], &Config::parse(config).unwrap()).unwrap()
 }
 
 #[test]
@@ -62,7 +26,7 @@ fn only_direct_requests_are_served_in_the_order_of_their_streams() {
         let large = [(STREAM, 30 * MIB), (SIDE, 40 * MIB), (STREAM, 50 * MIB)];
         let blocks = large.map(|(stream, bytes)| allocator.malloc(DEVICE, bytes, stream).unwrap());
         let device = allocator.device(DEVICE).unwrap();
-        assert_eq!(*device.streams.lock().unwrap(), expected, "{config}");
+        assert_eq!(device.take_streams(), expected, "{config}");
         blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
         allocator.empty_cache(DEVICE).unwrap();
         assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current, 0, "{config}");
@@ -81,7 +45,7 @@ fn a_captured_request_is_served_in_no_order() {
     device.inner.set_capturing(STREAM, false);
     allocator.end_capture(DEVICE, pool).unwrap();
     allocator.malloc(DEVICE, MIB, STREAM).unwrap();
-    assert_eq!(*device.streams.lock().unwrap(), [0, 1]);
+    assert_eq!(device.take_streams(), [0, 1]);
 }
 
 #[test]

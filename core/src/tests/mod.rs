@@ -5,6 +5,8 @@ mod addresses;
 #[cfg(not(loom))]
 mod allocator;
 #[cfg(not(loom))]
+pub(crate) mod altered;
+#[cfg(not(loom))]
 mod captured;
 #[cfg(not(loom))]
 mod compact;

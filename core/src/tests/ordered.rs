@@ -2,14 +2,13 @@
 
 use crate::allocator::Allocator;
 use crate::config::Config;
-use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
-use crate::device::{DeviceError, DeviceResult, ErrorKind};
+use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
 use crate::pool::{PoolOptions, Route};
 use crate::tables::Growable;
+use crate::tests::altered::{self, AlteredDevice, Change};
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
-use std::sync::Mutex;
 use std::vec::Vec;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
@@ -306,40 +305,16 @@ fn a_block_that_a_graph_uses_waits_for_the_end_of_the_capture() {
     allocator.check_invariants().unwrap();
 }
 
-/// A device that notes the calls that make events.
-struct Making {
-    inner: SimulatedDevice,
-    made: Mutex<Vec<&'static str>>,
-}
-
-impl Forwarder for Making {
-    type Inner = SimulatedDevice;
-
-    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
-        Ok(&self.inner)
-    }
-
-    fn before(&self, method: &'static str, call: Option<Call>) {
-        if call == Some(Call::CreateEvent) {
-            self.made.lock().unwrap().push(method);
-        }
-    }
-}
-
-impl ForwardSegments for Making {}
-impl ForwardStreamOrder for Making {}
-impl ForwardHost for Making {}
-
 /// An event for streams costs more to record.
 #[test]
 fn an_event_is_made_for_streams_only_where_streams_may_wait() {
     let of_blocks = [("", "create_event"), ("parity:False", "create_event"), ("policy:stitched", "create_order_event")];
     for (config, made_for_blocks) in of_blocks {
-        let device = Making { inner: SimulatedDevice::new(1 << 30), made: Mutex::default() };
+        let device = AlteredDevice::new(1 << 30, Change::NotesEvents);
         let config = Config::parse(config).unwrap();
-        let allocator = Allocator::<Making, spin::mutex::SpinMutex<()>, Growable>::new([device], &config).unwrap();
+        let allocator = altered::Allocator::new([device], &config).unwrap();
         let device = allocator.device(DEVICE).unwrap();
-        let made = || core::mem::take(&mut *device.made.lock().unwrap());
+        let made = || device.take_made();
         let block = allocator.malloc(DEVICE, MIB, STREAM).unwrap();
         allocator.record_stream(block, SIDES[0]).unwrap();
         device.inner.launch(SIDES[0], block, MIB).unwrap();

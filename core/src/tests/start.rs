@@ -62,7 +62,7 @@ fn a_second_start_changes_nothing() {
     assert_eq!(allocator.device_count(), 1);
     assert!(allocator.malloc(DEVICES[0], 32 << 20, STREAM).is_ok(), "there is no limit");
     allocator.free(block).unwrap();
-    let made = Over::<Fixed<1, 2, 4, 8>>::new([device(0)], &Config::new()).unwrap();
+    let made = Tables::new([device(0)], &Config::new()).unwrap();
     assert_eq!(made.start([device(0)], &Config::new()), Err(Error::AlreadyStarted));
 }
 
@@ -86,7 +86,7 @@ fn a_failed_start_may_be_made_again() {
 #[test]
 fn of_two_threads_one_starts_the_allocator() {
     for _ in 0..100 {
-        let allocator = Over::<Fixed<1, 2, 4, 8>>::empty();
+        let allocator = Tables::empty();
         let started = std::thread::scope(|scope| {
             let start = || {
                 let started = allocator.start([device(0)], &Config::new());

@@ -1,8 +1,8 @@
 //! What is parked of a target, what a park calls, and what is told afterwards.
 
 use super::*;
-use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
-use crate::device::{Contents, DeviceResult, Segments};
+use crate::device::Segments;
+use crate::tests::altered::{self, AlteredDevice, Change};
 
 #[test]
 fn a_stream_parks_whichever_of_its_heaps_has_memory() {
@@ -80,32 +80,11 @@ fn pending_blocks_are_waited_for_and_none_makes_no_call() {
     }
 }
 
-/// A device whose host keeps no contents.
-struct Forgetful(SimulatedDevice);
-
-impl Forwarder for Forgetful {
-    type Inner = SimulatedDevice;
-
-    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
-        Ok(&self.0)
-    }
-}
-
-impl ForwardSegments for Forgetful {
-    fn contents(&self) -> Option<&dyn Contents> {
-        None
-    }
-}
-
-impl ForwardStreamOrder for Forgetful {}
-impl ForwardHost for Forgetful {}
-
 #[test]
 fn a_host_that_keeps_no_contents_parks_what_may_be_dropped() {
-    type Dropping = Allocator<Forgetful, spin::mutex::SpinMutex<()>, Growable>;
     let config = Config::parse("expandable_segments:True").unwrap();
-    let allocator = Dropping::new([Forgetful(SimulatedDevice::new(CAPACITY))], &config).unwrap();
-    let device = &allocator.device(DEVICE).unwrap().0;
+    let allocator = altered::Allocator::new([AlteredDevice::new(CAPACITY, Change::KeepsNothing)], &config).unwrap();
+    let device = &allocator.device(DEVICE).unwrap().inner;
     allocator.malloc(DEVICE, 40 * MIB, ONE).unwrap();
     let parking = allocator.parking(DEVICE).unwrap();
     for mode in [ParkMode::Keep, ParkMode::Zero] {

@@ -1,8 +1,8 @@
 //! Commits for which memory lacks, and the work that their pages wait for.
 
 use super::*;
-use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
-use crate::device::{DeviceResult, Segments};
+use crate::device::Segments;
+use crate::tests::altered::{self, AlteredDevice, Change};
 
 const THREE: StreamId = StreamId(3);
 
@@ -46,30 +46,10 @@ fn a_commit_short_of_memory_during_a_capture_neither_waits_nor_takes_free_memory
     }
 }
 
-/// A device whose host claims to have freed memory, and has freed none.
-struct Boasting(SimulatedDevice);
-
-impl Forwarder for Boasting {
-    type Inner = SimulatedDevice;
-
-    fn inner(&self) -> DeviceResult<&SimulatedDevice> {
-        Ok(&self.0)
-    }
-}
-
-impl ForwardSegments for Boasting {}
-impl ForwardStreamOrder for Boasting {}
-
-impl ForwardHost for Boasting {
-    fn on_shortage(&self, _: u64) -> bool {
-        true
-    }
-}
-
 #[test]
 fn a_host_that_frees_nothing_makes_no_room_for_a_commit() {
-    type Boasted = Allocator<Boasting, spin::mutex::SpinMutex<()>, Growable>;
-    let allocator = Boasted::new([Boasting(SimulatedDevice::new(16 * MIB))], &Config::default()).unwrap();
+    let device = AlteredDevice::new(16 * MIB, Change::ClaimsToFree);
+    let allocator = altered::Allocator::new([device], &Config::default()).unwrap();
     let range = allocator.reserve_range(DEVICE, 64 * PAGE).unwrap().range;
     let failed = allocator.commit_range(DEVICE, range, 0, 20 * PAGE, ONE);
     assert!(matches!(failed, Err(Error::OutOfMemory(_))), "{failed:?}");
