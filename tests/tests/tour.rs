@@ -34,7 +34,7 @@ fn step(line: &str) -> Option<Step<'_>> {
 /// Returns whether a line defines the item with a name: after a keyword, or as a row of a table of functions.
 fn defines(line: &str, name: &str) -> bool {
     let line = line.trim_start();
-    let is_row = line.strip_prefix(name).is_some_and(|rest| rest.starts_with('(') && rest.contains("=>"));
+    let is_row = line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['(', ' ']) && rest.contains("=>"));
     let mut words =
         line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '!')).filter(|word| !word.is_empty());
     let is_item = words.any(|word| KEYWORDS.contains(&word)) && words.next() == Some(name);
@@ -98,7 +98,7 @@ fn a_step_is_read_and_its_line_found() {
     let read = step("3. `Heap::serve`, `core/src/a.rs:18`.").expect("a step");
     assert_eq!(read, Step { number: "3", name: "Heap::serve", path: "core/src/a.rs", line: 18 });
     assert_eq!((step("3. Serves a request."), step("See `a`, `b.rs:3`.")), (None, None));
-    let text = "// fn serve\nserve(1);\n    pub(crate) fn serve<T>(\nfn serves()\n    serve(a: u8) => serves(a);\nasync function serve(\n";
-    assert_eq!(lines_of(text, "serve").collect::<Vec<_>>(), [3, 5, 6]);
+    let text = "// fn serve\nserve(1);\n    pub(crate) fn serve<T>(\nfn serves()\n    serve(a: u8) => serves(a);\n    serve => serves;\nasync function serve(\n";
+    assert_eq!(lines_of(text, "serve").collect::<Vec<_>>(), [3, 5, 6, 7]);
     assert_eq!(lines_of("macro_rules! hot {\n    const RUNGS: &[u8]", "hot").next(), Some(1));
 }
