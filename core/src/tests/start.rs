@@ -9,7 +9,8 @@ use crate::tables::{Fixed, Growable};
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 
 type Over<S> = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, S>;
-type Tables = Over<Fixed<2, 2, 16, 64>>;
+/// The sizes of the other tests of full tables: the compiler writes out the allocator for each.
+type Tables = Over<Fixed<2, 4, 8, 64>>;
 
 const DEVICES: [DeviceIndex; 3] = [DeviceIndex(0), DeviceIndex(1), DeviceIndex(2)];
 const STREAM: StreamId = StreamId(1);

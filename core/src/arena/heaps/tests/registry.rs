@@ -212,7 +212,7 @@ fn the_entry_of_limits_that_were_removed_serves_another_tag() {
 
 #[test]
 fn a_tag_may_be_set_and_removed_any_number_of_times() {
-    let allocator = allocator::<Fixed<1, 4, 8, 64>>();
+    let allocator = allocator::<Fixed<2, 4, 8, 64>>();
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
     let mut registry = allocator.arena(DEVICE).unwrap().heaps.registry.lock();
     let number = registry.private_pool(pool).unwrap();

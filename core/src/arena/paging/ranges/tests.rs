@@ -429,7 +429,7 @@ fn during_a_capture_only_quiet_memory_is_committed_and_nothing_is_given_up() {
 
 #[test]
 fn a_full_table_leaves_a_range_as_it_was() {
-    type Small = In<Fixed<1, 4, 8, 64>>;
+    type Small = In<Fixed<2, 4, 8, 64>>;
     let allocator = Small::new([SimulatedDevice::new(CAPACITY)], &Config::default()).unwrap();
     let range = Range::reserve(&allocator, DEVICE, 64 * PAGE).unwrap();
     range.commit(0, 6 * PAGE, ONE).unwrap();

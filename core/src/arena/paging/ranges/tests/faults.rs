@@ -334,7 +334,7 @@ fn where_the_rollback_of_a_commit_has_failed_nothing_is_mapped_again() {
 
 #[test]
 fn a_full_table_has_room_for_the_addresses_that_a_failed_commit_loses() {
-    type Small = In<Fixed<1, 4, 8, 64>>;
+    type Small = In<Fixed<2, 4, 8, 64>>;
     let allocator = Small::new([SimulatedDevice::new(CAPACITY)], &Config::default()).unwrap();
     let range = Range::reserve(&allocator, DEVICE, 16 * PAGE).unwrap();
     let error = fail(&allocator, Call::SetAccess, 0, false);
