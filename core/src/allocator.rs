@@ -417,7 +417,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn is_capturing(&self, device: DeviceIndex) -> Result<bool, Error> {
-        Ok(self.arena(device)?.flags.has(flags::CAPTURE))
+        Ok(self.arena(device)?.driver.flags.has(flags::CAPTURE))
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
@@ -513,7 +513,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let device = self.begin("set_caching", device)?;
         // `policy:direct` never caches.
         let caches = caching && device.settings.policy().traits().caches;
-        device.flags.set(crate::arena::flags::DIRECT, !caches);
+        device.driver.flags.set(crate::arena::flags::DIRECT, !caches);
         Ok(())
     }
 
@@ -592,7 +592,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::Device`] with the code of the call that lost the context.
     pub fn health(&self, device: DeviceIndex) -> Result<(), Error> {
-        Ok(self.arena(device)?.health()?)
+        Ok(self.arena(device)?.driver.health()?)
     }
 
     /// Passes on the result of a call that the host has made to the device by itself. Takes note if the call has lost the context.
@@ -600,7 +600,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::Device`] with the result's.
     pub fn note_result<T>(&self, device: DeviceIndex, result: DeviceResult<T>) -> Result<T, Error> {
-        Ok(self.arena(device)?.note_loss(result)?)
+        Ok(self.arena(device)?.driver.note_loss(result)?)
     }
 
     /// Records the latest `capacity` events of a device from now on, 40 bytes each; 0 ends the

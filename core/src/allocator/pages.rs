@@ -79,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// the rest is left to the next call.
     pub fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let device = self.allocator.begin("maintain", self.device)?;
-        device.health()?;
+        device.driver.health()?;
         device.collect_few_departed();
         device.give_spare_events_back();
         let left = device.give_idle_back(max_us)?;

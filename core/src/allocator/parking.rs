@@ -130,7 +130,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// Returns the operations that park and wake the memory of `target`, on a device that works.
     fn parker(&self, target: ParkTarget) -> Result<Parker<'_, On<D, R, S>>, Error> {
         let device = self.allocator.on(self.device)?;
-        device.health()?;
+        device.driver.health()?;
         Parker::of(device, target)
     }
 

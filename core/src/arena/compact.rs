@@ -138,7 +138,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether segments may be released for a request: not for a graph that is captured, nor while an event
     /// might become part of a graph.
     fn may_release_quiet(self, request: &Request) -> bool {
-        !request.capturing && !self.arena.flags.has(flags::CAPTURE)
+        !request.capturing && !self.arena.driver.flags.has(flags::CAPTURE)
     }
 
     /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names

@@ -1,8 +1,8 @@
 //! Calls to the device: none once its context is lost, and no event is recorded while a graph is captured.
 
-use crate::arena::flags::Flags;
-use crate::arena::{Arena, Platform, flags};
-use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo, Segments};
+use crate::arena::flags::{self, FlagWord, Flags};
+use crate::arena::ledger::Ledger;
+use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo};
 use crate::heap::Heap;
 use crate::stats::{MemoryCallCounters, MemoryCalls};
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Ordering, Taken, Turn, impl_empty};
@@ -20,8 +20,10 @@ const FOUND: u32 = 1;
 /// The device was asked, and had no virtual memory.
 const MISSING: u32 = 2;
 
-/// The device of an arena, and whether the context is lost.
+/// The device of an arena, whether its context is lost, and the conditions of the moment.
 pub(crate) struct Driver<D> {
+    /// Conditions that keep requests off the fast path, and forbid or cause calls.
+    pub flags: CachePadded<Flags>,
     /// Set by the start. No call reaches an arena before.
     device: Once<D>,
     /// The code of the first error that lost the context, or [`HEALTHY`].
@@ -41,6 +43,7 @@ pub(crate) struct Driver<D> {
 
 impl_empty! {
     [D] Driver<D> {
+        flags,
         device: Once::new(),
         lost: AtomicU64::new(HEALTHY),
         recording,
@@ -69,9 +72,9 @@ impl<D> Driver<D> {
         self.device.call_once(|| device);
     }
 
-    /// Returns the driver of `device`, with the answer about virtual memory of this one.
-    pub(super) fn for_device<T>(&self, device: T) -> Driver<T> {
-        let driver = Driver::default();
+    /// Returns the driver of `device`, with the flags of this one, less `without`, and its answer about virtual memory.
+    pub(super) fn for_device<T>(&self, device: T, without: FlagWord) -> Driver<T> {
+        let driver = Driver { flags: CachePadded(self.flags.copy(without)), ..Driver::default() };
         driver.start(device);
         driver.virtual_memory.store(self.virtual_memory.load(Ordering::Relaxed), Ordering::Relaxed);
         driver
@@ -91,14 +94,14 @@ impl<D> Driver<D> {
         (total > 0).then_some(MemoryInfo { free, total })
     }
 
-    /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
+    /// The device. Calls that fail when the context is lost are made through [`call`](Self::call) instead.
     #[inline]
     pub(crate) fn device(&self) -> &D {
         self.device.get().expect("the device is set when the arena starts")
     }
 
     /// The error that lost the context, if any did.
-    pub(super) fn health(&self) -> DeviceResult<()> {
+    pub(crate) fn health(&self) -> DeviceResult<()> {
         match self.lost.load(Ordering::Acquire) {
             HEALTHY => Ok(()),
             code => Err(DeviceError::new(ErrorKind::ContextLost, code as u32)),
@@ -106,11 +109,11 @@ impl<D> Driver<D> {
     }
 
     /// Permission to record events, unless a graph is being captured. While it is kept no capture begins.
-    pub(super) fn may_record(&self, flags: &Flags) -> Option<RecordPermission<'_>> {
+    pub(super) fn may_record(&self) -> Option<RecordPermission<'_>> {
         // Counted before the look: a capture that begins sets its flag first and then waits for the count.
         self.recording.fetch_add(1, Ordering::SeqCst);
         let permission = RecordPermission(&self.recording);
-        if flags.load_ordered() & flags::CAPTURE == 0 { Some(permission) } else { None }
+        if self.flags.load_ordered() & flags::CAPTURE == 0 { Some(permission) } else { None }
     }
 
     /// The task of polling the events of all streams for a request. `None` while another thread has
@@ -122,6 +125,32 @@ impl<D> Driver<D> {
 }
 
 impl<D: DeviceMemory> Driver<D> {
+    /// Calls the device, unless the context is lost. Takes note if the call loses it.
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&D) -> DeviceResult<T>) -> DeviceResult<T> {
+        self.health()?;
+        self.note_loss(call(self.device()))
+    }
+
+    /// Takes note if a call to the device has lost the context, and passes the result of the call on.
+    pub(crate) fn note_loss<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
+        if let Err(error) = &result
+            && error.kind == ErrorKind::ContextLost
+        {
+            // The first of several threads' errors counts. The code is there before the flag is.
+            let code = u64::from(error.code);
+            let _first = self.lost.compare_exchange(HEALTHY, code, Ordering::AcqRel, Ordering::Relaxed);
+            self.flags.set(flags::LOST, true);
+        }
+        result
+    }
+
+    /// Asks the device for the memory, and notes the answer. `ledger` has the bytes that the arena holds.
+    pub(crate) fn memory_info(&self, ledger: &Ledger) -> DeviceResult<MemoryInfo> {
+        let memory = self.call(D::memory_info)?;
+        self.note_memory(memory, ledger.reserved());
+        Ok(memory)
+    }
+
     /// Waits for the calls that record events. A graph is about to be captured, and [`flags::CAPTURE`] is set. An event that is
     /// recorded on a stream while the stream begins to capture would become part of the graph.
     pub(super) fn wait_for_recordings(&self) {
@@ -191,38 +220,5 @@ impl<D: DeviceMemory> Driver<D> {
     pub(super) fn usable_stream<S: Storage>(&self, heap: &Heap<S>, named: StreamId) -> Option<StreamId> {
         let exists = heap.stream != NO_STREAM && !heap.ended && self.may_use(heap.stream, named);
         exists.then_some(heap.stream)
-    }
-}
-
-impl<P: Platform> Arena<P> {
-    /// The error that lost the context, if any did.
-    pub(crate) fn health(&self) -> DeviceResult<()> {
-        self.driver.health()
-    }
-
-    /// Calls the device, unless the context is lost. Takes note if the call loses it.
-    pub(crate) fn call<T>(&self, call: impl FnOnce(&P::Device) -> DeviceResult<T>) -> DeviceResult<T> {
-        self.health()?;
-        self.note_loss(call(self.driver.device()))
-    }
-
-    /// Takes note if a call to the device has lost the context, and passes the result of the call on.
-    pub(crate) fn note_loss<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
-        if let Err(error) = &result
-            && error.kind == ErrorKind::ContextLost
-        {
-            // The first of several threads' errors counts. The code is there before the flag is.
-            let code = u64::from(error.code);
-            let _first = self.driver.lost.compare_exchange(HEALTHY, code, Ordering::AcqRel, Ordering::Relaxed);
-            self.flags.set(flags::LOST, true);
-        }
-        result
-    }
-
-    /// Asks the device for the memory, and notes the answer.
-    pub(crate) fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        let memory = self.call(P::Device::memory_info)?;
-        self.driver.note_memory(memory, self.ledger.reserved());
-        Ok(memory)
     }
 }

@@ -43,10 +43,10 @@ impl<P: Platform> OnDevice<'_, P> {
             heap.lookup(ptr).map_or(requested, |block| heap.blocks[block].size)
         };
         let slack = checked_bytes(size, requested) as u64;
-        let filled = on_alloc.map_or(Ok(()), |value| self.call(|_| contents.fill(stream, ptr, size, value)));
+        let filled = on_alloc.map_or(Ok(()), |value| self.driver.call(|_| contents.fill(stream, ptr, size, value)));
         let marked = filled.and_then(|()| {
             let at = ptr.offset(requested);
-            if canary && slack > 0 { self.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
+            if canary && slack > 0 { self.driver.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
         });
         if let Err(error) = marked {
             self.free_unfilled(owner, ptr, stream);
@@ -61,7 +61,7 @@ impl<P: Platform> OnDevice<'_, P> {
             return;
         }
         // No event can be recorded. Nothing but a fill has used the block.
-        let _shown_by_health = self.call(|device| device.synchronize(stream));
+        let _shown_by_health = self.driver.call(|device| device.synchronize(stream));
         {
             let mut heap = self.heaps.lock(owner.heap);
             if let Some(block) = heap.lookup(ptr) {
@@ -74,7 +74,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Returns whether something is to be done with the contents of a pending block before the block becomes free.
     pub(super) fn has_end(self, pool: u32) -> bool {
-        self.flags.has(flags::WATCHED) && self.guarding.filling().ends_frees() && pool == 0
+        self.driver.flags.has(flags::WATCHED) && self.guarding.filling().ends_frees() && pool == 0
     }
 
     /// Checks and fills a pending block of the heap in `slot` for which no work is waited for any longer. No other call
@@ -92,18 +92,18 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         let at = DevicePtr(addr);
         // A copy to the host would break a capture.
-        if self.guarding.filling().canary && !self.flags.has(flags::CAPTURE) {
+        if self.guarding.filling().canary && !self.driver.flags.has(flags::CAPTURE) {
             self.check_canary(slot, contents, at.offset(requested), checked_bytes(size, requested));
         }
         // On a stream that is captured, the graph would fill the block again at each replay.
-        let is_captured = |stream| self.call(|device| device.is_capturing(stream)) != Ok(false);
-        let captured = self.flags.has(flags::CAPTURE) && stream.is_some_and(is_captured);
+        let is_captured = |stream| self.driver.call(|device| device.is_capturing(stream)) != Ok(false);
+        let captured = self.driver.flags.has(flags::CAPTURE) && stream.is_some_and(is_captured);
         if let Some(value) = self.guarding.filling().on_free.filter(|_| !captured) {
             // Without a stream that surely exists, the device fills apart, and the call waits.
-            let filled = self.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
+            let filled = self.driver.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
             // The pages of a guarded block go to other streams.
             if let Some(stream) = stream.filter(|_| filled.is_ok() && self.is_guarded(at)) {
-                let _shown_by_health = self.call(|device| device.synchronize(stream));
+                let _shown_by_health = self.driver.call(|device| device.synchronize(stream));
             }
         }
     }
@@ -135,7 +135,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let Some(block) = next else { return };
             from = block.end();
             // Apart, and waited for: the next request may be of another stream than the heap's.
-            let _shown_by_health = self.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));
+            let _shown_by_health = self.driver.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));
         }
     }
 
@@ -154,7 +154,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let end = (begin + checked_bytes(block.size, block.requested) as u64).min(page.end());
             let begin = begin.max(page.at);
             if begin < end {
-                self.call(|_| contents.fill(NO_STREAM, DevicePtr(begin), end - begin, CANARY))?;
+                self.driver.call(|_| contents.fill(NO_STREAM, DevicePtr(begin), end - begin, CANARY))?;
             }
         }
     }
@@ -163,7 +163,7 @@ impl<P: Platform> OnDevice<'_, P> {
     fn check_canary(self, slot: u32, contents: &dyn Contents, at: DevicePtr, bytes: usize) {
         let mut room = [CANARY; CHECKED];
         let read = &mut room[..bytes];
-        if bytes == 0 || self.call(|_| contents.read(at, read)).is_err() {
+        if bytes == 0 || self.driver.call(|_| contents.read(at, read)).is_err() {
             return;
         }
         if let Some(offset) = read.iter().position(|&byte| byte != CANARY) {
@@ -179,6 +179,6 @@ impl<P: Platform> OnDevice<'_, P> {
 impl<P: Platform> Arena<P> {
     /// Sets whether the own stream of each block counts as a use. It always does where blocks are filled.
     pub(crate) fn watch_frees(&self, on: bool) {
-        self.flags.set(flags::WATCHED, on || self.guarding.filling() != Filling::NOTHING);
+        self.driver.flags.set(flags::WATCHED, on || self.guarding.filling() != Filling::NOTHING);
     }
 }

@@ -34,7 +34,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if bytes == 0 {
             return Ok(Forecast::Hit(DevicePtr::NULL));
         }
-        self.health()?;
+        self.driver.health()?;
         if let Some(ptr) = self.planned_forecast(bytes, stream) {
             return Ok(Forecast::Hit(ptr));
         }
@@ -54,7 +54,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.would_guard(request) {
             return Ok(Forecast::Expand);
         }
-        let first = if self.flags.has(flags::DIRECT) {
+        let first = if self.driver.flags.has(flags::DIRECT) {
             self.forecast_of_growth(request, false)?
         } else {
             self.heaps.lock(request.slot).peek(request.size).map(Forecast::Hit)

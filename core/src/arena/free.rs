@@ -34,7 +34,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(crate) fn free<E: From<Error>>(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), E> {
         let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
         // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that collect garbage.
-        if !self.flags.has(flags::SLOW_FREE_FLAGS) {
+        if !self.driver.flags.has(flags::SLOW_FREE_FLAGS) {
             return self.free_in::<false, _>(slot, slot.heap.lock(), owner, ptr, requested);
         }
         Ok(self.free_slow(owner.heap, ptr, requested)?)
@@ -49,7 +49,7 @@ impl<P: Platform> OnDevice<'_, P> {
         requested: Option<u64>,
     ) -> Result<(), E> {
         if let Some(slot) = self.heaps.slots.get(owner.heap)
-            && !self.flags.has(flags::SLOW_FREE_FLAGS | flags::RULES)
+            && !self.driver.flags.has(flags::SLOW_FREE_FLAGS | flags::RULES)
         {
             let heap = slot.heap.lock();
             if heap.plain {
@@ -90,26 +90,26 @@ impl<P: Platform> OnDevice<'_, P> {
         // Before the heap is locked: the host may take long to find its call site.
         let site = self.call_site(CallSite::Free);
         // Before the block is free: another thread may be handed its address at once, and is then observed after this free.
-        self.plans.observe_free(&self.flags, ptr);
+        self.plans.observe_free(&self.driver.flags, ptr);
         let mut heap = self.heaps.lock(number);
         let slot = self.heaps.slot(number);
         let outcome = heap.detach(ptr, requested, &slot.counters);
         if let FreeOutcome::Unused(block) = outcome
-            && !self.flags.has(flags::DIRECT)
+            && !self.driver.flags.has(flags::DIRECT)
         {
             self.trace(|recorder| recorder.free(&mut heap, block, ptr, site));
             self.finish::<false>(slot, heap, block);
             return Ok(());
         }
         if let FreeOutcome::Used(block) = outcome
-            && self.flags.has(flags::GUARDED)
+            && self.driver.flags.has(flags::GUARDED)
         {
             self.heaps.loosen(slot, &mut heap);
             heap.pend(block, &slot.counters);
             return self.note_and_wait(number, heap, block, site);
         }
         self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })?;
-        if self.flags.has(flags::DIRECT) && self.driver.device().is_ordered() {
+        if self.driver.flags.has(flags::DIRECT) && self.driver.device().is_ordered() {
             // A failure is no error of the free: the block stays pending, and a later call polls its events.
             let _later = self.order_pending();
         }
@@ -159,12 +159,12 @@ impl<P: Platform> Arena<P> {
 
     /// Notes that `stream` uses the block at `ptr`, if the heap owns the block. May ask the device whether the stream captures.
     pub(crate) fn record_stream(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
-        let captured = self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?;
+        let captured = self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?;
         // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
-        if self.flags.has(flags::OBSERVED) {
+        if self.driver.flags.has(flags::OBSERVED) {
             let own = self.heaps.lock(number).stream;
             if own != stream {
-                self.plans.observe_use(&self.flags, ptr);
+                self.plans.observe_use(&self.driver.flags, ptr);
             }
         }
         let mut heap = self.heaps.lock(number);

@@ -128,7 +128,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if !self.guarding.is_due() || bytes > MAX_REQUEST / 2 {
             return Ok(None);
         }
-        self.health()?;
+        self.driver.health()?;
         // With no lock held: the host may walk the stack of an interpreter. Asked without a trace as well.
         let site = self.driver.device().call_site(CallSite::Alloc);
         let served = self.with_request(bytes, stream, site, Heaps::use_pair, |request| self.obtain_guarded(request));
@@ -141,7 +141,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Returns whether the request, made now, would get a guarded block, on pages mapped for it.
     pub(super) fn would_guard(self, request: &Request) -> bool {
-        let may = self.flags.has(flags::GUARDED) && request.pool == 0 && !request.capturing;
+        let may = self.driver.flags.has(flags::GUARDED) && request.pool == 0 && !request.capturing;
         may && request.bytes <= MAX_REQUEST / 2
             && self.guarding.is_next_due()
             && self.mapper().is_some_and(|mapper| mapper.has_room_to_guard(self.guarding.guard(), request.size))
@@ -153,12 +153,12 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(None);
         }
         let Some(mapper) = self.mapper() else { return Ok(None) };
-        if self.flags.has(flags::PENDING | flags::DEFERRED | flags::ORDERED) {
+        if self.driver.flags.has(flags::PENDING | flags::DEFERRED | flags::ORDERED) {
             self.process_events()?;
         }
         let of = |place| GuardedBlock::held(place, request.bytes, request.stream, request.site);
         let mut at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard(), request.size, of)?;
-        if at.is_none() && self.flags.has(flags::PENDING | flags::ORDERED) {
+        if at.is_none() && self.driver.flags.has(flags::PENDING | flags::ORDERED) {
             // Pages of blocks that are pending now.
             self.wait_for_events()?;
             at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard(), request.size, of)?;
@@ -198,7 +198,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// addresses would not be guarded. Returns whether it was one.
     pub(in crate::arena) fn stays_pinned(self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         let BlockEntry { addr, segment, .. } = heap.blocks[block];
-        let is_pinned = self.flags.has(flags::GUARDED) && heap.segments[segment].pins > 0;
+        let is_pinned = self.driver.flags.has(flags::GUARDED) && heap.segments[segment].pins > 0;
         let stays = is_pinned && self.note_guarded_pin(DevicePtr(addr));
         if stays {
             heap.uses().hold(block);
@@ -209,7 +209,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Completes the free of the guarded block at `at`, the whole of `segment`, if the block has stayed for a pin that is over.
     /// Unlocks the heap.
     pub(in crate::arena) fn end_pin(self, slot: u32, mut heap: HeapGuard<'_, P>, at: DevicePtr, segment: u32) {
-        let is_over = self.flags.has(flags::GUARDED) && heap.segments[segment].pins == 0;
+        let is_over = self.driver.flags.has(flags::GUARDED) && heap.segments[segment].pins == 0;
         if is_over && self.end_guarded_pin(at) {
             let block = heap.segments[segment].first;
             heap.uses().end_waits(block, 1);

@@ -291,7 +291,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Releases every free segment, and serves the request from new memory, if the policy releases the cache.
     fn release_all(&self) -> Effect {
         let device = self.device;
-        if device.flags.has(flags::TENANTS) {
+        if device.driver.flags.has(flags::TENANTS) {
             let effect = self.release_by_tags()?;
             // The whole cache would not help against `max`.
             if effect.is_some() || device.is_held_to_max(self.request) {
@@ -315,7 +315,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Gives the plans up, and serves the request from new memory.
     fn give_plans_up(&self) -> Effect {
         let device = self.device;
-        if !device.flags.has(flags::PLANNED) || device.is_held_to_max(self.request) {
+        if !device.driver.flags.has(flags::PLANNED) || device.is_held_to_max(self.request) {
             return Ok(None);
         }
         let released = self.release(|| device.give_plans_up(), || device.plans.first_idle(&device.heaps))?;
@@ -352,7 +352,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     fn on_ladder(self, request: &Request, way: Way) -> Effect {
-        let caches = !self.flags.has(flags::DIRECT);
+        let caches = !self.driver.flags.has(flags::DIRECT);
         Ladder { device: self, request, way, caches }.go()
     }
 }

@@ -102,7 +102,7 @@ impl<P: Platform> Arena<P> {
     /// Returns the number of bytes that can still be charged below both the limit and the device's
     /// total memory. Uses the limit alone if the device does not report a total.
     pub(super) fn available_bytes(&self) -> u64 {
-        let total = self.memory_info().map_or(u64::MAX, |info| info.total);
+        let total = self.driver.memory_info(&self.ledger).map_or(u64::MAX, |info| info.total);
         self.ledger.limit().min(total).saturating_sub(self.ledger.reserved())
     }
 
@@ -112,7 +112,7 @@ impl<P: Platform> Arena<P> {
     ///
     /// The device's error, after the bytes were counted as leaked.
     pub(crate) fn release_memory(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
-        match self.call(|device| device.release(base, bytes)) {
+        match self.driver.call(|device| device.release(base, bytes)) {
             Ok(()) => {
                 self.ledger.refund(bytes);
                 Ok(())

@@ -35,7 +35,7 @@ impl<P: Platform> OnDevice<'_, P> {
     #[inline(always)]
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // One load for all conditions. A flag that another thread sets right after the load counts as set after this request.
-        let word = self.flags.load();
+        let word = self.driver.flags.load();
         self.malloc_fast(word, bytes, stream, || self.malloc_cold(bytes, stream))
     }
 
@@ -46,7 +46,7 @@ impl<P: Platform> OnDevice<'_, P> {
     #[inline(always)]
     pub(crate) fn malloc_inlined<E: From<Error>>(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, E> {
         // As in `malloc` and `malloc_fast`.
-        if self.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0 {
+        if self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0 {
             return Ok(self.malloc_outlined(bytes, stream)?);
         }
         if (1..=MAX_REQUEST - UNIT).contains(&bytes)
@@ -89,7 +89,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request out of the order of its stream's plan, or of a stream without a plan.
     #[inline(never)]
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let word = self.flags.load();
+        let word = self.driver.flags.load();
         self.malloc_by(word, bytes, stream)
     }
 
@@ -131,7 +131,7 @@ impl<P: Platform> OnDevice<'_, P> {
         drop(asking);
         let slow = || self.malloc_slow(bytes, stream, has_asked);
         // Blocks that still wait are no reason to leave the fast path.
-        self.malloc_fast(self.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, slow)
+        self.malloc_fast(self.driver.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, slow)
     }
 
     /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.
@@ -149,7 +149,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// were polled for the request.
     #[cold]
     fn malloc_slow(self, bytes: u64, stream: StreamId, has_asked: bool) -> Result<DevicePtr, Error> {
-        self.health()?;
+        self.driver.health()?;
         // The host is asked for the call site with no lock held: it may walk the stack of an interpreter.
         let site = self.call_site(CallSite::Alloc);
         self.malloc_at_site(bytes, stream, site, has_asked)
@@ -162,7 +162,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let serve = |request: &Request| {
             self.learn_purpose(request);
             let ptr = self.serve(request, has_asked)?;
-            self.plans.observe_malloc(&self.flags, request, ptr);
+            self.plans.observe_malloc(&self.driver.flags, request, ptr);
             Ok(ptr)
         };
         match self.with_request(bytes, stream, site, Heaps::use_pair, serve) {
@@ -179,10 +179,10 @@ impl<P: Platform> OnDevice<'_, P> {
     fn serve(self, request: &Request, has_asked: bool) -> Result<DevicePtr, Error> {
         // Blocks whose events are complete become free before the search, so that they can serve this request.
         // Without a cache no search misses, so gathered frees are polled here.
-        let is_direct = self.flags.has(flags::DIRECT);
-        let always = is_direct || !self.flags.has(flags::GATHERS);
+        let is_direct = self.driver.flags.has(flags::DIRECT);
+        let always = is_direct || !self.driver.flags.has(flags::GATHERS);
         let asked = flags::PENDING | if always { flags::GATHERED | flags::DEFERRED } else { 0 };
-        let mut asks = !has_asked && self.flags.has(asked) && !request.capturing;
+        let mut asks = !has_asked && self.driver.flags.has(asked) && !request.capturing;
         if asks && let Some(_asking) = self.driver.begin_asking() {
             self.process_events()?;
             asks = false;
@@ -196,7 +196,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 None => self.reclaim(request),
             };
         }
-        if self.flags.has(flags::AGES) {
+        if self.driver.flags.has(flags::AGES) {
             self.heaps.count_search(request);
         }
         if let Some(ptr) = self.search(request)? {

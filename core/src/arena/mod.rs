@@ -59,7 +59,6 @@ mod vacate;
 mod waits;
 
 use crate::arena::driver::Driver;
-use crate::arena::flags::Flags;
 use crate::arena::guarding::Guarding;
 use crate::arena::heaps::Heaps;
 use crate::arena::idle::IdleMemory;
@@ -74,7 +73,7 @@ use crate::arena::waits::Waits;
 use crate::config::{Config, Filling};
 use crate::device::{DeviceMemory, MemoryInfo};
 use crate::page_map::PageMap;
-use crate::sync::{CachePadded, Lock, Rank, Ranked, empty, empty_by};
+use crate::sync::{Lock, Rank, Ranked, empty, empty_by};
 use crate::tables::Storage;
 use core::marker::PhantomData;
 
@@ -103,11 +102,10 @@ pub(crate) type OwnerMap<P> = PageMap<<P as Platform>::Lock, <P as Platform>::St
 
 /// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
 pub(crate) struct Arena<P: Platform> {
+    /// The device, and the conditions of the moment.
     pub driver: Driver<P::Device>,
     /// The policy and the configuration in force.
     pub settings: Settings<P::Lock>,
-    /// Conditions that keep requests off the fast path.
-    pub flags: CachePadded<Flags>,
     /// The heaps, and the pairs and pools to which they belong.
     pub heaps: Heaps<P>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
@@ -153,7 +151,6 @@ empty_by! {
     [P: Platform] Arena<P> = Self {
         driver: empty!(),
         settings: empty!(),
-        flags: empty!(),
         heaps: empty!(),
         plans: empty!(),
         paging: empty!(),
@@ -179,8 +176,8 @@ impl<P: Platform> Arena<P> {
         self.plans.start(config);
         self.guarding.start(config);
         self.peaks.device.start(config.max_split_size());
-        self.flags.set(flags::DIRECT, !config.policy().traits().caches);
-        self.flags.set(flags::WATCHED, config.filling() != Filling::NOTHING);
+        self.driver.flags.set(flags::DIRECT, !config.policy().traits().caches);
+        self.driver.flags.set(flags::WATCHED, config.filling() != Filling::NOTHING);
         if let Some(memory) = memory {
             self.driver.note_memory(memory, 0);
             self.ledger.set_limit(fraction_of(config.per_process_memory_fraction(), memory.total));

@@ -122,7 +122,7 @@ impl<P: Platform> OnDevice<'_, P> {
         owner: Owner,
         obtain: impl FnOnce(&P::Device) -> DeviceResult<DevicePtr>,
     ) -> Result<Option<DevicePtr>, Error> {
-        let base = match self.call(obtain) {
+        let base = match self.driver.call(obtain) {
             Ok(base) => base,
             Err(error) => {
                 self.ledger.refund(bytes);
@@ -146,7 +146,7 @@ impl<P: Platform> OnDevice<'_, P> {
         // The request keeps the pool in use, and so its name.
         let supplied = is_supplied.then(|| self.heaps.shared_pool(request.pool).id());
         // In a captured graph, an allocation in the order of a stream would be a part of the graph.
-        let may_order = self.flags.has(flags::DIRECT) && !request.capturing;
+        let may_order = self.driver.flags.has(flags::DIRECT) && !request.capturing;
         let obtain = |device: &P::Device| match supplied {
             Some(pool) => device.obtain_for(pool, bytes),
             None if may_order && device.is_ordered() => device.obtain_on(request.stream, bytes),
@@ -164,7 +164,7 @@ impl<P: Platform> OnDevice<'_, P> {
         self.peaks.device.count(Occurrence::DeviceAlloc);
         self.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes));
         let segment = heap.add_segment(base, bytes, request.size, &slot.counters);
-        if self.settings.policy().traits().grows_regions && !self.flags.has(flags::DIRECT) {
+        if self.settings.policy().traits().grows_regions && !self.driver.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         // Served under the lock that added the segment: no other request can take the block first.
@@ -216,7 +216,7 @@ impl<P: Platform> Arena<P> {
     /// Returns where the new memory for a request comes from: the source of the heap, but never pages in direct mode.
     pub(in crate::arena) fn source(&self, request: &Request) -> Source {
         match self.heaps.source(request) {
-            source if source.maps_pages() && self.flags.has(flags::DIRECT) => Source::Device,
+            source if source.maps_pages() && self.driver.flags.has(flags::DIRECT) => Source::Device,
             source => source,
         }
     }
@@ -224,7 +224,7 @@ impl<P: Platform> Arena<P> {
     /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
     /// request; of the memory to be mapped, in a heap of the stitched policy.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
-        if self.flags.has(flags::DIRECT) {
+        if self.driver.flags.has(flags::DIRECT) {
             return request.size;
         }
         match self.settings.policy() {

@@ -12,7 +12,7 @@ impl<P: Platform> Arena<P> {
     /// Returns whether the setting `expandable_segments` has an effect on this device.
     fn may_expand(&self) -> bool {
         let has_key = self.settings.policy().traits().expands;
-        has_key && !self.flags.has(flags::DIRECT) && self.driver.device().virtual_memory().is_some()
+        has_key && !self.driver.flags.has(flags::DIRECT) && self.driver.device().virtual_memory().is_some()
     }
 
     /// Returns the report of a failed request.
@@ -29,7 +29,7 @@ impl<P: Platform> Arena<P> {
     /// `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree slightly
     /// while threads allocate.
     pub(crate) fn memory_report(&self, requested: u64, block: u64, segment: u64, slot: Option<u32>) -> OutOfMemory {
-        let report = self.report_of(self.memory_info().unwrap_or_default(), slot);
+        let report = self.report_of(self.driver.memory_info(&self.ledger).unwrap_or_default(), slot);
         OutOfMemory { requested, block, segment, ..report }
     }
 

@@ -32,7 +32,7 @@ impl<P: Platform> OnDevice<'_, P> {
             left = left.saturating_sub(pause);
             pause = LONGEST_PAUSE_US.min(pause * 2);
             self.process_events()?;
-            if !self.flags.has(flags::DIRECT)
+            if !self.driver.flags.has(flags::DIRECT)
                 && let Some(ptr) = self.search(request)?
             {
                 return Ok(Some(ptr));
@@ -56,7 +56,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether other threads could free the memory for a block of `size` bytes: the block is within the limit and
     /// the device, and there is something to free.
     fn may_become_free(self, size: u64) -> Result<bool, Error> {
-        let memory = self.memory_info()?;
+        let memory = self.driver.memory_info(&self.ledger)?;
         let report = self.report_of(memory, None);
         Ok(size <= self.ledger.limit().min(memory.total) && report.allocated + report.pending > 0)
     }
@@ -68,7 +68,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if !config.throw_on_device_oom() {
             return Ok(None);
         }
-        let total = self.memory_info()?.total;
+        let total = self.driver.memory_info(&self.ledger)?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         let room = allowed.saturating_sub(self.ledger.reserved());
         let more = match self.stitcher_of(request) {

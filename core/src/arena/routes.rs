@@ -72,7 +72,7 @@ impl<P: Platform> Arena<P> {
 
     /// Ends the captures on a stream that has ended.
     pub(crate) fn end_captures_on(&self, stream: StreamId) {
-        if self.flags.has(flags::ROUTES) {
+        if self.driver.flags.has(flags::ROUTES) {
             let mut registry = self.heaps.registry.lock();
             registry.end_captures_on(stream);
             self.sum_routes_up(&registry);
@@ -82,8 +82,8 @@ impl<P: Platform> Arena<P> {
     /// Sets the flags that sum the routes up. The registry is locked, so concurrent begins and ends leave the flags in agreement
     /// with the routes.
     fn sum_routes_up(&self, registry: &Registry<P::Storage>) {
-        self.flags.set(flags::ROUTES, registry.routes_len > 0);
-        self.flags.set(flags::CAPTURE, registry.is_capturing());
+        self.driver.flags.set(flags::ROUTES, registry.routes_len > 0);
+        self.driver.flags.set(flags::CAPTURE, registry.is_capturing());
     }
 
     /// Returns the route that takes a request on `stream`, and counts the request in the route's
@@ -120,7 +120,7 @@ impl<P: Platform> Arena<P> {
         {
             let mut registry = self.heaps.registry.lock();
             registry.clear_capture(route);
-            self.flags.set(flags::CAPTURE, registry.is_capturing());
+            self.driver.flags.set(flags::CAPTURE, registry.is_capturing());
         }
     }
 }

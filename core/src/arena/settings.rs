@@ -153,19 +153,19 @@ impl<P: Platform> Arena<P> {
         let otherwise = self.settings.policy().rounding() != Rounding::Divided;
         let margin = config.canary_margin();
         self.settings.margin.store(margin, Ordering::Relaxed);
-        self.flags.set(flags::ROUNDING, divided || otherwise || margin != 0);
+        self.driver.flags.set(flags::ROUNDING, divided || otherwise || margin != 0);
         // A fence right at the free of a guarded block: a later one would cover work that the free does not know.
         let is_guarded = config.guard() != Guard::Off;
-        self.flags.set(flags::GUARDED, is_guarded);
+        self.driver.flags.set(flags::GUARDED, is_guarded);
         let gathers = (!self.settings.policy().traits().follows_pytorch || !config.parity()) && !is_guarded;
-        self.flags.set(flags::GATHERS, gathers);
-        self.flags.set(flags::HAS_GATHERED, gathers || self.flags.has(flags::HAS_GATHERED));
-        self.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
+        self.driver.flags.set(flags::GATHERS, gathers);
+        self.driver.flags.set(flags::HAS_GATHERED, gathers || self.driver.flags.has(flags::HAS_GATHERED));
+        self.driver.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
         // What waits now is polled as the configuration says.
-        self.waits.set_flags(&self.flags);
+        self.waits.set_flags(&self.driver.flags);
         let limited = self.ledger.limit_if_set().is_some();
-        self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
-        let ages = self.flags.has(flags::AGES);
+        self.driver.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
+        let ages = self.driver.flags.has(flags::AGES);
         // Segments are ordinary until the device is known to have virtual memory.
         let virtual_memory = self.driver.has_virtual_memory();
         config.set_expandable_segments(virtual_memory && config.expandable_segments());
@@ -177,7 +177,7 @@ impl<P: Platform> Arena<P> {
         });
         let is_suballocated = self.settings.policy().traits().suballocated.is_some();
         let are_plain = registry.rules[PoolMemory::Plain as usize].iter().all(Rules::are_plain);
-        self.flags.set(flags::RULES, is_suballocated || !are_plain);
+        self.driver.flags.set(flags::RULES, is_suballocated || !are_plain);
         for slot in self.heaps.slot_numbers() {
             // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
             // clock until its next lock.
@@ -230,7 +230,7 @@ impl<P: Platform> Arena<P> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
         }
-        let total = self.memory_info()?.total;
+        let total = self.driver.memory_info(&self.ledger)?.total;
         self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
         Ok(())
     }

@@ -171,7 +171,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// `max`, if it would.
     #[cold]
     fn excess(self, request: &Request) -> Option<(Tag, u64)> {
-        if !self.flags.has(flags::TENANTS) {
+        if !self.driver.flags.has(flags::TENANTS) {
             return None;
         }
         let growth = self.growth_bytes(request);
@@ -223,7 +223,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// Charges `bytes` of growth to the tag of a private pool, as [`charge_tag`](Self::charge_tag) does.
     #[cold]
     fn charge_pool(self, pool: u32, bytes: u64) -> Result<Option<InProgress<'a, P>>, BeyondMax> {
-        if !self.flags.has(flags::TENANTS) {
+        if !self.driver.flags.has(flags::TENANTS) {
             return Ok(None);
         }
         let heaps = &self.arena.heaps;
@@ -259,7 +259,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// # Errors
     /// Those of the device.
     pub(in crate::arena) fn give_by_shares(self, growth: u64) -> Result<u64, Error> {
-        if !self.flags.has(flags::TENANTS) {
+        if !self.driver.flags.has(flags::TENANTS) {
             return Ok(0);
         }
         let wanted = self.wanted(growth);
@@ -300,7 +300,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// whole growth: the device has not enough in one piece, or does not tell.
     fn wanted(self, growth: u64) -> u64 {
         let room = self.ledger.limit().saturating_sub(self.ledger.reserved());
-        let free = self.memory_info().map_or(0, |memory| memory.free);
+        let free = self.driver.memory_info(&self.ledger).map_or(0, |memory| memory.free);
         match growth.saturating_sub(room.min(free).saturating_add(self.paging.bytes().spare)) {
             0 => growth,
             lacking => lacking,
@@ -446,7 +446,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
             (unit.detach(&mut heap)?, heap.stream)
         };
         let Some(block) = detached else { return Ok(0) };
-        if let Err(error) = self.call(|device| device.synchronize(stream)) {
+        if let Err(error) = self.driver.call(|device| device.synchronize(stream)) {
             self.heaps.lock(unit.slot).attach_range(block);
             return if error.kind == ErrorKind::NotPermittedInCapture { Ok(0) } else { Err(error.into()) };
         }
@@ -473,8 +473,8 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         let cleared = match stream {
             // In the order of the stream: whatever fails, the fill is complete before a later request's work.
             Some(stream) => {
-                let filled = self.call(|_| contents.fill(stream, at, bytes, 0));
-                filled.and_then(|()| self.call(|device| device.synchronize(stream))).map_err(Error::from)
+                let filled = self.driver.call(|_| contents.fill(stream, at, bytes, 0));
+                filled.and_then(|()| self.driver.call(|device| device.synchronize(stream))).map_err(Error::from)
             }
             None => self.clear_apart(contents, slot, at, bytes),
         };
@@ -489,7 +489,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         while begun.is_ok()
             && let Some(page) = page_at(next)
         {
-            begun = self.call(|_| contents.zero(DevicePtr(page.at), page.bytes));
+            begun = self.driver.call(|_| contents.zero(DevicePtr(page.at), page.bytes));
             next = page.end();
         }
         // Also after a failure: the block may serve a request afterwards, which no fill may reach.
@@ -519,7 +519,7 @@ impl<P: Platform> Arena<P> {
         registry.set_limits(tag, limits).map_err(|CapacityError| Error::TableFull("limited tags"))?;
         let any = registry.limited.iter().any(|entry| entry.limits.is_some());
         // Under the registry's lock, so the flag agrees with the limits.
-        self.flags.set(flags::TENANTS, any);
+        self.driver.flags.set(flags::TENANTS, any);
         registry.pools_with(tag).for_each(|pool| self.heaps.apply_rules(&registry, pool));
         Ok(())
     }
@@ -528,7 +528,7 @@ impl<P: Platform> Arena<P> {
     /// some have limits.
     pub(in crate::arena) fn tag_shares(&self, request: &Request, is_held: bool) -> TagShares {
         let mut shares = TagShares::default();
-        if !self.flags.has(flags::TENANTS) {
+        if !self.driver.flags.has(flags::TENANTS) {
             return shares;
         }
         let mut registry = self.heaps.registry.lock();

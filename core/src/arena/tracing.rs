@@ -32,11 +32,11 @@ impl<P: Platform> Arena<P> {
     pub(crate) fn start_trace(&self, capacity: usize) -> bool {
         // Off while the ring is replaced. Events still in the buffers of heaps are older than the
         // ticks passed here, and the new ring passes over events up to these ticks.
-        self.flags.set(flags::TRACE, false);
+        self.driver.flags.set(flags::TRACE, false);
         self.history.sites.clear();
         let window = if self.settings.config.lock().tunes() { WINDOW } else { 0 };
         let started = self.heaps.trace.start(capacity, window, self.recorder().ticks());
-        self.flags.set(flags::TRACE, self.heaps.trace.has_room() || self.recorder().reports());
+        self.driver.flags.set(flags::TRACE, self.heaps.trace.has_room() || self.recorder().reports());
         started
     }
 
@@ -65,13 +65,13 @@ impl<P: Platform> Arena<P> {
     /// lock may be held: the host may call the allocator.
     #[inline]
     pub(crate) fn call_site(&self, site: CallSite) -> u32 {
-        if self.flags.has(flags::TRACE) { self.driver.device().call_site(site) } else { 0 }
+        if self.driver.flags.has(flags::TRACE) { self.driver.device().call_site(site) } else { 0 }
     }
 
     /// Records an event, if a trace is recorded.
     #[inline]
     pub(crate) fn trace(&self, record: impl FnOnce(Recorder<'_, P>)) {
-        if self.flags.has(flags::TRACE) {
+        if self.driver.flags.has(flags::TRACE) {
             record(self.recorder());
         }
     }
@@ -85,7 +85,7 @@ impl<P: Platform> Arena<P> {
     /// Begins or ends to tell the host of each event. The ring keeps recording, if it has room.
     pub(crate) fn set_reports(&self, on: bool) {
         self.history.reports.store(u32::from(on), Ordering::Relaxed);
-        self.flags.set(flags::TRACE, on || self.heaps.trace.has_room());
+        self.driver.flags.set(flags::TRACE, on || self.heaps.trace.has_room());
     }
 }
 

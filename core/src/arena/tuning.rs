@@ -134,7 +134,7 @@ impl<P: Platform> Arena<P> {
     /// cached, and no graph is being captured.
     pub(crate) fn may_tune(&self) -> bool {
         self.settings.policy() == Policy::Caching
-            && !self.flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
+            && !self.driver.flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
             && self.settings.config.lock().tunes()
     }
 

@@ -20,7 +20,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let mut result = Ok(());
         for unit in units {
             result = result.and(self.give([unit]).map(|_bytes| ()));
-            if self.flags.has(flags::LOST) {
+            if self.driver.flags.has(flags::LOST) {
                 break;
             }
         }
@@ -164,7 +164,7 @@ impl<P: Platform> Arena<P> {
             // The pages of a capturing stream stay mapped.
             unit.kind == UnitKind::Segment
                 || !self.driver.may_use(stream, NO_STREAM)
-                || self.call(|memory| memory.is_capturing(stream)) != Ok(true)
+                || self.driver.call(|memory| memory.is_capturing(stream)) != Ok(true)
         };
         self.heaps.units_of(slot).find(goes).map(|unit| unit.ptr())
     }

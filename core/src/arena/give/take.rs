@@ -43,7 +43,7 @@ impl Unit {
     /// # Errors
     /// The loss of the context, and [`Error::TableFull`] if a block cannot be cut. Nothing has changed then.
     pub(in crate::arena) fn take<P: Platform>(self, device: OnDevice<'_, P>) -> Result<Option<TakenUnit>, Error> {
-        device.health()?;
+        device.driver.health()?;
         let Some(_used) = device.heaps.enter_pair(self.slot / 2) else { return Ok(None) };
         let mut heap = device.heaps.lock(self.slot);
         if self.kind == UnitKind::Pages {
@@ -58,7 +58,7 @@ impl Unit {
         device.pages.remove(base, bytes);
         device.trace(|recorder| recorder.release(&mut heap, Action::SegmentFree, base, bytes));
         // In direct mode the next request would make the tables again.
-        if !device.flags.has(flags::DIRECT) {
+        if !device.driver.flags.has(flags::DIRECT) {
             device.heaps.drop_tables(&mut heap);
         }
         Ok(Some(TakenUnit { unit: self, block }))

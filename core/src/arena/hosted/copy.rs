@@ -12,7 +12,7 @@ use crate::arena::tracing::History;
 use crate::arena::{Arena, Built, OnDevice, OwnerMap, Platform, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::sync::{CachePadded, Rank, Ranked};
+use crate::sync::{Rank, Ranked};
 
 /// A copy of a device's state, and the page map of the copy.
 type DeviceCopy<T, P> = (Arena<Built<T, <P as Platform>::Lock, <P as Platform>::Storage>>, OwnerMap<P>);
@@ -27,14 +27,13 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
     onto: T,
 ) -> Result<DeviceCopy<T, P>, Error> {
     let arena = device.arena;
-    arena.health()?;
+    arena.driver.health()?;
     let held = Standstill::of(device);
     let pages = device.pages.copy_of(arena.number(), &held.page_map)?;
     let plans = arena.plans.server().zip(held.planner.as_ref());
     let copy = Arena {
-        driver: arena.driver.for_device(onto),
+        driver: arena.driver.for_device(onto, flags::TRACE),
         settings: arena.settings.duplicate(held.config.clone()),
-        flags: CachePadded(arena.flags.copy(flags::TRACE)),
         heaps: arena.heaps.copy_of(&held.heaps, &held.ended)?,
         plans: Plans::of(plans.map(|(server, planner)| server.copy_of(&held.lanes, planner))),
         paging: held.paging.copy(),
@@ -50,7 +49,7 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
     };
     drop(held);
     copy.heaps.list_as_loose();
-    copy.waits.set_flags(&copy.flags);
+    copy.waits.set_flags(&copy.driver.flags);
     // Counters and peaks were copied at different moments.
     copy.peaks.device.sum_leases(copy.all_counters());
     Ok((copy, pages))

@@ -22,7 +22,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(crate) fn give_old_form_back(self, all: bool) -> Result<(), Error> {
         self.poll_departures();
         let mut released = self.release_retired(false);
-        if self.tuning.lock().has_leftovers && !self.flags.has(flags::CAPTURE) {
+        if self.tuning.lock().has_leftovers && !self.driver.flags.has(flags::CAPTURE) {
             let mut any = false;
             for (slot, pair) in self.heaps.heaps_of(once(0), |_| [PoolKind::Large, PoolKind::Small]) {
                 let (maps_pages, is_empty) = {
@@ -59,7 +59,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Retires the wholly free segments of the heap in `slot`, of a pair in use.
     fn retire_segments(self, _used: &PairUse<'_, P>, slot: u32) {
         // Kept until the event is recorded: no capture begins in between.
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return };
+        let Some(_permission) = self.driver.may_record() else { return };
         let stream = self.driver.usable_stream(&self.heaps.lock(slot), NO_STREAM);
         let Some(stream) = stream else { return };
         for unit in self.heaps.segments_of(slot) {

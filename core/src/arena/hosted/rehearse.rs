@@ -17,7 +17,7 @@ use alloc::collections::BTreeSet;
 pub(crate) fn rehearsal_device<P: Platform>(on: OnDevice<'_, P>, stream: StreamId) -> Result<RehearsalDevice, Error> {
     on.learn_virtual_memory();
     let device = on.driver.device();
-    let route = if on.flags.has(flags::ROUTES) { on.enter_pool(stream) } else { None };
+    let route = if on.driver.flags.has(flags::ROUTES) { on.enter_pool(stream) } else { None };
     let pool = route.map_or(0, |route| route.pool);
     let name = on.heaps.shared_pool(pool).id();
     let supplied = (pool != 0 && device.supplies(name)).then_some(name);
@@ -25,13 +25,13 @@ pub(crate) fn rehearsal_device<P: Platform>(on: OnDevice<'_, P>, stream: StreamI
         on.heaps.leave_pool(pool);
     }
     let (mut capturing, mut unreported) = (BTreeSet::new(), BTreeSet::new());
-    let captures = on.flags.has(flags::CAPTURE);
+    let captures = on.driver.flags.has(flags::CAPTURE);
     let streams = on.heaps.registry.lock().streams();
     for other in streams.into_iter().chain([stream]) {
         if !device.reports_end(other) {
             unreported.insert(other.0);
         }
-        if captures && on.driver.may_use(other, stream) && on.call(|device| device.is_capturing(other))? {
+        if captures && on.driver.may_use(other, stream) && on.driver.call(|device| device.is_capturing(other))? {
             capturing.insert(other.0);
         }
     }

@@ -48,7 +48,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let divides =
             [PoolKind::Small, PoolKind::Large].into_iter().any(|kind| self.settings.policy().suballocates(kind));
         require(!divides, "the policy divides segments by rules of its own")?;
-        require(!self.flags.has(flags::DIRECT), "the cache is turned off")?;
+        require(!self.driver.flags.has(flags::DIRECT), "the cache is turned off")?;
         require(self.ledger.reserved() == 0, "the device's allocator holds memory already")?;
         let mut end = 0;
         for segment in segments {
@@ -139,7 +139,7 @@ impl<P: Platform> Mapper<'_, P> {
         let part = heap.detach_part(block, at, bytes);
         drop(heap);
         let lost = Cell::new(false);
-        let healthy = self.device.health().map_err(Error::from);
+        let healthy = self.device.driver.health().map_err(Error::from);
         let mapped = healthy.and_then(|()| self.map_range(slot, AddressRange { at, bytes, granule }, &lost));
         if mapped != Ok(true) {
             let mut heap = self.device.heaps.lock(slot);

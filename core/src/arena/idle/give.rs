@@ -76,7 +76,7 @@ impl<P: Platform> OnDevice<'_, P> {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
                 // Nothing is given back while a graph is captured: the driver may refuse, and the capture fail.
                 while result.is_ok()
-                    && !self.flags.has(flags::CAPTURE)
+                    && !self.driver.flags.has(flags::CAPTURE)
                     && let Some(chosen) = self.next_worthwhile(slot, round)
                 {
                     // A tag keeps its `low`.
@@ -204,7 +204,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// wait. A device that cannot tell is not asked again. False while a stream captures a graph.
     fn is_at_rest(self) -> bool {
         // No capture begins while the streams are asked.
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
+        let Some(_permission) = self.driver.may_record() else { return false };
         // The two heaps of a pair have one stream.
         self.heaps.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
             let (stream, ended) = {
@@ -215,11 +215,11 @@ impl<P: Platform> OnDevice<'_, P> {
             if stream == NO_STREAM || ended {
                 return true;
             }
-            match self.call(|memory| memory.is_idle(stream)) {
+            match self.driver.call(|memory| memory.is_idle(stream)) {
                 Ok(Some(idle)) => idle,
                 // Without an answer, the events have told of the work on the segment, which is what can be known.
                 Ok(None) if !self.driver.may_use(stream, NO_STREAM) => true,
-                Ok(None) => self.call(|memory| memory.is_capturing(stream)) == Ok(false),
+                Ok(None) => self.driver.call(|memory| memory.is_capturing(stream)) == Ok(false),
                 Err(_) => false,
             }
         })

@@ -90,7 +90,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         let Some(share) = self.settings.config.lock().reclaim() else { return Ok(false) };
         let memory = self.driver.device();
         let now_us = memory.time_us(memory.ticks());
-        if now_us == 0 || self.flags.has(flags::DIRECT) {
+        if now_us == 0 || self.driver.flags.has(flags::DIRECT) {
             return Ok(false);
         }
         let round = Round {

@@ -80,7 +80,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// addresses are never used again; no memory is lost.
     pub(in crate::arena) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
         if let Some((base, bytes)) = segment
-            && self.device.health().is_ok()
+            && self.device.driver.health().is_ok()
             && self.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes)).is_ok()
         {
             self.device.paging.address_bytes.fetch_sub(bytes, Ordering::Relaxed);

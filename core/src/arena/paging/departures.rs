@@ -99,7 +99,7 @@ impl<P: Platform> Arena<P> {
     ) -> Result<(), Error> {
         let ordered = match (entry.fence.filter(|_| !entry.complete), entry.precedes(stream), orders) {
             (None, ..) | (Some(_), true, true) => Ok(()),
-            (Some(fence), false, true) => self.call(|memory| memory.order_behind(stream, fence.event)),
+            (Some(fence), false, true) => self.driver.call(|memory| memory.order_behind(stream, fence.event)),
             (Some(_), _, false) => Err(in_capture()),
         };
         self.release_departure(departure);
@@ -177,7 +177,7 @@ impl<P: Platform> Arena<P> {
     ) -> DeviceResult<bool> {
         // Without a fence, a segment is retired for good.
         let none = Ok(departure.is_of_pages());
-        departure.fence.map_or(none, |fence| self.call(|memory| ask(memory, fence.event)))
+        departure.fence.map_or(none, |fence| self.driver.call(|memory| ask(memory, fence.event)))
     }
 
     /// Draws the consequences of complete departures: stale mappings of ranges are removable, and free blocks are quiet.

@@ -78,7 +78,7 @@ impl<P: Platform> Mapper<'_, P> {
             let Some((block, range)) = self.device.heaps.lock(slot).part_of_run(run, State::Mapping) else {
                 return Ok(true);
             };
-            self.device.health()?;
+            self.device.driver.health()?;
             let lost = Cell::new(false);
             let mapped = self.map_range(slot, range, &lost);
             if mapped != Ok(true) {
@@ -180,7 +180,7 @@ impl<P: Platform> Mapper<'_, P> {
             return result;
         }
         let stream = self.device.heaps.lock(slot).stream;
-        let waited = self.device.call(|device| device.synchronize(stream));
+        let waited = self.device.driver.call(|device| device.synchronize(stream));
         // A capturing stream permits no wait: its free blocks stay mapped, which is no error.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
             result = result.and(waited.map_err(Error::from));
@@ -191,7 +191,7 @@ impl<P: Platform> Mapper<'_, P> {
             let (block, next) = (detached, heap.blocks[detached].chain);
             detached = next;
             // Without the wait a kernel may still use the memory: keep the mapping.
-            if waited.is_err() || self.device.health().is_err() {
+            if waited.is_err() || self.device.driver.health().is_err() {
                 heap.attach_range(block);
                 continue;
             }
@@ -262,7 +262,7 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Returns the length of a new range of addresses and the length of its granules, in bytes.
     pub(in crate::arena) fn range_to_reserve(&self, kind: PoolKind) -> Result<(u64, u64), Error> {
-        let total = self.device.memory_info()?.total;
+        let total = self.device.driver.memory_info(&self.device.ledger)?.total;
         let largest = total + total / RESERVE_EXTRA;
         let reserve = self.device.settings.config.lock().expandable_segments_reserve();
         let wanted = reserve.map_or(largest, |reserve| reserve.bytes(total).min(largest));

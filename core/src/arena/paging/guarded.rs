@@ -115,7 +115,7 @@ impl<P: Platform> Mapper<'_, P> {
             place
         };
         let bytes = self.device.paging.pool.lock()[place.page].bytes;
-        let waited = behind.map_or(Ok(()), |stream| self.device.call(|device| device.synchronize(stream)));
+        let waited = behind.map_or(Ok(()), |stream| self.device.driver.call(|device| device.synchronize(stream)));
         let unmapped = waited.and_then(|()| self.unmap(place.mapped, bytes));
         self.end_guard(place.page, place.size, unmapped.is_err());
         self.device.paging.pool.lock().guards.keep_away(at);
@@ -146,7 +146,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
     pub(in crate::arena) fn release_guarded(self, base: DevicePtr, behind: Option<StreamId>) -> Result<bool, Error> {
-        if !self.flags.has(flags::GUARDED) {
+        if !self.driver.flags.has(flags::GUARDED) {
             return Ok(false);
         }
         self.mapper().map_or(Ok(false), |mapper| mapper.unmap_guarded(base, behind))
@@ -154,7 +154,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Gives back the addresses of all unmapped guarded blocks.
     pub(crate) fn end_quarantine(self) {
-        if self.flags.has(flags::GUARDED)
+        if self.driver.flags.has(flags::GUARDED)
             && let Some(mapper) = self.mapper()
         {
             while mapper.forget_oldest(0) {}
@@ -165,7 +165,7 @@ impl<P: Platform> OnDevice<'_, P> {
 impl<P: Platform> Arena<P> {
     /// Returns whether a guarded block with mapped addresses begins at `at`.
     pub(in crate::arena) fn is_guarded(&self, at: DevicePtr) -> bool {
-        self.flags.has(flags::GUARDED) && self.paging.pool.lock().guards.is_mapped(at)
+        self.driver.flags.has(flags::GUARDED) && self.paging.pool.lock().guards.is_mapped(at)
     }
 
     /// Notes the free of the guarded block at `at`, and the streams that were said to use the block.
@@ -186,7 +186,7 @@ impl<P: Platform> Arena<P> {
 
     /// Notes that the free of the guarded block at `at` has failed.
     pub(in crate::arena) fn undo_guarded_free(&self, at: DevicePtr) {
-        if self.flags.has(flags::GUARDED) {
+        if self.driver.flags.has(flags::GUARDED) {
             self.paging.pool.lock().guards.undo_free(at);
         }
     }

@@ -39,7 +39,7 @@ impl<P: Platform> Arena<P> {
     /// The last failure. All other segments are given back even so.
     pub(crate) fn release_retired(&self, all: bool) -> Result<(), Error> {
         let mut outcome = Ok(());
-        while !self.flags.has(flags::LOST) {
+        while !self.driver.flags.has(flags::LOST) {
             let (base, bytes, over) = {
                 let departures = &mut self.paging.pool.lock().departures;
                 let Some((departure, base, bytes)) = departures.segment(all) else { break };

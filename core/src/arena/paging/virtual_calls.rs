@@ -25,7 +25,7 @@ impl<P: Platform> Mapper<'_, P> {
         kind: MemoryCall,
         call: impl FnOnce(&dyn VirtualMemory) -> DeviceResult<T>,
     ) -> DeviceResult<T> {
-        self.device.call(|_| {
+        self.device.driver.call(|_| {
             let (result, ticks) = self.device.driver.timed(|| call(self.memory));
             self.device.paging.calls.count(kind, ticks);
             self.charge(ticks);

@@ -51,17 +51,17 @@ impl<P: Platform> OnDevice<'_, P> {
 impl<P: Platform> PlanSwitch<'_, P> {
     /// Ends an iteration and begins the next.
     fn announce(&self) -> Result<(), Error> {
-        self.device.health()?;
+        self.device.driver.health()?;
         // Frees first, so that blocks whose events are complete return to the lanes before the
         // lanes restart.
-        let polled = if self.device.flags.has(flags::CAPTURE) { Ok(()) } else { self.device.process_events() };
+        let polled = if self.device.driver.flags.has(flags::CAPTURE) { Ok(()) } else { self.device.process_events() };
         let phase = {
             let mut planner = self.server.planner.lock();
             planner.report.announced += 1;
             match &mut planner.phase {
                 Phase::Observed(_) | Phase::Planning | Phase::Switching => return polled,
                 // Putting plans in force calls the device, which could invalidate the capture.
-                Phase::Ready(_) if self.device.flags.has(flags::CAPTURE) => return polled,
+                Phase::Ready(_) if self.device.driver.flags.has(flags::CAPTURE) => return polled,
                 // This thread alone works on the phase now: every other announcement finds
                 // `Switching`.
                 phase => core::mem::replace(phase, Phase::Switching),
@@ -73,7 +73,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
             // `restart_lanes` runs at every announcement, so it must come first in the condition.
             // During a capture the plans stay even if they are bad: ending a lane releases memory.
             Phase::Serving
-                if !self.server.restart_lanes(&self.device.heaps) || self.device.flags.has(flags::CAPTURE) =>
+                if !self.server.restart_lanes(&self.device.heaps) || self.device.driver.flags.has(flags::CAPTURE) =>
             {
                 (Phase::Serving, Ok(()))
             }
@@ -94,7 +94,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
             let mut planner = self.server.planner.lock();
             if matches!(planner.phase, Phase::Switching) {
                 // Under the lock: a flag set before another thread gives up would outlive the log.
-                self.device.flags.set(flags::OBSERVED, matches!(next, Phase::Observing(_)));
+                self.device.driver.flags.set(flags::OBSERVED, matches!(next, Phase::Observing(_)));
                 planner.phase = next;
                 return Ok(());
             }
@@ -135,7 +135,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
         {
             let mut planner = self.server.planner.lock();
             planner.phase = Phase::Waiting;
-            self.device.flags.set(flags::OBSERVED, false);
+            self.device.driver.flags.set(flags::OBSERVED, false);
         }
         self.end_lanes()
     }
@@ -146,7 +146,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
         let device = self.device;
         // As for bad plans: during a capture no memory is released for plans.
         while device.ledger.reserved() > keep
-            && !device.flags.has(flags::CAPTURE)
+            && !device.driver.flags.has(flags::CAPTURE)
             && let Some(number) = device.plans.largest_idle(&device.heaps)
         {
             match &mut *self.server.planner.lock() {

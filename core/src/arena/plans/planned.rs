@@ -75,7 +75,7 @@ impl<P: Platform> OnDevice<'_, P> {
         // any call that returns here, would need saved registers: 23 instructions. Hence
         // `try_lock`, and hence `reconcile_and_return`. Without plans in force no stream has a lane
         // slot, so `flags::PLANNED` needs no test.
-        if !self.flags.has(!ALLOWED)
+        if !self.driver.flags.has(!ALLOWED)
             && let Some(server) = self.plans.server()
             && let Some(lane_slot) = server.lane_slot(stream)
             && let Some(mut guard) = lane_slot.lane.try_lock()
@@ -110,7 +110,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request from a plan while flags outside of [`ALLOWED`] are set.
     #[cold]
     fn malloc_planned_slow(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        if self.flags.has(DISALLOWED) {
+        if self.driver.flags.has(DISALLOWED) {
             return None;
         }
         // Routes go before plans: a request led into a private pool is not the plan's.
@@ -120,7 +120,7 @@ impl<P: Platform> OnDevice<'_, P> {
         // The host may make requests of its own when asked for the call site: no lock may be held.
         let site = self.call_site(CallSite::Alloc);
         let ptr = self.malloc_deviating(bytes, stream)?;
-        if self.flags.has(flags::TRACE) {
+        if self.driver.flags.has(flags::TRACE) {
             self.trace_planned(stream, site, ptr, bytes);
         }
         Some(ptr)
@@ -137,7 +137,7 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         // Poll only if the result matters: the planned bytes are occupied, and a delegated block
         // may be the reason. The lane is unlocked for the device calls.
-        if self.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED)
+        if self.driver.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED)
             && lane_slot.lane.lock().as_mut().is_some_and(|lane| may_wait_for_events(&self.heaps, lane, bytes))
         {
             // On an error the bytes stay occupied, and a heap serves the request.
@@ -180,7 +180,7 @@ impl<P: Platform> OnDevice<'_, P> {
         requested: impl Into<Option<u64>> + Copy,
     ) -> Result<(), Error> {
         // `try_lock` for the reason given in `malloc_next`: nothing here may return from a call.
-        if !self.flags.has(flags::TRACE)
+        if !self.driver.flags.has(flags::TRACE)
             && let Some(server) = self.plans.server()
             && let Some(lane_slot) = server.numbered(owner.lane)
             && let Some(mut guard) = lane_slot.lane.try_lock()
@@ -197,7 +197,7 @@ impl<P: Platform> OnDevice<'_, P> {
     #[cold]
     fn free_planned_slow(self, owner: LaneRef, ptr: DevicePtr, requested: impl Into<Option<u64>>) -> Result<(), Error> {
         let requested = requested.into();
-        if self.flags.has(flags::TRACE) {
+        if self.driver.flags.has(flags::TRACE) {
             return self.free_planned_traced(owner, ptr, requested);
         }
         let lane_slot = self.plans.server().and_then(|server| server.numbered(owner.lane));
@@ -320,7 +320,7 @@ impl<P: Platform> Arena<P> {
 
     /// Returns whether a route leads a request on `stream` into a private pool.
     fn is_routed(&self, stream: StreamId) -> bool {
-        let route = if self.flags.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
+        let route = if self.driver.flags.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
         route.inspect(|route| self.heaps.leave_pool(route.pool)).is_some()
     }
 
@@ -329,7 +329,7 @@ impl<P: Platform> Arena<P> {
     pub(crate) fn planned_forecast(&self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         // Larger requests do not reach the plans.
         let is_larger = bytes > MAX_REQUEST - UNIT;
-        if !self.flags.has(flags::PLANNED) || self.flags.has(DISALLOWED) || is_larger || self.is_routed(stream) {
+        if !self.driver.flags.has(flags::PLANNED) || self.driver.flags.has(DISALLOWED) || is_larger || self.is_routed(stream) {
             return None;
         }
         let mut guard = self.plans.server()?.lane_slot(stream)?.lane.lock();

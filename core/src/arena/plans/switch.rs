@@ -51,7 +51,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
                 return self.end_lanes().and(begun);
             }
         }
-        self.device.flags.set(flags::PLANNED, true);
+        self.device.driver.flags.set(flags::PLANNED, true);
         Ok(true)
     }
 
@@ -115,7 +115,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
             let lane = self.end_lane(number);
             ended = ended.and(lane);
         }
-        self.device.flags.set(flags::PLANNED, false);
+        self.device.driver.flags.set(flags::PLANNED, false);
         ended
     }
 

@@ -32,7 +32,7 @@ const STREAMS: usize = 16;
 impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether any block waits for an event.
     pub(in crate::arena) fn has_pending(self) -> bool {
-        self.flags.has(flags::PENDING | flags::GATHERED | flags::ORDERED)
+        self.driver.flags.has(flags::PENDING | flags::GATHERED | flags::ORDERED)
     }
 
     /// Passes one event after the other for a request, and calls `done` after each that has freed a
@@ -48,8 +48,8 @@ impl<P: Platform> OnDevice<'_, P> {
     ) -> Result<Option<T>, Error> {
         // An event of no graph must not be waited for inside a graph, and none is captured while the
         // permission lasts. The device is asked as well, for programs that announce no capture.
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return Ok(None) };
-        if self.call(|memory| memory.is_capturing(request.stream))? {
+        let Some(_permission) = self.driver.may_record() else { return Ok(None) };
+        if self.driver.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
         let passed = self.order_heaps(request.stream, &mut done)?;
@@ -71,8 +71,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// The first error of the device. Each block is pending or free then.
     pub(in crate::arena) fn order_pending(self) -> Result<(), Error> {
-        self.record_queues(self.flags.waiting(), None)?;
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return Ok(()) };
+        self.record_queues(self.driver.flags.waiting(), None)?;
+        let Some(_permission) = self.driver.may_record() else { return Ok(()) };
         let done = &mut || Ok(None::<()>);
         self.order_heaps(NO_STREAM, done)?;
         self.order_queues(NO_STREAM, None, done)?;
@@ -89,7 +89,7 @@ impl<P: Platform> OnDevice<'_, P> {
     ) -> Result<Option<T>, Error> {
         loop {
             let mut any = false;
-            let waiting = self.flags.waiting();
+            let waiting = self.driver.flags.waiting();
             for (group, queue) in self.each_queue(waiting, move |order, from| order.next_queue(from, slot)) {
                 if self.order_first(named, group, queue)? == 0 {
                     continue;
@@ -151,7 +151,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if streams.contains(&own) {
             return Ok(true);
         }
-        match self.call(|memory| memory.order_behind(own, event)) {
+        match self.driver.call(|memory| memory.order_behind(own, event)) {
             Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(false),
             ordered => ordered?,
         }

@@ -27,7 +27,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether the setting is on and a graph is being captured.
     pub(in crate::arena) fn may_reuse_in_graph(self) -> bool {
         let both = flags::REUSES | flags::CAPTURE;
-        self.flags.load() & both == both
+        self.driver.flags.load() & both == both
     }
 
     /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
@@ -61,21 +61,21 @@ impl<P: Platform> OnDevice<'_, P> {
             mark.inspect(|&mark| device.driver.device().remove_mark(mark));
             return None;
         }
-        device.call(|device| device.mark_capture(stream, mark)).ok()?
+        device.driver.call(|device| device.mark_capture(stream, mark)).ok()?
     }
 
     /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,
     /// captures from now on.
     pub(in crate::arena) fn free_ordered_in_graph(self, stream: StreamId) {
         let device = self;
-        if !device.flags.has(flags::REUSES) || !device.flags.has(flags::DEFERRED) {
+        if !device.driver.flags.has(flags::REUSES) || !device.driver.flags.has(flags::DEFERRED) {
             return;
         }
         let mut from = 0;
         loop {
             let taken = device.waits.kept.lock().take_marked(stream, from);
             let Some((entry, mark)) = taken else { return };
-            let is_behind = device.call(|device| device.is_behind(stream, mark)).unwrap_or(false);
+            let is_behind = device.driver.call(|device| device.is_behind(stream, mark)).unwrap_or(false);
             let mut blocks = device.waits.kept.lock();
             let KeptBlock { heap: slot, block, age, .. } = blocks.block(entry);
             from = age + 1;
@@ -84,7 +84,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 continue;
             }
             blocks.remove(entry);
-            device.flags.follow_kept(&blocks);
+            device.driver.flags.follow_kept(&blocks);
             drop(blocks);
             device.driver.device().remove_mark(mark);
             // The graph orders all uses before the next one: no event is needed.

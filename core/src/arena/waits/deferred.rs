@@ -40,7 +40,7 @@ impl<P: Platform> OnDevice<'_, P> {
         self.trace(|recorder| recorder.free_requested(&mut self.heaps.lock(slot), block, site));
         let mut blocks = self.waits.kept.lock();
         blocks.keep(entry);
-        self.flags.follow_kept(&blocks);
+        self.driver.flags.follow_kept(&blocks);
         Ok(())
     }
 
@@ -48,8 +48,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// captures. Returns false if the table of events has no room for all.
     pub(in crate::arena) fn record_deferred(self) -> Result<bool, Error> {
         let (mut from, mut capturing) = (0, None);
-        while self.flags.has(flags::DEFERRED) {
-            let Some(_permission) = self.driver.may_record(&self.flags) else { break };
+        while self.driver.flags.has(flags::DEFERRED) {
+            let Some(_permission) = self.driver.may_record() else { break };
             // Further blocks behind a stream found capturing are passed over: one driver call answers for all.
             let taken = self.waits.kept.lock().take_captured(from, capturing);
             let Some(entry) = taken else { break };
@@ -71,7 +71,7 @@ impl<P: Platform> OnDevice<'_, P> {
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
-            self.flags.follow_kept(&blocks);
+            self.driver.flags.follow_kept(&blocks);
             drop(blocks);
             if let Some(end) = deferred.captured().and_then(|captured| captured.end) {
                 self.driver.device().remove_mark(end.mark);
@@ -85,7 +85,7 @@ impl<P: Platform> OnDevice<'_, P> {
     fn record_one_deferred(self, deferred: &KeptBlock) -> Result<Recorded, Error> {
         let KeptBlock { heap, block, .. } = *deferred;
         match deferred.captured().and_then(|captured| captured.behind) {
-            Some(stream) if self.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
+            Some(stream) if self.driver.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
             // The free was traced when the block was deferred.
             _ => self.record_events(heap, self.heaps.lock(heap), block, None),
         }

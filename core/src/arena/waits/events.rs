@@ -92,10 +92,10 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and then follows the
     /// pending block in the peaks.
     fn wait_from_now(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32, site: u32) -> Result<(), Error> {
-        if self.flags.has(flags::GATHERS) && !self.is_captured(&mut heap, block) {
+        if self.driver.flags.has(flags::GATHERS) && !self.is_captured(&mut heap, block) {
             return self.gather(slot, heap, block, site);
         }
-        if let Some(_permission) = self.driver.may_record(&self.flags) {
+        if let Some(_permission) = self.driver.may_record() {
             return match self.record_events(slot, heap, block, Some(site))? {
                 Recorded::All => Ok(()),
                 // The program captures without `begin_capture`, so no flag told of the capture.
@@ -145,7 +145,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         block: u32,
         mut queue: impl FnMut(StreamId) -> Result<(), Error>,
     ) -> Result<HeapGuard<'a, P>, (Option<StreamId>, Error)> {
-        self.health().map_err(|error| (None, error.into()))?;
+        self.driver.health().map_err(|error| (None, error.into()))?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked in parts, with the heap unlocked in between for the device calls.
         let mut next = heap.blocks[block].uses;
@@ -188,13 +188,13 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// Frees every block whose events are complete, after recording the events deferred by a
     /// capture that has ended. Does not wait.
     pub(crate) fn process_events(self) -> Result<(), Error> {
-        self.health()?;
+        self.driver.health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
         let recorded = self.record_deferred().and_then(|_all| self.record_open());
         recorded
             .map(|_finished| ())
-            .and(self.poll_queues(self.flags.waiting(), None, false).map(|_finished| ()))
+            .and(self.poll_queues(self.driver.flags.waiting(), None, false).map(|_finished| ()))
             .and(self.poll_ordered().map(|_ended| ()))
     }
 
@@ -203,10 +203,10 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
         self.peaks.device.count(stats::Occurrence::SyncAllStreams);
-        if !self.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
+        if !self.driver.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
             return Ok(());
         }
-        self.health()?;
+        self.driver.health()?;
         let ordered = self.wait_for_ordered();
         self.wait_for_queues().and(ordered)
     }
@@ -216,7 +216,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         loop {
             let recorded = self.record_deferred();
             let gathered = self.record_all_open();
-            let waiting = self.flags.waiting();
+            let waiting = self.driver.flags.waiting();
             let waited = self.poll_queues(waiting, None, true);
             let waited = gathered.and(waited).map(|_finished| ());
             match recorded {
@@ -234,7 +234,7 @@ impl<P: Platform> Arena<P> {
     /// Returns whether a graph being captured uses a pending block on another stream. The graph orders the use,
     /// which needs no event, and may do other work beside it until the capture ends.
     fn is_captured(&self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
-        self.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
+        self.driver.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
     }
 
     /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns when
@@ -256,7 +256,7 @@ impl<P: Platform> Arena<P> {
             for group in groups.iter() {
                 let mut order = self.waits.queues.lock(group);
                 cancelled += order.cancel(slot, block);
-                self.flags.follow(group, &order);
+                self.driver.flags.follow(group, &order);
             }
             if cancelled == 0 {
                 self.driver.give_way();
@@ -270,7 +270,7 @@ impl<P: Platform> Arena<P> {
         let group = self.waits.queues.of(stream);
         let mut order = self.waits.queues.lock(group);
         let queued = order.push(fence, slot, block);
-        self.flags.follow(group, &order);
+        self.driver.flags.follow(group, &order);
         drop(order);
         queued.map_err(|CapacityError| {
             self.end_fence(fence, Waiter::Blocks);

@@ -42,7 +42,7 @@ impl<P: Platform> Arena<P> {
         record: impl FnOnce(&P::Device, Event) -> DeviceResult<()>,
     ) -> Result<Fence, Error> {
         let (number, made) = self.take_event(stream, waiter)?;
-        let recorded = made.and_then(|event| self.call(|device| record(device, event)).map(|()| event));
+        let recorded = made.and_then(|event| self.driver.call(|device| record(device, event)).map(|()| event));
         match recorded {
             Ok(event) => {
                 if waiter == Waiter::Streams && self.driver.device().orders(event) {
@@ -70,14 +70,14 @@ impl<P: Platform> Arena<P> {
             return Ok((number, Ok(event)));
         }
         if waiter == Waiter::Blocks {
-            return Ok((number, self.call(self.event_maker(waiter))));
+            return Ok((number, self.driver.call(self.event_maker(waiter))));
         }
         let is_short = self.is_short_of_events();
         let better = if is_short { self.take_used_event(stream, number) } else { None };
         if let Some((number, event)) = better {
             return Ok((number, Ok(event)));
         }
-        let made = self.call(self.event_maker(waiter));
+        let made = self.driver.call(self.event_maker(waiter));
         let Ok(event) = made else { return Ok((number, made)) };
         let is_enough = self.driver.device().orders(event);
         self.waits.short.store(u32::from(!is_enough), Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl<P: Platform> Arena<P> {
             return Some((number, event));
         }
         // A fence on a stream that captures would take the event from the others.
-        if self.call(|device| device.is_capturing(stream)) != Ok(false) {
+        if self.driver.call(|device| device.is_capturing(stream)) != Ok(false) {
             return None;
         }
         let mut order = self.waits.queues.lock_of(stream);
@@ -144,7 +144,7 @@ impl<P: Platform> Arena<P> {
         let fence = self.record_fence(first, Waiter::Streams)?;
         let orders = self.driver.device().orders(fence.event);
         // The order stays if the event is recorded again: the driver takes the event's state at the call.
-        let ordered = if orders { self.call(|device| device.order_behind(stream, fence.event)) } else { Ok(()) };
+        let ordered = if orders { self.driver.call(|device| device.order_behind(stream, fence.event)) } else { Ok(()) };
         self.end_fence(fence, Waiter::Streams);
         ordered?;
         Ok(orders)
@@ -167,7 +167,7 @@ impl<P: Platform> Arena<P> {
             loop {
                 let taken = self.waits.queues.lock(group).events_for(Waiter::Streams).take_idle_above(kept);
                 let Some(event) = taken else { break };
-                let _unused = self.call(|device| device.destroy_event(event));
+                let _unused = self.driver.call(|device| device.destroy_event(event));
             }
             // Blocks wait for such events, too, under a policy that orders streams behind them.
             loop {
@@ -177,7 +177,7 @@ impl<P: Platform> Arena<P> {
                     self.waits.queues.lock(group).events_for(Waiter::Blocks).accept(event);
                     break;
                 }
-                let _unused = self.call(|device| device.destroy_event(event));
+                let _unused = self.driver.call(|device| device.destroy_event(event));
             }
         }
         self.waits.short.store(0, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl<P: Platform> Arena<P> {
         for waiter in [Waiter::Blocks, Waiter::Streams] {
             let of_group = |group| move || self.waits.queues.lock(group).events_for(waiter).take_idle();
             for event in (0..self.waits.queues.count()).flat_map(|group| core::iter::from_fn(of_group(group))) {
-                result = result.and(self.call(|device| device.destroy_event(event)));
+                result = result.and(self.driver.call(|device| device.destroy_event(event)));
             }
         }
         result.map_err(Error::from)

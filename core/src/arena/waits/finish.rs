@@ -21,7 +21,7 @@ impl<P: Platform> OnDevice<'_, P> {
             if is_waiting(&heap, block) {
                 continue;
             }
-            if self.flags.has(CONSEQUENCES) {
+            if self.driver.flags.has(CONSEQUENCES) {
                 self.finish_pending(slot, heap, block);
             } else if heap.unpend(block, &self.heaps.slot(slot).counters) {
                 // A peak is due now: the next block may lower what rose.
@@ -42,7 +42,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if is_waiting(&heap, block) {
             return;
         }
-        if self.flags.has(CONSEQUENCES) {
+        if self.driver.flags.has(CONSEQUENCES) {
             return self.finish_pending(slot, heap, block);
         }
         let peaks_stale = heap.unpend(block, &self.heaps.slot(slot).counters);
@@ -76,7 +76,7 @@ impl<P: Platform> OnDevice<'_, P> {
             // The free has succeeded: the leaked bytes count a failure, and the health of the context shows a loss.
             let _counted = self.release_guarded(at, None);
         }
-        if self.flags.has(flags::DIRECT) {
+        if self.driver.flags.has(flags::DIRECT) {
             self.release_directly(slot);
         }
     }

@@ -29,8 +29,8 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {
         // To a planner that observes this iteration: the bytes are not free at the moment of the
         // free.
-        self.plans.observe_use(&self.flags, ptr);
-        self.plans.observe_free(&self.flags, ptr);
+        self.plans.observe_use(&self.driver.flags, ptr);
+        self.plans.observe_free(&self.driver.flags, ptr);
         let added = {
             let mut kept = self.waits.kept.lock();
             (count > kept.reached).then(|| kept.add(place.heap, NONE, Until::Count(count)))

@@ -53,7 +53,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let group = self.waits.queues.of(stream);
             let mut order = self.waits.queues.lock(group);
             let queue = order.gather(stream, slot, block).map_err(|CapacityError| Error::TableFull("events"))?;
-            self.flags.follow(group, &order);
+            self.driver.flags.follow(group, &order);
             due = queue.map(|queue| (group, queue)).or(due);
             Ok(())
         });
@@ -71,7 +71,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.ask_whether_idle(group, queue, GATHER)? > 0 {
             return Ok(());
         }
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return Ok(()) };
+        let Some(_permission) = self.driver.may_record() else { return Ok(()) };
         self.record_queue(group, queue, false).map(|_ended| ())
     }
 
@@ -79,10 +79,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// events for which blocks of the request's own heap wait; under `stitched`, where the pages of
     /// other heaps can serve as well, then all others.
     pub(in crate::arena) fn search_gathered(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if !self.flags.has(flags::GATHERED | flags::DEFERRED) || request.capturing {
+        if !self.driver.flags.has(flags::GATHERED | flags::DEFERRED) || request.capturing {
             return Ok(None);
         }
-        self.health()?;
+        self.driver.health()?;
         // Deferred by a capture, while frees were not gathered yet.
         self.record_deferred()?;
         let served = self.search_queues(request, Some(request.slot))?;
@@ -97,7 +97,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// `slot`; of any heap, if `slot` is `None`. Asks first after the recorded events, and whether streams without one
     /// are idle. Records events for open blocks only if that is not enough.
     fn search_queues(self, request: &Request, slot: Option<u32>) -> Result<Option<DevicePtr>, Error> {
-        let groups = slot.map_or_else(|| self.flags.waiting(), |slot| self.heaps.lock(slot).waiting());
+        let groups = slot.map_or_else(|| self.driver.flags.waiting(), |slot| self.heaps.lock(slot).waiting());
         let ended = self.poll_queues(groups, slot, false)? + self.ask_idle(groups, slot)?;
         if ended > 0
             && let Some(ptr) = self.search(request)?
@@ -110,17 +110,17 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Waits for the oldest event of one stream after the other, until a block that becomes free can
     /// serve the request. Returns `None` if all are complete and none could.
     pub(in crate::arena) fn search_event_by_event(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if !self.flags.has(flags::GATHERED) {
+        if !self.driver.flags.has(flags::GATHERED) {
             return Ok(None);
         }
-        self.record_queues(self.flags.waiting(), None)?;
+        self.record_queues(self.driver.flags.waiting(), None)?;
         loop {
             let mut any = false;
-            for (group, queue) in self.each_queue(self.flags.waiting(), |order, from| order.next_queue(from, None)) {
+            for (group, queue) in self.each_queue(self.driver.flags.waiting(), |order, from| order.next_queue(from, None)) {
                 let begun = self.waits.queues.lock(group).begin_poll(queue);
                 let Some(event) = begun else { continue };
                 any = true;
-                let waited = self.call(|memory| memory.wait(event));
+                let waited = self.driver.call(|memory| memory.wait(event));
                 self.finish_poll(group, queue, |_heap| waited.is_ok());
                 waited?;
                 if let Some(ptr) = self.search(request)? {
@@ -136,11 +136,11 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Records events for the blocks with an event not recorded yet.
     pub(in crate::arena) fn record_open(self) -> Result<u32, Error> {
         // PyTorch's decisions ask at each request, and a look at the queues takes 142 instructions of a cycle's 2,489.
-        if !self.flags.has(flags::HAS_GATHERED) {
+        if !self.driver.flags.has(flags::HAS_GATHERED) {
             return Ok(0);
         }
         let asked = self.free_behind_idle();
-        let recorded = self.record_queues(self.flags.waiting(), None);
+        let recorded = self.record_queues(self.driver.flags.waiting(), None);
         asked.and(recorded)
     }
 
@@ -150,12 +150,12 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// The first error of the device.
     fn free_behind_idle(self) -> Result<(), Error> {
-        for (group, queue) in self.each_queue(self.flags.waiting(), |order, from| order.next_open(from, None)) {
-            let Some(_permission) = self.driver.may_record(&self.flags) else { break };
+        for (group, queue) in self.each_queue(self.driver.flags.waiting(), |order, from| order.next_open(from, None)) {
+            let Some(_permission) = self.driver.may_record() else { break };
             let begun = self.waits.queues.lock(group).begin_recording(queue);
             let Some(DueRecording { stream, is_first }) = begun else { continue };
             // Without an earlier event the recording asks the same.
-            let answer = if is_first { Ok(None) } else { self.call(|memory| memory.is_idle(stream)) };
+            let answer = if is_first { Ok(None) } else { self.driver.call(|memory| memory.is_idle(stream)) };
             if answer != Ok(Some(true)) {
                 self.waits.queues.lock(group).finish_recording(queue, None);
                 answer?;
@@ -180,7 +180,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// As for [`record_queues`](Self::record_queues).
     pub(in crate::arena) fn record_all_open(self) -> Result<(), Error> {
         let mut result = Ok(());
-        for group in self.flags.waiting().iter() {
+        for group in self.driver.flags.waiting().iter() {
             let mut from = 0;
             loop {
                 let next = {
@@ -193,7 +193,7 @@ impl<P: Platform> OnDevice<'_, P> {
                     continue;
                 }
                 from = queue + 1;
-                let Some(_permission) = self.driver.may_record(&self.flags) else { break };
+                let Some(_permission) = self.driver.may_record() else { break };
                 result = result.and(self.record_queue(group, queue, true).map(|_ended| ()));
             }
         }
@@ -210,7 +210,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(in crate::arena) fn record_queues(self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let (mut sum, mut result) = (0, Ok(()));
         for (group, queue) in self.each_queue(groups, move |order, from| order.next_open(from, slot)) {
-            let recorded = match self.driver.may_record(&self.flags) {
+            let recorded = match self.driver.may_record() {
                 Some(_permission) => self.record_queue(group, queue, true),
                 None => Ok(0),
             };
@@ -232,10 +232,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and there is hope. One question
     /// then takes the place of an event and a question after it. Returns the number of ended waits.
     fn ask_whether_idle(self, group: u32, queue: usize, least: u32) -> Result<u32, Error> {
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return Ok(0) };
+        let Some(_permission) = self.driver.may_record() else { return Ok(0) };
         let begun = self.waits.queues.lock(group).begin_question(queue, least);
         let Some(stream) = begun else { return Ok(0) };
-        let answer = self.call(|memory| memory.is_idle(stream));
+        let answer = self.driver.call(|memory| memory.is_idle(stream));
         let ended = self.finish_question(group, queue, answer.unwrap_or(None));
         answer.map(|_idle| ended).map_err(Error::from)
     }
@@ -246,7 +246,7 @@ impl<P: Platform> OnDevice<'_, P> {
     fn record_queue(self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let begun = self.waits.queues.lock(group).begin_recording(queue);
         let Some(DueRecording { stream, is_first }) = begun else { return Ok(0) };
-        let answer = if asks && is_first { self.call(|memory| memory.is_idle(stream)) } else { Ok(None) };
+        let answer = if asks && is_first { self.driver.call(|memory| memory.is_idle(stream)) } else { Ok(None) };
         if answer == Ok(Some(true)) {
             return Ok(self.finish_question(group, queue, Some(true)));
         }
@@ -277,7 +277,7 @@ impl<P: Platform> OnDevice<'_, P> {
     fn poll_queue(self, group: u32, queue: usize) -> Result<u32, Error> {
         let begun = self.waits.queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(0) };
-        let polled = self.call(|memory| memory.is_complete(event));
+        let polled = self.driver.call(|memory| memory.is_complete(event));
         let ended = self.finish_poll(group, queue, |_heap| polled == Ok(true));
         polled.map(|_complete| ended).map_err(Error::from)
     }

@@ -47,7 +47,7 @@ impl<P: Platform> OnDevice<'_, P> {
             // What is complete gives its events back, before events are shared.
             self.poll_ordered()?;
         }
-        let permission = self.driver.may_record(&self.flags);
+        let permission = self.driver.may_record();
         let fence = match permission.map(|_permission| self.record_fence(stream, Waiter::Streams)) {
             Some(Ok(fence)) => fence,
             None => return self.record_stream(slot, ptr, stream),
@@ -93,10 +93,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request that no free block could serve: from blocks of its heap whose uses are complete,
     /// else by ordering the heap's stream behind the uses of one block after the other.
     pub(in crate::arena) fn search_ordered(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if !self.flags.has(flags::ORDERED) || request.capturing {
+        if !self.driver.flags.has(flags::ORDERED) || request.capturing {
             return Ok(None);
         }
-        self.health()?;
+        self.driver.health()?;
         // The pages of other heaps can serve as well under `stitched`.
         let is_stitched = self.heaps.source(request) == Source::Stitched;
         let ended = if is_stitched { self.poll_ordered()? } else { self.poll_ordered_of(request.slot)? };
@@ -110,8 +110,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         // An event of no graph must not be waited for inside a graph, and none is captured while the
         // permission lasts. The device is asked as well, for programs that announce no capture.
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return Ok(None) };
-        if self.call(|memory| memory.is_capturing(request.stream))? {
+        let Some(_permission) = self.driver.may_record() else { return Ok(None) };
+        if self.driver.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
         self.order_heap(request.slot, request.stream, &mut || self.search(request))
@@ -190,14 +190,14 @@ impl<P: Platform> OnDevice<'_, P> {
             self.driver.usable_stream(&heap, named).filter(|_| private || heap.pool == 0)
         };
         let Some(own) = own.filter(|&own| self.driver.device().can_order(own)) else { return Ok(None) };
-        Ok((!self.call(|memory| memory.is_capturing(own))?).then_some(own))
+        Ok((!self.driver.call(|memory| memory.is_capturing(own))?).then_some(own))
     }
 
     /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of blocks whose waits for
     /// events have ended.
     pub(in crate::arena) fn poll_ordered(self) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
-        while self.flags.has(flags::ORDERED) {
+        while self.driver.flags.has(flags::ORDERED) {
             let next = self.waits.kept.lock().next_heap(from);
             let Some(slot) = next else { break };
             ended += self.poll_ordered_of(slot)?;
@@ -247,13 +247,13 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     fn is_complete(self, event: Event) -> Result<bool, Error> {
-        Ok(self.call(|memory| memory.is_complete(event))?)
+        Ok(self.driver.call(|memory| memory.is_complete(event))?)
     }
 
     /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which another
     /// thread works.
     pub(in crate::arena) fn wait_for_ordered(self) -> Result<(), Error> {
-        while self.flags.has(flags::ORDERED) {
+        while self.driver.flags.has(flags::ORDERED) {
             let taken = self.waits.kept.lock().take_oldest_from(0);
             if let Some((entry, _)) = taken {
                 let waited = self.each_fence(entry, P::Device::wait);
@@ -289,7 +289,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let kept = self.waits.kept.lock().block(entry);
         let mut next = kept.watched();
         while let Some(used) = next {
-            self.call(|memory| call(memory, used.fence.event))?;
+            self.driver.call(|memory| call(memory, used.fence.event))?;
             next = self.heaps.lock(kept.heap).uses().next_fence(used.next);
         }
         Ok(())
@@ -317,7 +317,7 @@ impl<P: Platform> OnDevice<'_, P> {
         {
             let mut blocks = self.waits.kept.lock();
             blocks.remove(entry);
-            self.flags.follow_kept(&blocks);
+            self.driver.flags.follow_kept(&blocks);
         }
         self.end_uses(slot, self.heaps.lock(slot), block, None);
     }

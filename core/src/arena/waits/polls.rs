@@ -29,7 +29,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 (Ok(sum), Ok(finished)) => Ok(sum + finished),
                 (result, polled) => result.and(polled),
             };
-            if device.flags.has(flags::LOST) {
+            if device.driver.flags.has(flags::LOST) {
                 break;
             }
         }
@@ -80,12 +80,12 @@ impl<P: Platform> OnDevice<'_, P> {
                 continue;
             };
             let polled =
-                device.call(|memory| if wait { memory.wait(event).map(|()| true) } else { memory.is_complete(event) });
+                device.driver.call(|memory| if wait { memory.wait(event).map(|()| true) } else { memory.is_complete(event) });
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
             let from = if complete { queue } else { queue + 1 };
             // After a loss no further event is polled.
-            let then = (!device.flags.has(flags::LOST)).then_some((from, slot));
+            let then = (!device.driver.flags.has(flags::LOST)).then_some((from, slot));
             let ended;
             (ended, next) = self.finish_and_go_on(group, queue, |_heap| complete, then);
             finished += ended;
@@ -136,7 +136,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let finished = order.take_finished(&mut first);
             let is_last = first == NONE;
             let next = then.filter(|_| is_last).and_then(|(from, slot)| order.next_to_poll(from, slot));
-            device.flags.follow(group, &order);
+            device.driver.flags.follow(group, &order);
             drop(order);
             count += finished.len() as u32;
             for of_heap in finished.chunk_by(|one, next| one.0 == next.0) {

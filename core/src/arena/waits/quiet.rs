@@ -22,7 +22,7 @@ impl<P: Platform> Arena<P> {
     /// the heap are unfinished, or if the device refuses. The caller uses the pair.
     pub(crate) fn begin_epoch(&self, slot: u32, named: StreamId) -> bool {
         // Kept until the fence is recorded: no capture begins in between.
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
+        let Some(_permission) = self.driver.may_record() else { return false };
         let Some((stream, what)) = self.stamp_epoch(slot, |heap| self.driver.usable_stream(heap, named)) else {
             return false;
         };
@@ -37,7 +37,7 @@ impl<P: Platform> Arena<P> {
         if !self.driver.device().can_record_all() {
             return false;
         }
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return false };
+        let Some(_permission) = self.driver.may_record() else { return false };
         let unreported = |heap: &Heap<P::Storage>| {
             let may_be_gone = heap.stream != NO_STREAM && !heap.ended && !self.driver.may_use(heap.stream, NO_STREAM);
             may_be_gone.then_some(heap.stream)

@@ -21,11 +21,11 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// The last error, if the device fails each time: copies may be in progress.
     pub(in crate::arena) fn end_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
-        let finish = || self.device.call(|_| contents.mark().and_then(|mark| contents.finish(mark)));
+        let finish = || self.device.driver.call(|_| contents.mark().and_then(|mark| contents.finish(mark)));
         // An error may be that of an earlier copy, and says nothing of the others.
         let mut ended = finish();
         for _ in 1..ASKED {
-            if ended.is_ok() || self.device.health().is_err() {
+            if ended.is_ok() || self.device.driver.health().is_err() {
                 break;
             }
             ended = finish();

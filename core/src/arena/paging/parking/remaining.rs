@@ -31,7 +31,7 @@ pub struct Remaining {
 impl Remaining {
     /// Returns the memory in use on the device. Heaps are read in turn.
     pub(crate) fn on<P: Platform>(device: OnDevice<'_, P>) -> Result<Self, Error> {
-        let memory = device.call(P::Device::memory_info)?;
+        let memory = device.driver.call(P::Device::memory_info)?;
         let report = device.report_of(memory, None);
         let (used, leaked) = (memory.total.saturating_sub(memory.free), device.ledger.leaked());
         let held = report.reserved + report.spare + leaked;

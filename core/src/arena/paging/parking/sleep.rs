@@ -58,7 +58,7 @@ impl<P: Platform> Parker<'_, P> {
             if before == ParkState::Awake {
                 if self.report().parked == 0 {
                     self.end_sleep();
-                } else if mode == ParkMode::Keep && device.health().is_ok() {
+                } else if mode == ParkMode::Keep && device.driver.health().is_ok() {
                     // What fails again here stays parked, with its contents. Without contents there is no way back.
                     let _awake = self.wake_wait();
                 }
@@ -147,13 +147,13 @@ impl<P: Platform> Parker<'_, P> {
         for used in self.pairs() {
             let stream = device.driver.usable_stream(&device.heaps.lock(used.slot(PoolKind::Small)), NO_STREAM);
             if let Some(stream) = stream
-                && device.call(|memory| memory.is_capturing(stream))?
+                && device.driver.call(|memory| memory.is_capturing(stream))?
             {
                 return Err(in_capture.into());
             }
         }
         if order == ParkOrder::Device || self.has_ended_stream() {
-            return Ok(device.call(P::Device::synchronize_all)?);
+            return Ok(device.driver.call(P::Device::synchronize_all)?);
         }
         self.each_heap(|slot| self.wait_for_streams(slot))
     }
@@ -166,7 +166,7 @@ impl<P: Platform> Parker<'_, P> {
         let device = self.device();
         let mut last = None;
         while let Some(other) = self.using_stream(slot, last) {
-            device.call(|memory| memory.synchronize(other))?;
+            device.driver.call(|memory| memory.synchronize(other))?;
             last = Some(other);
         }
         let (stream, pending) = {
@@ -177,7 +177,7 @@ impl<P: Platform> Parker<'_, P> {
         if pending {
             device.wait_for_events()?;
         }
-        Ok(device.call(|memory| memory.synchronize(stream))?)
+        Ok(device.driver.call(|memory| memory.synchronize(stream))?)
     }
 
     /// Waits for what the ends of frees have queued on the memory of the target. Later ends queue nothing.
@@ -214,7 +214,7 @@ impl<P: Platform> Parker<'_, P> {
             return Ok(());
         }
         let contents = self.contents()?;
-        self.device().call(|_| contents.prepare(bytes, largest)).map_err(unkept)
+        self.device().driver.call(|_| contents.prepare(bytes, largest)).map_err(unkept)
     }
 
     /// Saves the pages of the heap in `slot` and gives their memory back, group by group:
@@ -233,7 +233,7 @@ impl<P: Platform> Parker<'_, P> {
             let Some((mark, from, end)) = groups.pop_front() else { return result };
             if mode == ParkMode::Keep {
                 let contents = self.contents()?;
-                self.device().call(|_| contents.finish(mark))?;
+                self.device().driver.call(|_| contents.finish(mark))?;
             }
             let mut at = from;
             while let Some(page) = page_from(&self.device().heaps, slot, at).filter(|page| page.at < end) {
@@ -266,7 +266,7 @@ impl<P: Platform> Parker<'_, P> {
             let kept = match mode {
                 ParkMode::Keep => {
                     let contents = self.contents()?;
-                    Kept::Saved(device.call(|_| contents.save(DevicePtr(page.at), page.bytes)).map_err(unkept)?)
+                    Kept::Saved(device.driver.call(|_| contents.save(DevicePtr(page.at), page.bytes)).map_err(unkept)?)
                 }
                 ParkMode::Drop => Kept::Nothing,
                 ParkMode::Zero => Kept::Zeroes,
@@ -278,7 +278,7 @@ impl<P: Platform> Parker<'_, P> {
         }
         let mark = if mode == ParkMode::Keep {
             let contents = self.contents()?;
-            device.call(|_| contents.mark())?
+            device.driver.call(|_| contents.mark())?
         } else {
             CopyMark::default()
         };

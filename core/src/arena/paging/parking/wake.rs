@@ -117,7 +117,7 @@ impl<P: Platform> Parker<'_, P> {
     fn mark_copies(&self) -> Result<(), Error> {
         let device = self.device();
         let Ok(contents) = self.contents() else { return Ok(()) };
-        let mark = device.call(|_| contents.mark())?;
+        let mark = device.driver.call(|_| contents.mark())?;
         self.each_heap(|slot| {
             let mut heap = device.heaps.lock(slot);
             if !heap.is_empty() {
@@ -139,7 +139,7 @@ impl<P: Platform> Parker<'_, P> {
             }
             Ok(())
         })?;
-        Ok(device.call(|_| contents.finish(mark))?)
+        Ok(device.driver.call(|_| contents.finish(mark))?)
     }
 
     /// Maps a replacement of a page asleep, unless an earlier wake has left one, and begins to copy the contents.
@@ -156,11 +156,11 @@ impl<P: Platform> Parker<'_, P> {
             Kept::Nothing => {}
             Kept::Zeroes => {
                 let contents = self.contents()?;
-                device.call(|_| contents.zero(at, home.bytes))?;
+                device.driver.call(|_| contents.zero(at, home.bytes))?;
             }
             Kept::Saved(saved) => {
                 let contents = self.contents()?;
-                device.call(|_| contents.restore(saved, at, home.bytes))?;
+                device.driver.call(|_| contents.restore(saved, at, home.bytes))?;
             }
         }
         Ok(())

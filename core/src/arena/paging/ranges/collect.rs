@@ -22,7 +22,7 @@ impl<P: Platform> Mapper<'_, P> {
     pub(super) fn collect_stale(&self, most: u32) -> Result<(), Error> {
         let device = self.device;
         device.poll_departures();
-        device.health()?;
+        device.driver.health()?;
         let (mut left, mut from, mut result) = (most, 0, Ok(()));
         while left > 0 {
             let next = device.paging.ranges.lock().next_removable(from);

@@ -76,7 +76,7 @@ impl<P: Platform> Mapper<'_, P> {
             if committed?.is_some() {
                 return Ok(());
             }
-            if device.flags.has(flags::PLANNED) {
+            if device.driver.flags.has(flags::PLANNED) {
                 device.give_plans_up()?;
                 if attempt()? {
                     return Ok(());
@@ -91,14 +91,14 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Returns whether a capture forbids to wait: the program captures a graph, or `stream` does.
     fn captures(&self, stream: StreamId) -> Result<bool, Error> {
-        Ok(self.may_record().is_none() || self.device.call(|memory| memory.is_capturing(stream))?)
+        Ok(self.may_record().is_none() || self.device.driver.call(|memory| memory.is_capturing(stream))?)
     }
 
     /// Commits a part with the memory at hand. Returns false if the memory does not suffice.
     fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
         self.device.poll_departures();
-        self.device.health()?;
+        self.device.driver.health()?;
         let mut hand = Hand::empty(*self);
         let committed = self.try_part(part, stream, &mut hand.batch);
         if matches!(committed, Ok(true)) {
@@ -119,7 +119,7 @@ impl<P: Platform> Mapper<'_, P> {
     fn try_part(&self, part: Part, stream: StreamId, batch: &mut Batch) -> Result<bool, Error> {
         // Kept until all is ordered: no capture begins in between.
         let permission = self.may_record();
-        let orders = permission.is_some() && !self.device.call(|memory| memory.is_capturing(stream))?;
+        let orders = permission.is_some() && !self.device.driver.call(|memory| memory.is_capturing(stream))?;
         self.clear_part(part, orders)?;
         if !self.fill_part(part, stream, orders, batch)? {
             return Ok(false);

@@ -93,7 +93,7 @@ impl<P: Platform> Mapper<'_, P> {
             let departure = if let Ok(departure) = departed {
                 departure
             } else {
-                device.call(|memory| memory.synchronize(stream))?;
+                device.driver.call(|memory| memory.synchronize(stream))?;
                 ended
             };
             let mut ranges = device.paging.ranges.lock();
@@ -154,7 +154,7 @@ impl<P: Platform> Mapper<'_, P> {
                 nth += 1;
                 continue;
             }
-            device.call(|memory| memory.synchronize(stream))?;
+            device.driver.call(|memory| memory.synchronize(stream))?;
             device.paging.ranges.lock().forget_uses(range, Some(stream));
         }
     }
@@ -175,7 +175,7 @@ impl<P: Platform> Mapper<'_, P> {
             while left != 0 {
                 let (skipped, run) = (left.trailing_zeros(), (left >> left.trailing_zeros()).trailing_ones());
                 let first = from + u64::from(skipped) * step;
-                device.call(|_| contents.fill(stream, DevicePtr(first), u64::from(run) * step, value))?;
+                device.driver.call(|_| contents.fill(stream, DevicePtr(first), u64::from(run) * step, value))?;
                 left = left.checked_shr(skipped + run).unwrap_or(0);
                 from = first + u64::from(run) * step;
             }

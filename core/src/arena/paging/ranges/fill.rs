@@ -91,7 +91,7 @@ impl<P: Platform> Mapper<'_, P> {
             return Ok(());
         }
         device.poll_departures();
-        device.health()?;
+        device.driver.health()?;
         let completed_only =
             matches!(device.settings.policy(), Policy::Stitched(options) if options.completed_pages_only);
         let longest = MOST_STEPS * self.range_step();

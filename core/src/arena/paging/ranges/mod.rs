@@ -227,7 +227,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// program captures a graph.
     pub(in crate::arena) fn may_record(&self) -> Option<RecordPermission<'a>> {
         let arena = self.device.arena;
-        arena.driver.may_record(&arena.flags)
+        arena.driver.may_record()
     }
 }
 

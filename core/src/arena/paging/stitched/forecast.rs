@@ -89,7 +89,7 @@ impl<P: Platform> Stitcher<'_, P> {
                 let stream = device.driver.usable_stream(&device.arena.heaps.lock(slot), request.stream);
                 let Some(stream) = stream else { continue };
                 // Another stream that captures can neither be ordered before the request nor waited for.
-                if device.call(|memory| memory.is_capturing(stream))? {
+                if device.driver.call(|memory| memory.is_capturing(stream))? {
                     continue;
                 }
             }

@@ -95,7 +95,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
         for other in self.others(taker) {
             // Kept until the streams are ordered: no capture begins in between.
-            let Some(_permission) = self.device().arena.driver.may_record(&self.device().arena.flags) else { break };
+            let Some(_permission) = self.device().arena.driver.may_record() else { break };
             self.take_in_order(taker, other.pair, wish, moves, batch)?;
             if batch.bytes >= end {
                 break;
@@ -163,7 +163,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         let (mut asked, mut begun) = (false, false);
         for other in self.others(taker) {
             for slot in slots_of(other.pair).into_iter().filter(|&slot| is_busy(slot)) {
-                if !asked && device.call(|memory| memory.is_capturing(taker.stream))? {
+                if !asked && device.driver.call(|memory| memory.is_capturing(taker.stream))? {
                     return Ok(false);
                 }
                 asked = true;

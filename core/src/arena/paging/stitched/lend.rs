@@ -38,7 +38,7 @@ impl<P: Platform> Stitcher<'_, P> {
     pub(super) fn borrow(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let device = self.device();
         // Kept until the streams are ordered: no capture begins in between.
-        let Some(permission) = device.driver.may_record(&device.flags) else { return Ok(None) };
+        let Some(permission) = device.driver.may_record() else { return Ok(None) };
         let Some(slot) = self.lender(request, allowed)? else { return Ok(None) };
         // Used, so that the heap keeps its stream.
         let Some(_used) = device.heaps.enter_pair(slot / 2) else { return Ok(None) };
@@ -69,7 +69,7 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Returns the heap to lend to a request: with the smallest sufficient free block.
     fn lender(&self, request: &Request, allowed: u64) -> Result<Option<u32>, Error> {
         let device = self.device();
-        if self.options.completed_pages_only || !super::may_move(request) || device.flags.has(flags::CAPTURE) {
+        if self.options.completed_pages_only || !super::may_move(request) || device.driver.flags.has(flags::CAPTURE) {
             return Ok(None);
         }
         // A borrower that may have gone by the free could not be waited for then.
@@ -94,14 +94,14 @@ impl<P: Platform> Stitcher<'_, P> {
                 };
                 let Some(bytes) = fit.filter(|&bytes| best.is_none_or(|(least, _)| bytes < least)) else { continue };
                 if let Some(stream) = stream
-                    && !device.call(|memory| memory.is_capturing(stream))?
+                    && !device.driver.call(|memory| memory.is_capturing(stream))?
                 {
                     best = Some((bytes, slot));
                 }
             }
         }
         // The device is asked as well, for programs that announce no capture.
-        if best.is_none() || device.call(|memory| memory.is_capturing(request.stream))? {
+        if best.is_none() || device.driver.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
         Ok(best.map(|(_, slot)| slot))

@@ -82,7 +82,7 @@ impl<P: Platform> Stitcher<'_, P> {
                 if ended {
                     continue;
                 }
-                match device.call(|memory| memory.synchronize(stream)) {
+                match device.driver.call(|memory| memory.synchronize(stream)) {
                     Err(error) if error.kind == ErrorKind::NotPermittedInCapture => {}
                     waited => waited?,
                 }

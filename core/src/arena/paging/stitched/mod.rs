@@ -229,7 +229,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
 
     /// Returns the length of a new range of addresses, in bytes.
     fn range_to_reserve(&self) -> Result<u64, Error> {
-        let total = self.device().memory_info()?.total;
+        let total = self.device().driver.memory_info(&self.device().ledger)?.total;
         let longest = total.saturating_mul(RANGE_TIMES_DEVICE);
         let reserve = self.device().settings.config.lock().expandable_segments_reserve();
         let wanted = reserve.map_or(longest, |reserve| reserve.bytes(total).min(longest));

@@ -100,7 +100,7 @@ impl<P: Platform> Stitcher<'_, P> {
             heap.clock = device.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             (heap.stream, heap.clock)
         };
-        match device.call(|memory| memory.synchronize(stream)) {
+        match device.driver.call(|memory| memory.synchronize(stream)) {
             Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(()),
             waited => waited?,
         }
