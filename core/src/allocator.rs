@@ -62,6 +62,7 @@ use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
 use crate::arena::invalid_pointer::not_in_heap;
+use crate::arena::plans::PlanSwitch;
 use crate::arena::{Arena, Built, OnDevice, flags};
 use crate::config::Config;
 use crate::device::{DeviceMemory, DeviceResult};
@@ -296,7 +297,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_safe_frontier(&self, device: DeviceIndex, count: u64) -> Result<(), Error> {
-        self.begin("set_safe_frontier", device)?.set_safe_frontier(count);
+        let device = self.begin("set_safe_frontier", device)?;
+        device.waits.set_safe_frontier(*device, count);
         Ok(())
     }
 
@@ -388,7 +390,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("process_events", device)?;
         device.collect_departed(u32::MAX);
-        device.process_events()
+        device.waits.process_events(*device)
     }
 
     /// Waits for the pending frees, then releases every segment without blocks in use, except for
@@ -405,9 +407,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// rest of the cache is released even so, unless the context is lost.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("empty_cache", device)?;
-        let waited = device.wait_for_events();
+        let waited = device.waits.wait_for_events(*device);
         let emptied = device.empty();
-        device.give_events_back();
+        device.waits.give_events_back(&device.driver);
         waited.and(emptied)
     }
 
@@ -432,7 +434,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let device = self.begin("trim", device)?;
         let trimmed = device.trim(keep);
-        device.give_spare_events_back();
+        device.waits.give_spare_events_back(&device.driver);
         trimmed
     }
 
@@ -544,7 +546,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
         let device = self.begin("stream_destroyed", device)?;
-        let forgotten = device.forget_stream(stream).and(device.forget_range_stream(stream));
+        let forgotten = PlanSwitch::of(device.device)
+            .map_or(Ok(()), |plans| plans.forget_stream(stream))
+            .and(device.forget_range_stream(stream));
         forgotten.and(device.stream_destroyed(stream))
     }
 

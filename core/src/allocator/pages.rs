@@ -81,7 +81,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let device = self.allocator.begin("maintain", self.device)?;
         device.driver.health()?;
         device.collect_few_departed();
-        device.give_spare_events_back();
+        device.waits.give_spare_events_back(&device.driver);
         let left = device.give_idle_back(max_us)?;
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }

@@ -1,6 +1,7 @@
 //! Iterations and plans, of the planned policy.
 
 use crate::allocator::Allocator;
+use crate::arena::plans::PlanSwitch;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 #[cfg(feature = "alloc")]
@@ -29,7 +30,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// even so, unless the context was lost before.
     #[cfg(feature = "alloc")]
     pub fn iteration(&self, device: DeviceIndex) -> Result<(), Error> {
-        self.begin("iteration", device)?.iteration()
+        let device = self.begin("iteration", device)?;
+        PlanSwitch::of(device.device).map_or(Ok(()), |plans| plans.announce())
     }
 
     /// Takes out the record of the observed iteration, to be planned on any thread. Returns `None`
@@ -65,7 +67,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`].
     #[cfg(feature = "alloc")]
     pub fn give_plans_up(&self, device: DeviceIndex) -> Result<(), Error> {
-        self.begin("give_plans_up", device)?.give_plans_up()
+        let device = self.begin("give_plans_up", device)?;
+        PlanSwitch::of(device.device).map_or(Ok(()), |plans| plans.give_up())
     }
 
     /// Returns the figures of the planned policy. Under another policy all figures are 0.

@@ -72,7 +72,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`], [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        self.begin("begin_allocate_to_pool", device)?.begin_route(pool, route, Purpose::Requests)
+        let device = self.begin("begin_allocate_to_pool", device)?;
+        device.heaps.begin_route(&device.driver, pool, route, Purpose::Requests)
     }
 
     /// Ends the latest route into the pool begun by
@@ -83,7 +84,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::UnknownDevice`], [`Error::UnknownPool`].
     /// * [`Error::NotRouted`]: no route of this kind leads into the pool.
     pub fn end_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        self.begin("end_allocate_to_pool", device)?.end_route(pool, Purpose::Requests).map(|_| ())
+        let device = self.begin("end_allocate_to_pool", device)?;
+        device.heaps.end_route(&device.driver, pool, Purpose::Requests).map(|_| ())
     }
 
     /// Routes the requests selected by `route` into a private pool while a graph is captured. The user added to the pool
@@ -99,7 +101,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The errors of [`begin_allocate_to_pool`](Self::begin_allocate_to_pool).
     pub fn begin_capture(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        self.begin("begin_capture", device)?.begin_route(pool, route, Purpose::Capture)
+        let device = self.begin("begin_capture", device)?;
+        device.heaps.begin_route(&device.driver, pool, route, Purpose::Capture)
     }
 
     /// Ends the latest route begun by [`begin_capture`](Self::begin_capture). May be called before
@@ -109,7 +112,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The errors of [`end_allocate_to_pool`](Self::end_allocate_to_pool).
     pub fn end_capture(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        self.begin("end_capture", device)?.end_route(pool, Purpose::Capture).map(|_| ())
+        let device = self.begin("end_capture", device)?;
+        device.heaps.end_route(&device.driver, pool, Purpose::Capture).map(|_| ())
     }
 
     /// Routes the requests selected by `route` into a private pool, for a caller that cannot tell
@@ -121,7 +125,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The errors of [`begin_allocate_to_pool`](Self::begin_allocate_to_pool).
     pub fn begin_route(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        self.begin("begin_route", device)?.begin_route(pool, route, Purpose::Undeclared)
+        let device = self.begin("begin_route", device)?;
+        device.heaps.begin_route(&device.driver, pool, route, Purpose::Undeclared)
     }
 
     /// Ends the latest route into the pool begun by [`begin_route`](Self::begin_route), and returns
@@ -130,7 +135,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The errors of [`end_allocate_to_pool`](Self::end_allocate_to_pool).
     pub fn end_route(&self, device: DeviceIndex, pool: PoolId) -> Result<Route, Error> {
-        self.begin("end_route", device)?.end_route(pool, Purpose::Undeclared)
+        let device = self.begin("end_route", device)?;
+        device.heaps.end_route(&device.driver, pool, Purpose::Undeclared)
     }
 
     /// Removes a user from a private pool. The free segments of a pool without users are released
@@ -140,7 +146,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::UnknownPool`], also for a pool without users.
     pub fn release_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        self.begin("release_pool", device)?.release_pool(pool)
+        let device = self.begin("release_pool", device)?;
+        device.heaps.end_use(&device.driver, pool)
     }
 
     /// Waits for the pending frees of the device, then releases the segments of one private pool

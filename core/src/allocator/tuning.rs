@@ -135,7 +135,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// None for an existing device.
     pub fn report(&self) -> Result<TuneReport, Error> {
         let arena = self.allocator.arena(self.device)?;
-        let retired_bytes = arena.retired_bytes();
+        let retired_bytes = arena.paging.retired_bytes();
         Ok(TuneReport { retired_bytes, ..arena.tuning.lock().report })
     }
 

@@ -54,7 +54,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure, after all events were tried. No later call
     /// tries the failed events again.
     pub fn destroy_idle_events(&self, device: DeviceIndex) -> Result<(), Error> {
-        self.begin("destroy_idle_events", device)?.destroy_idle_events()
+        let device = self.begin("destroy_idle_events", device)?;
+        device.waits.destroy_idle_events(&device.driver)
     }
 
     /// Calls `act` with the slot of the heap that owns the block at `ptr`. Does nothing for the null address, and for a

@@ -30,7 +30,7 @@ use crate::heap::split_rules::Compacting;
 use crate::stats::Stat;
 use crate::sync::Ordering;
 use crate::tables::Storage;
-use crate::units::{DevicePtr, StreamId};
+use crate::units::DevicePtr;
 use core::iter::from_fn;
 
 /// Number of segments given back for one of another size before sizes are rounded up, on a device that
@@ -97,12 +97,12 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.excess_of(request).is_none() || !self.may_release_quiet(request) {
             return Ok(None);
         }
-        self.poll_departures();
+        self.given_up().poll_departures();
         let mut given = self.give(self.quiet_segments(request))?;
         // What is free and not quiet becomes quiet for a later request; at once on a stream without
         // unfinished work.
-        if self.excess_of(request).is_some() && self.begin_all_epochs(request.stream) {
-            self.poll_departures();
+        if self.excess_of(request).is_some() && self.given_up().begin_all_epochs(request.stream) {
+            self.given_up().poll_departures();
             given += self.give(self.quiet_segments(request))?;
         }
         if given > 0 {
@@ -139,19 +139,6 @@ impl<P: Platform> OnDevice<'_, P> {
     /// might become part of a graph.
     fn may_release_quiet(self, request: &Request) -> bool {
         !request.capturing && !self.arena.driver.flags.has(flags::CAPTURE)
-    }
-
-    /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
-    /// the stream `named`. Returns whether any began.
-    fn begin_all_epochs(self, named: StreamId) -> bool {
-        let heaps = &self.arena.heaps;
-        let mut began = false;
-        for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
-            let newest = heaps.lock(slot).epochs.newest();
-            let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
-            began |= heaps.segments_of(slot).any(uncovered) && self.begin_epoch(slot, named);
-        }
-        began
     }
 }
 

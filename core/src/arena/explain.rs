@@ -11,7 +11,7 @@ use crate::units::{DeviceIndex, DevicePtr};
 impl<P: Platform> Arena<P> {
     /// Explains an address of a guarded block, or of the addresses beside one.
     pub(crate) fn explain_guarded(&self, address: DevicePtr) -> Option<Explanation> {
-        let (block, frees) = self.guarded_around(address)?;
+        let (block, frees) = self.paging.guarded_around(address)?;
         Some(Explanation {
             address,
             block: block.place.at,

@@ -102,7 +102,7 @@ impl<P: Platform> OnDevice<'_, P> {
             // Without a stream that surely exists, the device fills apart, and the call waits.
             let filled = self.driver.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
             // The pages of a guarded block go to other streams.
-            if let Some(stream) = stream.filter(|_| filled.is_ok() && self.is_guarded(at)) {
+            if let Some(stream) = stream.filter(|_| filled.is_ok() && self.paging.is_guarded(&self.driver.flags, at)) {
                 let _shown_by_health = self.driver.call(|device| device.synchronize(stream));
             }
         }
@@ -135,7 +135,8 @@ impl<P: Platform> OnDevice<'_, P> {
             let Some(block) = next else { return };
             from = block.end();
             // Apart, and waited for: the next request may be of another stream than the heap's.
-            let _shown_by_health = self.driver.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));
+            let _shown_by_health =
+                self.driver.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));
         }
     }
 

@@ -153,6 +153,19 @@ impl Flags {
         self.set(bit << GATHERED.trailing_zeros(), waits && gathers);
     }
 
+    /// Returns whether a graph is being captured that may use blocks again within itself.
+    #[inline]
+    pub(super) fn may_reuse_in_graph(&self) -> bool {
+        let both = REUSES | CAPTURE;
+        self.load() & both == both
+    }
+
+    /// Returns whether any block waits for an event.
+    #[inline]
+    pub(super) fn has_pending(&self) -> bool {
+        self.has(PENDING | GATHERED | ORDERED)
+    }
+
     /// Returns the groups with blocks that wait for events.
     #[inline]
     pub(super) fn waiting(&self) -> GroupSet {

@@ -4,11 +4,12 @@
 
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
+use crate::arena::plans;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
-use crate::units::{DevicePtr, StreamId};
+use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
 /// First effect of a request if the request were made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,12 +36,17 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(Forecast::Hit(DevicePtr::NULL));
         }
         self.driver.health()?;
-        if let Some(ptr) = self.planned_forecast(bytes, stream) {
+        let may_plan = self.driver.flags.has(flags::PLANNED) && !plans::are_off(&self.driver.flags);
+        if may_plan
+            && bytes <= MAX_REQUEST - UNIT
+            && !self.heaps.is_routed(&self.driver, stream)
+            && let Some(ptr) = self.plans.forecast(&self.heaps, bytes, stream)
+        {
             return Ok(Forecast::Hit(ptr));
         }
         let forecast =
             self.with_request(bytes, stream, 0, Heaps::use_pair_for_forecast, |request| self.forecast_of(request));
-        // As in `malloc_at_site`: a full table of pairs makes the request release an idle pair.
+        // As in `serve` of malloc.rs: a full table of pairs makes the request release an idle pair.
         if let Err(Error::TableFull(HEAPS | STREAMS)) = forecast
             && let Some(first) = self.first_idle()
         {

@@ -2,21 +2,33 @@
 //!
 //! ```text
 //! free ─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
-//!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ events.rs
+//!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ waits/ ─ the last wait ends ─▶ finish_pending ─▶ done
 //! ```
+//!
+//! The lock of one heap is held, and none across a call to the device.
 
-use crate::arena::heaps::{HeapGuard, Slot};
+use crate::arena::driver::Driver;
+use crate::arena::flags::FlagWord;
+use crate::arena::heaps::{HeapGuard, Heaps, Slot};
 use crate::arena::invalid_pointer::not_in_heap;
+use crate::arena::plans::FreedOf;
+use crate::arena::waits::Outside;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::device::{Segments, StreamOrder};
-use crate::error::Error;
-use crate::heap::FreeOutcome;
-use crate::page_map::HeapRef;
+use crate::error::{Error, PointerFault};
+use crate::heap::block::FRONTIER_BIT;
+use crate::heap::{FreeOutcome, Heap};
+use crate::page_map::{HeapRef, LaneRef, Owner};
+use crate::stats::Occurrence;
 use crate::streams::fences::Waiter;
-use crate::tables::OnceTable;
 use crate::tables::slot_table::NONE;
+use crate::tables::{OnceTable, Storage};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
+
+/// The flags under which the end of a wait has consequences beyond a free block. One test for all: two streams that
+/// pass a block on come here each time.
+const CONSEQUENCES: FlagWord = flags::TRACE | flags::DIRECT | flags::APART;
 
 /// The arguments of a free, as the program gave them.
 #[derive(Clone, Copy)]
@@ -111,7 +123,7 @@ impl<P: Platform> OnDevice<'_, P> {
         self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })?;
         if self.driver.flags.has(flags::DIRECT) && self.driver.device().is_ordered() {
             // A failure is no error of the free: the block stays pending, and a later call polls its events.
-            let _later = self.order_pending();
+            let _later = self.waits.order_pending(self);
         }
         Ok(())
     }
@@ -147,7 +159,268 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 }
 
+impl<P: Platform> OnDevice<'_, P> {
+    /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
+    ///
+    /// On an error the free is undone: the block is allocated again, with all user streams.
+    pub(in crate::arena) fn wait_for_uses(
+        self,
+        slot: u32,
+        heap: HeapGuard<'_, P>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
+        let waiting = self.waits.wait_for_uses(self, slot, heap, block, site);
+        if waiting.is_err() {
+            let mut heap = self.heaps.lock(slot);
+            // No event of the block is queued any longer, so only the frontier's bit can be set
+            // here. A free at a count fails as a whole, so the bit goes too.
+            debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
+            heap.blocks[block].events = 0;
+            heap.undo_free(block, &self.heaps.slot(slot).counters);
+            self.paging.undo_guarded_free(&self.driver.flags, DevicePtr(heap.blocks[block].addr));
+        }
+        waiting
+    }
+
+    /// Frees a pending block without uses and waits, under any flags. Unlocks the heap: reconciling reads the counters of
+    /// other heaps, and the contents, the guards and a release need calls to the device.
+    #[cold]
+    fn finish_pending(self, slot: u32, heap: HeapGuard<'_, P>, block: u32) {
+        let mut heap = heap;
+        if self.stays_pinned(&mut heap, block) {
+            return;
+        }
+        if self.has_end(heap.pool) {
+            // The block stays pending for this thread, which calls the device without the lock.
+            heap.uses().hold(block);
+            drop(heap);
+            self.end_contents(slot, block);
+            heap = self.heaps.lock(slot);
+            heap.uses().end_waits(block, 1);
+        }
+        self.trace(|recorder| recorder.free_completed(&mut heap, block));
+        let peaks_stale = heap.unpend(block, &self.heaps.slot(slot).counters);
+        // Under the lock under which the block became free: no request finds the block.
+        let guarded = self.remove_guarded(slot, &mut heap, block);
+        drop(heap);
+        self.settle_peaks(self.heaps.slot(slot), peaks_stale);
+        if let Some(at) = guarded {
+            // The free has succeeded: the leaked bytes count a failure, and the health of the context shows a loss.
+            let _counted = self.release_guarded(at, None);
+        }
+        if self.driver.flags.has(flags::DIRECT) {
+            self.release_directly(slot);
+        }
+    }
+
+    /// Frees the block at `ptr` once the frontier has reached `count` and no user stream is left.
+    /// Fails with [`Error::InvalidPointer`] if the heap does not own the block.
+    pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {
+        // To a planner that observes this iteration: the bytes are not free at the moment of the
+        // free.
+        self.plans.observe_use(&self.driver.flags, ptr);
+        self.plans.observe_free(&self.driver.flags, ptr);
+        // Added first: once the block is detached, the free must not fail. The entry is busy until it has the block.
+        let Some(entry) = self.waits.begin_free_at(place.heap, count)? else { return self.free(place, ptr, None) };
+        let reached = self.waits.end_free_at(entry, self.detach_pending(place.heap, ptr))?;
+        // The frontier may have moved while the entry was busy.
+        if count <= reached {
+            self.waits.set_safe_frontier(self, reached);
+        }
+        Ok(())
+    }
+
+    /// Detaches the block at `ptr` from the program. The block stays pending at least until the frontier has reached its
+    /// count.
+    fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
+        // The host's callback may make requests of its own: no lock may be held.
+        let site = self.call_site(CallSite::Free);
+        let mut heap = self.heaps.lock(slot);
+        let counters = &self.heaps.slot(slot).counters;
+        let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, counters) else {
+            return Err(not_in_heap(&heap, ptr));
+        };
+        heap.pend(block, counters);
+        debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
+        // Set before the heap is unlocked: an event that completes right afterwards must not free the block.
+        heap.blocks[block].events |= FRONTIER_BIT;
+        if heap.blocks[block].uses != NONE {
+            // On an error the block is allocated again, without the bit.
+            return self.note_and_wait(slot, heap, block, site).map(|()| block);
+        }
+        self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
+        drop(heap);
+        self.follow_pending(slot);
+        Ok(block)
+    }
+
+    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event behind the work. While a
+    /// graph is captured, notes a use of the [stream](Arena::record_stream) instead.
+    pub(crate) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        let is_recorded = self.waits.record_use(self, slot, ptr, stream)?;
+        if is_recorded { Ok(()) } else { self.record_stream(slot, ptr, stream) }
+    }
+}
+
+impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
+    #[inline(always)]
+    fn driver(self) -> &'a Driver<P::Device> {
+        &self.arena.driver
+    }
+
+    #[inline(always)]
+    fn heaps(self) -> &'a Heaps<P> {
+        &self.arena.heaps
+    }
+
+    #[inline]
+    fn follow_pending(self, slot: u32) {
+        self.arena.follow_pending(slot);
+    }
+
+    #[inline]
+    fn free_requested(self, heap: &mut Heap<P::Storage>, block: u32, site: u32) {
+        self.trace(|recorder| recorder.free_requested(heap, block, site));
+    }
+
+    fn count_sync(self) {
+        self.peaks.device.count(Occurrence::SyncAllStreams);
+    }
+
+    fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>) {
+        let mut heap = self.arena.heaps.lock(slot);
+        for block in blocks {
+            // The block cannot have become free or been reused: its count includes the wait.
+            heap.uses().end_waits(block, 1);
+            if is_waiting(&heap, block) {
+                continue;
+            }
+            if self.driver.flags.has(CONSEQUENCES) {
+                self.finish_pending(slot, heap, block);
+            } else if heap.unpend(block, &self.arena.heaps.slot(slot).counters) {
+                // A peak is due now: the next block may lower what rose.
+                drop(heap);
+                self.reconcile_peaks(self.arena.heaps.slot(slot));
+            } else {
+                continue;
+            }
+            heap = self.arena.heaps.lock(slot);
+        }
+    }
+
+    fn free_if_unused(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32) {
+        if is_waiting(&heap, block) {
+            return;
+        }
+        if self.driver.flags.has(CONSEQUENCES) {
+            return self.finish_pending(slot, heap, block);
+        }
+        let peaks_stale = heap.unpend(block, &self.arena.heaps.slot(slot).counters);
+        drop(heap);
+        self.settle_peaks(self.arena.heaps.slot(slot), peaks_stale);
+    }
+}
+
+/// Stands for the unstated size of a free. Unlike `None`, a value of this type takes no register: no argument is
+/// passed on the stack, and the last call in the function becomes a tail call without a frame. Saves 8 instructions.
+#[derive(Clone, Copy)]
+struct SizeUnknown;
+
+impl From<SizeUnknown> for Option<u64> {
+    fn from(_: SizeUnknown) -> Self {
+        None
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
+    /// Frees the block at `ptr` on a page that the page map assigns to the lane `owner`.
+    /// `requested` is the size in bytes that the caller claims to have requested, if given.
+    #[inline(always)]
+    pub(crate) fn free_planned(self, owner: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        // Two instances of the functions below. `SizeUnknown` takes no register, unlike `None`, so
+        // no argument goes to the stack and tail calls need no frame: 8 instructions. After
+        // inlining the caller knows which case applies, and the match costs nothing.
+        match requested {
+            None => self.free_planned_fast(owner, ptr, SizeUnknown),
+            Some(requested) => self.free_planned_fast(owner, ptr, requested),
+        }
+    }
+
+    /// Frees a resident block if the lane's lock is free and no trace is recorded, and passes on to
+    /// [`free_planned_slow`](Self::free_planned_slow) otherwise.
+    #[inline(never)]
+    fn free_planned_fast(
+        self,
+        owner: LaneRef,
+        ptr: DevicePtr,
+        requested: impl Into<Option<u64>> + Copy,
+    ) -> Result<(), Error> {
+        if !self.driver.flags.has(flags::TRACE) && self.plans.try_free(owner, ptr, requested.into()) {
+            return Ok(());
+        }
+        self.free_planned_slow(owner, ptr, requested)
+    }
+
+    /// Frees a resident or delegated block of a lane, waiting for the lane's lock, or returns the
+    /// error for a wrong pointer or size.
+    #[cold]
+    fn free_planned_slow(self, owner: LaneRef, ptr: DevicePtr, requested: impl Into<Option<u64>>) -> Result<(), Error> {
+        let requested = requested.into();
+        let home = if self.driver.flags.has(flags::TRACE) {
+            // `home_of` accepts addresses inside a block; a free does not.
+            if self.plans.allocation(owner, ptr).is_some_and(|held| held.base != ptr) {
+                return Err(self.not_in_lane(owner, ptr));
+            }
+            // Delegated, so the home heap frees and traces the block as any other.
+            self.home_of(owner, ptr).ok()
+        } else {
+            match self.plans.free(&self.heaps, owner, ptr, requested)? {
+                FreedOf::Lane => return Ok(()),
+                FreedOf::Home(home) => Some(home),
+                FreedOf::Nothing => None,
+            }
+        };
+        // Without a home the lane may have ended since the page map was read: reads the map again.
+        match home.map_or_else(|| self.pages.owner(ptr), Owner::Heap) {
+            Owner::Heap(home) => self.free(home, ptr, requested),
+            Owner::Lane(now) if now != owner => self.free_planned(now, ptr, requested),
+            Owner::Lane(_) => Err(self.not_in_lane(owner, ptr)),
+            Owner::Shared | Owner::None => Err(Error::foreign(ptr)),
+        }
+    }
+
+    /// Delegates the block of a lane that contains `ptr`, and returns the home heap, as
+    /// [`Plans::home_of`](crate::arena::plans::Plans::home_of) does.
+    pub(crate) fn home_of(self, owner: LaneRef, ptr: DevicePtr) -> Result<HeapRef, Error> {
+        let (home, peaks_stale) = self.plans.home_of(&self.heaps, self.pages, owner, ptr)?;
+        self.settle_peaks(self.heaps.slot(home.heap), peaks_stale);
+        Ok(home)
+    }
+
+    /// Returns the error for an address in a lane's segment at which no block of the lane begins.
+    #[cold]
+    pub(crate) fn not_in_lane(self, owner: LaneRef, ptr: DevicePtr) -> Error {
+        if let Some(block) = self.plans.allocation(owner, ptr)
+            && block.base != ptr
+        {
+            let fault = PointerFault::Interior { block: block.base, requested: block.requested };
+            return Error::InvalidPointer { ptr, fault };
+        }
+        // The home heap knows the delegated blocks: pending ones, and those that live longer.
+        match self.home_of(owner, ptr) {
+            Ok(home) => not_in_heap(&self.heaps.lock(home.heap), ptr),
+            Err(error) => error,
+        }
+    }
+}
+
 impl<P: Platform> Arena<P> {
+    /// Delegates the resident blocks of all lanes, so a walk over the heaps finds every block.
+    pub(crate) fn delegate_lanes(&self) {
+        self.plans.delegate_all(&self.heaps, |home, stale| self.settle_peaks(self.heaps.slot(home), stale));
+    }
+
     /// Joins a detached block with its free neighbours and unlocks the heap.
     #[inline(always)]
     fn finish<const PLAIN: bool>(&self, slot: &Slot<P>, mut heap: HeapGuard<'_, P>, block: u32) {
@@ -159,7 +432,8 @@ impl<P: Platform> Arena<P> {
 
     /// Notes that `stream` uses the block at `ptr`, if the heap owns the block. May ask the device whether the stream captures.
     pub(crate) fn record_stream(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
-        let captured = self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?;
+        let captured =
+            self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?;
         // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
         if self.driver.flags.has(flags::OBSERVED) {
             let own = self.heaps.lock(number).stream;
@@ -172,8 +446,14 @@ impl<P: Platform> Arena<P> {
         let unneeded = heap.uses().add(block, stream, captured)?;
         drop(heap);
         if let Some(fence) = unneeded {
-            self.end_fence(fence, Waiter::Streams);
+            self.waits.end_fence(&self.driver, fence, Waiter::Streams);
         }
         Ok(())
     }
+}
+
+/// Returns whether a pending block is used or waits. `events` includes the bit for the frontier, so a free at a count
+/// is covered too.
+fn is_waiting<S: Storage>(heap: &Heap<S>, block: u32) -> bool {
+    heap.blocks[block].uses != NONE || heap.blocks[block].events > 0
 }

@@ -8,9 +8,9 @@
 //! The use by the own stream sends each free of a guarded block the way of blocks that several streams use. The fast
 //! paths know nothing of guards.
 
-use crate::arena::flags::FlagWord;
 use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::arena::request::Request;
+use crate::arena::waits::Outside;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::config::{Config, Filling, Guard};
 use crate::device::Host;
@@ -78,23 +78,6 @@ impl Guarding {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Serves a request while some blocks are guarded, or each is watched.
-    #[cold]
-    pub(super) fn malloc_apart(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let guarded = if word & flags::GUARDED != 0 { self.malloc_guarded(bytes, stream)? } else { None };
-        let ptr = if let Some(ptr) = guarded {
-            ptr
-        } else {
-            let ptr = self.malloc_again(word & !flags::APART, bytes, stream)?;
-            if word & flags::WATCHED != 0 {
-                self.watch(ptr);
-            }
-            ptr
-        };
-        self.fill_new(ptr, bytes, stream)?;
-        Ok(ptr)
-    }
-
     /// Returns the heap of the live block at `ptr`. `None` for a block of a plan.
     pub(super) fn heap_with(self, ptr: DevicePtr) -> Option<HeapRef> {
         match self.pages.owner(ptr) {
@@ -109,7 +92,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Lets the free of the block at `ptr` wait for the block's own stream, too. Without an entry for the use, the free is
     /// complete at once.
-    fn watch(self, ptr: DevicePtr) {
+    pub(super) fn watch(self, ptr: DevicePtr) {
         if let Some(owner) = self.heap_with(ptr) {
             let mut heap = self.heaps.lock(owner.heap);
             let reports_end = self.driver.may_use(heap.stream, NO_STREAM);
@@ -124,7 +107,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Serves a request with a guarded block, if it is the request's turn. Returns `None` for an ordinary block.
-    fn malloc_guarded(self, bytes: u64, stream: StreamId) -> Result<Option<DevicePtr>, Error> {
+    pub(super) fn malloc_guarded(self, bytes: u64, stream: StreamId) -> Result<Option<DevicePtr>, Error> {
         if !self.guarding.is_due() || bytes > MAX_REQUEST / 2 {
             return Ok(None);
         }
@@ -154,13 +137,13 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let Some(mapper) = self.mapper() else { return Ok(None) };
         if self.driver.flags.has(flags::PENDING | flags::DEFERRED | flags::ORDERED) {
-            self.process_events()?;
+            self.waits.process_events(self)?;
         }
         let of = |place| GuardedBlock::held(place, request.bytes, request.stream, request.site);
         let mut at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard(), request.size, of)?;
         if at.is_none() && self.driver.flags.has(flags::PENDING | flags::ORDERED) {
             // Pages of blocks that are pending now.
-            self.wait_for_events()?;
+            self.waits.wait_for_events(self)?;
             at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard(), request.size, of)?;
         }
         let Some(at) = at else { return Ok(None) };
@@ -199,7 +182,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(in crate::arena) fn stays_pinned(self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         let BlockEntry { addr, segment, .. } = heap.blocks[block];
         let is_pinned = self.driver.flags.has(flags::GUARDED) && heap.segments[segment].pins > 0;
-        let stays = is_pinned && self.note_guarded_pin(DevicePtr(addr));
+        let stays = is_pinned && self.paging.note_guarded_pin(DevicePtr(addr));
         if stays {
             heap.uses().hold(block);
         }
@@ -210,7 +193,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Unlocks the heap.
     pub(in crate::arena) fn end_pin(self, slot: u32, mut heap: HeapGuard<'_, P>, at: DevicePtr, segment: u32) {
         let is_over = self.driver.flags.has(flags::GUARDED) && heap.segments[segment].pins == 0;
-        if is_over && self.end_guarded_pin(at) {
+        if is_over && self.paging.end_guarded_pin(at) {
             let block = heap.segments[segment].first;
             heap.uses().end_waits(block, 1);
             self.free_if_unused(slot, heap, block);
@@ -226,7 +209,7 @@ impl<P: Platform> OnDevice<'_, P> {
         block: u32,
     ) -> Option<DevicePtr> {
         let at = DevicePtr(heap.blocks[block].addr);
-        if !self.is_guarded(at) || !heap.is_releasable(block) {
+        if !self.paging.is_guarded(&self.driver.flags, at) || !heap.is_releasable(block) {
             return None;
         }
         let (at, size) = heap.remove_segment(block, &self.heaps.slot(slot).counters);
@@ -249,7 +232,7 @@ impl<P: Platform> OnDevice<'_, P> {
     ) -> Result<(), Error> {
         let (mut heap, mut site) = (heap, site);
         let at = DevicePtr(heap.blocks[block].addr);
-        if self.is_guarded(at) {
+        if self.paging.is_guarded(&self.driver.flags, at) {
             drop(heap);
             // With no lock held: the host may walk the stack of an interpreter.
             if site == 0 {
@@ -260,7 +243,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let mut next = heap.blocks[block].uses;
             let uses = heap.uses().next_streams(&mut next);
             let others = uses.into_iter().filter(|&stream| stream != own && stream != StreamId::EVERY);
-            self.note_guarded_free(at, site, others);
+            self.paging.note_guarded_free(at, site, others);
         }
         self.wait_for_uses(slot, heap, block, site)
     }

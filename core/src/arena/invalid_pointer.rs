@@ -2,11 +2,9 @@
 //!
 //! Runs only after a lookup has failed, so no successful call pays for the answer.
 
-use crate::arena::{OnDevice, Platform};
 use crate::error::{Error, PointerFault};
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, State};
-use crate::page_map::LaneRef;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
@@ -46,22 +44,4 @@ fn has_segment_at<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> bool {
         let segment = &heap.segments[segment];
         (segment.base..segment.base + segment.bytes).contains(&ptr.0)
     })
-}
-
-impl<P: Platform> OnDevice<'_, P> {
-    /// Returns the error for an address in a lane's segment at which no block of the lane begins.
-    #[cold]
-    pub(crate) fn not_in_lane(self, owner: LaneRef, ptr: DevicePtr) -> Error {
-        if let Some(block) = self.plans.allocation(owner, ptr)
-            && block.base != ptr
-        {
-            let fault = PointerFault::Interior { block: block.base, requested: block.requested };
-            return Error::InvalidPointer { ptr, fault };
-        }
-        // The home heap knows the delegated blocks: pending ones, and those that live longer.
-        match self.home_of(owner, ptr) {
-            Ok(home) => not_in_heap(&self.heaps.lock(home.heap), ptr),
-            Err(error) => error,
-        }
-    }
 }

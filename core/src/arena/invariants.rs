@@ -40,7 +40,7 @@ impl<P: Platform> Arena<P> {
             let of_ranges = self.paging.check_ranges(stale)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }
-        reserved += self.retired_bytes();
+        reserved += self.paging.retired_bytes();
         let pages = self.paging.check()?;
         reserved += pages.unused();
         if is_exclusive && (pages.moving, pages.home, pages.asleep) != (0, home - asleep, asleep) {

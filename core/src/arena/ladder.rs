@@ -16,6 +16,7 @@
 use crate::arena::forecast::Forecast;
 use crate::arena::give::rules;
 use crate::arena::give::units::Unit;
+use crate::arena::plans::PlanSwitch;
 use crate::arena::request::Request;
 use crate::arena::waits::search::Effort;
 use crate::arena::{Built, OnDevice, Platform, flags};
@@ -94,10 +95,14 @@ impl<P: Platform> Ladder<'_, P> {
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
     const RUNGS: &'static [Rung<P>] = &[
         Rung::of_cache("Complete pending blocks, and search again.", |on| {
-            on.act(|| on.device.search_pending(on.request, Effort::Ask))
+            on.act(|| {
+                on.device.waits.search_pending(on.device, on.request, Effort::Ask, || on.device.search(on.request))
+            })
         }),
         Rung::of_cache("Order the stream behind uses announced with `record_use`, and search again.", |on| {
-            on.act(|| on.device.search_pending(on.request, Effort::Order))
+            on.act(|| {
+                on.device.waits.search_pending(on.device, on.request, Effort::Order, || on.device.search(on.request))
+            })
         }),
         Rung::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
             // No lock is held, so the program may free blocks from the callback.
@@ -251,11 +256,11 @@ impl<P: Platform> Ladder<'_, P> {
     fn wait(&self) -> Result<Option<DevicePtr>, Error> {
         let (device, request) = (self.device, self.request);
         if !self.caches {
-            device.wait_for_events()?;
+            device.waits.wait_for_events(device)?;
             device.wait_for_departures()?;
             return device.grow(request);
         }
-        if let Some(ptr) = device.search_pending(request, Effort::Wait)? {
+        if let Some(ptr) = device.waits.search_pending(device, request, Effort::Wait, || device.search(request))? {
             return Ok(Some(ptr));
         }
         device.wait_for_departures()?;
@@ -318,7 +323,10 @@ impl<P: Platform> Ladder<'_, P> {
         if !device.driver.flags.has(flags::PLANNED) || device.is_held_to_max(self.request) {
             return Ok(None);
         }
-        let released = self.release(|| device.give_plans_up(), || device.plans.first_idle(&device.heaps))?;
+        let released = self.release(
+            || PlanSwitch::of(device).map_or(Ok(()), |plans| plans.give_up()),
+            || device.plans.first_idle(&device.heaps),
+        )?;
         if released.is_some() { Ok(released) } else { self.grow(true) }
     }
 }

@@ -1,7 +1,7 @@
 //! Ledger of one device: the bytes held from the device, and the limit on the bytes.
 
-use crate::arena::{Arena, Platform};
-use crate::device::Segments;
+use crate::arena::driver::Driver;
+use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::{AtomicU64, CachePadded, Ordering, impl_empty};
 use crate::units::DevicePtr;
@@ -96,14 +96,12 @@ impl Ledger {
     pub(super) fn leak(&self, bytes: u64) {
         self.leaked.fetch_add(bytes, Ordering::Relaxed);
     }
-}
 
-impl<P: Platform> Arena<P> {
     /// Returns the number of bytes that can still be charged below both the limit and the device's
     /// total memory. Uses the limit alone if the device does not report a total.
-    pub(super) fn available_bytes(&self) -> u64 {
-        let total = self.driver.memory_info(&self.ledger).map_or(u64::MAX, |info| info.total);
-        self.ledger.limit().min(total).saturating_sub(self.ledger.reserved())
+    pub(super) fn available_bytes<D: DeviceMemory>(&self, driver: &Driver<D>) -> u64 {
+        let total = driver.memory_info(self).map_or(u64::MAX, |info| info.total);
+        self.limit().min(total).saturating_sub(self.reserved())
     }
 
     /// Releases a segment, which is in no heap and not in the page map, to the device.
@@ -111,15 +109,20 @@ impl<P: Platform> Arena<P> {
     /// # Errors
     ///
     /// The device's error, after the bytes were counted as leaked.
-    pub(crate) fn release_memory(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
-        match self.driver.call(|device| device.release(base, bytes)) {
+    pub(super) fn release<D: DeviceMemory>(
+        &self,
+        driver: &Driver<D>,
+        base: DevicePtr,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        match driver.call(|device| device.release(base, bytes)) {
             Ok(()) => {
-                self.ledger.refund(bytes);
+                self.refund(bytes);
                 Ok(())
             }
             Err(error) => {
                 // The device may still hold the segment: the bytes stay charged.
-                self.ledger.leak(bytes);
+                self.leak(bytes);
                 Err(error.into())
             }
         }

@@ -1,26 +1,26 @@
-//! Requests: the fast path, and the paths off the fast path.
+//! Requests: the ways in which one is served, from the cheapest to the one that serves any.
 //!
 //! ```text
-//! malloc ─ no flag set, the stream has a pair, a free block fits ─▶ malloc_fast ─▶ done
-//!   └─ otherwise ─▶ malloc_cold ─ next of a plan ─▶ done
-//!                     └─▶ malloc_unplanned ─┬─ only a trace is recorded ─▶ malloc_traced ───────┐
-//!                                           ├─ blocks wait for events ─▶ malloc_after_events ─┤
-//!                                           ├─ some blocks are guarded, or each is watched ─▶ malloc_apart
-//!                                           ├─ plans are in force ─▶ malloc_beside_plans ─┐    │
-//!                                           └─────────────────────▶ malloc_slow ◀─────────┘    │
-//!                                                                     └─▶ malloc_at_site ◀──────┘
-//!                                                                           └─▶ serve ─▶ ladder.rs
+//! malloc ─▶ from_cache ─ no flag set, the stream has a pair, a free block fits ─▶ done
+//!   └─ declined ─ the next of a plan ─▶ done
+//!        └─ by_flags ─┬─ a trace is recorded ─────────────▶ traced ──────▶ from the cache, else ─┐
+//!                     ├─ blocks wait for polled events ───▶ after_poll ──▶ from_cache, else ─────┤
+//!                     ├─ blocks are guarded or watched ───▶ instrumented ▶ from_cache, else by_flags
+//!                     ├─ plans are in force ──────────────▶ beside_plans ▶ from_cache, else ─────┤
+//!                     └──────────────────────────────────────────────────────────────────────────▶ serve ─▶ ladder.rs
 //! ```
 //!
-//! `malloc_inlined`, for other languages, serves requests from plain heaps by a straight path, and calls `malloc` where a heap is not
-//! plain. Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
-//! holds one lock, that of a heap, and never calls the device.
+//! All run on any thread. `from_cache` and `traced` hold one lock, that of a heap, and `beside_plans` that of a lane; none of
+//! them is held across a call to the device. Of these ways only `after_poll`, `instrumented` and `serve` call it.
+//! `malloc_inlined`, for other languages, is `from_cache` for [plain](crate::heap::Heap::plain) heaps.
 
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::plans::{self, PlannedBlock};
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::config::rounding::PoolKind;
 use crate::device::Host;
 use crate::error::Error;
 use crate::heap::{Heap, Outcome};
@@ -30,22 +30,42 @@ use crate::tables::{CapacityError, OnceTable};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
+/// How far a request has come when no free block has served it.
+#[derive(Clone, Copy)]
+struct Miss {
+    /// The call site, if the host was asked for it.
+    site: Option<u32>,
+    /// Whether the events that blocks wait for were polled for the request.
+    polled: Polled,
+}
+
+/// Whether the events that blocks wait for were polled for a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Polled {
+    /// Not yet.
+    No,
+    /// They were, or the request polls none before it searches.
+    Yes,
+    /// By another thread, perhaps too early for this request.
+    ByAnother,
+}
+
 impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request for `bytes` on `stream`. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
     #[inline(always)]
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // One load for all conditions. A flag that another thread sets right after the load counts as set after this request.
         let word = self.driver.flags.load();
-        self.malloc_fast(word, bytes, stream, || self.malloc_cold(bytes, stream))
+        self.from_cache(word, bytes, stream, || self.declined(bytes, stream))
     }
 
-    /// Serves a request as [`malloc`](Self::malloc) does. The straight path is inlined, and all else is a call.
+    /// Serves a request as [`malloc`](Self::malloc) does. The path of plain heaps is inlined, and all else is a call.
     ///
     /// Each way off the path is a cold tail call, and the path calls nothing but the walks of sorted lists: its values stay in
     /// registers. In one function with the general path it loses them, and the general path is slower, too.
     #[inline(always)]
     pub(crate) fn malloc_inlined<E: From<Error>>(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, E> {
-        // As in `malloc` and `malloc_fast`.
+        // As in `malloc` and `from_cache`.
         if self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0 {
             return Ok(self.malloc_outlined(bytes, stream)?);
         }
@@ -65,7 +85,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 return Ok(value);
             }
         }
-        Ok(self.malloc_cold(bytes, stream)?)
+        Ok(self.declined(bytes, stream)?)
     }
 
     /// Serves a request as [`malloc`](Self::malloc) does.
@@ -74,94 +94,153 @@ impl<P: Platform> OnDevice<'_, P> {
         self.malloc(bytes, stream)
     }
 
-    /// Serves a request declined by the fast path. Tries the plan of the stream first.
+    /// Serves a request that the cache has declined: from the plan of its stream, if it is the next of the plan.
     ///
     /// Must stay a cold tail call with these arguments only. Inlined, or given the flags or the pair that were found, it makes
-    /// the fast path spill registers: 20 instructions of a malloc/free pair.
+    /// the fast path spill registers: 20 instructions of a malloc/free pair. Every call in this function is inlined or a tail
+    /// call for the same reason: a planned request saves 23 instructions.
     #[cold]
-    fn malloc_cold(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    fn declined(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if bytes == 0 {
             return Ok(DevicePtr::NULL);
         }
-        self.malloc_next(bytes, stream)
+        if let Some(PlannedBlock { ptr, counters, peaks_stale }) = self.plans.next(&self.driver.flags, bytes, stream) {
+            return if peaks_stale { self.reconcile_and_return(counters, ptr) } else { Ok(ptr) };
+        }
+        self.by_flags(self.driver.flags.load(), bytes, stream)
     }
 
-    /// Serves a request out of the order of its stream's plan, or of a stream without a plan.
+    /// Serves a request by the conditions of the moment, which are the flags in `word`.
     #[inline(never)]
-    pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let word = self.driver.flags.load();
-        self.malloc_by(word, bytes, stream)
-    }
-
-    /// Serves a request from the cache if `word` allows that, else as [`malloc_by`](Self::malloc_by) does.
-    pub(super) fn malloc_again(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        self.malloc_fast(word, bytes, stream, || self.malloc_by(word, bytes, stream))
-    }
-
-    /// Serves a request that the fast path has declined, by the flags in `word`.
-    #[inline(always)]
-    fn malloc_by(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    fn by_flags(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // With a trace and nothing else, a hit in the cache stays one lookup under one lock.
         if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
-            return self.malloc_traced(word, bytes, stream);
+            return self.traced(word, bytes, stream);
         }
         // As with events that every request polls. Rounded up, `bytes` stay below the limit.
         let waits = word & flags::PENDING != 0 && word & !(flags::FAST_PATH_FLAGS | flags::PENDING) == 0;
         if waits && bytes <= MAX_REQUEST / 2 {
-            return self.malloc_after_events(bytes, stream);
+            return self.after_poll(bytes, stream);
         }
-        // Behind the two cases above, which then pay nothing for guards.
+        // After the two cases above, which then pay nothing for guards.
         if word & flags::APART != 0 {
-            return self.malloc_apart(word, bytes, stream);
+            return self.instrumented(word, bytes, stream);
         }
         if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
-            return self.malloc_beside_plans(word, bytes, stream);
+            return self.beside_plans(word, bytes, stream);
         }
-        self.malloc_slow(bytes, stream, false)
+        self.serve(bytes, stream, Miss { site: None, polled: Polled::No })
+    }
+
+    /// Serves a request from the cache and records the event, while a trace is recorded and no other flag but rounding is set.
+    ///
+    /// Apart from [`from_cache`](Arena::from_cache), which gets slower if the two share code.
+    #[inline(never)]
+    fn traced(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        // Before the heap is locked: the host may take long.
+        let site = self.driver.device().call_site(CallSite::Alloc);
+        if bytes <= MAX_REQUEST - UNIT
+            && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
+        {
+            let size = self.settings.round(word, bytes);
+            let slot = self.heaps.slot(slot_of(pair, self.settings.kind_of(size)));
+            let mut heap = slot.heap.lock();
+            if heap.serves == stream
+                && !heap.rules.ages
+                && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
+            {
+                // Under the heap's lock, so that the events of the block stay in the order in which they happened.
+                self.recorder().alloc(&mut heap, site, served.value, bytes);
+                drop(heap);
+                return Ok(self.reconcile(slot, served));
+            }
+        }
+        self.serve(bytes, stream, Miss { site: Some(site), polled: Polled::No })
     }
 
     /// Serves a request while blocks wait for events, every request polls them, and nothing else is unusual.
     #[inline(never)]
-    fn malloc_after_events(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    fn after_poll(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let asking = self.driver.begin_asking();
-        let has_asked = asking.is_some();
-        if has_asked {
-            self.process_events()?;
+        let polled = if asking.is_some() { Polled::Yes } else { Polled::No };
+        if asking.is_some() {
+            self.waits.process_events(self)?;
         }
         drop(asking);
-        let slow = || self.malloc_slow(bytes, stream, has_asked);
+        let decline = || self.serve(bytes, stream, Miss { site: None, polled });
         // Blocks that still wait are no reason to leave the fast path.
-        self.malloc_fast(self.driver.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, slow)
+        self.from_cache(self.driver.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, decline)
+    }
+
+    /// Serves a request while some blocks are guarded, or each is watched.
+    #[cold]
+    fn instrumented(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let guarded = if word & flags::GUARDED != 0 { self.malloc_guarded(bytes, stream)? } else { None };
+        let ptr = if let Some(ptr) = guarded {
+            ptr
+        } else {
+            let ordinary = word & !flags::APART;
+            let ptr = self.from_cache(ordinary, bytes, stream, || self.by_flags(ordinary, bytes, stream))?;
+            if word & flags::WATCHED != 0 {
+                self.watch(ptr);
+            }
+            ptr
+        };
+        self.fill_new(ptr, bytes, stream)?;
+        Ok(ptr)
     }
 
     /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.
     #[inline(never)]
-    fn malloc_beside_plans(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        if let Some(ptr) = self.malloc_planned(word, bytes, stream) {
+    fn beside_plans(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        if let Some(ptr) = self.from_plan(word, bytes, stream) {
             return Ok(ptr);
         }
-        let slow = || self.malloc_slow(bytes, stream, false);
+        let decline = || self.serve(bytes, stream, Miss { site: None, polled: Polled::No });
         // The plans have declined, so their flag alone is no reason to leave the fast path.
-        self.malloc_fast(word & !flags::PLANNED, bytes, stream, slow)
+        self.from_cache(word & !flags::PLANNED, bytes, stream, decline)
     }
 
-    /// Serves a request under any flags. May call the device. `has_asked` tells whether the events that blocks wait for
-    /// were polled for the request.
+    /// Serves a request from the plan of its stream, in order or not. Returns `None` if a heap has to serve it.
+    fn from_plan(self, word: FlagWord, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        // Routes go before plans: a request led into a private pool is not the plan's.
+        if plans::is_unusual(word) && (plans::are_off(&self.driver.flags) || self.heaps.is_routed(&self.driver, stream))
+        {
+            return None;
+        }
+        // The host may make requests of its own when asked for the call site: no lock may be held.
+        let site = self.call_site(CallSite::Alloc);
+        // Polled only if the result matters: the planned bytes are occupied, and a delegated block may be the reason. The
+        // lane is unlocked for the device calls.
+        if self.driver.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED)
+            && self.plans.is_occupied(&self.heaps, bytes, stream)
+        {
+            // On an error the bytes stay occupied, and a heap serves the request.
+            let _polled = self.waits.process_events(self);
+        }
+        let PlannedBlock { ptr, counters, peaks_stale } = self.plans.deviating(&self.heaps, bytes, stream)?;
+        if peaks_stale {
+            self.reconcile_peaks_of((PoolKind::Large, counters), None);
+        }
+        // The record goes to the buffer of the home heap, since lanes have none. If the lane has ended since the request was
+        // served, the event is left out of the trace.
+        if self.driver.flags.has(flags::TRACE)
+            && let Some(home) = self.plans.home_of_stream(stream)
+        {
+            self.recorder().alloc(&mut self.heaps.lock(home), site, ptr, bytes);
+        }
+        Some(ptr)
+    }
+
+    /// Serves a request under any flags. May call the device.
     #[cold]
-    fn malloc_slow(self, bytes: u64, stream: StreamId, has_asked: bool) -> Result<DevicePtr, Error> {
+    fn serve(self, bytes: u64, stream: StreamId, Miss { site, polled }: Miss) -> Result<DevicePtr, Error> {
         self.driver.health()?;
         // The host is asked for the call site with no lock held: it may walk the stack of an interpreter.
-        let site = self.call_site(CallSite::Alloc);
-        self.malloc_at_site(bytes, stream, site, has_asked)
-    }
-
-    /// Serves a request under any flags, once its call site is known. `has_asked` as for
-    /// [`malloc_slow`](Self::malloc_slow).
-    #[cold]
-    fn malloc_at_site(self, bytes: u64, stream: StreamId, site: u32, has_asked: bool) -> Result<DevicePtr, Error> {
+        let site = site.unwrap_or_else(|| self.call_site(CallSite::Alloc));
         let serve = |request: &Request| {
-            self.learn_purpose(request);
-            let ptr = self.serve(request, has_asked)?;
+            self.heaps.learn_purpose(&self.driver, request);
+            let ptr = self.serve_routed(request, polled)?;
             self.plans.observe_malloc(&self.driver.flags, request, ptr);
             Ok(ptr)
         };
@@ -174,23 +253,14 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Serves a request from its heap, else from the device, else from memory that is released first. `has_asked` as for
-    /// [`malloc_slow`](Self::malloc_slow).
-    fn serve(self, request: &Request, has_asked: bool) -> Result<DevicePtr, Error> {
+    /// Serves a request from its heap, else from the device, else from memory that is released first.
+    fn serve_routed(self, request: &Request, polled: Polled) -> Result<DevicePtr, Error> {
         // Blocks whose events are complete become free before the search, so that they can serve this request.
-        // Without a cache no search misses, so gathered frees are polled here.
-        let is_direct = self.driver.flags.has(flags::DIRECT);
-        let always = is_direct || !self.driver.flags.has(flags::GATHERS);
-        let asked = flags::PENDING | if always { flags::GATHERED | flags::DEFERRED } else { 0 };
-        let mut asks = !has_asked && self.driver.flags.has(asked) && !request.capturing;
-        if asks && let Some(_asking) = self.driver.begin_asking() {
-            self.process_events()?;
-            asks = false;
-        }
+        let polled = if polled == Polled::Yes { polled } else { self.poll_for(request)? };
         if request.capturing {
-            self.free_ordered_in_graph(request.stream);
+            self.waits.free_ordered_in_graph(self, request.stream);
         }
-        if is_direct {
+        if self.driver.flags.has(flags::DIRECT) {
             return match self.grow(request)? {
                 Some(ptr) => Ok(ptr),
                 None => self.reclaim(request),
@@ -202,9 +272,8 @@ impl<P: Platform> OnDevice<'_, P> {
         if let Some(ptr) = self.search(request)? {
             return Ok(ptr);
         }
-        // Another thread was asking, and may have asked too early for this request.
-        if asks {
-            self.process_events()?;
+        if polled == Polled::ByAnother {
+            self.waits.process_events(self)?;
             if let Some(ptr) = self.search(request)? {
                 return Ok(ptr);
             }
@@ -217,30 +286,18 @@ impl<P: Platform> OnDevice<'_, P> {
         served
     }
 
-    /// Serves a request from the cache and records the event, while a trace is recorded and no other flag but rounding is set.
-    ///
-    /// Apart from [`malloc_fast`](Arena::malloc_fast), which gets slower if the two share code.
-    #[inline(never)]
-    fn malloc_traced(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        // Before the heap is locked: the host may take long.
-        let call_site = self.driver.device().call_site(CallSite::Alloc);
-        if bytes <= MAX_REQUEST - UNIT
-            && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
-        {
-            let size = self.settings.round(word, bytes);
-            let slot = self.heaps.slot(slot_of(pair, self.settings.kind_of(size)));
-            let mut heap = slot.heap.lock();
-            if heap.serves == stream
-                && !heap.rules.ages
-                && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
-            {
-                // Under the heap's lock, so that the events of the block stay in the order in which they happened.
-                self.recorder().alloc(&mut heap, call_site, served.value, bytes);
-                drop(heap);
-                return Ok(self.reconcile(slot, served));
-            }
+    /// Polls the events of all streams for a request, unless another thread does.
+    fn poll_for(self, request: &Request) -> Result<Polled, Error> {
+        let flags = &self.driver.flags;
+        // Gathered frees are polled once a search has missed. Without a cache none misses, so they are polled here.
+        let searches_first = flags.has(flags::GATHERS) && !flags.has(flags::DIRECT);
+        let waiting = if searches_first { flags::PENDING } else { flags::PENDING | flags::GATHERED | flags::DEFERRED };
+        if request.capturing || !flags.has(waiting) {
+            return Ok(Polled::Yes);
         }
-        self.malloc_at_site(bytes, stream, call_site, false)
+        let Some(_asking) = self.driver.begin_asking() else { return Ok(Polled::ByAnother) };
+        self.waits.process_events(self)?;
+        Ok(Polled::Yes)
     }
 }
 
@@ -248,7 +305,7 @@ impl<P: Platform> Arena<P> {
     /// Serves a request from a heap of the default pool, if `word` holds none but [`flags::FAST_PATH_FLAGS`] and a free block
     /// fits. Otherwise calls `decline`, with no lock held.
     #[inline(always)]
-    fn malloc_fast(
+    fn from_cache(
         &self,
         word: FlagWord,
         bytes: u64,
@@ -279,6 +336,15 @@ impl<P: Platform> Arena<P> {
             }
         }
         decline()
+    }
+
+    /// Reconciles the peaks for a lane, and returns `ptr`. Lets [`declined`](OnDevice::declined) end in a tail call.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::unnecessary_wraps, reason = "a tail call needs the return type of the caller")]
+    fn reconcile_and_return(&self, counters: &HeapCounters, ptr: DevicePtr) -> Result<DevicePtr, Error> {
+        self.reconcile_peaks_of((PoolKind::Large, counters), None);
+        Ok(ptr)
     }
 
     /// Serves a request from the free blocks of its own heap. `None` if none of them may serve it.

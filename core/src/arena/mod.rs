@@ -56,7 +56,7 @@ mod tenants;
 mod tracing;
 pub(crate) mod tuning;
 mod vacate;
-mod waits;
+pub(crate) mod waits;
 
 use crate::arena::driver::Driver;
 use crate::arena::guarding::Guarding;
@@ -64,6 +64,7 @@ use crate::arena::heaps::Heaps;
 use crate::arena::idle::IdleMemory;
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
+use crate::arena::paging::departures::GivenUp;
 use crate::arena::peaks::Peaks;
 use crate::arena::plans::Plans;
 use crate::arena::settings::{Settings, fraction_of};
@@ -173,6 +174,7 @@ impl<P: Platform> Arena<P> {
         self.driver.start(device);
         self.settings.start(config);
         self.heaps.start(number, config.policy());
+        self.waits.start(config.policy().traits().moves_pages);
         self.plans.start(config);
         self.guarding.start(config);
         self.peaks.device.start(config.max_split_size());
@@ -184,6 +186,11 @@ impl<P: Platform> Arena<P> {
         }
         self.apply_config();
         self.follow_tuning();
+    }
+
+    /// Returns what memory that is given up while work may use it needs of the arena.
+    pub(crate) fn given_up(&self) -> GivenUp<'_, P> {
+        GivenUp { driver: &self.driver, heaps: &self.heaps, paging: &self.paging, waits: &self.waits }
     }
 
     /// Returns the number of the device in the allocator.

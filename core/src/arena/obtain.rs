@@ -132,7 +132,7 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         // Listed before any block of the segment can be returned, so every `free` finds the owner.
         if let Err(error) = self.pages.insert(base, bytes, owner) {
-            self.release_memory(base, bytes)?;
+            self.ledger.release(&self.driver, base, bytes)?;
             return Err(error);
         }
         Ok(Some(base))
@@ -208,7 +208,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Undoes [`allocate_charged`](OnDevice::allocate_charged).
     pub(super) fn undo_allocation(self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
         self.pages.remove(base, bytes);
-        self.release_memory(base, bytes)
+        self.ledger.release(&self.driver, base, bytes)
     }
 }
 
@@ -242,7 +242,7 @@ impl<P: Platform> Arena<P> {
     /// Returns the first of the policy's segment sizes, from `bytes` down, that fits within the
     /// limit and the device. Returns the smallest size that holds `needed` bytes if none fits.
     fn shrink_to_available(&self, mut bytes: u64, needed: u64) -> u64 {
-        let available = self.available_bytes();
+        let available = self.ledger.available_bytes(&self.driver);
         while bytes > available
             && let Some(smaller) = self.settings.policy().smaller_segment(bytes, needed)
         {
@@ -266,7 +266,7 @@ impl<P: Platform> Arena<P> {
             return request.size;
         }
         // Round down, so that the cap is a multiple of the grain, as every region size is.
-        let available = self.available_bytes() / GRAIN * GRAIN;
+        let available = self.ledger.available_bytes(&self.driver) / GRAIN * GRAIN;
         let region = if bfc.allow_growth { double_to_fit(region, request.size) } else { available };
         // At least the request, even above the cap: the charge or the device then refuses.
         region.min(available).max(request.size)

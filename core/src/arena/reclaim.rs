@@ -31,7 +31,7 @@ impl<P: Platform> OnDevice<'_, P> {
         while left > 0 && self.driver.device().pause(pause.min(left)) {
             left = left.saturating_sub(pause);
             pause = LONGEST_PAUSE_US.min(pause * 2);
-            self.process_events()?;
+            self.waits.process_events(self)?;
             if !self.driver.flags.has(flags::DIRECT)
                 && let Some(ptr) = self.search(request)?
             {

@@ -52,14 +52,17 @@ impl<P: Platform> Arena<P> {
     ) -> Result<T, Error> {
         // Rounding cannot overflow below the limit, and may reach the limit.
         // A request of zero bytes is rounded as a request of one byte.
-        let size = if bytes < MAX_REQUEST { self.settings.round(self.driver.flags.load(), bytes.max(1)) } else { MAX_REQUEST };
+        let size =
+            if bytes < MAX_REQUEST { self.settings.round(self.driver.flags.load(), bytes.max(1)) } else { MAX_REQUEST };
         if size >= MAX_REQUEST {
             return Err(Error::TooLarge(bytes));
         }
         let kind = self.settings.kind_of(size);
-        let route = if self.driver.flags.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
+        let route =
+            if self.driver.flags.has(flags::ROUTES) { self.heaps.enter_pool(&self.driver, stream) } else { None };
         let pool = route.map_or(0, |route| route.pool);
-        let is_capturing = || Ok(self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?);
+        let is_capturing =
+            || Ok(self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?);
         // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
         let is_asleep = |pair: &PairUse<'_, P>| self.heaps.lock(pair.slot(kind)).asleep;
         let serve = |capturing: bool| {

@@ -92,9 +92,9 @@ impl<P: Platform> OnDevice<'_, P> {
     ///
     /// The first failure; the release goes on after a failure.
     pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
-        self.end_captures_on(stream);
+        self.heaps.end_captures_on(&self.driver, stream);
         // Gathered frees wait for an event that is recorded while the stream exists.
-        let mut result = self.record_all_open();
+        let mut result = self.waits.record_all_open(self);
         let mut next = 0;
         // `end_next_pair` marks each pair before the release: a block freed after the release finds
         // the mark of the pair, and marks its heap.

@@ -134,17 +134,6 @@ impl Lane {
     }
 }
 
-/// Stands for the unstated size of a free. Unlike `None`, a value of this type takes no register: no argument is
-/// passed on the stack, and the last call in the function becomes a tail call without a frame. Saves 8 instructions.
-#[derive(Clone, Copy)]
-pub(crate) struct SizeUnknown;
-
-impl From<SizeUnknown> for Option<u64> {
-    fn from(_: SizeUnknown) -> Self {
-        None
-    }
-}
-
 impl<R: Lock> PlanServer<R> {
     /// Returns the report of the planned policy on the device.
     pub(crate) fn report(&self) -> PlannedReport {

@@ -4,6 +4,7 @@
 
 use crate::arena::give::rules;
 use crate::arena::give::units::{Unit, UnitKind};
+use crate::arena::plans::PlanSwitch;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
@@ -152,11 +153,30 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         self.trim_pools(self.heaps.tenant_pools(), || self.ledger.reserved(), keep)?;
         // Last, since what a plan has learned goes with its memory.
-        self.give_idle_plans_up(keep)
+        PlanSwitch::of(self).map_or(Ok(()), |plans| plans.give_idle_up(keep))
     }
 }
 
 impl<P: Platform> Arena<P> {
+    /// Gives retired segments back with which the device is known to have finished. With `all`, gives every retired
+    /// segment back, which may wait for the device.
+    ///
+    /// # Errors
+    /// The last failure. All other segments are given back even so.
+    pub(in crate::arena) fn release_retired(&self, all: bool) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        while !self.driver.flags.has(flags::LOST)
+            && let Some((base, bytes)) = self.given_up().take_retired(all)
+        {
+            self.peaks.device.count(Occurrence::DeviceFree);
+            match self.ledger.release(&self.driver, base, bytes) {
+                Ok(()) => self.tuning.lock().report.given_back_bytes += bytes,
+                Err(error) => outcome = Err(error),
+            }
+        }
+        outcome
+    }
+
     /// Returns the address of the first segment or range in the way of [`OnDevice::release_heap`].
     pub(in crate::arena) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
         let goes = |unit: &Unit| {
@@ -172,6 +192,6 @@ impl<P: Platform> Arena<P> {
     /// Returns the address of the first segment or range in the way of [`OnDevice::release_cached`].
     pub(in crate::arena) fn first_releasable(&self) -> Option<DevicePtr> {
         let heaps = || self.heaps.heaps_of(self.heaps.giving_pools(), rules::by_pool);
-        self.first_retired().or_else(|| heaps().find_map(|(slot, _used)| self.first_of_heap(slot)))
+        self.paging.first_retired().or_else(|| heaps().find_map(|(slot, _used)| self.first_of_heap(slot)))
     }
 }

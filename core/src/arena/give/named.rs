@@ -7,6 +7,7 @@
 use crate::arena::give::rules::by_pool;
 use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::plans::PlanSwitch;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
@@ -47,7 +48,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
     pub(crate) fn empty(self) -> Result<(), Error> {
-        let mut result = self.give_idle_plans_up(0);
+        let mut result = PlanSwitch::of(self).map_or(Ok(()), |plans| plans.give_idle_up(0));
         for (slot, _used) in self.heaps.heaps_of(self.heaps.tenant_pools(), by_pool) {
             result = result.and(self.empty_heap(slot));
         }
@@ -64,7 +65,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let number = registry.private_pool(pool)?;
             (number, registry.is_in_use(number))
         };
-        let waited = self.wait_for_events();
+        let waited = self.waits.wait_for_events(self);
         waited.and(if is_in_use { self.trim_pool(pool, 0) } else { self.release_cached(Some(number)) })
     }
 

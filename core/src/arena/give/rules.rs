@@ -39,7 +39,8 @@ pub(in crate::arena) fn old<P: Platform>(arena: &Arena<P>) -> impl Iterator<Item
 fn exceeds_threshold<P: Platform>(arena: &Arena<P>) -> bool {
     let threshold = || arena.settings.config.lock().garbage_collection_threshold();
     let most = |threshold: f64| (threshold * arena.ledger.limit() as f64) as u64;
-    arena.driver.flags.has(flags::AGES) && threshold().is_some_and(|threshold| arena.ledger.reserved() > most(threshold))
+    arena.driver.flags.has(flags::AGES)
+        && threshold().is_some_and(|threshold| arena.ledger.reserved() > most(threshold))
 }
 
 /// The rule of `max_split_size_mb` for a request short of memory: oversize segments of the request's own heap, the

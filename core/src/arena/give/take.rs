@@ -93,7 +93,7 @@ impl TakenUnit {
                 // Unlike a segment's release, to unmap waits for nothing.
                 let behind = device.heaps.lock(slot).stream;
                 if !device.release_guarded(self.unit.ptr(), Some(behind))? {
-                    device.release_memory(self.unit.ptr(), bytes)?;
+                    device.ledger.release(&device.driver, self.unit.ptr(), bytes)?;
                 }
             }
             // A device with pages has virtual memory.

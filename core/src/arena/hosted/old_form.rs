@@ -20,7 +20,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// Those of the device.
     pub(crate) fn give_old_form_back(self, all: bool) -> Result<(), Error> {
-        self.poll_departures();
+        self.given_up().poll_departures();
         let mut released = self.release_retired(false);
         if self.tuning.lock().has_leftovers && !self.driver.flags.has(flags::CAPTURE) {
             let mut any = false;
@@ -39,7 +39,7 @@ impl<P: Platform> OnDevice<'_, P> {
             }
             self.tuning.lock().has_leftovers = any;
             let spares = self.destroy_spares();
-            self.poll_departures();
+            self.given_up().poll_departures();
             released = released.and(spares).and(self.release_retired(false));
         }
         released
@@ -48,10 +48,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether the stream of a heap has no unfinished work, if the heap has pages to give back.
     fn is_stream_at_rest(self, slot: u32) -> bool {
         // An epoch that is complete at once.
-        if self.heaps.pages_of(slot).next().is_none() || !self.begin_epoch(slot, NO_STREAM) {
+        if self.heaps.pages_of(slot).next().is_none() || !self.given_up().begin_epoch(slot, NO_STREAM) {
             return false;
         }
-        self.poll_departures();
+        self.given_up().poll_departures();
         let heap = self.heaps.lock(slot);
         heap.sets.is_made() && heap.sets.quiet == heap.clock
     }
@@ -66,7 +66,7 @@ impl<P: Platform> OnDevice<'_, P> {
             // A segment that cannot be taken stays in the heap. The fence is recorded afterwards: another thread may have
             // used the segment until it was taken.
             if let Ok(Some(taken)) = unit.take(self)
-                && self.retire(stream, unit.ptr(), unit.bytes).is_err()
+                && self.given_up().retire(stream, unit.ptr(), unit.bytes).is_err()
             {
                 // Counted as leaked if the device fails.
                 let _counted = taken.release(self);

@@ -17,7 +17,7 @@ use alloc::collections::BTreeSet;
 pub(crate) fn rehearsal_device<P: Platform>(on: OnDevice<'_, P>, stream: StreamId) -> Result<RehearsalDevice, Error> {
     on.learn_virtual_memory();
     let device = on.driver.device();
-    let route = if on.driver.flags.has(flags::ROUTES) { on.enter_pool(stream) } else { None };
+    let route = if on.driver.flags.has(flags::ROUTES) { on.heaps.enter_pool(&on.driver, stream) } else { None };
     let pool = route.map_or(0, |route| route.pool);
     let name = on.heaps.shared_pool(pool).id();
     let supplied = (pool != 0 && device.supplies(name)).then_some(name);

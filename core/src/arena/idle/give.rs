@@ -85,7 +85,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 }
                 // What is free now is quiet at one of the next calls.
                 if self.count_kept(slot, round, &mut kept) {
-                    began |= self.begin_epoch(slot, NO_STREAM);
+                    began |= self.given_up().begin_epoch(slot, NO_STREAM);
                 }
             }
         }

@@ -105,10 +105,10 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         if !self.look_at_heaps(&round, now_us) {
             return Ok(false);
         }
-        self.poll_departures();
+        self.given_up().poll_departures();
         if self.give_worthwhile(&round)? {
             // What was free is quiet at once on a stream without unfinished work.
-            self.poll_departures();
+            self.given_up().poll_departures();
             self.give_worthwhile(&round)?;
         }
         Ok(round.more.get())

@@ -355,8 +355,8 @@ fn quiesce(allocator: &Simulated) {
     pass(allocator, 150, 50);
     let arena = allocator.arena(DEVICE).unwrap();
     let slot = arena.heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
-    assert!(arena.begin_epoch(slot, STREAM));
-    arena.poll_departures();
+    assert!(arena.given_up().begin_epoch(slot, STREAM));
+    arena.given_up().poll_departures();
 }
 
 /// Caches blocks, which are idle and quiet afterwards.

@@ -9,8 +9,12 @@
 //! retire ─────┘                 └ complete ─▶ segment: given back at the next idle moment (retired.rs)
 //! ```
 
+use crate::arena::Platform;
+use crate::arena::driver::Driver;
+use crate::arena::heaps::Heaps;
+use crate::arena::paging::Paging;
 use crate::arena::paging::ranges::in_capture;
-use crate::arena::{Arena, Platform};
+use crate::arena::waits::Waits;
 use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
 use crate::pages::departures::{Departing, Departure};
@@ -19,14 +23,23 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Lazy};
 use crate::units::StreamId;
 
-impl<P: Platform> Arena<P> {
+/// Memory that is given up while work may still use it: the pages and the fences, and the heaps that learn of the end.
+#[derive(Clone, Copy)]
+pub(crate) struct GivenUp<'a, P: Platform> {
+    pub(in crate::arena) driver: &'a Driver<P::Device>,
+    pub(in crate::arena) heaps: &'a Heaps<P>,
+    pub(in crate::arena) paging: &'a Paging<P>,
+    pub(in crate::arena) waits: &'a Waits<P>,
+}
+
+impl<P: Platform> GivenUp<'_, P> {
     /// Records a fence behind the present work on `stream`, on which `what` was given up; `None` means that all work is
     /// complete. Returns the departure, with a reference. The caller has permission to record.
     ///
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device.
     pub(in crate::arena) fn begin_departure(&self, stream: Option<StreamId>, what: Departing) -> Result<u32, Error> {
-        let fence = stream.map(|stream| self.record_fence(stream, Waiter::Streams)).transpose()?;
+        let fence = stream.map(|stream| self.waits.record_fence(self.driver, stream, Waiter::Streams)).transpose()?;
         self.add_departure(fence, what)
     }
 
@@ -51,7 +64,7 @@ impl<P: Platform> Arena<P> {
     /// Ends the fence of a departure that is over. May be called with the lock of the ranges held.
     pub(in crate::arena) fn end_departure(&self, over: Option<Fence>) {
         if let Some(fence) = over {
-            self.end_fence(fence, Waiter::Streams);
+            self.waits.end_fence(self.driver, fence, Waiter::Streams);
         }
     }
 

@@ -8,7 +8,9 @@
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
-use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::arena::flags::{self, Flags};
+use crate::arena::paging::Paging;
+use crate::arena::{OnDevice, Platform};
 use crate::config::Guard;
 use crate::device::StreamOrder;
 use crate::device::explanation::STREAMS;
@@ -162,38 +164,38 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 }
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Paging<P> {
     /// Returns whether a guarded block with mapped addresses begins at `at`.
-    pub(in crate::arena) fn is_guarded(&self, at: DevicePtr) -> bool {
-        self.driver.flags.has(flags::GUARDED) && self.paging.pool.lock().guards.is_mapped(at)
+    pub(in crate::arena) fn is_guarded(&self, flags: &Flags, at: DevicePtr) -> bool {
+        flags.has(flags::GUARDED) && self.pool.lock().guards.is_mapped(at)
     }
 
     /// Notes the free of the guarded block at `at`, and the streams that were said to use the block.
     pub(in crate::arena) fn note_guarded_free(&self, at: DevicePtr, site: u32, uses: impl Iterator<Item = StreamId>) {
         let uses = uses.take(STREAMS).collect();
-        self.paging.pool.lock().guards.note_free(at, site, uses);
+        self.pool.lock().guards.note_free(at, site, uses);
     }
 
     /// Notes that the guarded block at `at` stays for a pin. Returns false without a mapped block.
     pub(in crate::arena) fn note_guarded_pin(&self, at: DevicePtr) -> bool {
-        self.paging.pool.lock().guards.stay_pinned(at)
+        self.pool.lock().guards.stay_pinned(at)
     }
 
     /// Notes the end of the last pin of the guarded block at `at`. Returns whether the block has stayed for it.
     pub(in crate::arena) fn end_guarded_pin(&self, at: DevicePtr) -> bool {
-        self.paging.pool.lock().guards.end_pin(at)
+        self.pool.lock().guards.end_pin(at)
     }
 
     /// Notes that the free of the guarded block at `at` has failed.
-    pub(in crate::arena) fn undo_guarded_free(&self, at: DevicePtr) {
-        if self.driver.flags.has(flags::GUARDED) {
-            self.paging.pool.lock().guards.undo_free(at);
+    pub(in crate::arena) fn undo_guarded_free(&self, flags: &Flags, at: DevicePtr) {
+        if flags.has(flags::GUARDED) {
+            self.pool.lock().guards.undo_free(at);
         }
     }
 
     /// Returns the guarded block to whose addresses `ptr` belongs, and the number of frees of guarded blocks so far.
     pub(in crate::arena) fn guarded_around(&self, ptr: DevicePtr) -> Option<(GuardedBlock, u64)> {
-        let pages = self.paging.pool.lock();
+        let pages = self.pool.lock();
         pages.guards.around(ptr).map(|block| (block.clone(), pages.guards.frees))
     }
 }

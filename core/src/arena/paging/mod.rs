@@ -13,7 +13,8 @@
 //! The pages and the ranges are private to this folder. Others ask [`Paging`] for sums.
 
 mod addresses;
-mod departures;
+pub(crate) mod departures;
+mod epochs;
 pub(in crate::arena) mod expand;
 pub(crate) mod extents;
 mod guarded;

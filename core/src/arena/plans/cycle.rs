@@ -14,7 +14,7 @@
 //! `planner` is never held while a heap, a lane or another lock of the allocator is taken.
 
 use crate::arena::plans::switch::PlanSwitch;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::{Platform, flags};
 use crate::error::Error;
 use crate::planned::lanes::PlanServer;
 use crate::planned::recorder::Log;
@@ -23,38 +23,17 @@ use crate::sync::Lock;
 use crate::units::StreamId;
 use alloc::vec::Vec;
 
-impl<P: Platform> OnDevice<'_, P> {
-    /// Ends an iteration and begins the next; see
-    /// [`Allocator::iteration`](crate::Allocator::iteration).
-    pub(crate) fn iteration(self) -> Result<(), Error> {
-        self.plan_switch().map_or(Ok(()), |switch| switch.announce())
-    }
-
-    /// Gives up the plans in force, and discards observations and plans not yet in force. The next
-    /// announcement begins an observed iteration.
-    pub(crate) fn give_plans_up(self) -> Result<(), Error> {
-        self.plan_switch().map_or(Ok(()), |switch| switch.give_up())
-    }
-
-    /// Ends the lanes without blocks in use, the largest first, as long as more than `keep` bytes are held.
-    pub(in crate::arena) fn give_idle_plans_up(self, keep: u64) -> Result<(), Error> {
-        self.plan_switch().map_or(Ok(()), |switch| switch.give_idle_up(keep))
-    }
-
-    /// Ends the lane of a destroyed stream, and discards observations and plans that involve the
-    /// stream.
-    pub(crate) fn forget_stream(self, stream: StreamId) -> Result<(), Error> {
-        self.plan_switch().map_or(Ok(()), |switch| switch.forget_stream(stream))
-    }
-}
-
 impl<P: Platform> PlanSwitch<'_, P> {
-    /// Ends an iteration and begins the next.
-    fn announce(&self) -> Result<(), Error> {
+    /// Ends an iteration and begins the next; see [`Allocator::iteration`](crate::Allocator::iteration).
+    pub(crate) fn announce(&self) -> Result<(), Error> {
         self.device.driver.health()?;
         // Frees first, so that blocks whose events are complete return to the lanes before the
         // lanes restart.
-        let polled = if self.device.driver.flags.has(flags::CAPTURE) { Ok(()) } else { self.device.process_events() };
+        let polled = if self.device.driver.flags.has(flags::CAPTURE) {
+            Ok(())
+        } else {
+            self.device.waits.process_events(self.device)
+        };
         let phase = {
             let mut planner = self.server.planner.lock();
             planner.report.announced += 1;
@@ -130,7 +109,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
 
     /// Gives up the plans in force, and discards observations and plans not yet in force. The next
     /// announcement begins an observed iteration.
-    fn give_up(&self) -> Result<(), Error> {
+    pub(crate) fn give_up(&self) -> Result<(), Error> {
         // Also makes `adopt_plans` refuse plans for an observation made before.
         {
             let mut planner = self.server.planner.lock();
@@ -142,7 +121,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
 
     /// Ends the lanes without blocks in use, the largest first, as long as more than `keep` bytes are held. The next announcement gives
     /// the others up: plans are made for all streams together.
-    fn give_idle_up(&self, keep: u64) -> Result<(), Error> {
+    pub(in crate::arena) fn give_idle_up(&self, keep: u64) -> Result<(), Error> {
         let device = self.device;
         // As for bad plans: during a capture no memory is released for plans.
         while device.ledger.reserved() > keep
@@ -161,7 +140,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
 
     /// Ends the lane of a destroyed stream, and discards observations and plans that involve the
     /// stream.
-    fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
+    pub(crate) fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
         {
             let mut planner = self.server.planner.lock();
             let known = planner.streams.contains(&stream);

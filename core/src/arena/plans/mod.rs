@@ -7,6 +7,9 @@ mod cycle;
 mod planned;
 mod switch;
 
+pub(in crate::arena) use self::planned::{FreedOf, PlannedBlock, are_off, is_unusual};
+pub(crate) use self::switch::PlanSwitch;
+
 use crate::arena::Platform;
 use crate::arena::allocation::Allocation;
 use crate::arena::flags::{self, Flags};

@@ -12,65 +12,58 @@ use crate::arena::flags::FlagWord;
 use crate::arena::flags::Flags;
 use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, Platform};
+use crate::arena::{OnDevice, OwnerMap, Platform};
 use crate::config::Config;
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef};
-use crate::stats::{KindCounters, PlannedReport};
+use crate::stats::{HeapCounters, KindCounters, PlannedReport};
 use crate::sync::{Lock, empty_by};
 use crate::units::{DevicePtr, StreamId};
 use core::marker::PhantomData;
 
-impl<P: Platform> OnDevice<'_, P> {
-    /// Passes every request on: no request is the next of a plan.
-    #[inline(always)]
-    pub(in crate::arena) fn malloc_next(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        self.malloc_unplanned(bytes, stream)
-    }
-
-    /// Serves no request.
-    pub(in crate::arena) fn malloc_planned(
-        self,
-        _flags: FlagWord,
-        _bytes: u64,
-        _stream: StreamId,
-    ) -> Option<DevicePtr> {
-        None
-    }
-
-    /// Refuses every address: no lane owns a block.
-    pub(crate) fn free_planned(self, _: LaneRef, ptr: DevicePtr, _: Option<u64>) -> Result<(), Error> {
-        Err(Error::foreign(ptr))
-    }
-
-    /// Refuses every address: no lane has a home heap.
-    pub(crate) fn home_of(self, _: LaneRef, ptr: DevicePtr) -> Result<HeapRef, Error> {
-        Err(Error::foreign(ptr))
-    }
-
-    /// Gives up no plan.
-    pub(in crate::arena) fn give_plans_up(self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Gives up no plan.
-    pub(in crate::arena) fn give_idle_plans_up(self, _: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Ends no lane.
-    pub(crate) fn forget_stream(self, _: StreamId) -> Result<(), Error> {
-        Ok(())
-    }
+/// A block that a plan has handed out: there is none.
+pub(in crate::arena) struct PlannedBlock<'a> {
+    pub ptr: DevicePtr,
+    pub counters: &'a HeapCounters,
+    pub peaks_stale: bool,
 }
 
-impl<P: Platform> Arena<P> {
-    /// Delegates no block.
-    pub(crate) fn delegate_lanes(&self) {}
+/// What has become of a block of a lane that was to be freed.
+pub(in crate::arena) enum FreedOf {
+    Lane,
+    Home(HeapRef),
+    Nothing,
+}
 
-    /// Predicts no address.
-    pub(in crate::arena) fn planned_forecast(&self, _: u64, _: StreamId) -> Option<DevicePtr> {
+/// Returns true: plans serve no request.
+pub(in crate::arena) fn is_unusual(_: FlagWord) -> bool {
+    true
+}
+
+/// Returns true: plans serve no request.
+pub(in crate::arena) fn are_off(_: &Flags) -> bool {
+    true
+}
+
+/// The switch between plans and heaps: no device has one.
+pub(crate) enum PlanSwitch {}
+
+impl PlanSwitch {
+    /// Returns `None`.
+    pub(crate) fn of<P: Platform>(_: OnDevice<'_, P>) -> Option<Self> {
         None
+    }
+
+    pub(crate) fn give_up(&self) -> Result<(), Error> {
+        match *self {}
+    }
+
+    pub(in crate::arena) fn give_idle_up(&self, _: u64) -> Result<(), Error> {
+        match *self {}
+    }
+
+    pub(crate) fn forget_stream(&self, _: StreamId) -> Result<(), Error> {
+        match *self {}
     }
 }
 
@@ -80,6 +73,68 @@ pub(crate) struct Plans<R: Lock>(PhantomData<R>);
 empty_by!([R: Lock] Plans<R> = Self(PhantomData));
 
 impl<R: Lock> Plans<R> {
+    /// Serves no request.
+    #[inline(always)]
+    pub(in crate::arena) fn next(&self, _: &Flags, _: u64, _: StreamId) -> Option<PlannedBlock<'_>> {
+        None
+    }
+
+    /// Returns false: there is no plan.
+    pub(in crate::arena) fn is_occupied<P: Platform>(&self, _: &Heaps<P>, _: u64, _: StreamId) -> bool {
+        false
+    }
+
+    /// Serves no request.
+    pub(in crate::arena) fn deviating<P: Platform>(
+        &self,
+        _: &Heaps<P>,
+        _: u64,
+        _: StreamId,
+    ) -> Option<PlannedBlock<'_>> {
+        None
+    }
+
+    /// Finds no lane.
+    pub(in crate::arena) fn home_of_stream(&self, _: StreamId) -> Option<u32> {
+        None
+    }
+
+    /// Frees no block.
+    #[inline(always)]
+    pub(in crate::arena) fn try_free(&self, _: LaneRef, _: DevicePtr, _: Option<u64>) -> bool {
+        false
+    }
+
+    /// Refuses every address: no lane owns a block.
+    pub(in crate::arena) fn free<P: Platform>(
+        &self,
+        _: &Heaps<P>,
+        _: LaneRef,
+        ptr: DevicePtr,
+        _: Option<u64>,
+    ) -> Result<FreedOf, Error> {
+        Err(Error::foreign(ptr))
+    }
+
+    /// Refuses every address: no lane has a home heap.
+    pub(in crate::arena) fn home_of<P: Platform>(
+        &self,
+        _: &Heaps<P>,
+        _: &OwnerMap<P>,
+        _: LaneRef,
+        ptr: DevicePtr,
+    ) -> Result<(HeapRef, bool), Error> {
+        Err(Error::foreign(ptr))
+    }
+
+    /// Delegates no block.
+    pub(in crate::arena) fn delegate_all<P: Platform>(&self, _: &Heaps<P>, _: impl Fn(u32, bool)) {}
+
+    /// Predicts no address.
+    pub(in crate::arena) fn forecast<P: Platform>(&self, _: &Heaps<P>, _: u64, _: StreamId) -> Option<DevicePtr> {
+        None
+    }
+
     /// Creates nothing.
     pub(in crate::arena) fn start(&self, _: &Config) {}
 

@@ -24,19 +24,17 @@ use crate::units::{DevicePtr, MIB, StreamId};
 const SEGMENT_GRAIN: u64 = 2 * MIB;
 
 /// The switch between plans and heaps, on a device with the planned policy.
-pub(in crate::arena) struct PlanSwitch<'a, P: Platform> {
+pub(crate) struct PlanSwitch<'a, P: Platform> {
     pub device: OnDevice<'a, P>,
     pub server: &'a PlanServer<P::Lock>,
 }
 
-impl<'a, P: Platform> OnDevice<'a, P> {
-    /// Returns the switch, if the configuration has the planned policy.
-    pub(in crate::arena) fn plan_switch(self) -> Option<PlanSwitch<'a, P>> {
-        Some(PlanSwitch { device: self, server: self.arena.plans.server()? })
+impl<'a, P: Platform> PlanSwitch<'a, P> {
+    /// Returns the switch of a device, if the configuration has the planned policy.
+    pub(crate) fn of(device: OnDevice<'a, P>) -> Option<Self> {
+        Some(Self { device, server: device.arena.plans.server()? })
     }
-}
 
-impl<P: Platform> PlanSwitch<'_, P> {
     /// Begins a lane, with a segment, for each prepared stream. Returns false, and begins no lane,
     /// if the device or the limit has too little memory.
     ///

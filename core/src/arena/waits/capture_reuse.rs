@@ -17,36 +17,36 @@
 //! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be gone at the free, and is
 //! not asked: the block stays deferred.
 
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::driver::Driver;
+use crate::arena::waits::{Outside, Waits};
+use crate::arena::{Platform, flags};
 use crate::device::{CaptureMark, StreamOrder};
 use crate::streams::kept::{EndOfUses, KeptBlock};
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
-impl<P: Platform> OnDevice<'_, P> {
-    /// Returns whether the setting is on and a graph is being captured.
-    pub(in crate::arena) fn may_reuse_in_graph(self) -> bool {
-        let both = flags::REUSES | flags::CAPTURE;
-        self.driver.flags.load() & both == both
-    }
-
+impl<P: Platform> Waits<P> {
     /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
     /// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
-    pub(in crate::arena) fn mark_end_in_graph(self, slot: u32, block: u32) -> Option<EndOfUses> {
-        let device = self;
-        if !self.may_reuse_in_graph() {
+    pub(in crate::arena) fn mark_end_in_graph<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        slot: u32,
+        block: u32,
+    ) -> Option<EndOfUses> {
+        if !on.driver().flags.may_reuse_in_graph() {
             return None;
         }
         // A pending block is in no set, so only this call changes its list of uses.
         let (own, mut next) = {
-            let heap = device.heaps.lock(slot);
+            let heap = on.heaps().lock(slot);
             (heap.stream, heap.blocks[block].uses)
         };
-        let mut mark = self.mark_captured(own, None)?;
+        let mut mark = self.mark_captured(on.driver(), own, None)?;
         while next != NONE {
-            let streams = device.heaps.lock(slot).uses().next_streams(&mut next);
+            let streams = on.heaps().lock(slot).uses().next_streams(&mut next);
             for stream in streams {
-                mark = self.mark_captured(stream, Some(mark))?;
+                mark = self.mark_captured(on.driver(), stream, Some(mark))?;
             }
         }
         Some(EndOfUses { mark, own })
@@ -55,28 +55,31 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not known: the stream
     /// captures no graph or another one, may be gone, or the device fails. `mark` is removed then, and the block waits for
     /// the end of the capture.
-    fn mark_captured(self, stream: StreamId, mark: Option<CaptureMark>) -> Option<CaptureMark> {
-        let device = self;
-        if !device.driver.may_use(stream, NO_STREAM) {
-            mark.inspect(|&mark| device.driver.device().remove_mark(mark));
+    fn mark_captured(
+        &self,
+        driver: &Driver<P::Device>,
+        stream: StreamId,
+        mark: Option<CaptureMark>,
+    ) -> Option<CaptureMark> {
+        if !driver.may_use(stream, NO_STREAM) {
+            mark.inspect(|&mark| driver.device().remove_mark(mark));
             return None;
         }
-        device.driver.call(|device| device.mark_capture(stream, mark)).ok()?
+        driver.call(|device| device.mark_capture(stream, mark)).ok()?
     }
 
     /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,
     /// captures from now on.
-    pub(in crate::arena) fn free_ordered_in_graph(self, stream: StreamId) {
-        let device = self;
-        if !device.driver.flags.has(flags::REUSES) || !device.driver.flags.has(flags::DEFERRED) {
+    pub(in crate::arena) fn free_ordered_in_graph<'a>(&self, on: impl Outside<'a, P>, stream: StreamId) {
+        if !on.driver().flags.has(flags::REUSES) || !on.driver().flags.has(flags::DEFERRED) {
             return;
         }
         let mut from = 0;
         loop {
-            let taken = device.waits.kept.lock().take_marked(stream, from);
+            let taken = self.kept.lock().take_marked(stream, from);
             let Some((entry, mark)) = taken else { return };
-            let is_behind = device.driver.call(|device| device.is_behind(stream, mark)).unwrap_or(false);
-            let mut blocks = device.waits.kept.lock();
+            let is_behind = on.driver().call(|device| device.is_behind(stream, mark)).unwrap_or(false);
+            let mut blocks = self.kept.lock();
             let KeptBlock { heap: slot, block, age, .. } = blocks.block(entry);
             from = age + 1;
             if !is_behind {
@@ -84,13 +87,13 @@ impl<P: Platform> OnDevice<'_, P> {
                 continue;
             }
             blocks.remove(entry);
-            device.driver.flags.follow_kept(&blocks);
+            on.driver().flags.follow_kept(&blocks);
             drop(blocks);
-            device.driver.device().remove_mark(mark);
+            on.driver().device().remove_mark(mark);
             // The graph orders all uses before the next one: no event is needed.
-            let mut heap = device.heaps.lock(slot);
+            let mut heap = on.heaps().lock(slot);
             heap.uses().clear(block);
-            device.free_if_unused(slot, heap, block);
+            on.free_if_unused(slot, heap, block);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Recording an event on a stream during a capture would add the event to the graph. The block keeps its list of
 //! user streams until then.
 
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::waits::{Outside, Waits};
+use crate::arena::{Platform, flags};
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::streams::kept::{Captured, KeptBlock, Until};
@@ -18,45 +19,61 @@ pub(in crate::arena) enum Recorded {
     Capturing(StreamId),
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Waits<P> {
     /// Defers the recording of a pending block's events until a capture ends, and traces the free with the call site
     /// `site`.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not deferred then.
-    pub(in crate::arena) fn defer(self, slot: u32, block: u32, captured: Captured, site: u32) -> Result<(), Error> {
-        self.keep_uses(slot, block, Until::Captured(captured), site)
+    pub(in crate::arena) fn defer<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        slot: u32,
+        block: u32,
+        captured: Captured,
+        site: u32,
+    ) -> Result<(), Error> {
+        self.keep_uses(on, slot, block, Until::Captured(captured), site)
     }
 
     /// Adds a pending block to those that keep their uses, and traces the free with the call site `site`.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not added then.
-    pub(in crate::arena) fn keep_uses(self, slot: u32, block: u32, until: Until, site: u32) -> Result<(), Error> {
+    pub(in crate::arena) fn keep_uses<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        slot: u32,
+        block: u32,
+        until: Until,
+        site: u32,
+    ) -> Result<(), Error> {
         // The entry is busy until the free is traced: afterwards the free can no longer fail.
-        let added = self.waits.kept.lock().add(slot, block, until);
+        let added = self.kept.lock().add(slot, block, until);
         let full = if matches!(until, Until::Fence(_)) { "events" } else { "deferred frees" };
         let entry = added.map_err(|CapacityError| Error::TableFull(full))?;
-        self.trace(|recorder| recorder.free_requested(&mut self.heaps.lock(slot), block, site));
-        let mut blocks = self.waits.kept.lock();
+        if on.driver().flags.has(flags::TRACE) {
+            on.free_requested(&mut on.heaps().lock(slot), block, site);
+        }
+        let mut blocks = self.kept.lock();
         blocks.keep(entry);
-        self.driver.flags.follow_kept(&blocks);
+        on.driver().flags.follow_kept(&blocks);
         Ok(())
     }
 
     /// Records the events of deferred blocks, except for blocks used by a stream that still
     /// captures. Returns false if the table of events has no room for all.
-    pub(in crate::arena) fn record_deferred(self) -> Result<bool, Error> {
+    pub(in crate::arena) fn record_deferred<'a>(&self, on: impl Outside<'a, P>) -> Result<bool, Error> {
         let (mut from, mut capturing) = (0, None);
-        while self.driver.flags.has(flags::DEFERRED) {
-            let Some(_permission) = self.driver.may_record() else { break };
+        while on.driver().flags.has(flags::DEFERRED) {
+            let Some(_permission) = on.driver().may_record() else { break };
             // Further blocks behind a stream found capturing are passed over: one driver call answers for all.
-            let taken = self.waits.kept.lock().take_captured(from, capturing);
+            let taken = self.kept.lock().take_captured(from, capturing);
             let Some(entry) = taken else { break };
-            let deferred = self.waits.kept.lock().block(entry);
+            let deferred = self.kept.lock().block(entry);
             from = deferred.age + 1;
-            let recorded = self.record_one_deferred(&deferred);
-            let mut blocks = self.waits.kept.lock();
+            let recorded = self.record_one_deferred(on, &deferred);
+            let mut blocks = self.kept.lock();
             match recorded {
                 Ok(Recorded::All) => blocks.remove(entry),
                 Ok(Recorded::Capturing(stream)) => {
@@ -71,10 +88,10 @@ impl<P: Platform> OnDevice<'_, P> {
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
-            self.driver.flags.follow_kept(&blocks);
+            on.driver().flags.follow_kept(&blocks);
             drop(blocks);
             if let Some(end) = deferred.captured().and_then(|captured| captured.end) {
-                self.driver.device().remove_mark(end.mark);
+                on.driver().device().remove_mark(end.mark);
             }
         }
         Ok(true)
@@ -82,12 +99,12 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Records the events of a deferred block, unless the stream behind which the block was
     /// deferred still captures.
-    fn record_one_deferred(self, deferred: &KeptBlock) -> Result<Recorded, Error> {
+    fn record_one_deferred<'a>(&self, on: impl Outside<'a, P>, deferred: &KeptBlock) -> Result<Recorded, Error> {
         let KeptBlock { heap, block, .. } = *deferred;
         match deferred.captured().and_then(|captured| captured.behind) {
-            Some(stream) if self.driver.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
+            Some(stream) if on.driver().call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
             // The free was traced when the block was deferred.
-            _ => self.record_events(heap, self.heaps.lock(heap), block, None),
+            _ => self.record_events(on, heap, on.heaps().lock(heap), block, None),
         }
     }
 }

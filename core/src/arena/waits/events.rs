@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!                         no capture                          every event complete
-//! free ─ wait_for_uses ─┬─────────────▶ events in the queues ──────────────────────▶ block free
+//! free ─ wait_from_now ─┬─────────────▶ events in the queues ──────────────────────▶ block free
 //!                       │                        ▲
 //!                       │ a graph is captured    │ the capture has ended
 //!                       └──────────▶ deferred ───┘
@@ -23,90 +23,97 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
+use crate::arena::Platform;
+use crate::arena::driver::Driver;
+use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::HeapGuard;
 use crate::arena::waits::deferred::Recorded;
-use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::arena::waits::{Outside, Waits};
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::FRONTIER_BIT;
 use crate::heap::uses::Events;
-use crate::stats;
 use crate::streams::fences::Waiter;
 use crate::streams::groups::GroupSet;
 use crate::streams::kept::Captured;
-use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
-use crate::units::{DevicePtr, StreamId};
+use crate::tables::{CapacityError, Storage};
+use crate::units::StreamId;
 
-impl<'a, P: Platform> OnDevice<'a, P> {
-    /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
+impl<P: Platform> Waits<P> {
+    /// Lets a pending block wait until the user streams have finished with it. Unlocks the heap.
     ///
     /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
-    /// On an error the free is undone: the block is allocated again, with all user streams.
-    pub(crate) fn wait_for_uses(
-        self,
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]; those of the device. The block then waits for nothing, and has all user streams.
+    pub(in crate::arena) fn wait_for_uses<'a>(
+        &self,
+        on: impl Outside<'a, P>,
         slot: u32,
         mut heap: HeapGuard<'_, P>,
         block: u32,
         site: u32,
     ) -> Result<(), Error> {
         let recorded = heap.uses().events(block);
-        let waiting = if recorded == Events::None && !self.may_reuse_in_graph() {
-            self.wait_from_now(slot, heap, block, site)
-        } else {
-            drop(heap);
-            self.follow_pending(slot);
-            self.wait_by_events(slot, block, recorded, site)
-        };
-        if waiting.is_err() {
-            let mut heap = self.heaps.lock(slot);
-            // No event of the block is queued any longer, so only the frontier's bit can be set
-            // here. A free at a count fails as a whole, so the bit goes too.
-            debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
-            heap.blocks[block].events = 0;
-            heap.undo_free(block, &self.heaps.slot(slot).counters);
-            self.undo_guarded_free(DevicePtr(heap.blocks[block].addr));
+        if recorded == Events::None && !on.driver().flags.may_reuse_in_graph() {
+            return self.wait_from_now(on, slot, heap, block, site);
         }
-        waiting
+        drop(heap);
+        on.follow_pending(slot);
+        self.wait_by_events(on, slot, block, recorded, site)
     }
 
     /// Lets a pending block wait by the events of the uses, or by the graph being captured; else as
     /// [`wait_from_now`](Self::wait_from_now) does.
-    fn wait_by_events(self, slot: u32, block: u32, recorded: Events, site: u32) -> Result<(), Error> {
+    fn wait_by_events<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        slot: u32,
+        block: u32,
+        recorded: Events,
+        site: u32,
+    ) -> Result<(), Error> {
         match recorded {
-            Events::All if !self.is_captured(&mut self.heaps.lock(slot), block) => {
-                return self.wait_for_uses_so_far(slot, block, site);
+            Events::All if !is_captured(&on.driver().flags, &mut on.heaps().lock(slot), block) => {
+                return self.wait_for_uses_so_far(on, slot, block, site);
             }
-            Events::All | Events::Some => self.end_use_fences(slot, block),
+            Events::All | Events::Some => self.end_use_fences(on, slot, block),
             Events::None => {
-                if let Some(end) = self.mark_end_in_graph(slot, block) {
-                    let deferred = self.defer(slot, block, Captured { behind: None, end: Some(end) }, site);
-                    return deferred.inspect_err(|_| self.driver.device().remove_mark(end.mark));
+                if let Some(end) = self.mark_end_in_graph(on, slot, block) {
+                    let deferred = self.defer(on, slot, block, Captured { behind: None, end: Some(end) }, site);
+                    return deferred.inspect_err(|_| on.driver().device().remove_mark(end.mark));
                 }
             }
         }
-        self.wait_from_now(slot, self.heaps.lock(slot), block, site)
+        self.wait_from_now(on, slot, on.heaps().lock(slot), block, site)
     }
 
     /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and then follows the
     /// pending block in the peaks.
-    fn wait_from_now(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32, site: u32) -> Result<(), Error> {
-        if self.driver.flags.has(flags::GATHERS) && !self.is_captured(&mut heap, block) {
-            return self.gather(slot, heap, block, site);
+    fn wait_from_now<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        slot: u32,
+        mut heap: HeapGuard<'_, P>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
+        if on.driver().flags.has(flags::GATHERS) && !is_captured(&on.driver().flags, &mut heap, block) {
+            return self.gather(on, slot, heap, block, site);
         }
-        if let Some(_permission) = self.driver.may_record() {
-            return match self.record_events(slot, heap, block, Some(site))? {
+        if let Some(_permission) = on.driver().may_record() {
+            return match self.record_events(on, slot, heap, block, Some(site))? {
                 Recorded::All => Ok(()),
                 // The program captures without `begin_capture`, so no flag told of the capture.
                 Recorded::Capturing(stream) => {
-                    self.defer(slot, block, Captured { behind: Some(stream), end: None }, site)
+                    self.defer(on, slot, block, Captured { behind: Some(stream), end: None }, site)
                 }
             };
         }
         drop(heap);
-        self.follow_pending(slot);
-        self.defer(slot, block, Captured::default(), site)
+        on.follow_pending(slot);
+        self.defer(on, slot, block, Captured::default(), site)
     }
 
     /// Records an event on every user stream of a pending block. Afterwards the events alone decide
@@ -116,16 +123,17 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// If a recording fails, the block waits for no event and keeps the user streams. `requested`
     /// is the call site of the free, traced here once the free can no longer fail; `None` if the
     /// free is traced already.
-    pub(in crate::arena) fn record_events(
-        self,
+    pub(in crate::arena) fn record_events<'a>(
+        &self,
+        on: impl Outside<'a, P>,
         slot: u32,
         heap: HeapGuard<'_, P>,
         block: u32,
         requested: Option<u32>,
     ) -> Result<Recorded, Error> {
-        match self.queue_waits(slot, heap, block, |stream| self.record_wait(stream, slot, block)) {
+        match self.queue_waits(on, slot, heap, block, |stream| self.record_wait(on.driver(), stream, slot, block)) {
             Ok(heap) => {
-                self.end_uses(slot, heap, block, requested);
+                self.end_uses(on, slot, heap, block, requested);
                 Ok(Recorded::All)
             }
             Err((Some(stream), error)) if error.is_of_capture() => Ok(Recorded::Capturing(stream)),
@@ -138,31 +146,32 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     ///
     /// # Errors
     /// The loss of the context. The first error of `queue`, and its stream: the block then waits for no event.
-    pub(in crate::arena) fn queue_waits(
-        self,
+    pub(in crate::arena) fn queue_waits<'a>(
+        &self,
+        on: impl Outside<'a, P>,
         slot: u32,
         mut heap: HeapGuard<'_, P>,
         block: u32,
         mut queue: impl FnMut(StreamId) -> Result<(), Error>,
     ) -> Result<HeapGuard<'a, P>, (Option<StreamId>, Error)> {
-        self.driver.health().map_err(|error| (None, error.into()))?;
+        on.driver().health().map_err(|error| (None, error.into()))?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked in parts, with the heap unlocked in between for the device calls.
         let mut next = heap.blocks[block].uses;
         // The waits are counted before they are queued: a thread that polls a queue may find the
         // event complete at once, and decrements the count.
-        let group_of = |stream| self.waits.queues.of(stream);
+        let group_of = |stream| self.queues.of(stream);
         let mut streams = heap.uses().begin_waits(block, &mut next, group_of);
         drop(heap);
-        self.follow_pending(slot);
+        on.follow_pending(slot);
         loop {
             for (queued, &stream) in streams.iter().enumerate() {
                 if let Err(error) = queue(stream) {
-                    self.cancel_events(slot, block, (streams.len() - queued) as u32);
+                    self.cancel_events(on, slot, block, (streams.len() - queued) as u32);
                     return Err((Some(stream), error));
                 }
             }
-            let mut heap = self.arena.heaps.lock(slot);
+            let mut heap = on.heaps().lock(slot);
             if next == NONE {
                 return Ok(heap);
             }
@@ -172,52 +181,58 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
     /// them are complete. `requested` as for [`record_events`](Self::record_events). Unlocks the heap.
-    pub(in crate::arena) fn end_uses(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32, requested: Option<u32>) {
+    pub(in crate::arena) fn end_uses<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        slot: u32,
+        mut heap: HeapGuard<'_, P>,
+        block: u32,
+        requested: Option<u32>,
+    ) {
         if let Some(site) = requested {
-            self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
+            on.free_requested(&mut heap, block, site);
         }
         // Until here `uses` kept the block pending, even if all its events were complete already.
         // Dropping the uses and the check must therefore happen under one lock.
         heap.uses().clear(block);
         // Mostly an event was recorded a moment ago.
         if heap.blocks[block].events == 0 {
-            self.free_if_unused(slot, heap, block);
+            on.free_if_unused(slot, heap, block);
         }
     }
 
     /// Frees every block whose events are complete, after recording the events deferred by a
     /// capture that has ended. Does not wait.
-    pub(crate) fn process_events(self) -> Result<(), Error> {
-        self.driver.health()?;
+    pub(crate) fn process_events<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
+        on.driver().health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred().and_then(|_all| self.record_open());
+        let recorded = self.record_deferred(on).and_then(|_all| self.record_open(on));
         recorded
             .map(|_finished| ())
-            .and(self.poll_queues(self.driver.flags.waiting(), None, false).map(|_finished| ()))
-            .and(self.poll_ordered().map(|_ended| ()))
+            .and(self.poll_queues(on, on.driver().flags.waiting(), None, false).map(|_finished| ()))
+            .and(self.poll_ordered(on).map(|_ended| ()))
     }
 
     /// Waits until no event is pending, and frees all blocks behind the events. Blocks deferred
-    /// behind a stream that still captures stay pending. Counts as a synchronisation of all
-    /// streams.
-    pub(crate) fn wait_for_events(self) -> Result<(), Error> {
-        self.peaks.device.count(stats::Occurrence::SyncAllStreams);
-        if !self.driver.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
+    /// behind a stream that still captures stay pending.
+    pub(crate) fn wait_for_events<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
+        on.count_sync();
+        if !on.driver().flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
             return Ok(());
         }
-        self.driver.health()?;
-        let ordered = self.wait_for_ordered();
-        self.wait_for_queues().and(ordered)
+        on.driver().health()?;
+        let ordered = self.wait_for_ordered(on);
+        self.wait_for_queues(on).and(ordered)
     }
 
     /// Waits until no event is queued, and frees all blocks behind the events.
-    fn wait_for_queues(self) -> Result<(), Error> {
+    fn wait_for_queues<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
         loop {
-            let recorded = self.record_deferred();
-            let gathered = self.record_all_open();
-            let waiting = self.driver.flags.waiting();
-            let waited = self.poll_queues(waiting, None, true);
+            let recorded = self.record_deferred(on);
+            let gathered = self.record_all_open(on);
+            let waiting = on.driver().flags.waiting();
+            let waited = self.poll_queues(on, waiting, None, true);
             let waited = gathered.and(waited).map(|_finished| ());
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.
@@ -228,25 +243,17 @@ impl<'a, P: Platform> OnDevice<'a, P> {
             }
         }
     }
-}
-
-impl<P: Platform> Arena<P> {
-    /// Returns whether a graph being captured uses a pending block on another stream. The graph orders the use,
-    /// which needs no event, and may do other work beside it until the capture ends.
-    fn is_captured(&self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
-        self.driver.flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
-    }
 
     /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns when
     /// none is left.
     ///
     /// An event being polled or recorded by another thread stays queued. If the event is complete,
     /// the other thread decrements the block's count; if not, the next round cancels the event.
-    pub(in crate::arena) fn cancel_events(&self, slot: u32, block: u32, unqueued: u32) {
+    pub(in crate::arena) fn cancel_events<'a>(&self, on: impl Outside<'a, P>, slot: u32, block: u32, unqueued: u32) {
         let mut cancelled = unqueued;
         loop {
             let groups = {
-                let mut heap = self.heaps.lock(slot);
+                let mut heap = on.heaps().lock(slot);
                 if heap.uses().end_waits(block, cancelled) == 0 {
                     return;
                 }
@@ -254,27 +261,33 @@ impl<P: Platform> Arena<P> {
             };
             cancelled = 0;
             for group in groups.iter() {
-                let mut order = self.waits.queues.lock(group);
+                let mut order = self.queues.lock(group);
                 cancelled += order.cancel(slot, block);
-                self.driver.flags.follow(group, &order);
+                on.driver().flags.follow(group, &order);
             }
             if cancelled == 0 {
-                self.driver.give_way();
+                on.driver().give_way();
             }
         }
     }
 
     /// Records a fence behind the announced work of `stream`, and queues a block with the fence.
-    fn record_wait(&self, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
-        let fence = self.record_fence(stream, Waiter::Blocks)?;
-        let group = self.waits.queues.of(stream);
-        let mut order = self.waits.queues.lock(group);
+    fn record_wait(&self, driver: &Driver<P::Device>, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
+        let fence = self.record_fence(driver, stream, Waiter::Blocks)?;
+        let group = self.queues.of(stream);
+        let mut order = self.queues.lock(group);
         let queued = order.push(fence, slot, block);
-        self.driver.flags.follow(group, &order);
+        driver.flags.follow(group, &order);
         drop(order);
         queued.map_err(|CapacityError| {
-            self.end_fence(fence, Waiter::Blocks);
+            self.end_fence(driver, fence, Waiter::Blocks);
             Error::TableFull("events")
         })
     }
+}
+
+/// Returns whether a graph being captured uses a pending block on another stream. The graph orders the use,
+/// which needs no event, and may do other work until the capture ends.
+fn is_captured<S: Storage>(flags: &Flags, heap: &mut Heap<S>, block: u32) -> bool {
+    flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
 }

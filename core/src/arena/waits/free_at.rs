@@ -11,102 +11,64 @@
 //!                                                     └─▶ clear FRONTIER_BIT ─▶ free
 //! ```
 
-use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::{OnDevice, Platform};
+use crate::arena::Platform;
+use crate::arena::waits::{Outside, Waits};
 use crate::error::Error;
-use crate::heap::FreeOutcome;
 use crate::heap::block::FRONTIER_BIT;
-use crate::page_map::HeapRef;
 use crate::streams::kept::{KeptBlock, Until};
 use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
-use crate::trace::CallSite;
-use crate::units::DevicePtr;
 
-impl<P: Platform> OnDevice<'_, P> {
-    /// Frees the block at `ptr` once the frontier has reached `count` and no user stream is left.
-    /// Fails with [`Error::InvalidPointer`] if the heap does not own the block.
-    pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {
-        // To a planner that observes this iteration: the bytes are not free at the moment of the
-        // free.
-        self.plans.observe_use(&self.driver.flags, ptr);
-        self.plans.observe_free(&self.driver.flags, ptr);
-        let added = {
-            let mut kept = self.waits.kept.lock();
-            (count > kept.reached).then(|| kept.add(place.heap, NONE, Until::Count(count)))
-        };
-        // The frontier has reached the count already.
-        let Some(added) = added else { return self.free(place, ptr, None) };
-        // Added first: once the block is detached, the free must not fail. The entry is busy until it has the block.
-        let entry = added.map_err(|CapacityError| Error::TableFull("frees at a count"))?;
-        let detached = self.detach_pending(place.heap, ptr);
-        let mut kept = self.waits.kept.lock();
+impl<P: Platform> Waits<P> {
+    /// Adds a free at `count`, without its block yet. Returns the entry; `None` if the frontier has reached the count.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    pub(in crate::arena) fn begin_free_at(&self, slot: u32, count: u64) -> Result<Option<u32>, Error> {
+        let mut kept = self.kept.lock();
+        let added = (count > kept.reached).then(|| kept.add(slot, NONE, Until::Count(count)));
+        added.transpose().map_err(|CapacityError| Error::TableFull("frees at a count"))
+    }
+
+    /// Names the block of a free at a count, or drops the free if the block could not be detached. Returns the frontier.
+    pub(in crate::arena) fn end_free_at(&self, entry: u32, detached: Result<u32, Error>) -> Result<u64, Error> {
+        let mut kept = self.kept.lock();
         match detached {
             Ok(block) => {
                 kept.name(entry, block);
                 kept.keep(entry);
+                Ok(kept.reached)
             }
             Err(error) => {
                 kept.remove(entry);
-                return Err(error);
+                Err(error)
             }
         }
-        // The frontier may have moved while the entry was busy.
-        let reached = kept.reached;
-        drop(kept);
-        if count <= reached {
-            self.set_safe_frontier(reached);
-        }
-        Ok(())
-    }
-
-    /// Detaches the block at `ptr` from the program. The block stays pending at least until
-    /// [reached](Self::reach).
-    fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
-        // The host's callback may make requests of its own: no lock may be held.
-        let site = self.call_site(CallSite::Free);
-        let mut heap = self.heaps.lock(slot);
-        let counters = &self.heaps.slot(slot).counters;
-        let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, counters) else {
-            return Err(not_in_heap(&heap, ptr));
-        };
-        heap.pend(block, counters);
-        debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
-        // Set before the heap is unlocked: an event that completes right afterwards must not free the block.
-        heap.blocks[block].events |= FRONTIER_BIT;
-        if heap.blocks[block].uses != NONE {
-            // On an error the block is allocated again, without the bit.
-            return self.note_and_wait(slot, heap, block, site).map(|()| block);
-        }
-        self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
-        drop(heap);
-        self.follow_pending(slot);
-        Ok(block)
     }
 
     /// Ends a block's wait for the frontier, and frees the block unless events are still awaited.
-    fn reach(self, slot: u32, block: u32) {
-        let mut heap = self.heaps.lock(slot);
+    fn reach<'a>(&self, on: impl Outside<'a, P>, slot: u32, block: u32) {
+        let mut heap = on.heaps().lock(slot);
         debug_assert!(heap.blocks[block].events & FRONTIER_BIT != 0, "the block waits for the frontier");
         heap.blocks[block].events &= !FRONTIER_BIT;
-        self.free_if_unused(slot, heap, block);
+        on.free_if_unused(slot, heap, block);
     }
 
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
     /// is there already.
-    pub(crate) fn set_safe_frontier(self, count: u64) {
+    pub(crate) fn set_safe_frontier<'a>(&self, on: impl Outside<'a, P>, count: u64) {
         // One block at a time: `reach` locks a heap, which must not happen under the lock of the kept blocks.
         // Several threads may take blocks out at once, each block goes to one of them.
         loop {
             let KeptBlock { heap, block, .. } = {
-                let mut kept = self.waits.kept.lock();
+                let mut kept = self.kept.lock();
                 kept.reached = kept.reached.max(count);
                 let Some(entry) = kept.take_reached() else { return };
                 let reached = kept.block(entry);
                 kept.remove(entry);
                 reached
             };
-            self.reach(heap, block);
+            self.reach(on, heap, block);
         }
     }
 }

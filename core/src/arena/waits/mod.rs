@@ -9,30 +9,58 @@
 //! ```
 //!
 //! A free ends in [`events`], which chooses the table. A request finds pending memory by [`search`], with more effort on
-//! each rung of the ladder. A wait ends in [`finish`]: with the last one, the block becomes free.
+//! each rung of the ladder. With the last wait, the block becomes free (`arena/free.rs`).
 
 mod behind;
 mod capture_reuse;
 pub(in crate::arena) mod deferred;
 mod events;
 pub(in crate::arena) mod fences;
-mod finish;
 mod free_at;
 mod gathered;
 mod ordered;
 mod polls;
-mod quiet;
 pub(in crate::arena) mod search;
 
 use crate::arena::Platform;
+use crate::arena::driver::Driver;
 use crate::arena::flags::Flags;
+use crate::arena::heaps::{HeapGuard, Heaps};
+use crate::heap::Heap;
 use crate::streams::groups::Groups;
 use crate::streams::kept::KeptBlocks;
-use crate::sync::{AtomicU32, Rank, Ranked, empty, impl_empty};
+use crate::sync::{AtomicU32, Ordering, Rank, Ranked, empty, impl_empty};
 #[cfg(feature = "alloc")]
 use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
+
+/// What the waits use of the arena, beyond their own tables. They know nothing else of it.
+pub(crate) trait Outside<'a, P: Platform>: Copy {
+    /// The device.
+    fn driver(self) -> &'a Driver<P::Device>;
+
+    /// The heaps, with the blocks that wait.
+    fn heaps(self) -> &'a Heaps<P>;
+
+    /// Keeps the peaks exact after a block of the heap in `slot` has become pending.
+    fn follow_pending(self, slot: u32);
+
+    /// Records in the trace that the program has freed a block, with the call site of the free.
+    fn free_requested(self, heap: &mut Heap<P::Storage>, block: u32, site: u32);
+
+    /// Counts a wait for all streams.
+    fn count_sync(self);
+
+    /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without another wait.
+    fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>);
+
+    /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
+    ///
+    /// The caller removed a use or an event under the lock passed here. Of several threads removing uses and events of a
+    /// block, exactly one finds the block unused.
+    fn free_if_unused(self, slot: u32, heap: HeapGuard<'_, P>, block: u32);
+}
 
 /// What waits for one device.
 pub(crate) struct Waits<P: Platform> {
@@ -42,11 +70,18 @@ pub(crate) struct Waits<P: Platform> {
     kept: Ranked<P::Lock, KeptBlocks<P::Storage>>,
     /// Not 0 while the device had no more events for streams at the last attempt: none is made before all others are tried.
     short: AtomicU32,
+    /// Not 0 ⟺ the policy orders streams behind what blocks wait for, for requests that lack memory.
+    orders: AtomicU32,
 }
 
-impl_empty! { [P: Platform] Waits<P> { queues, kept: Ranked::new(Rank::Kept, empty!()), short } }
+impl_empty! { [P: Platform] Waits<P> { queues, kept: Ranked::new(Rank::Kept, empty!()), short, orders } }
 
 impl<P: Platform> Waits<P> {
+    /// Sets whether the policy orders streams behind what blocks wait for.
+    pub(in crate::arena) fn start(&self, orders: bool) {
+        self.orders.store(u32::from(orders), Ordering::Relaxed);
+    }
+
     /// Sets the flags of what waits now.
     pub(in crate::arena) fn set_flags(&self, flags: &Flags) {
         for group in 0..self.queues.count() {
@@ -59,6 +94,7 @@ impl<P: Platform> Waits<P> {
 /// All that waits for one device, locked.
 #[cfg(feature = "alloc")]
 pub(in crate::arena) struct LockedWaits<'a, P: Platform> {
+    orders: bool,
     queues: Vec<MutexGuard<'a, P::Lock, EventQueues<P::Storage>>>,
     kept: MutexGuard<'a, P::Lock, KeptBlocks<P::Storage>>,
 }
@@ -68,7 +104,8 @@ impl<P: Platform> Waits<P> {
     /// Locks all that waits.
     pub(in crate::arena) fn lock_all(&self) -> LockedWaits<'_, P> {
         // Fields are evaluated from top to bottom: in the order of the ranks.
-        LockedWaits { queues: self.queues.lock_all(), kept: self.kept.lock_beside() }
+        let orders = self.orders.load(Ordering::Relaxed) != 0;
+        LockedWaits { orders, queues: self.queues.lock_all(), kept: self.kept.lock_beside() }
     }
 }
 
@@ -78,6 +115,7 @@ impl<P: Platform> LockedWaits<'_, P> {
     pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Waits<Q> {
         let mut kept = self.kept.clone();
         kept.forget_threads();
-        Waits { queues: Groups::copy_of(&self.queues), kept: Ranked::new(Rank::Kept, kept), short: empty!() }
+        let orders = AtomicU32::new(u32::from(self.orders));
+        Waits { queues: Groups::copy_of(&self.queues), kept: Ranked::new(Rank::Kept, kept), short: empty!(), orders }
     }
 }

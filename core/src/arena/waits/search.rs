@@ -9,10 +9,11 @@
 //! ```
 //!
 //! Each effort ends at the first block that serves the request. Under `stitched`, pages of other heaps serve as well:
-//! [`order_events`](OnDevice::order_events) orders their streams.
+//! [`order_events`](Waits::order_events) orders their streams.
 
+use crate::arena::Platform;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, Platform};
+use crate::arena::waits::{Outside, Waits};
 use crate::error::Error;
 use crate::units::DevicePtr;
 
@@ -27,24 +28,27 @@ pub(in crate::arena) enum Effort {
     Wait,
 }
 
-impl<P: Platform> OnDevice<'_, P> {
-    /// Serves a request that no free block could serve, from blocks that wait for the device. Without a serving
+impl<P: Platform> Waits<P> {
+    /// Serves a request that no free block could serve, from blocks that wait for the device: calls `search` after some
+    /// have become free. Without a serving
     /// block, all blocks are free after [`Effort::Wait`] whose uses no capture holds up.
     ///
     /// # Errors
     /// The first error of the device.
-    pub(in crate::arena) fn search_pending(
-        self,
+    pub(in crate::arena) fn search_pending<'a>(
+        &self,
+        on: impl Outside<'a, P>,
         request: &Request,
         effort: Effort,
+        mut search: impl FnMut() -> Result<Option<DevicePtr>, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
         match effort {
-            Effort::Ask => self.search_gathered(request),
-            Effort::Order => self.search_ordered(request),
+            Effort::Ask => self.search_gathered(on, request, &mut search),
+            Effort::Order => self.search_ordered(on, request, &mut search),
             Effort::Wait => {
-                let served = self.search_event_by_event(request)?;
+                let served = self.search_event_by_event(on, &mut search)?;
                 if served.is_none() {
-                    self.wait_for_events()?;
+                    self.wait_for_events(on)?;
                 }
                 Ok(served)
             }

@@ -97,7 +97,7 @@ impl<P: Platform> Parker<'_, P> {
         }
         self.in_each_heap(Heap::keep_pinned_pages);
         self.wait_for_work(order)?;
-        device.process_events()?;
+        device.waits.process_events(device)?;
         self.end_fills(order)?;
         self.in_each_heap(Heap::keep_pages_of_numbered_work);
         // A page with a second mapping, at the place that it left, cannot go back to the device.
@@ -175,7 +175,7 @@ impl<P: Platform> Parker<'_, P> {
             (heap.stream, counters.current(Stat::Active) != counters.current(Stat::Allocation))
         };
         if pending {
-            device.wait_for_events()?;
+            device.waits.wait_for_events(device)?;
         }
         Ok(device.driver.call(|memory| memory.synchronize(stream))?)
     }

@@ -202,7 +202,7 @@ impl<P: Platform> Parker<'_, P> {
         }
         // Kept during the wait: no capture begins, which the wait would make invalid.
         if let Some(_permission) = self.mapper.may_record() {
-            device.wait_for_events()?;
+            device.waits.wait_for_events(device)?;
         }
         while device.give_by_shares(bytes)? > 0 {
             if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {

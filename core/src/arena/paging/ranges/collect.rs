@@ -11,7 +11,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// The first error of the device, after all mappings were tried.
     pub(super) fn wait_for_departures(&self) -> Result<(), Error> {
-        let waited = self.device.wait_for_pages();
+        let waited = self.device.given_up().wait_for_pages();
         waited.and(self.collect_stale(u32::MAX))
     }
 
@@ -21,7 +21,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// The first error of the device, after all mappings were tried.
     pub(super) fn collect_stale(&self, most: u32) -> Result<(), Error> {
         let device = self.device;
-        device.poll_departures();
+        device.given_up().poll_departures();
         device.driver.health()?;
         let (mut left, mut from, mut result) = (most, 0, Ok(()));
         while left > 0 {
@@ -50,7 +50,7 @@ impl<P: Platform> Mapper<'_, P> {
         device.paging.ranges.lock().end_stale(at, unmapped);
         let finished = device.paging.pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
         let (was_departed, over) = finished;
-        device.end_departure(over);
+        device.given_up().end_departure(over);
         if was_departed {
             self.spare_page(piece.page);
         }

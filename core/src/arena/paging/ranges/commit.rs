@@ -10,6 +10,7 @@ use crate::arena::flags;
 use crate::arena::paging::mapper::{Mapper, RequestCalls};
 use crate::arena::paging::mapping::{Hand, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
+use crate::arena::plans::PlanSwitch;
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceError, Host, StreamOrder};
 use crate::error::Error;
@@ -63,7 +64,7 @@ impl<P: Platform> Mapper<'_, P> {
         }
         let capturing = self.captures(stream)?;
         if !capturing {
-            device.wait_for_events()?;
+            device.waits.wait_for_events(device)?;
             self.wait_for_departures()?;
             while device.give_by_shares(bytes)? > 0 {
                 if attempt()? {
@@ -77,7 +78,7 @@ impl<P: Platform> Mapper<'_, P> {
                 return Ok(());
             }
             if device.driver.flags.has(flags::PLANNED) {
-                device.give_plans_up()?;
+                PlanSwitch::of(device).map_or(Ok(()), |plans| plans.give_up())?;
                 if attempt()? {
                     return Ok(());
                 }
@@ -97,7 +98,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// Commits a part with the memory at hand. Returns false if the memory does not suffice.
     fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
-        self.device.poll_departures();
+        self.device.given_up().poll_departures();
         self.device.driver.health()?;
         let mut hand = Hand::empty(*self);
         let committed = self.try_part(part, stream, &mut hand.batch);
@@ -173,7 +174,7 @@ impl<P: Platform> Mapper<'_, P> {
             }
             if !complete {
                 // The page serves others, and work still uses it here: nothing else can be mapped.
-                device.wait_for_departure(piece.departure)?;
+                device.given_up().wait_for_departure(piece.departure)?;
             }
             self.unmap_stale_piece(piece.at)?;
         }
@@ -210,7 +211,7 @@ impl<P: Platform> Mapper<'_, P> {
             let Some(piece) = next else { return Ok(()) };
             let added = piece.bits(part.begin, part.end, self.range_step()) & !piece.mask;
             if added != 0 && piece.departure != last {
-                self.device.order_behind_departure(stream, piece.departure, orders)?;
+                self.device.given_up().order_behind_departure(stream, piece.departure, orders)?;
                 last = piece.departure;
             }
             at = piece.end();
@@ -253,7 +254,7 @@ impl<P: Platform> Mapper<'_, P> {
                 piece.departure = NONE;
             }
             drop(pages);
-            self.device.end_departure(over);
+            self.device.given_up().end_departure(over);
         }) {
             at = end;
         }

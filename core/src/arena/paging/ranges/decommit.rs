@@ -26,14 +26,14 @@ impl<P: Platform> Mapper<'_, P> {
             let _permission = self.must_record()?;
             self.order_departures(part, stream)?;
             self.fill_given_up(part, stream)?;
-            Some(self.device.begin_departure(Some(stream), Departing::Pages)?)
+            Some(self.device.given_up().begin_departure(Some(stream), Departing::Pages)?)
         } else {
             None
         };
         // Work on the stream may use the rest of the range, whether or not the part has memory.
         if !self.device.paging.ranges.lock().note_use(part.range, stream) {
             if let Some(departure) = departure {
-                self.device.release_departure(departure);
+                self.device.given_up().release_departure(departure);
             }
             return Err(Error::TableFull("streams of ranges"));
         }
@@ -65,7 +65,7 @@ impl<P: Platform> Mapper<'_, P> {
         device.paging.range_counters.down(Stat::Allocation, 1);
         device.paging.range_counters.down(Stat::Segment, 1);
         if ended != NONE {
-            self.device.release_departure(ended);
+            self.device.given_up().release_departure(ended);
         }
         drop(ranges);
         drop(held);
@@ -87,8 +87,8 @@ impl<P: Platform> Mapper<'_, P> {
             let ended = device.paging.ranges.lock().range(number).ended;
             // While a graph is captured no event may be recorded: the work is waited for instead.
             let departed = self.must_record().and_then(|_permission| {
-                self.device.order_behind_departure(stream, ended, true)?;
-                self.device.begin_departure(Some(stream), Departing::Pages)
+                self.device.given_up().order_behind_departure(stream, ended, true)?;
+                self.device.given_up().begin_departure(Some(stream), Departing::Pages)
             });
             let departure = if let Ok(departure) = departed {
                 departure
@@ -100,7 +100,7 @@ impl<P: Platform> Mapper<'_, P> {
             ranges.range(number).ended = departure;
             ranges.forget_uses(number, Some(stream));
             if departure != ended && ended != NONE {
-                self.device.release_departure(ended);
+                self.device.given_up().release_departure(ended);
             }
             drop(ranges);
             drop(held);
@@ -129,7 +129,7 @@ impl<P: Platform> Mapper<'_, P> {
             let next = self.device.paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             if !piece.is_stale() {
-                self.device.order_behind_departure(stream, piece.departure, true)?;
+                self.device.given_up().order_behind_departure(stream, piece.departure, true)?;
             }
             at = piece.end();
         }
@@ -197,27 +197,27 @@ impl<P: Platform> Mapper<'_, P> {
             if device.value_of_freed().is_some() {
                 // Apart from all streams, a fill is ordered by the host alone. The caller keeps captures from beginning.
                 if ended != NONE {
-                    device.wait_for_departure(ended)?;
+                    device.given_up().wait_for_departure(ended)?;
                 }
                 self.fill_given_up(part, NO_STREAM)?;
             }
             if ended == NONE {
-                return self.device.begin_departure(None, Departing::Pages);
+                return self.device.given_up().begin_departure(None, Departing::Pages);
             }
             device.paging.pool.lock().departures.hold(ended);
             return Ok(ended);
         };
-        self.device.order_behind_departure(first, ended, true)?;
+        self.device.given_up().order_behind_departure(first, ended, true)?;
         for nth in 1.. {
             let next = device.paging.ranges.lock().used_by(range, nth);
             let Some(stream) = next else { break };
-            let departure = self.device.begin_departure(Some(stream), Departing::Pages)?;
-            let ordered = self.device.order_behind_departure(first, departure, true);
-            self.device.release_departure(departure);
+            let departure = self.device.given_up().begin_departure(Some(stream), Departing::Pages)?;
+            let ordered = self.device.given_up().order_behind_departure(first, departure, true);
+            self.device.given_up().release_departure(departure);
             ordered?;
         }
         self.fill_given_up(part, first)?;
-        self.device.begin_departure(Some(first), Departing::Pages)
+        self.device.given_up().begin_departure(Some(first), Departing::Pages)
     }
 
     /// Marks every step of a part as given up behind a departure; lists as departed the pages of which no
@@ -244,7 +244,7 @@ impl<P: Platform> Mapper<'_, P> {
                 pages.depart(piece.page, departure);
             }
             drop(pages);
-            self.device.end_departure(over);
+            self.device.given_up().end_departure(over);
         }) {
             at = end;
         }
@@ -252,7 +252,7 @@ impl<P: Platform> Mapper<'_, P> {
         counters.down(Stat::AllocatedBytes, committed);
         counters.down(Stat::RequestedBytes, committed);
         counters.down(Stat::ReservedBytes, reserved);
-        self.device.release_departure(departure);
+        self.device.given_up().release_departure(departure);
         drop(ranges);
         if reserved > 0 {
             device.peaks.device.count(Occurrence::DeviceFree);

@@ -90,7 +90,7 @@ impl<P: Platform> Mapper<'_, P> {
         if device.paging.pool.lock().bytes.departed == 0 {
             return Ok(());
         }
-        device.poll_departures();
+        device.given_up().poll_departures();
         device.driver.health()?;
         let completed_only =
             matches!(device.settings.policy(), Policy::Stitched(options) if options.completed_pages_only);
@@ -110,7 +110,7 @@ impl<P: Platform> Mapper<'_, P> {
     pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
         let mut last = NONE;
         for page in self.numbers_of(batch) {
-            last = self.device.order_behind_page(stream, page, last, orders)?;
+            last = self.device.given_up().order_behind_page(stream, page, last, orders)?;
         }
         Ok(())
     }

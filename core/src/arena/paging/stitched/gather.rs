@@ -63,14 +63,14 @@ impl<'a, P: Platform> Stitcher<'a, P> {
                 self.begin_epochs(own, taker.stream);
             }
             if completed_only {
-                self.device().poll_departures();
+                self.device().given_up().poll_departures();
             }
             self.take_from(self.wanted(), own, wish, moves, batch);
         }
         if batch.bytes >= end {
             return Ok(());
         }
-        self.device().poll_departures();
+        self.device().given_up().poll_departures();
         for other in self.others(taker) {
             self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
             if completed_only {
@@ -82,7 +82,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             }
         }
         if self.begin_epochs_of_gone(taker)? {
-            self.device().poll_departures();
+            self.device().given_up().poll_departures();
             for other in self.others(taker) {
                 self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
                 if batch.bytes >= end {
@@ -167,7 +167,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
                     return Ok(false);
                 }
                 asked = true;
-                begun |= device.begin_epoch_of_all(slot);
+                begun |= device.given_up().begin_epoch_of_all(slot);
             }
         }
         Ok(begun)
@@ -222,14 +222,14 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> Result<bool, Error> {
         let device = self.device();
         let other = device.heaps.lock(slots_of(pair)[0]).stream;
-        device.order_behind_stream(stream, other)
+        device.waits.order_behind_stream(&device.driver, stream, other)
     }
 
     /// Begins an epoch of both heaps of `pair`, so the present free memory becomes quiet, for a call with the stream
     /// `named`.
     pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
         for slot in slots_of(pair) {
-            self.device().begin_epoch(slot, named);
+            self.device().given_up().begin_epoch(slot, named);
         }
     }
 }

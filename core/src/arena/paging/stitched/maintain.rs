@@ -46,7 +46,7 @@ impl<P: Platform> Stitcher<'_, P> {
     pub(crate) fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let device = self.device();
         let mut left = TimeLeft(max_us.saturating_mul(10));
-        device.poll_departures();
+        device.given_up().poll_departures();
         let stale = self.remove_stale(&mut left)?;
         let indebted = self.give_back(&mut left, || device.ledger.reserved().saturating_sub(self.most_held(0)))?;
         let short = self.consolidate(&mut left)?;
@@ -70,7 +70,7 @@ impl<P: Platform> Stitcher<'_, P> {
         }
         let excess = || device.ledger.reserved().saturating_add(bytes).saturating_sub(self.most_held(bytes));
         let mut left = TimeLeft(u64::MAX);
-        device.poll_departures();
+        device.given_up().poll_departures();
         if self.give_back(&mut left, excess)? {
             for used in device.arena.heaps.pairs_of(0) {
                 self.begin_epochs(used.pair, NO_STREAM);
@@ -87,7 +87,7 @@ impl<P: Platform> Stitcher<'_, P> {
                     waited => waited?,
                 }
             }
-            device.poll_departures();
+            device.given_up().poll_departures();
             self.give_back(&mut left, excess)?;
         }
         Ok(())

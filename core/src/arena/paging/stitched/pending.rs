@@ -19,11 +19,11 @@ impl<P: Platform> Stitcher<'_, P> {
             return Ok(None);
         }
         let device = self.mapper.device;
-        if !device.has_pending() || self.suffices(request, allowed)? {
+        if !device.driver.flags.has_pending() || self.suffices(request, allowed)? {
             return Ok(None);
         }
         // Over once a freed block serves the request, or free pages and the allowed new memory suffice.
-        let over = device.order_events(request, || {
+        let over = device.waits.order_events(device, request, || {
             let mut served = self.device().search(request)?;
             if served.is_none() {
                 served = self.search_other_heap(request)?;

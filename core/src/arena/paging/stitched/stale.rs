@@ -40,10 +40,10 @@ impl<P: Platform> Stitcher<'_, P> {
             };
             if count >= MANY {
                 if !core::mem::replace(&mut polled, true) {
-                    device.poll_departures();
+                    device.given_up().poll_departures();
                 }
                 let _counted = self.unmap_stale(slot, FEW);
-                device.begin_epoch(slot, request.stream);
+                device.given_up().begin_epoch(slot, request.stream);
             }
         }
     }

@@ -1,11 +1,14 @@
 //! Quiet memory: begins epochs of heaps. The end of an epoch moves the mark below which a heap's free
-//! blocks are no longer used by any work of the device ([`poll_departures`](Arena::poll_departures)).
+//! blocks are no longer used by any work of the device ([`poll_departures`](GivenUp::poll_departures)).
 //!
 //! Nothing here waits for the device. A failed call leaves blocks busy that may be quiet, and is no
 //! error of the request: the request is then served without those blocks. A lost context is noted,
 //! so the next call to the device reports it.
 
-use crate::arena::{Arena, Platform};
+use crate::arena::Platform;
+use crate::arena::give::units::Unit;
+use crate::arena::paging::departures::GivenUp;
+use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::heap::Heap;
 use crate::pages::departures::Departing;
@@ -13,7 +16,7 @@ use crate::streams::fences::Waiter;
 use crate::sync::Ordering;
 use crate::units::{NO_STREAM, StreamId};
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> GivenUp<'_, P> {
     /// Begins an epoch of the heap in `slot`: once the fence is complete, all blocks that are free
     /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
     /// ended or captures, if the stream may have gone and is not the stream `named` by the call
@@ -43,7 +46,7 @@ impl<P: Platform> Arena<P> {
             may_be_gone.then_some(heap.stream)
         };
         let Some((stream, what)) = self.stamp_epoch(slot, unreported) else { return false };
-        let fence = self.record_fence_of_all(stream, Waiter::Streams);
+        let fence = self.waits.record_fence_of_all(self.driver, stream, Waiter::Streams);
         let begun = fence.and_then(|fence| self.add_departure(Some(fence), what));
         self.keep_epoch(slot, begun.is_ok())
     }
@@ -77,6 +80,19 @@ impl<P: Platform> Arena<P> {
             self.heaps.lock(slot).epochs.end();
         }
         begun
+    }
+
+    /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
+    /// the stream `named`. Returns whether any began.
+    pub(in crate::arena) fn begin_all_epochs(&self, named: StreamId) -> bool {
+        let heaps = self.heaps;
+        let mut began = false;
+        for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
+            let newest = heaps.lock(slot).epochs.newest();
+            let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
+            began |= heaps.segments_of(slot).any(uncovered) && self.begin_epoch(slot, named);
+        }
+        began
     }
 }
 
@@ -121,16 +137,16 @@ mod tests {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
         let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
-        assert!(arena.begin_epoch(slot, STREAM), "an epoch before the free");
+        assert!(arena.given_up().begin_epoch(slot, STREAM), "an epoch before the free");
         allocator.free(block).unwrap();
         device.complete(STREAM);
-        arena.poll_departures();
+        arena.given_up().poll_departures();
         assert!(!is_quiet(&allocator), "the event precedes the last work on the block");
-        assert!(arena.begin_epoch(slot, STREAM));
-        arena.poll_departures();
+        assert!(arena.given_up().begin_epoch(slot, STREAM));
+        arena.given_up().poll_departures();
         assert!(!is_quiet(&allocator), "the event is pending");
         device.complete(STREAM);
-        arena.poll_departures();
+        arena.given_up().poll_departures();
         assert!(is_quiet(&allocator));
         assert_eq!(device.calls(Call::CreateEvent), 1, "the second epoch uses the first event again");
         assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
@@ -143,20 +159,20 @@ mod tests {
         let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
         let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
         allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(2))).unwrap();
-        assert!(!arena.begin_epoch(slot, STREAM), "a graph is captured on another stream");
+        assert!(!arena.given_up().begin_epoch(slot, STREAM), "a graph is captured on another stream");
         allocator.end_capture(DEVICE, pool).unwrap();
         device.set_capturing(STREAM, true);
-        assert!(!arena.begin_epoch(slot, STREAM), "the stream captures, which nothing announced");
+        assert!(!arena.given_up().begin_epoch(slot, STREAM), "the stream captures, which nothing announced");
         device.set_capturing(STREAM, false);
         for _ in 0..MAX_UNFINISHED {
-            assert!(arena.begin_epoch(slot, STREAM));
+            assert!(arena.given_up().begin_epoch(slot, STREAM));
         }
-        assert!(!arena.begin_epoch(slot, STREAM), "as many epochs as may be unfinished");
+        assert!(!arena.given_up().begin_epoch(slot, STREAM), "as many epochs as may be unfinished");
         device.complete(STREAM);
-        arena.poll_departures();
+        arena.given_up().poll_departures();
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         let recorded = device.calls(Call::Record);
-        assert!(!arena.begin_epoch(slot, STREAM), "the stream has ended");
+        assert!(!arena.given_up().begin_epoch(slot, STREAM), "the stream has ended");
         assert_eq!(device.calls(Call::Record), recorded);
         allocator.free(block).unwrap();
     }
@@ -171,15 +187,15 @@ mod tests {
         for call in [Call::CreateEvent, Call::Record, Call::IsComplete] {
             let nth = device.calls(call) + 1;
             device.fail(Failure { call, nth, persistent: false, error });
-            assert_eq!(arena.begin_epoch(slot, STREAM), call == Call::IsComplete);
+            assert_eq!(arena.given_up().begin_epoch(slot, STREAM), call == Call::IsComplete);
             device.complete(STREAM);
-            arena.poll_departures();
+            arena.given_up().poll_departures();
             assert!(!is_quiet(&allocator), "{call:?} failed");
             assert_eq!(arena.heaps.lock(slot).epochs.newest(), 0, "{call:?} failed");
         }
-        assert!(arena.begin_epoch(slot, STREAM));
+        assert!(arena.given_up().begin_epoch(slot, STREAM));
         device.complete(STREAM);
-        arena.poll_departures();
+        arena.given_up().poll_departures();
         assert!(is_quiet(&allocator));
     }
 
@@ -188,7 +204,7 @@ mod tests {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
         let (arena, old) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
-        assert!(arena.begin_epoch(old, STREAM));
+        assert!(arena.given_up().begin_epoch(old, STREAM));
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         allocator.free(block).unwrap();
         allocator.empty_cache(DEVICE).unwrap();
@@ -197,7 +213,7 @@ mod tests {
         let heap = |slot| allocator.arena(DEVICE).unwrap().heaps.lock(slot);
         assert_eq!(heap(old).stream, StreamId(9), "the heap has changed hands");
         device.complete(STREAM);
-        arena.poll_departures();
+        arena.given_up().poll_departures();
         assert_eq!(heap(old).sets.quiet, 0);
         assert_eq!(heap(old).epochs.newest(), 0);
     }
