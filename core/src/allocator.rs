@@ -375,7 +375,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             return Ok(allocation);
         }
         self.at_owner(ptr, |device, heap| {
-            device.allocation(heap.heap, ptr).ok_or_else(|| not_in_heap(&device.heaps.lock(heap.heap), ptr))
+            device.heaps.allocation(heap.heap, ptr).ok_or_else(|| not_in_heap(&device.heaps.lock(heap.heap), ptr))
         })
     }
 
@@ -559,7 +559,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn stats(&self, device: DeviceIndex) -> Result<Stats, Error> {
         let arena = self.arena(device)?;
-        Ok(arena.with_device_peaks(|totals| totals.stats(arena.all_counters())))
+        Ok(arena.peaks.locked(|totals| totals.stats(arena.counters().all())))
     }
 
     /// Sets every peak to the current value.
@@ -568,7 +568,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let arena = self.begin("reset_peak_stats", device)?;
-        arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
+        arena.peaks.locked(|totals| totals.reset_peaks(arena.counters().all()));
         Ok(())
     }
 
@@ -578,7 +578,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let arena = self.begin("reset_accumulated_stats", device)?;
-        arena.with_device_peaks(|totals| totals.reset_accumulated(arena.all_counters()));
+        arena.peaks.locked(|totals| totals.reset_accumulated(arena.counters().all()));
         Ok(())
     }
 
@@ -617,7 +617,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::TableFull`]: there is no room for `capacity` events.
     pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
         let arena = self.begin("record_trace", device)?;
-        if arena.start_trace(capacity) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
+        let tunes = arena.settings.config.lock().tunes();
+        if arena.recorder().start(capacity, tunes) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
     }
 
     /// Calls `visit` with every recorded event, oldest first. `visit` must not call the allocator:
@@ -626,7 +627,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn for_each_trace_entry(&self, device: DeviceIndex, visit: impl FnMut(&TraceEntry)) -> Result<(), Error> {
-        self.begin("for_each_trace_entry", device)?.visit_trace(visit);
+        self.begin("for_each_trace_entry", device)?.recorder().visit(visit);
         Ok(())
     }
 

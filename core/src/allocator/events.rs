@@ -17,7 +17,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn watch_frees(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
-        self.arena(device)?.watch_frees(on);
+        let arena = self.arena(device)?;
+        arena.guarding.watch_frees(&arena.driver.flags, on);
         Ok(())
     }
 
@@ -32,7 +33,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn report_events(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
-        self.arena(device)?.set_reports(on);
+        self.arena(device)?.recorder().set_reports(on);
         Ok(())
     }
 }

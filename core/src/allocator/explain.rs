@@ -23,7 +23,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::InvalidPointer`]: nothing is known of the address.
     pub fn explain(&self, address: DevicePtr) -> Result<Explanation, Error> {
         let _checked = self.checked_at("explain", address);
-        let guarded = self.arenas.published().iter().find_map(|arena| arena.explain_guarded(address));
+        let guarded =
+            self.arenas.published().iter().find_map(|arena| arena.paging.explain(DeviceIndex(arena.number()), address));
         if let Some(explanation) = guarded {
             if explanation.holder != Holder::Program {
                 return Ok(explanation);
@@ -51,7 +52,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Explains an address in a block that the program holds, or that waits for work.
     fn explain_live(&self, address: DevicePtr) -> Result<Explanation, Error> {
         self.at_owner(address, |device, heap| {
-            let explained = device.explain_in_heap(heap.heap, address);
+            let explained = device.heaps.explain(&device.history.sites, heap.heap, address);
             explained.ok_or_else(|| not_in_heap(&device.heaps.lock(heap.heap), address))
         })
     }

@@ -302,7 +302,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn trace_extent(&self, device: DeviceIndex) -> Result<TraceExtent, Error> {
-        Ok(self.begin("trace_extent", device)?.trace_extent())
+        Ok(self.begin("trace_extent", device)?.recorder().extent())
     }
 
     /// Reads the [statistics](Statistic) of `device`. Heaps are read in turn, so sums may disagree slightly while threads

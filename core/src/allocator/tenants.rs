@@ -30,7 +30,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::UnknownDevice`], [`Error::TableFull`].
     /// * [`Error::LimitsRefused`]: `weight` is 0, `low` is above `max`, or the device cannot fill memory, as `clear` needs.
     pub fn limit_tag(&self, device: DeviceIndex, tag: Tag, limits: Option<TagLimits>) -> Result<(), Error> {
-        self.begin("limit_tag", device)?.limit_tag(tag, limits)
+        let device = self.begin("limit_tag", device)?;
+        device.heaps.limit_tag(&device.driver, tag, limits)
     }
 
     /// Releases free memory of the private pools with `tag`, with or without users, until they hold at most `keep` bytes of the device

@@ -49,7 +49,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// # Errors
     /// None for an existing device.
     pub fn is_possible(&self) -> Result<bool, Error> {
-        Ok(self.allocator.arena(self.device)?.may_tune())
+        let arena = self.allocator.arena(self.device)?;
+        Ok(arena.settings.may_tune(&arena.driver.flags))
     }
 
     /// Returns the program's own configuration. [`Allocator::config`] returns the configuration in force.
@@ -57,7 +58,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// # Errors
     /// None for an existing device.
     pub fn own_config(&self) -> Result<Config, Error> {
-        Ok(self.allocator.arena(self.device)?.own_config())
+        let arena = self.allocator.arena(self.device)?;
+        Ok(arena.settings.own_config(&arena.tuning))
     }
 
     /// Returns the latest requests, up to 131072 events, and the memory after them. Exact only if no

@@ -1,6 +1,7 @@
 //! The description of a block held by the program.
 
-use crate::arena::{Arena, Platform};
+use crate::arena::Platform;
+use crate::arena::heaps::Heaps;
 use crate::heap::block::{BlockEntry, State};
 use crate::tables::OnceTable;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
@@ -27,10 +28,10 @@ pub struct Allocation {
     pub segment_bytes: u64,
 }
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Heaps<P> {
     /// Describes the allocated block of a heap that contains `ptr`. `None` if the heap has none.
     pub(crate) fn allocation(&self, slot: u32, ptr: DevicePtr) -> Option<Allocation> {
-        let mut heap = self.heaps.slots.get(slot)?.heap.lock();
+        let mut heap = self.slots.get(slot)?.heap.lock();
         // The first byte is found by a hash. Only an address inside a block needs the walk.
         let block = heap.lookup(ptr).or_else(|| heap.containing(ptr))?;
         let BlockEntry { addr, size, requested, segment, state, .. } = heap.blocks[block];
@@ -42,7 +43,7 @@ impl<P: Platform> Arena<P> {
             size,
             requested,
             stream,
-            device: DeviceIndex(self.number()),
+            device: DeviceIndex(self.device()),
             segment: DevicePtr(segment.base),
             segment_bytes: segment.bytes,
         })

@@ -19,9 +19,11 @@
 //! the segment is known to be done. Without enough quiet segments the request exceeds the budget,
 //! and a later request repays.
 
+use crate::arena::flags::{self, Flags};
 use crate::arena::give::units::{Unit, quiet_cover};
+use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::{Divisions, INTERVALS, PoolKind};
 use crate::device::Segments;
 use crate::error::Error;
@@ -45,29 +47,14 @@ impl<P: Platform> OnDevice<'_, P> {
         let is_exact = arena.heaps.lock(request.slot).rules.compact.parts_segments();
         // A cut segment of one block's size would serve no block of that size again. A released one makes room
         // for at least `request.size`: that is too little if the limit was lowered below what is held.
-        let any = !is_exact || !arena.ledger.has_room_for(arena.segment_bytes(request).saturating_sub(request.size));
+        let any = !is_exact
+            || !arena.ledger.has_room_for(
+                arena
+                    .settings
+                    .segment_bytes(&arena.driver, &arena.heaps, &arena.ledger, request)
+                    .saturating_sub(request.size),
+            );
         any && self.excess_of(request).is_some()
-    }
-
-    /// Serves a request from the smallest free block of its heap that is large enough, although more
-    /// of a segment may be lost than `compact` allows. Returns `None` without such a block, and
-    /// unless `compact` is in force for the heap.
-    pub(super) fn search_any_block(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let arena = self.arena;
-        let slot = arena.heaps.slot(request.slot);
-        let mut heap = arena.heaps.lock(request.slot);
-        let Some(block) = find_any(&mut heap, request.size) else { return Ok(None) };
-        heap.make_room()?;
-        let served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
-        arena.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
-        drop(heap);
-        Ok(Some(arena.reconcile(slot, served)))
-    }
-
-    /// Returns the block from which [`search_any_block`](Self::search_any_block) would serve a request.
-    pub(super) fn peek_any_block(self, request: &Request) -> Option<DevicePtr> {
-        let mut heap = self.arena.heaps.lock(request.slot);
-        find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
     }
 
     /// Returns by how many bytes another segment for the request would exceed the budget. Returns
@@ -86,15 +73,20 @@ impl<P: Platform> OnDevice<'_, P> {
             (config.compact()?, config.compact_slack())
         };
         // The request is part of what will be in use.
-        let most = arena.most_with(stat, request.size);
-        let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
+        let most = arena.peaks.most_with(arena.counters(), stat, request.size);
+        let held = arena.ledger.reserved().saturating_add(arena.settings.segment_bytes(
+            &arena.driver,
+            &arena.heaps,
+            &arena.ledger,
+            request,
+        ));
         held.checked_sub(budget(most, compact, slack)).filter(|&excess| excess > 0)
     }
 
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
     /// segment is left. Does not wait for the device, and serves nothing.
     pub(super) fn release_excess(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if self.excess_of(request).is_none() || !self.may_release_quiet(request) {
+        if self.excess_of(request).is_none() || !may_release_quiet(&self.driver.flags, request) {
             return Ok(None);
         }
         self.given_up().poll_departures();
@@ -118,7 +110,10 @@ impl<P: Platform> OnDevice<'_, P> {
         let is_costly = is_exact && self.driver.device().pins();
         if is_costly && self.settings.exchanges.fetch_add(1, Ordering::Relaxed) + 1 == EXCHANGES {
             // A step is an eighth of the size at most.
-            Divisions::new([8; INTERVALS]).into_iter().for_each(|divisions| self.round_sizes_up(divisions));
+            let divisions = Divisions::new([8; INTERVALS]);
+            if divisions.is_some_and(|divisions| self.settings.round_up(divisions)) {
+                self.apply_config();
+            }
         }
     }
 
@@ -128,18 +123,26 @@ impl<P: Platform> OnDevice<'_, P> {
         let heaps = &self.arena.heaps;
         // The excess shrinks with each unit, unless other threads allocate.
         from_fn(move || {
-            let excess = self.excess_of(request).filter(|_| self.may_release_quiet(request))?;
+            let excess = self.excess_of(request).filter(|_| may_release_quiet(&self.driver.flags, request))?;
             let large = heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]);
             let of_each = large.filter_map(|(slot, _used)| quiet_cover(&mut heaps.lock(slot), slot, excess));
             of_each.min_by_key(|unit| (rank(unit.bytes, excess), unit.at))
         })
     }
+}
 
-    /// Returns whether segments may be released for a request: not for a graph that is captured, nor while an event
-    /// might become part of a graph.
-    fn may_release_quiet(self, request: &Request) -> bool {
-        !request.capturing && !self.arena.driver.flags.has(flags::CAPTURE)
+impl<P: Platform> Heaps<P> {
+    /// Returns the block from which [`search_any_block`](crate::arena::Arena::search_any_block) would serve a request.
+    pub(super) fn peek_any_block(&self, request: &Request) -> Option<DevicePtr> {
+        let mut heap = self.lock(request.slot);
+        find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
     }
+}
+
+/// Returns whether segments may be released for a request: not for a graph that is captured, nor while an event
+/// might become part of a graph.
+fn may_release_quiet(flags: &Flags, request: &Request) -> bool {
+    !request.capturing && !flags.has(flags::CAPTURE)
 }
 
 /// Whether `compact` is in force for a heap. A sub-allocator places by its own rules.
@@ -148,7 +151,7 @@ fn is_compact<S: Storage>(heap: &Heap<S>) -> bool {
 }
 
 /// Finds the smallest free block of a heap under `compact` for a request of `size` bytes.
-fn find_any<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u32> {
+pub(super) fn find_any<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u32> {
     if is_compact(heap) { heap.find_any(size) } else { None }
 }
 

@@ -1,24 +1,27 @@
 //! Addresses explained from the tables. Works after the loss of the context: the device is not called.
 
-use crate::arena::{Arena, Platform};
+use crate::arena::Platform;
+use crate::arena::heaps::Heaps;
+use crate::arena::paging::Paging;
 use crate::device::explanation::{Explanation, Holder, STREAMS};
 use crate::heap::block::State;
 use crate::pages::guards::GuardStage;
 use crate::tables::OnceTable;
 use crate::tables::slot_table::NONE;
+use crate::trace::call_sites::CallSites;
 use crate::units::{DeviceIndex, DevicePtr};
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Paging<P> {
     /// Explains an address of a guarded block, or of the addresses beside one.
-    pub(crate) fn explain_guarded(&self, address: DevicePtr) -> Option<Explanation> {
-        let (block, frees) = self.paging.guarded_around(address)?;
+    pub(crate) fn explain(&self, device: DeviceIndex, address: DevicePtr) -> Option<Explanation> {
+        let (block, frees) = self.guarded_around(address)?;
         Some(Explanation {
             address,
             block: block.place.at,
             requested: block.requested,
             size: block.place.size,
             stream: block.stream,
-            device: DeviceIndex(self.number()),
+            device,
             holder: match block.stage {
                 GuardStage::Held => Holder::Program,
                 GuardStage::Freed | GuardStage::Pinned => Holder::Work,
@@ -32,10 +35,12 @@ impl<P: Platform> Arena<P> {
             used_on: block.uses,
         })
     }
+}
 
+impl<P: Platform> Heaps<P> {
     /// Explains an address in a block of the heap in `slot`, or in free memory behind a block. `None` where no block is.
-    pub(crate) fn explain_in_heap(&self, slot: u32, address: DevicePtr) -> Option<Explanation> {
-        let mut heap = self.heaps.slots.get(slot)?.heap.lock();
+    pub(crate) fn explain(&self, sites: &CallSites<P::Lock>, slot: u32, address: DevicePtr) -> Option<Explanation> {
+        let mut heap = self.slots.get(slot)?.heap.lock();
         let around = heap.containing(address)?;
         let in_free_memory = heap.blocks[around].state == State::Free;
         // A kernel that goes beyond a block comes to the free block behind.
@@ -58,11 +63,11 @@ impl<P: Platform> Arena<P> {
             requested: entry.requested,
             size: entry.size,
             stream,
-            device: DeviceIndex(self.number()),
+            device: DeviceIndex(self.device()),
             holder,
             guarded: false,
             in_free_memory,
-            allocated_at: self.history.sites.block(DevicePtr(entry.addr)),
+            allocated_at: sites.block(DevicePtr(entry.addr)),
             freed_at: 0,
             frees_since: 0,
             used_on: uses.into_iter().filter(|&other| other != stream).take(STREAMS).collect(),

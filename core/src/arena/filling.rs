@@ -7,14 +7,19 @@
 //!
 //! The own stream of each block counts as a use (`WATCHED`), so every free comes to the end of its waits.
 
-use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::arena::Platform;
+use crate::arena::driver::Driver;
+use crate::arena::flags::{self, Flags};
+use crate::arena::guarding::Guarding;
+use crate::arena::heaps::Heaps;
+use crate::arena::paging::Paging;
+use crate::arena::tracing::Recorder;
 use crate::config::{CANARY_MARGIN, Filling};
-use crate::device::{Contents, Host, Segments, StreamOrder};
+use crate::device::{Contents, DeviceMemory, DeviceResult, Host, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::block::BlockEntry;
 use crate::heap::home_pages::HomePage;
-use crate::page_map::HeapRef;
-use crate::units::{DevicePtr, NO_STREAM, StreamId, UNIT};
+use crate::units::{DeviceIndex, DevicePtr, NO_STREAM, StreamId, UNIT};
 
 /// The value of the bytes behind the requested ones.
 const CANARY: u8 = 0xCB;
@@ -29,100 +34,99 @@ fn checked_bytes(size: u64, requested: u64) -> usize {
     (size - requested).min(CHECKED as u64) as usize
 }
 
-impl<P: Platform> OnDevice<'_, P> {
-    /// Writes what the settings say to a new block, in the order of its stream.
+impl Guarding {
+    /// Writes what the settings say to a new block of the heap in `slot`, in the order of its stream.
     ///
     /// # Errors
-    /// The error of the device. The block is freed then.
-    pub(super) fn fill_new(self, ptr: DevicePtr, requested: u64, stream: StreamId) -> Result<(), Error> {
-        let Filling { on_alloc, canary, .. } = self.guarding.filling();
-        let (Some(owner), true) = (self.heap_with(ptr), on_alloc.is_some() || canary) else { return Ok(()) };
-        let Some(contents) = self.driver.device().contents() else { return Ok(()) };
+    /// The error of the device.
+    pub(super) fn fill_new<P: Platform>(
+        &self,
+        driver: &Driver<P::Device>,
+        heaps: &Heaps<P>,
+        slot: u32,
+        ptr: DevicePtr,
+        requested: u64,
+        stream: StreamId,
+    ) -> DeviceResult<()> {
+        let Filling { on_alloc, canary, .. } = self.filling();
+        if on_alloc.is_none() && !canary {
+            return Ok(());
+        }
+        let Some(contents) = driver.device().contents() else { return Ok(()) };
         let size = {
-            let heap = self.heaps.lock(owner.heap);
+            let heap = heaps.lock(slot);
             heap.lookup(ptr).map_or(requested, |block| heap.blocks[block].size)
         };
         let slack = checked_bytes(size, requested) as u64;
-        let filled = on_alloc.map_or(Ok(()), |value| self.driver.call(|_| contents.fill(stream, ptr, size, value)));
-        let marked = filled.and_then(|()| {
-            let at = ptr.offset(requested);
-            if canary && slack > 0 { self.driver.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
-        });
-        if let Err(error) = marked {
-            self.free_unfilled(owner, ptr, stream);
-            return Err(error.into());
-        }
-        Ok(())
-    }
-
-    /// Frees a new block that the program does not get.
-    fn free_unfilled(self, owner: HeapRef, ptr: DevicePtr, stream: StreamId) {
-        if self.free_outlined(owner, ptr, None).is_ok() {
-            return;
-        }
-        // No event can be recorded. Nothing but a fill has used the block.
-        let _shown_by_health = self.driver.call(|device| device.synchronize(stream));
-        {
-            let mut heap = self.heaps.lock(owner.heap);
-            if let Some(block) = heap.lookup(ptr) {
-                heap.uses().clear(block);
-            }
-        }
-        // Without uses, a free asks nothing of the device.
-        let _is_free = self.free_outlined(owner, ptr, None);
+        on_alloc.map_or(Ok(()), |value| driver.call(|_| contents.fill(stream, ptr, size, value)))?;
+        let at = ptr.offset(requested);
+        if canary && slack > 0 { driver.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
     }
 
     /// Returns whether something is to be done with the contents of a pending block before the block becomes free.
-    pub(super) fn has_end(self, pool: u32) -> bool {
-        self.driver.flags.has(flags::WATCHED) && self.guarding.filling().ends_frees() && pool == 0
+    pub(super) fn has_end(&self, flags: &Flags, pool: u32) -> bool {
+        flags.has(flags::WATCHED) && self.filling().ends_frees() && pool == 0
     }
 
     /// Checks and fills a pending block of the heap in `slot` for which no work is waited for any longer. No other call
     /// touches the block. A failure of the device shows in its health.
-    pub(super) fn end_contents(self, slot: u32, block: u32) {
-        let Some(contents) = self.driver.device().contents() else { return };
+    pub(super) fn end_contents<P: Platform>(
+        &self,
+        Recorder { driver, heaps, history }: Recorder<'_, P>,
+        paging: &Paging<P>,
+        slot: u32,
+        block: u32,
+    ) {
+        let Some(contents) = driver.device().contents() else { return };
         // A park that is about to unmap pages waits until no call uses the pair.
-        let _used = self.heaps.enter_pair(slot / 2);
+        let _used = heaps.enter_pair(slot / 2);
         let (BlockEntry { addr, size, requested, .. }, stream) = {
-            let mut heap = self.heaps.lock(slot);
+            let mut heap = heaps.lock(slot);
             if heap.rests() {
                 return;
             }
-            (heap.blocks[block], self.driver.usable_stream(&heap, NO_STREAM))
+            (heap.blocks[block], driver.usable_stream(&heap, NO_STREAM))
         };
         let at = DevicePtr(addr);
         // A copy to the host would break a capture.
-        if self.guarding.filling().canary && !self.driver.flags.has(flags::CAPTURE) {
-            self.check_canary(slot, contents, at.offset(requested), checked_bytes(size, requested));
+        if self.filling().canary && !driver.flags.has(flags::CAPTURE) {
+            let first = first_damage(driver, contents, at.offset(requested), checked_bytes(size, requested));
+            let explain = |address| {
+                let guarded = paging.explain(DeviceIndex(heaps.device()), address);
+                guarded.or_else(|| heaps.explain(&history.sites, slot, address))
+            };
+            if let Some(explanation) = first.and_then(explain) {
+                driver.device().on_damage(&explanation);
+            }
         }
         // On a stream that is captured, the graph would fill the block again at each replay.
-        let is_captured = |stream| self.driver.call(|device| device.is_capturing(stream)) != Ok(false);
-        let captured = self.driver.flags.has(flags::CAPTURE) && stream.is_some_and(is_captured);
-        if let Some(value) = self.guarding.filling().on_free.filter(|_| !captured) {
+        let is_captured = |stream| driver.call(|device| device.is_capturing(stream)) != Ok(false);
+        let captured = driver.flags.has(flags::CAPTURE) && stream.is_some_and(is_captured);
+        if let Some(value) = self.filling().on_free.filter(|_| !captured) {
             // Without a stream that surely exists, the device fills apart, and the call waits.
-            let filled = self.driver.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
+            let filled = driver.call(|_| contents.fill(stream.unwrap_or(NO_STREAM), at, size, value));
             // The pages of a guarded block go to other streams.
-            if let Some(stream) = stream.filter(|_| filled.is_ok() && self.paging.is_guarded(&self.driver.flags, at)) {
-                let _shown_by_health = self.driver.call(|device| device.synchronize(stream));
+            if let Some(stream) = stream.filter(|_| filled.is_ok() && paging.is_guarded(&driver.flags, at)) {
+                let _shown_by_health = driver.call(|device| device.synchronize(stream));
             }
         }
     }
 
     /// Returns whether something is done with the contents of freed blocks.
-    pub(in crate::arena) fn tends_frees(self) -> bool {
-        self.guarding.filling().ends_frees()
+    pub(in crate::arena) fn tends_frees(&self) -> bool {
+        self.filling().ends_frees()
     }
 
     /// Returns the value with which freed memory is filled, if it is.
-    pub(in crate::arena) fn value_of_freed(self) -> Option<u8> {
-        self.guarding.filling().on_free
+    pub(in crate::arena) fn value_of_freed(&self) -> Option<u8> {
+        self.filling().on_free
     }
 
     /// Lets the ends of frees in the heap of `slot` read and write blocks again, after a park, and fills the free memory if
     /// some of them have not. The heap's pages are mapped, and it serves no request. A failure shows in the health.
-    pub(in crate::arena) fn end_rest(self, slot: u32) {
-        let missed = self.heaps.lock(slot).end_rest();
-        let (Some(contents), Some(value)) = (self.driver.device().contents(), self.value_of_freed()) else {
+    pub(in crate::arena) fn end_rest<P: Platform>(&self, driver: &Driver<P::Device>, heaps: &Heaps<P>, slot: u32) {
+        let missed = heaps.lock(slot).end_rest();
+        let (Some(contents), Some(value)) = (driver.device().contents(), self.value_of_freed()) else {
             return;
         };
         if !missed {
@@ -131,55 +135,57 @@ impl<P: Platform> OnDevice<'_, P> {
         let mut from = 0;
         loop {
             // The lock ends with this statement.
-            let next = self.heaps.lock(slot).next_free(from);
+            let next = heaps.lock(slot).next_free(from);
             let Some(block) = next else { return };
             from = block.end();
             // Apart, and waited for: the next request may be of another stream than the heap's.
-            let _shown_by_health =
-                self.driver.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));
+            let _shown_by_health = driver.call(|_| contents.fill(NO_STREAM, DevicePtr(block.addr), block.size, value));
         }
     }
 
     /// Writes the canaries of live blocks on a page again, where a park has not kept the contents, and waits for the end.
-    pub(in crate::arena) fn renew_canaries(self, slot: u32, page: &HomePage) -> Result<(), Error> {
-        let Some(contents) = self.driver.device().contents().filter(|_| self.guarding.filling().canary) else {
+    pub(in crate::arena) fn renew_canaries<P: Platform>(
+        &self,
+        driver: &Driver<P::Device>,
+        heaps: &Heaps<P>,
+        slot: u32,
+        page: &HomePage,
+    ) -> Result<(), Error> {
+        let Some(contents) = driver.device().contents().filter(|_| self.filling().canary) else {
             return Ok(());
         };
         let mut from = 0;
         loop {
             // The lock ends with this statement.
-            let next = self.heaps.lock(slot).next_used(from, page.at, page.end());
+            let next = heaps.lock(slot).next_used(from, page.at, page.end());
             let Some(block) = next else { return Ok(()) };
             from = block.end();
             let begin = block.addr + block.requested;
             let end = (begin + checked_bytes(block.size, block.requested) as u64).min(page.end());
             let begin = begin.max(page.at);
             if begin < end {
-                self.driver.call(|_| contents.fill(NO_STREAM, DevicePtr(begin), end - begin, CANARY))?;
+                driver.call(|_| contents.fill(NO_STREAM, DevicePtr(begin), end - begin, CANARY))?;
             }
         }
     }
 
-    /// Tells the program of the first overwritten byte among `bytes` from `at` on.
-    fn check_canary(self, slot: u32, contents: &dyn Contents, at: DevicePtr, bytes: usize) {
-        let mut room = [CANARY; CHECKED];
-        let read = &mut room[..bytes];
-        if bytes == 0 || self.driver.call(|_| contents.read(at, read)).is_err() {
-            return;
-        }
-        if let Some(offset) = read.iter().position(|&byte| byte != CANARY) {
-            let address = at.offset(offset as u64);
-            let known = self.explain_guarded(address).or_else(|| self.explain_in_heap(slot, address));
-            if let Some(explanation) = known {
-                self.driver.device().on_damage(&explanation);
-            }
-        }
+    /// Sets whether the own stream of each block counts as a use. It always does where blocks are filled.
+    pub(crate) fn watch_frees(&self, flags: &Flags, on: bool) {
+        flags.set(flags::WATCHED, on || self.filling() != Filling::NOTHING);
     }
 }
 
-impl<P: Platform> Arena<P> {
-    /// Sets whether the own stream of each block counts as a use. It always does where blocks are filled.
-    pub(crate) fn watch_frees(&self, on: bool) {
-        self.driver.flags.set(flags::WATCHED, on || self.guarding.filling() != Filling::NOTHING);
+/// Returns the address of the first overwritten byte among `bytes` from `at` on.
+fn first_damage<D: DeviceMemory>(
+    driver: &Driver<D>,
+    contents: &dyn Contents,
+    at: DevicePtr,
+    bytes: usize,
+) -> Option<DevicePtr> {
+    let mut room = [CANARY; CHECKED];
+    let read = &mut room[..bytes];
+    if bytes == 0 || driver.call(|_| contents.read(at, read)).is_err() {
+        return None;
     }
+    read.iter().position(|&byte| byte != CANARY).map(|offset| at.offset(offset as u64))
 }

@@ -48,7 +48,7 @@ impl<P: Platform> OnDevice<'_, P> {
             self.with_request(bytes, stream, 0, Heaps::use_pair_for_forecast, |request| self.forecast_of(request));
         // As in `serve` of malloc.rs: a full table of pairs makes the request release an idle pair.
         if let Err(Error::TableFull(HEAPS | STREAMS)) = forecast
-            && let Some(first) = self.first_idle()
+            && let Some(first) = self.heaps.first_idle(&self.driver)
         {
             return Ok(Forecast::Release(first));
         }
@@ -81,8 +81,9 @@ impl<P: Platform> OnDevice<'_, P> {
             let first = if request.capturing { None } else { self.first_for_max(request) };
             return Ok(first.map(Forecast::Release));
         }
-        let (bytes, spare) = (self.segment_bytes(request), self.spare(has_waited));
-        match self.source(request) {
+        let (bytes, spare) =
+            (self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request), self.spare(has_waited));
+        match self.heaps.source_now(&self.driver.flags, request) {
             // Spare pages go back to the device first.
             Source::Device | Source::Host => {
                 Ok(self.ledger.has_room_without(spare, bytes).then_some(Forecast::Obtain(bytes)))

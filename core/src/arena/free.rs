@@ -188,14 +188,14 @@ impl<P: Platform> OnDevice<'_, P> {
     #[cold]
     fn finish_pending(self, slot: u32, heap: HeapGuard<'_, P>, block: u32) {
         let mut heap = heap;
-        if self.stays_pinned(&mut heap, block) {
+        if self.paging.stays_pinned(&self.driver.flags, &mut heap, block) {
             return;
         }
-        if self.has_end(heap.pool) {
+        if self.guarding.has_end(&self.driver.flags, heap.pool) {
             // The block stays pending for this thread, which calls the device without the lock.
             heap.uses().hold(block);
             drop(heap);
-            self.end_contents(slot, block);
+            self.guarding.end_contents(self.recorder(), &self.paging, slot, block);
             heap = self.heaps.lock(slot);
             heap.uses().end_waits(block, 1);
         }
@@ -255,6 +255,23 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(block)
     }
 
+    /// Frees a new block that the program does not get.
+    pub(super) fn free_unfilled(self, owner: HeapRef, ptr: DevicePtr, stream: StreamId) {
+        if self.free_outlined(owner, ptr, None).is_ok() {
+            return;
+        }
+        // No event can be recorded. Nothing but a fill has used the block.
+        let _shown_by_health = self.driver.call(|device| device.synchronize(stream));
+        {
+            let mut heap = self.heaps.lock(owner.heap);
+            if let Some(block) = heap.lookup(ptr) {
+                heap.uses().clear(block);
+            }
+        }
+        // Without uses, a free asks nothing of the device.
+        let _is_free = self.free_outlined(owner, ptr, None);
+    }
+
     /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event behind the work. While a
     /// graph is captured, notes a use of the [stream](Arena::record_stream) instead.
     pub(crate) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
@@ -276,7 +293,7 @@ impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
 
     #[inline]
     fn follow_pending(self, slot: u32) {
-        self.arena.follow_pending(slot);
+        self.peaks.follow_pending(&self.heaps.slot(slot).counters);
     }
 
     #[inline]

@@ -8,10 +8,13 @@
 //! The use by the own stream sends each free of a guarded block the way of blocks that several streams use. The fast
 //! paths know nothing of guards.
 
+use crate::arena::driver::Driver;
+use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::{HeapGuard, Heaps};
+use crate::arena::paging::Paging;
 use crate::arena::request::Request;
 use crate::arena::waits::Outside;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::{OnDevice, OwnerMap, Platform};
 use crate::config::{Config, Filling, Guard};
 use crate::device::Host;
 use crate::error::Error;
@@ -77,35 +80,49 @@ impl Guarding {
     }
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Heaps<P> {
     /// Returns the heap of the live block at `ptr`. `None` for a block of a plan.
-    pub(super) fn heap_with(self, ptr: DevicePtr) -> Option<HeapRef> {
-        match self.pages.owner(ptr) {
+    pub(super) fn owner_of(&self, pages: &OwnerMap<P>, ptr: DevicePtr) -> Option<HeapRef> {
+        match pages.owner(ptr) {
             Owner::Heap(owner) => Some(owner),
             Owner::Shared => {
-                let has_block = |&slot: &u32| self.heaps.lock(slot).lookup(ptr).is_some();
-                self.heaps.slot_numbers().find(has_block).map(|slot| self.heaps.heap_ref(slot))
+                let has_block = |&slot: &u32| self.lock(slot).lookup(ptr).is_some();
+                self.slot_numbers().find(has_block).map(|slot| self.heap_ref(slot))
             }
             Owner::Lane(_) | Owner::None => None,
         }
     }
 
-    /// Lets the free of the block at `ptr` wait for the block's own stream, too. Without an entry for the use, the free is
+    /// Lets the free of the block at `ptr`, of the heap in `slot`, wait for the block's own stream, too. Without an entry for the use, the free is
     /// complete at once.
-    pub(super) fn watch(self, ptr: DevicePtr) {
-        if let Some(owner) = self.heap_with(ptr) {
-            let mut heap = self.heaps.lock(owner.heap);
-            let reports_end = self.driver.may_use(heap.stream, NO_STREAM);
-            if let Some(block) = heap.lookup(ptr)
-                // A captured graph orders the uses of its blocks.
-                && heap.pool == 0
-                && heap.uses().make_room().is_ok()
-            {
-                heap.uses().add_own(block, reports_end);
-            }
+    pub(super) fn watch(&self, driver: &Driver<P::Device>, slot: u32, ptr: DevicePtr) {
+        let mut heap = self.lock(slot);
+        let reports_end = driver.may_use(heap.stream, NO_STREAM);
+        if let Some(block) = heap.lookup(ptr)
+            // A captured graph orders the uses of its blocks.
+            && heap.pool == 0
+            && heap.uses().make_room().is_ok()
+        {
+            heap.uses().add_own(block, reports_end);
         }
     }
+}
 
+impl<P: Platform> Paging<P> {
+    /// Keeps a guarded block pending whose free is complete, if the program has its memory pinned: other blocks at its
+    /// addresses would not be guarded. Returns whether it was one.
+    pub(in crate::arena) fn stays_pinned(&self, flags: &Flags, heap: &mut Heap<P::Storage>, block: u32) -> bool {
+        let BlockEntry { addr, segment, .. } = heap.blocks[block];
+        let is_pinned = flags.has(flags::GUARDED) && heap.segments[segment].pins > 0;
+        let stays = is_pinned && self.note_guarded_pin(DevicePtr(addr));
+        if stays {
+            heap.uses().hold(block);
+        }
+        stays
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request with a guarded block, if it is the request's turn. Returns `None` for an ordinary block.
     pub(super) fn malloc_guarded(self, bytes: u64, stream: StreamId) -> Result<Option<DevicePtr>, Error> {
         if !self.guarding.is_due() || bytes > MAX_REQUEST / 2 {
@@ -177,18 +194,6 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(self.reconcile(slot, served))
     }
 
-    /// Keeps a guarded block pending whose free is complete, if the program has its memory pinned: other blocks at its
-    /// addresses would not be guarded. Returns whether it was one.
-    pub(in crate::arena) fn stays_pinned(self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
-        let BlockEntry { addr, segment, .. } = heap.blocks[block];
-        let is_pinned = self.driver.flags.has(flags::GUARDED) && heap.segments[segment].pins > 0;
-        let stays = is_pinned && self.paging.note_guarded_pin(DevicePtr(addr));
-        if stays {
-            heap.uses().hold(block);
-        }
-        stays
-    }
-
     /// Completes the free of the guarded block at `at`, the whole of `segment`, if the block has stayed for a pin that is over.
     /// Unlocks the heap.
     pub(in crate::arena) fn end_pin(self, slot: u32, mut heap: HeapGuard<'_, P>, at: DevicePtr, segment: u32) {
@@ -218,9 +223,7 @@ impl<P: Platform> OnDevice<'_, P> {
         self.trace(|recorder| recorder.release(heap, Action::SegmentFree, at, size));
         Some(at)
     }
-}
 
-impl<P: Platform> OnDevice<'_, P> {
     /// Notes what is known of a pending block at its free, if a guarded block, and frees the block as
     /// [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the heap; no other call touches a pending block.
     pub(in crate::arena) fn note_and_wait(

@@ -1,9 +1,11 @@
 //! The invariants of one device: those of its lanes and heaps, and the sum of the bytes held.
 
+use crate::arena::peaks::{Counters, Peaks};
 use crate::arena::{Arena, Platform};
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, State};
 use crate::stats::Stat;
+use crate::sync::Lock;
 use crate::tables::Storage;
 
 impl<P: Platform> Arena<P> {
@@ -35,8 +37,8 @@ impl<P: Platform> Arena<P> {
             visits += 1 + u64::from(heap.blocks.len());
         }
         if is_exclusive {
-            self.check_leases()?;
-            self.check_tags()?;
+            self.peaks.check_leases(self.counters())?;
+            self.heaps.check_tags()?;
             let of_ranges = self.paging.check_ranges(stale)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
         }
@@ -51,24 +53,28 @@ impl<P: Platform> Arena<P> {
         }
         Ok(visits)
     }
+}
 
+impl<R: Lock> Peaks<R> {
     /// Checks that each heap is tight or in the list of the loose ones, and the sums of the leases.
     ///
     /// A call that only reads makes a heap loose, too, and counts as no operation: the heap's lock keeps the heap as it is.
-    fn check_leases(&self) -> Result<(), &'static str> {
-        for slot in self.heaps.slot_numbers().map(|number| self.heaps.slot(number)) {
+    fn check_leases<P: Platform<Lock = R>>(&self, counters: Counters<'_, P>) -> Result<(), &'static str> {
+        for slot in counters.heaps.slot_numbers().map(|number| counters.heaps.slot(number)) {
             let heap = slot.heap.lock();
             if heap.tight != slot.loose.is_tight() || heap.tight && !slot.counters.is_tight() {
                 return Err("a lease of a tight heap is not the present value");
             }
-            let is_listed = || self.heaps.loose_slots().any(|loose| loose.number() == slot.number());
-            if heap.tight == self.with_device_peaks(|_| is_listed()) {
+            let is_listed = || counters.heaps.loose_slots().any(|loose| loose.number() == slot.number());
+            if heap.tight == self.locked(|_| is_listed()) {
                 return Err("the list of the loose heaps does not hold exactly those");
             }
         }
-        self.with_device_peaks(|peaks| {
-            if peaks.has_summed_leases(self.all_counters()) { Ok(()) } else { Err("the leases are not their sum") }
-        })
+        self.locked(
+            |peaks| {
+                if peaks.has_summed_leases(counters.all()) { Ok(()) } else { Err("the leases are not their sum") }
+            },
+        )
     }
 }
 

@@ -18,8 +18,11 @@ use crate::arena::give::rules;
 use crate::arena::give::units::Unit;
 use crate::arena::plans::PlanSwitch;
 use crate::arena::request::Request;
+use crate::arena::settings::fraction_of;
 use crate::arena::waits::search::Effort;
 use crate::arena::{Built, OnDevice, Platform, flags};
+use crate::config::{Bfc, Policy};
+use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, Host};
 use crate::error::Error;
 use crate::stats::Occurrence;
@@ -27,6 +30,11 @@ use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 use core::cell::Cell;
+
+/// First pause of a request that waits for other threads, in microseconds.
+const FIRST_PAUSE_US: u64 = 100;
+/// Longest pause of a request that waits for other threads, in microseconds.
+const LONGEST_PAUSE_US: u64 = 10_000;
 
 /// The effect of a rung, if the way down ends there.
 type Effect = Result<Option<Forecast>, Error>;
@@ -116,7 +124,7 @@ impl<P: Platform> Ladder<'_, P> {
                 on.device.release_ended();
                 Ok(())
             };
-            on.release(release, || on.device.first_ended(on.request.slot / 2))
+            on.release(release, || on.device.heaps.first_ended(&on.device.driver, on.request.slot / 2))
         }),
         Rung::new("Release old free segments, if a limit and `garbage_collection_threshold` are set.", |on| {
             on.give(rules::old(on.device.arena))
@@ -162,7 +170,7 @@ impl<P: Platform> Ladder<'_, P> {
         // Last among the releases: the program must be observed again for new plans.
         Rung::waiting("Give up the plans of the policy `planned`, and obtain a segment.", |on| on.give_plans_up()),
         Rung::waiting("Wait for other threads to free memory, if `retry_ms` of the policy `bfc` is set.", |on| {
-            on.act(|| on.device.retry_with_pauses(on.request))
+            on.act(|| on.retry_with_pauses())
         }),
         Rung::of_cache("Wait for segments that other threads obtain for the stream, and search again.", |on| {
             on.act(|| on.device.search_after_pending_segments(on.request))
@@ -214,7 +222,7 @@ impl<P: Platform> Ladder<'_, P> {
 
     /// Serves the request from the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.
     fn search_oom_pools(&self) -> Effect {
-        self.device.in_oom_pools(self.request, |request| self.search(request).transpose()).transpose()
+        self.device.heaps.in_oom_pools(self.request, |request| self.search(request).transpose()).transpose()
     }
 
     /// Releases oversize segments, and serves the request from new memory. `has_waited` as for [`grow`](Self::grow).
@@ -227,7 +235,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Serves the request from any free block, under `compact`.
     fn search_any(&self) -> Effect {
         let (device, request) = (self.device, self.request);
-        self.serve(|| device.search_any_block(request), || Ok(device.peek_any_block(request).map(Forecast::Hit)))
+        self.serve(|| device.search_any_block(request), || Ok(device.heaps.peek_any_block(request).map(Forecast::Hit)))
     }
 
     /// Serves the request from new memory. `has_waited` tells whether the wait for pending blocks comes before.
@@ -238,7 +246,7 @@ impl<P: Platform> Ladder<'_, P> {
 
     /// Rejects the request if the memory would exceed the configured fraction of the device.
     fn reject(&self) -> Effect {
-        let Some(bytes) = self.device.rejected(self.request)? else { return Ok(None) };
+        let Some(bytes) = self.rejected()? else { return Ok(None) };
         let reject = || {
             self.device.peaks.device.count(Occurrence::OomRejection);
             Err(Error::Rejected(bytes))
@@ -310,7 +318,7 @@ impl<P: Platform> Ladder<'_, P> {
         }
         match self.way {
             Way::Take => device.release_and_retry(|| self.grow(true)),
-            Way::Peek => match device.arena.first_releasable() {
+            Way::Peek => match device.heaps.first_releasable(&device.driver, &device.paging) {
                 Some(first) => Ok(Some(Forecast::Release(first))),
                 None => self.grow(true),
             },
@@ -328,6 +336,73 @@ impl<P: Platform> Ladder<'_, P> {
             || device.plans.first_idle(&device.heaps),
         )?;
         if released.is_some() { Ok(released) } else { self.grow(true) }
+    }
+
+    /// Pauses and retries until the request is served, the policy's retry time has passed, or the
+    /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`]; each further pause is twice as
+    /// long, up to [`LONGEST_PAUSE_US`].
+    fn retry_with_pauses(&self) -> Result<Option<DevicePtr>, Error> {
+        let request = self.request;
+        let Policy::Bfc(Bfc { retry_ms, .. }) = self.device.settings.policy() else { return Ok(None) };
+        if retry_ms == 0 || !self.may_become_free()? {
+            return Ok(None);
+        }
+        // Saturates, so that a huge retry time means a long wait and not a short one.
+        let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
+        while left > 0 && self.device.driver.device().pause(pause.min(left)) {
+            left = left.saturating_sub(pause);
+            pause = LONGEST_PAUSE_US.min(pause * 2);
+            self.device.waits.process_events(self.device)?;
+            if self.caches
+                && let Some(ptr) = self.device.search(request)?
+            {
+                return Ok(Some(ptr));
+            }
+            if self.device.settings.policy().releases_cache() && !self.device.is_held_to_max(request) {
+                self.device.release_cached(None)?;
+            }
+            // Memory is short: ask for the request's own size instead of a full region.
+            let served = if self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages() {
+                self.device.grow(request)?
+            } else {
+                self.device.allocate_segment(request, request.size)?
+            };
+            if served.is_some() {
+                return Ok(served);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether other threads could free the memory for the request: it is within the limit and
+    /// the device, and there is something to free.
+    fn may_become_free(&self) -> Result<bool, Error> {
+        let memory = self.device.driver.memory_info(&self.device.ledger)?;
+        let report = self.device.report_of(memory, None);
+        Ok(self.request.size <= self.device.ledger.limit().min(memory.total) && report.allocated + report.pending > 0)
+    }
+
+    /// Returns how many bytes of new memory a request would need, if they would exceed the configured fraction of the
+    /// device and `throw_on_cudamalloc_oom` is set.
+    fn rejected(&self) -> Result<Option<u64>, Error> {
+        let request = self.request;
+        let config = self.device.settings.copy();
+        if !config.throw_on_device_oom() {
+            return Ok(None);
+        }
+        let total = self.device.driver.memory_info(&self.device.ledger)?.total;
+        let allowed = fraction_of(config.per_process_memory_fraction(), total);
+        let room = allowed.saturating_sub(self.device.ledger.reserved());
+        let more = match self.device.stitcher_of(request) {
+            Some(stitcher) => stitcher.bytes_to_obtain(request, room)?,
+            None => self.device.settings.segment_bytes(
+                &self.device.driver,
+                &self.device.heaps,
+                &self.device.ledger,
+                request,
+            ),
+        };
+        Ok((more > room).then_some(more))
     }
 }
 
@@ -350,6 +425,17 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
+    /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
+    /// `is_held` tells whether the `max` of the request's tag has held the request back.
+    fn run_out_of_memory(self, request: &Request, is_held: bool) -> Error {
+        self.peaks.device.count(Occurrence::OutOfMemory);
+        let tags = self.heaps.tag_shares(&self.driver.flags, request, is_held);
+        let report = OutOfMemory { held_to_max: is_held, tags, ..self.out_of_memory(request) };
+        self.trace(|recorder| recorder.out_of_memory(request, &report));
+        self.driver.device().on_out_of_memory(&report);
+        Error::OutOfMemory(report)
+    }
+
     /// Returns the first effect of a request for which the heap has no free block.
     ///
     /// # Errors
@@ -362,5 +448,23 @@ impl<P: Platform> OnDevice<'_, P> {
     fn on_ladder(self, request: &Request, way: Way) -> Effect {
         let caches = !self.driver.flags.has(flags::DIRECT);
         Ladder { device: self, request, way, caches }.go()
+    }
+
+    /// Waits for segments that other calls are adding to the request's heap, and searches again.
+    /// Returns `None` at once if no segment is pending.
+    ///
+    /// A pending segment is charged against the limit and offers no free block yet. Without the
+    /// wait a request could fail although memory for the request is on the way.
+    pub(crate) fn search_after_pending_segments(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let pending = &self.heaps.slot(request.slot).pending_segments;
+        if pending.load(Ordering::Relaxed) == 0 {
+            return Ok(None);
+        }
+        // Acquire pairs with the Release in `allocate_segment`. The wait ends, because a call that
+        // adds a segment never waits for another request.
+        while pending.load(Ordering::Acquire) > 0 {
+            self.driver.give_way();
+        }
+        self.search(request)
     }
 }

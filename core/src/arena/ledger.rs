@@ -104,6 +104,17 @@ impl Ledger {
         self.limit().min(total).saturating_sub(self.reserved())
     }
 
+    /// Returns how many bytes must go back for `growth`: those that the limit or the device lacks, less `spare` bytes. If neither lacks any, the
+    /// whole growth: the device has not enough in one piece, or does not tell.
+    pub(super) fn wanted<D: DeviceMemory>(&self, driver: &Driver<D>, growth: u64, spare: u64) -> u64 {
+        let room = self.limit().saturating_sub(self.reserved());
+        let free = driver.memory_info(self).map_or(0, |memory| memory.free);
+        match growth.saturating_sub(room.min(free).saturating_add(spare)) {
+            0 => growth,
+            lacking => lacking,
+        }
+    }
+
     /// Releases a segment, which is in no heap and not in the page map, to the device.
     ///
     /// # Errors

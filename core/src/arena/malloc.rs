@@ -19,7 +19,7 @@ use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::plans::{self, PlannedBlock};
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::arena::{Arena, OnDevice, Platform, compact, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::Host;
 use crate::error::Error;
@@ -181,12 +181,19 @@ impl<P: Platform> OnDevice<'_, P> {
         } else {
             let ordinary = word & !flags::APART;
             let ptr = self.from_cache(ordinary, bytes, stream, || self.by_flags(ordinary, bytes, stream))?;
-            if word & flags::WATCHED != 0 {
-                self.watch(ptr);
+            if word & flags::WATCHED != 0
+                && let Some(owner) = self.heaps.owner_of(self.pages, ptr)
+            {
+                self.heaps.watch(&self.driver, owner.heap, ptr);
             }
             ptr
         };
-        self.fill_new(ptr, bytes, stream)?;
+        if let Some(owner) = self.heaps.owner_of(self.pages, ptr)
+            && let Err(error) = self.guarding.fill_new(&self.driver, &self.heaps, owner.heap, ptr, bytes, stream)
+        {
+            self.free_unfilled(owner, ptr, stream);
+            return Err(error.into());
+        }
         Ok(ptr)
     }
 
@@ -220,7 +227,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let PlannedBlock { ptr, counters, peaks_stale } = self.plans.deviating(&self.heaps, bytes, stream)?;
         if peaks_stale {
-            self.reconcile_peaks_of((PoolKind::Large, counters), None);
+            self.peaks.reconcile(self.counters(), (PoolKind::Large, counters), None);
         }
         // The record goes to the buffer of the home heap, since lanes have none. If the lane has ended since the request was
         // served, the event is left out of the trace.
@@ -343,7 +350,7 @@ impl<P: Platform> Arena<P> {
     #[inline(never)]
     #[expect(clippy::unnecessary_wraps, reason = "a tail call needs the return type of the caller")]
     fn reconcile_and_return(&self, counters: &HeapCounters, ptr: DevicePtr) -> Result<DevicePtr, Error> {
-        self.reconcile_peaks_of((PoolKind::Large, counters), None);
+        self.peaks.reconcile(self.counters(), (PoolKind::Large, counters), None);
         Ok(ptr)
     }
 
@@ -357,6 +364,20 @@ impl<P: Platform> Arena<P> {
         }
         drop(heap);
         Ok(served.map(|served| self.reconcile(slot, served)))
+    }
+
+    /// Serves a request from the smallest free block of its heap that is large enough, although more
+    /// of a segment may be lost than `compact` allows. Returns `None` without such a block, and
+    /// unless `compact` is in force for the heap.
+    pub(crate) fn search_any_block(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let slot = self.heaps.slot(request.slot);
+        let mut heap = self.heaps.lock(request.slot);
+        let Some(block) = compact::find_any(&mut heap, request.size) else { return Ok(None) };
+        heap.make_room()?;
+        let served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
+        self.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
+        drop(heap);
+        Ok(Some(self.reconcile(slot, served)))
     }
 }
 

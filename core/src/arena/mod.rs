@@ -48,7 +48,6 @@ mod peaks;
 #[cfg_attr(not(feature = "alloc"), path = "plans/none.rs")]
 pub(crate) mod plans;
 pub(crate) mod policy;
-mod reclaim;
 pub(crate) mod request;
 mod routes;
 pub(crate) mod settings;
@@ -60,22 +59,26 @@ pub(crate) mod waits;
 
 use crate::arena::driver::Driver;
 use crate::arena::guarding::Guarding;
-use crate::arena::heaps::Heaps;
+use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::idle::IdleMemory;
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
-use crate::arena::peaks::Peaks;
+use crate::arena::peaks::{Counters, Peaks};
 use crate::arena::plans::Plans;
 use crate::arena::settings::{Settings, fraction_of};
-use crate::arena::tracing::History;
+use crate::arena::tracing::{History, Recorder};
 use crate::arena::tuning::TuningState;
 use crate::arena::waits::Waits;
-use crate::config::{Config, Filling};
-use crate::device::{DeviceMemory, MemoryInfo};
+use crate::config::rounding::PoolKind;
+use crate::config::{Config, Filling, Guard};
+use crate::device::{DeviceMemory, Host, MemoryInfo};
+use crate::heap::Outcome;
+use crate::heap::split_rules::{PoolMemory, Rules, Source};
 use crate::page_map::PageMap;
 use crate::sync::{Lock, Rank, Ranked, empty, empty_by};
 use crate::tables::Storage;
+use crate::trace::CallSite;
 use core::marker::PhantomData;
 
 /// What an allocator is built on: the devices, the lock of a heap, and where the tables live. One parameter for all code of the
@@ -186,6 +189,119 @@ impl<P: Platform> Arena<P> {
         }
         self.apply_config();
         self.follow_tuning();
+    }
+
+    /// Applies the configuration and the limit to the flags, the rounding and the rules of every
+    /// heap. The registry is locked, so no other thread makes a heap.
+    pub(crate) fn apply_config(&self) {
+        // Lock order: registry, config, then one heap at a time.
+        let mut registry = self.heaps.registry.lock();
+        let mut config = self.settings.config.lock();
+        // The policy and the plans are fixed when the arena is made.
+        config.set_policy(self.settings.policy());
+        self.plans.pin(&mut config);
+        let mut config = config.clone();
+        self.driver.flags.set(flags::ROUNDING, self.settings.set_rounding(&config));
+        // A fence right at the free of a guarded block: a later one would cover work that the free does not know.
+        let is_guarded = config.guard() != Guard::Off;
+        self.driver.flags.set(flags::GUARDED, is_guarded);
+        let gathers = (!self.settings.policy().traits().follows_pytorch || !config.parity()) && !is_guarded;
+        self.driver.flags.set(flags::GATHERS, gathers);
+        self.driver.flags.set(flags::HAS_GATHERED, gathers || self.driver.flags.has(flags::HAS_GATHERED));
+        self.driver.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
+        // What waits now is polled as the configuration says.
+        self.waits.set_flags(&self.driver.flags);
+        let limited = self.ledger.limit_if_set().is_some();
+        self.driver.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
+        let ages = self.driver.flags.has(flags::AGES);
+        // Segments are ordinary until the device is known to have virtual memory.
+        let virtual_memory = self.driver.has_virtual_memory();
+        config.set_expandable_segments(virtual_memory && config.expandable_segments());
+        registry.rules = PoolMemory::ALL.map(|memory| {
+            [PoolKind::Small, PoolKind::Large].map(|kind| {
+                let source = self.settings.policy().source(kind, &config, virtual_memory, memory);
+                Rules::new(&config, kind, ages, source)
+            })
+        });
+        let is_suballocated = self.settings.policy().traits().suballocated.is_some();
+        let are_plain = registry.rules[PoolMemory::Plain as usize].iter().all(Rules::are_plain);
+        self.driver.flags.set(flags::RULES, is_suballocated || !are_plain);
+        for slot in self.heaps.slot_numbers() {
+            // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
+            // clock until its next lock.
+            let mut heap = self.heaps.lock(slot);
+            let is_supplied = heap.rules.source == Source::Host;
+            let rules = registry.rules_of(heap.pool, heap.rules.kind, is_supplied);
+            heap.set_rules(rules);
+        }
+    }
+
+    /// Asks the device for virtual memory until the device is known to have it, and then makes heaps
+    /// expandable if the configuration says so. Tells the host once if the policy needs virtual memory
+    /// and the device has none. No lock is held, since the question may open the device.
+    fn learn_virtual_memory(&self) {
+        if self.driver.has_virtual_memory() {
+            return;
+        }
+        if self.driver.finds_virtual_memory() {
+            self.apply_config();
+        } else if self.settings.policy().traits().moves_pages && self.driver.misses_virtual_memory() {
+            self.driver.device().on_missing_virtual_memory();
+        }
+    }
+
+    /// Asks the host for the current call site if a trace is recorded, and returns 0 otherwise. No
+    /// lock may be held: the host may call the allocator.
+    #[inline]
+    fn call_site(&self, site: CallSite) -> u32 {
+        if self.driver.flags.has(flags::TRACE) { self.driver.device().call_site(site) } else { 0 }
+    }
+
+    /// Records an event, if a trace is recorded.
+    #[inline]
+    fn trace(&self, record: impl FnOnce(Recorder<'_, P>)) {
+        if self.driver.flags.has(flags::TRACE) {
+            record(self.recorder());
+        }
+    }
+
+    /// Returns the recorder of events, for callers which know that a trace is recorded.
+    #[inline(always)]
+    pub(crate) fn recorder(&self) -> Recorder<'_, P> {
+        Recorder { driver: &self.driver, heaps: &self.heaps, history: &self.history }
+    }
+
+    /// Returns the counters of the device.
+    #[inline(always)]
+    pub(crate) fn counters(&self) -> Counters<'_, P> {
+        Counters { heaps: &self.heaps, plans: &self.plans, ranges: self.paging.range_counters() }
+    }
+
+    /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
+    /// stale. The caller has unlocked the heap.
+    #[inline]
+    fn reconcile<T>(&self, slot: &Slot<P>, done: Outcome<T>) -> T {
+        self.settle_peaks(slot, done.peaks_stale);
+        done.value
+    }
+
+    /// Reconciles the peaks if they are stale.
+    #[inline(always)]
+    fn settle_peaks(&self, slot: &Slot<P>, peaks_stale: bool) {
+        if peaks_stale {
+            self.reconcile_peaks(slot);
+        }
+    }
+
+    /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The
+    /// fast path tests one flag for both.
+    #[cold]
+    fn reconcile_peaks(&self, slot: &Slot<P>) {
+        self.heaps.queue_if_ended(slot);
+        if slot.loose.is_tight() {
+            self.heaps.loosen(slot, &mut slot.heap.lock());
+        }
+        self.peaks.reconcile(self.counters(), (slot.kind(), &slot.counters), Some(slot.number()));
     }
 
     /// Returns what memory that is given up while work may use it needs of the arena.

@@ -5,8 +5,13 @@
 //! bytes against the limit, allocate the segment, list the segment in the page map, add the segment
 //! to the heap. Each step is undone if a later step fails.
 
+use crate::arena::driver::Driver;
+use crate::arena::flags::{self, Flags};
+use crate::arena::heaps::Heaps;
+use crate::arena::ledger::Ledger;
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::arena::settings::Settings;
+use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Bfc, Policy};
 use crate::device::{AddressLack, DeviceResult, ErrorKind, Segments};
@@ -16,7 +21,7 @@ use crate::heap::split_rules::Source;
 use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
 use crate::stats::Occurrence;
-use crate::sync::Ordering;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::{DevicePtr, GRAIN};
@@ -37,10 +42,14 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.is_refused_by_max(request)? {
             return Ok(None);
         }
-        let source = self.source(request);
+        let source = self.heaps.source_now(&self.driver.flags, request);
         // Pages are charged where their number is known.
-        let segment = if source.maps_pages() { 0 } else { self.segment_bytes(request) };
-        let Ok(_charged) = self.charge_tag(request, segment) else { return Ok(None) };
+        let segment = if source.maps_pages() {
+            0
+        } else {
+            self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request)
+        };
+        let Ok(_charged) = self.heaps.charge_tag(&self.driver.flags, request, segment) else { return Ok(None) };
         self.grow_freely(request)
     }
 
@@ -50,12 +59,12 @@ impl<P: Platform> OnDevice<'_, P> {
         if !request.capturing {
             self.collect_few_departed();
         }
-        match self.source(request) {
+        match self.heaps.source_now(&self.driver.flags, request) {
             Source::Device | Source::Host => self.add_segment(request),
             Source::Expandable => {
                 // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
                 // the limit by less than one granule for each request, as in PyTorch.
-                let bytes = self.segment_bytes(request);
+                let bytes = self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request);
                 let mapper = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes));
                 let served = mapper.map_or(Ok(None), |mapper| mapper.for_request(&request.mapping).expand(request));
                 self.or_without_addresses(request, served)
@@ -91,7 +100,10 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.paging.bytes().spare > 0 {
             self.destroy_spares()?;
         }
-        self.allocate_segment(request, self.segment_bytes(request).max(request.size))
+        self.allocate_segment(
+            request,
+            self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request).max(request.size),
+        )
     }
 
     /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns
@@ -183,7 +195,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Allocates an ordinary segment for the request's heap, and serves the request from the segment.
     /// Returns `None` if the device, the host or the limit does not allow more memory.
     fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let mut bytes = self.segment_bytes(request);
+        let mut bytes = self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request);
         // Ordinary segments cannot use spare pages.
         if self.paging.bytes().spare > 0 {
             self.destroy_spares()?;
@@ -212,65 +224,81 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 }
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Heaps<P> {
     /// Returns where the new memory for a request comes from: the source of the heap, but never pages in direct mode.
-    pub(in crate::arena) fn source(&self, request: &Request) -> Source {
-        match self.heaps.source(request) {
-            source if source.maps_pages() && self.driver.flags.has(flags::DIRECT) => Source::Device,
+    pub(in crate::arena) fn source_now(&self, flags: &Flags, request: &Request) -> Source {
+        match self.source(request) {
+            source if source.maps_pages() && flags.has(flags::DIRECT) => Source::Device,
             source => source,
         }
     }
+}
 
+impl<R: Lock> Settings<R> {
     /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
     /// request; of the memory to be mapped, in a heap of the stitched policy.
-    pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
-        if self.driver.flags.has(flags::DIRECT) {
+    pub(crate) fn segment_bytes<P: Platform<Lock = R>>(
+        &self,
+        driver: &Driver<P::Device>,
+        heaps: &Heaps<P>,
+        ledger: &Ledger,
+        request: &Request,
+    ) -> u64 {
+        if driver.flags.has(flags::DIRECT) {
             return request.size;
         }
-        match self.settings.policy() {
-            Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
+        match self.policy() {
+            Policy::Bfc(bfc) => region_bytes(driver, heaps, ledger, &bfc, request),
             policy => {
                 // The heap's lock ends with this statement, before `config` is locked.
-                let of_heap = bytes_of_heap(&mut self.heaps.lock(request.slot), request.size);
-                let bytes = of_heap.unwrap_or_else(|| policy.segment_bytes(request.size, &self.settings.config.lock()));
+                let of_heap = bytes_of_heap(&mut heaps.lock(request.slot), request.size);
+                let bytes = of_heap.unwrap_or_else(|| policy.segment_bytes(request.size, &self.config.lock()));
                 let shrinks = policy.traits().shrinks_segments;
-                if shrinks { self.shrink_to_available(bytes, request.size) } else { bytes }
+                if shrinks {
+                    self.shrink_to_available(bytes, ledger.available_bytes(driver), request.size)
+                } else {
+                    bytes
+                }
             }
         }
     }
 
-    /// Returns the first of the policy's segment sizes, from `bytes` down, that fits within the
-    /// limit and the device. Returns the smallest size that holds `needed` bytes if none fits.
-    fn shrink_to_available(&self, mut bytes: u64, needed: u64) -> u64 {
-        let available = self.ledger.available_bytes(&self.driver);
+    /// Returns the first of the policy's segment sizes, from `bytes` down, that is at most `available`. Returns the smallest size that holds `needed` bytes if none fits.
+    fn shrink_to_available(&self, mut bytes: u64, available: u64, needed: u64) -> u64 {
         while bytes > available
-            && let Some(smaller) = self.settings.policy().smaller_segment(bytes, needed)
+            && let Some(smaller) = self.policy().smaller_segment(bytes, needed)
         {
             bytes = smaller;
         }
         bytes
     }
+}
 
-    /// Returns the size in bytes of a heap's next region under best fit with coalescing.
-    ///
-    /// With `allow_growth` the size doubles from region to region, and as often as the request
-    /// needs. Without `allow_growth` the region takes all available memory. Both are capped by the
-    /// limit and the device.
-    fn region_bytes(&self, bfc: &Bfc, request: &Request) -> u64 {
-        let (region, no_split) = {
-            let heap = self.heaps.lock(request.slot);
-            (heap.region, heap.rules.no_split())
-        };
-        // Blocks are not split: the rest of a larger region could serve no other request.
-        if no_split {
-            return request.size;
-        }
-        // Round down, so that the cap is a multiple of the grain, as every region size is.
-        let available = self.ledger.available_bytes(&self.driver) / GRAIN * GRAIN;
-        let region = if bfc.allow_growth { double_to_fit(region, request.size) } else { available };
-        // At least the request, even above the cap: the charge or the device then refuses.
-        region.min(available).max(request.size)
+/// Returns the size in bytes of a heap's next region under best fit with coalescing.
+///
+/// With `allow_growth` the size doubles from region to region, and as often as the request
+/// needs. Without `allow_growth` the region takes all available memory. Both are capped by the
+/// limit and the device.
+fn region_bytes<P: Platform>(
+    driver: &Driver<P::Device>,
+    heaps: &Heaps<P>,
+    ledger: &Ledger,
+    bfc: &Bfc,
+    request: &Request,
+) -> u64 {
+    let (region, no_split) = {
+        let heap = heaps.lock(request.slot);
+        (heap.region, heap.rules.no_split())
+    };
+    // Blocks are not split: the rest of a larger region could serve no other request.
+    if no_split {
+        return request.size;
     }
+    // Round down, so that the cap is a multiple of the grain, as every region size is.
+    let available = ledger.available_bytes(driver) / GRAIN * GRAIN;
+    let region = if bfc.allow_growth { double_to_fit(region, request.size) } else { available };
+    // At least the request, even above the cap: the charge or the device then refuses.
+    region.min(available).max(request.size)
 }
 
 /// Returns how many bytes a heap that sizes its own segments would add for a block of `size` bytes: a

@@ -6,10 +6,10 @@
 //! heap takes lease from other heaps, and raises the peak only if all leases together are too
 //! small.
 
-use crate::arena::heaps::Slot;
-use crate::arena::{Arena, Platform};
+use crate::arena::Platform;
+use crate::arena::heaps::Heaps;
+use crate::arena::plans::Plans;
 use crate::config::rounding::PoolKind;
-use crate::heap::Outcome;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence, impl_empty};
 use crate::tables::OnceTable;
@@ -44,143 +44,141 @@ impl<R: Lock> Peaks<R> {
     }
 }
 
-impl<P: Platform> Arena<P> {
-    /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
-    /// stale. The caller has unlocked the heap.
-    #[inline]
-    pub(crate) fn reconcile<T>(&self, slot: &Slot<P>, done: Outcome<T>) -> T {
-        self.settle_peaks(slot, done.peaks_stale);
-        done.value
+/// The counters of a device: of the heaps, of the lanes, and of the elastic ranges.
+pub(crate) struct Counters<'a, P: Platform> {
+    pub(super) heaps: &'a Heaps<P>,
+    pub(super) plans: &'a Plans<P::Lock>,
+    pub(super) ranges: &'a HeapCounters,
+}
+
+impl<P: Platform> Clone for Counters<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Counters<'_, P> {}
+
+impl<'a, P: Platform> Counters<'a, P> {
+    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
+    /// included: their accumulated counts are still part of the sums.
+    pub(crate) fn all(self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
+        self.heaps.heap_counters().chain(self.others())
     }
 
-    /// Reconciles the peaks if they are stale.
-    #[inline(always)]
-    pub(crate) fn settle_peaks(&self, slot: &Slot<P>, peaks_stale: bool) {
-        if peaks_stale {
-            self.reconcile_peaks(slot);
-        }
+    /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the lanes and of the elastic
+    /// ranges. The lock of the peaks is held.
+    fn loose(self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
+        self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters)).chain(self.others())
     }
 
-    /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The
-    /// fast path tests one flag for both.
-    #[cold]
-    pub(crate) fn reconcile_peaks(&self, slot: &Slot<P>) {
-        self.heaps.queue_if_ended(slot);
-        if slot.loose.is_tight() {
-            self.heaps.loosen(slot, &mut slot.heap.lock());
-        }
-        self.reconcile_peaks_of((slot.kind(), &slot.counters), Some(slot.number()));
+    /// Iterates over the counters of every lane and of the elastic ranges.
+    fn others(self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
+        self.plans.lane_counters().chain(core::iter::once((PoolKind::Large, self.ranges)))
     }
+}
 
+impl<R: Lock> Peaks<R> {
     /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, `None`
     /// for the counters of a lane.
-    pub(crate) fn reconcile_peaks_of(&self, rising: KindCounters<'_>, number: Option<u32>) {
+    pub(super) fn reconcile<P>(&self, counters: Counters<'_, P>, rising: KindCounters<'_>, number: Option<u32>)
+    where
+        P: Platform<Lock = R>,
+    {
         // Do not wait for another thread: threads would queue up here. The thread that holds the
         // lock reconciles for a call that overlaps this one, and the statistics allow one of two
         // overlapping calls to be missing from a peak. Load before trying to lock: a failed
         // compare-exchange would take the cache line away from the lock's owner.
-        if self.peaks.turn.is_locked() {
+        if self.turn.is_locked() {
             return;
         }
-        let Some(mut reconciled) = self.peaks.turn.try_lock() else { return };
+        let Some(mut reconciled) = self.turn.try_lock() else { return };
         // Try the heap that reconciled last and its successors first. That heap has just gained
         // lease, and starting there takes from the heaps by turns.
         let last = *reconciled;
         let near = (last..)
             .take(NEAR)
-            .map_while(|number| self.heaps.slots.get(number))
+            .map_while(|number| counters.heaps.slots.get(number))
             .map(|near| (near.kind(), &near.counters));
-        let has_read = self.peaks.device.reconcile(&self.loose_counters(), rising, &near);
+        let has_read = self.device.reconcile(&counters.loose(), rising, &near);
         *reconciled = number.unwrap_or(last);
         drop(reconciled);
-        if has_read && self.heaps.loose_count() > MOST_LOOSE {
-            self.tighten();
+        if has_read && counters.heaps.loose_count() > MOST_LOOSE {
+            self.tighten(counters.heaps);
         }
     }
 
     /// Makes the loose heaps tight, so no thread has to read them until they change again. Costs each heap as much as
     /// becoming loose.
     #[cold]
-    fn tighten(&self) {
-        let mut next = self.heaps.loose.first();
+    fn tighten<P: Platform<Lock = R>>(&self, heaps: &Heaps<P>) {
+        let mut next = heaps.loose.first();
         // Bounded by the count of loose heaps: a heap that another thread has made loose again stands at the start of the
         // list, from where the walk would go through the list once more.
-        for _ in 0..self.heaps.loose_count() {
+        for _ in 0..heaps.loose_count() {
             let Some(number) = next else { return };
-            let slot = self.heaps.slot(number);
+            let slot = heaps.slot(number);
             let mut heap = slot.heap.lock();
             next = slot.loose.next();
             // A free of a planned block may report nothing.
             if !heap.tight && !heap.is_planned() {
-                let _peaks = self.peaks.turn.lock();
-                self.peaks.device.cut_leases((slot.kind(), &slot.counters));
-                self.heaps.tighten(slot, &mut heap);
+                let _peaks = self.turn.lock();
+                self.device.cut_leases((slot.kind(), &slot.counters));
+                heaps.tighten(slot, &mut heap);
             }
         }
     }
 
-    /// Keeps the peak of active blocks exact after a block of the heap in `slot` has become pending. The
+    /// Keeps the peak of active blocks exact after a block of the heap with `counters` has become pending. The
     /// block stays active, so fewer blocks may be allocated before the peaks are reconciled.
-    pub(crate) fn follow_pending(&self, slot: u32) {
-        let counters = &self.heaps.slot(slot).counters;
+    #[inline]
+    pub(super) fn follow_pending(&self, counters: &HeapCounters) {
         // Without the lock wherever the lease has room: every free of a block with user streams comes
         // here, of all threads. The thread that changes leases passes a fence, too, once it holds the
         // lock: either this thread sees the lock taken, or that thread sees the pending block.
         fence(Ordering::SeqCst);
-        let is_locked = self.peaks.turn.is_locked();
+        let is_locked = self.turn.is_locked();
         // This thread may also see that the lock is free again. It must then see the leases that were set
         // under the lock.
         fence(Ordering::Acquire);
         if is_locked || !counters.covers_pending() {
-            self.with_device_peaks(|_| counters.follow_pending());
+            self.locked(|_| counters.follow_pending());
         }
     }
 
     /// Returns the most bytes that were ever allocated at one time, or are if `more` bytes are allocated
     /// now. A reset of the peaks does not lower the number. Pending blocks do not count. Neither do blocks
-    /// in parked memory: of what was allocated at one time since memory was parked first, only moments of
-    /// these calls are known.
-    pub(crate) fn most_live_with(&self, more: u64) -> u64 {
-        match self.peaks.most_awake.load(Ordering::Relaxed) {
-            0 => self.most_with(Stat::AllocatedBytes, more),
+    /// in parked memory, of which `asleep` bytes are pages: of what was allocated at one time since memory was parked first,
+    /// only moments of these calls are known.
+    pub(super) fn most_live_with<P>(&self, counters: Counters<'_, P>, more: u64, asleep: impl FnOnce() -> u64) -> u64
+    where
+        P: Platform<Lock = R>,
+    {
+        match self.most_awake.load(Ordering::Relaxed) {
+            0 => self.most_with(counters, Stat::AllocatedBytes, more),
             most => {
-                let live = self.current(Stat::AllocatedBytes);
-                let awake = (live + more).saturating_sub(self.paging.bytes().asleep);
-                self.peaks.most_awake.fetch_max(awake, Ordering::Relaxed);
+                let live = self.current(counters, Stat::AllocatedBytes);
+                let awake = (live + more).saturating_sub(asleep());
+                self.most_awake.fetch_max(awake, Ordering::Relaxed);
                 most.max(awake)
             }
         }
     }
 
     /// Returns the current sum of a statistic over the device.
-    pub(crate) fn current(&self, stat: Stat) -> u64 {
-        self.with_device_peaks(|peaks| peaks.current(stat, self.loose_counters()))
+    pub(super) fn current<P: Platform<Lock = R>>(&self, counters: Counters<'_, P>, stat: Stat) -> u64 {
+        self.locked(|peaks| peaks.current(stat, counters.loose()))
     }
 
     /// Returns the highest value of a statistic so far, or the value with `more` added now.
-    pub(crate) fn most_with(&self, stat: Stat, more: u64) -> u64 {
-        self.peaks.device.most(stat).max(self.current(stat) + more)
+    pub(super) fn most_with<P: Platform<Lock = R>>(&self, counters: Counters<'_, P>, stat: Stat, more: u64) -> u64 {
+        self.device.most(stat).max(self.current(counters, stat) + more)
     }
 
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
-    pub(crate) fn with_device_peaks<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
-        let _peaks = self.peaks.turn.lock();
-        act(&self.peaks.device)
-    }
-
-    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
-    /// included: their accumulated counts are still part of the sums.
-    pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        let ranges = core::iter::once((PoolKind::Large, self.paging.range_counters()));
-        self.heaps.heap_counters().chain(self.plans.lane_counters()).chain(ranges)
-    }
-
-    /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the lanes and of the elastic ranges.
-    /// The lock of the peaks is held.
-    fn loose_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
-        let ranges = core::iter::once((PoolKind::Large, self.paging.range_counters()));
-        let heaps = self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters));
-        heaps.chain(self.plans.lane_counters()).chain(ranges)
+    pub(crate) fn locked<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
+        let _peaks = self.turn.lock();
+        act(&self.device)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A request: rounded, and routed to the heap that serves it.
 
+use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::RouteEntry;
@@ -67,7 +68,7 @@ impl<P: Platform> Arena<P> {
         let is_asleep = |pair: &PairUse<'_, P>| self.heaps.lock(pair.slot(kind)).asleep;
         let serve = |capturing: bool| {
             self.learn_virtual_memory();
-            self.learn_supply(pool);
+            self.heaps.learn_supply(&self.driver, pool);
             let (mut pool, mut route, mut found) = (pool, route, pair(&self.heaps, pool, stream)?);
             // The memory of a captured request must lie in the graph's own pool.
             if is_asleep(&found) && !capturing && self.heaps.registry.lock().pools[pool as usize].elsewhere {
@@ -101,17 +102,15 @@ impl<P: Platform> Arena<P> {
     }
 }
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Heaps<P> {
     /// Asks the host whether it supplies the segments of `pool`, which is in use. No lock is held.
-    fn learn_supply(&self, pool: u32) {
+    fn learn_supply(&self, driver: &Driver<P::Device>, pool: u32) {
         if pool != 0 {
-            let name = self.heaps.shared_pool(pool).id();
-            self.heaps.set_supplied(pool, self.driver.device().supplies(name));
+            let name = self.shared_pool(pool).id();
+            self.set_supplied(pool, driver.device().supplies(name));
         }
     }
-}
 
-impl<P: Platform> Heaps<P> {
     /// Returns where the new memory of the request's heap comes from.
     pub(super) fn source(&self, request: &Request) -> Source {
         self.lock(request.slot).rules.source
@@ -122,5 +121,42 @@ impl<P: Platform> Heaps<P> {
     pub(super) fn count_search(&self, request: &Request) {
         let pool = self.shared_pool(request.pool);
         pool.searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls `look` with the request moved to each private pool with the option `use_on_oom`, until
+    /// `look` returns a value. Returns `None` for a request of a private pool. A pool is counted as
+    /// serving a request while `look` runs, so no other thread removes the pool.
+    pub(in crate::arena) fn in_oom_pools<T>(
+        &self,
+        request: &Request,
+        look: impl Fn(&Request) -> Option<T>,
+    ) -> Option<T> {
+        if request.pool != 0 {
+            return None;
+        }
+        let mut pool = 0;
+        loop {
+            {
+                let mut registry = self.registry.lock();
+                let may_serve = |&pool: &u32| {
+                    let entry = &registry.pools[pool as usize];
+                    // A captured graph writes to its pool at every replay, and a tag with limits keeps its memory apart.
+                    let lends = entry.exists && entry.options.use_on_oom && !entry.captured;
+                    lends && registry.limited_pool(pool).is_none()
+                };
+                pool = (pool + 1..registry.pools.len() as u32).find(may_serve)?;
+                // Undone by `leave_pool`.
+                registry.pools[pool as usize].requests += 1;
+            }
+            // Only the stream's own heap of the pool may serve: no pair, no free block.
+            let pair = self.find_pair(pool, request.stream);
+            let found = pair.and_then(|pair| {
+                look(&Request { pool, slot: pair.slot(request.kind), mapping: RequestCalls::default(), ..*request })
+            });
+            self.leave_pool(pool);
+            if found.is_some() {
+                return found;
+            }
+        }
     }
 }

@@ -4,10 +4,9 @@
 use crate::arena::policy::Rounding;
 use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::{Divisions, INTERVALS, PoolKind, divide};
-use crate::config::{Config, Guard, Policy};
-use crate::device::Host;
+use crate::config::{Config, Policy};
 use crate::error::Error;
-use crate::heap::split_rules::{PoolMemory, Rules, Source};
+use crate::heap::split_rules::PoolMemory;
 use crate::heap::suballoc::{buddy, slab};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, impl_empty};
 use spin::Once;
@@ -120,6 +119,30 @@ impl<R: Lock> Settings<R> {
         divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
     }
 
+    /// Rounds sizes up to `divisions` steps in each doubling from now on, once the settings are applied, unless they say how.
+    /// Returns whether the settings have changed.
+    pub(in crate::arena) fn round_up(&self, divisions: Divisions) -> bool {
+        let mut config = self.config.lock();
+        let is_unset = *config.roundup_power2_divisions() == Divisions::NONE;
+        if is_unset {
+            config.set_roundup_power2_divisions(divisions);
+        }
+        is_unset
+    }
+
+    /// Writes what rounding derives from a configuration. Returns whether it rounds beyond the unit.
+    pub(super) fn set_rounding(&self, config: &Config) -> bool {
+        let divisions = config.roundup_power2_divisions().intervals();
+        for (word, &divisions) in self.divisions.iter().zip(divisions) {
+            word.store(divisions, Ordering::Relaxed);
+        }
+        let divided = divisions.iter().any(|&divisions| divisions > 1);
+        let otherwise = self.policy().rounding() != Rounding::Divided;
+        let margin = config.canary_margin();
+        self.margin.store(margin, Ordering::Relaxed);
+        divided || otherwise || margin != 0
+    }
+
     /// Rounds up to a multiple of the policy's unit, a power of two.
     #[inline(always)]
     pub(super) fn round_to_unit(&self, bytes: u64) -> u64 {
@@ -135,85 +158,6 @@ impl<R: Lock> Settings<R> {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Applies the configuration and the limit to the flags, the rounding and the rules of every
-    /// heap. The registry is locked, so no other thread makes a heap.
-    pub(crate) fn apply_config(&self) {
-        // Lock order: registry, config, then one heap at a time.
-        let mut registry = self.heaps.registry.lock();
-        let mut config = self.settings.config.lock();
-        // The policy and the plans are fixed when the arena is made.
-        config.set_policy(self.settings.policy());
-        self.plans.pin(&mut config);
-        let mut config = config.clone();
-        let divisions = config.roundup_power2_divisions().intervals();
-        for (word, &divisions) in self.settings.divisions.iter().zip(divisions) {
-            word.store(divisions, Ordering::Relaxed);
-        }
-        let divided = divisions.iter().any(|&divisions| divisions > 1);
-        let otherwise = self.settings.policy().rounding() != Rounding::Divided;
-        let margin = config.canary_margin();
-        self.settings.margin.store(margin, Ordering::Relaxed);
-        self.driver.flags.set(flags::ROUNDING, divided || otherwise || margin != 0);
-        // A fence right at the free of a guarded block: a later one would cover work that the free does not know.
-        let is_guarded = config.guard() != Guard::Off;
-        self.driver.flags.set(flags::GUARDED, is_guarded);
-        let gathers = (!self.settings.policy().traits().follows_pytorch || !config.parity()) && !is_guarded;
-        self.driver.flags.set(flags::GATHERS, gathers);
-        self.driver.flags.set(flags::HAS_GATHERED, gathers || self.driver.flags.has(flags::HAS_GATHERED));
-        self.driver.flags.set(flags::REUSES, config.graph_capture_record_stream_reuse());
-        // What waits now is polled as the configuration says.
-        self.waits.set_flags(&self.driver.flags);
-        let limited = self.ledger.limit_if_set().is_some();
-        self.driver.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
-        let ages = self.driver.flags.has(flags::AGES);
-        // Segments are ordinary until the device is known to have virtual memory.
-        let virtual_memory = self.driver.has_virtual_memory();
-        config.set_expandable_segments(virtual_memory && config.expandable_segments());
-        registry.rules = PoolMemory::ALL.map(|memory| {
-            [PoolKind::Small, PoolKind::Large].map(|kind| {
-                let source = self.settings.policy().source(kind, &config, virtual_memory, memory);
-                Rules::new(&config, kind, ages, source)
-            })
-        });
-        let is_suballocated = self.settings.policy().traits().suballocated.is_some();
-        let are_plain = registry.rules[PoolMemory::Plain as usize].iter().all(Rules::are_plain);
-        self.driver.flags.set(flags::RULES, is_suballocated || !are_plain);
-        for slot in self.heaps.slot_numbers() {
-            // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
-            // clock until its next lock.
-            let mut heap = self.heaps.lock(slot);
-            let is_supplied = heap.rules.source == Source::Host;
-            let rules = registry.rules_of(heap.pool, heap.rules.kind, is_supplied);
-            heap.set_rules(rules);
-        }
-    }
-
-    /// Asks the device for virtual memory until the device is known to have it, and then makes heaps
-    /// expandable if the configuration says so. Tells the host once if the policy needs virtual memory
-    /// and the device has none. No lock is held, since the question may open the device.
-    pub(super) fn learn_virtual_memory(&self) {
-        if self.driver.has_virtual_memory() {
-            return;
-        }
-        if self.driver.finds_virtual_memory() {
-            self.apply_config();
-        } else if self.settings.policy().traits().moves_pages && self.driver.misses_virtual_memory() {
-            self.driver.device().on_missing_virtual_memory();
-        }
-    }
-
-    /// Rounds sizes up to `divisions` steps in each doubling from now on, unless the settings say how.
-    pub(in crate::arena) fn round_sizes_up(&self, divisions: Divisions) {
-        {
-            let mut config = self.settings.config.lock();
-            if *config.roundup_power2_divisions() != Divisions::NONE {
-                return;
-            }
-            config.set_roundup_power2_divisions(divisions);
-        }
-        self.apply_config();
-    }
-
     /// Sets or removes the limit. A lower limit releases nothing by itself.
     pub(crate) fn set_limit(&self, limit: Option<u64>) {
         self.ledger.set_limit(limit.unwrap_or(u64::MAX));

@@ -14,6 +14,8 @@
 //! Free memory of a private pool in use stays otherwise, since a captured graph may write to it. A pool with limits gives
 //! back as long as no graph was captured into it.
 
+use crate::arena::driver::Driver;
+use crate::arena::flags::{self, Flags};
 use crate::arena::give::rules::by_pool;
 use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::heaps::limited::TagEntry;
@@ -21,7 +23,7 @@ use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::oom::{TagReport, TagShares};
 use crate::device::{Contents, ErrorKind, Segments, StreamOrder};
@@ -148,13 +150,283 @@ impl<P: Platform> Heaps<P> {
     }
 }
 
-impl<'a, P: Platform> OnDevice<'a, P> {
+impl<P: Platform> Heaps<P> {
+    /// Returns the tag of the request's pool and the bytes by which `growth` for the request would exceed the tag's
+    /// `max`, if it would.
+    fn excess(&self, request: &Request, growth: u64) -> Option<(Tag, u64)> {
+        let registry = self.registry.lock();
+        let entry = &registry.limited[registry.limited_pool(request.pool)?];
+        let max = entry.limits?.max?;
+        let sum = self.charge_with_growth(&registry, entry).saturating_add(growth);
+        (sum > max).then(|| (entry.tag, sum - max))
+    }
+
+    /// Charges `bytes` of growth for the request to the tag of its pool until the returned value is dropped, which takes
+    /// the registry's lock. The value is `None` without limits.
+    ///
+    /// # Errors
+    /// [`BeyondMax`].
+    #[inline(always)]
+    pub(in crate::arena) fn charge_tag(
+        &self,
+        flags: &Flags,
+        request: &Request,
+        bytes: u64,
+    ) -> Result<Option<InProgress<'_, P>>, BeyondMax> {
+        // The default pool, which has no tag, pays for this test alone.
+        if request.pool == 0 { Ok(None) } else { self.charge_pool(flags, request.pool, bytes) }
+    }
+
+    /// Charges `bytes` of growth to the tag of a private pool, as [`charge_tag`](Self::charge_tag) does.
+    #[cold]
+    fn charge_pool(&self, flags: &Flags, pool: u32, bytes: u64) -> Result<Option<InProgress<'_, P>>, BeyondMax> {
+        if !flags.has(flags::TENANTS) {
+            return Ok(None);
+        }
+        let mut registry = self.registry.lock();
+        let Some(entry_at) = registry.limited_pool(pool) else { return Ok(None) };
+        let entry = &registry.limited[entry_at];
+        let max = entry.limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
+        // The comparison and the addition are one step under the lock: two threads cannot exceed `max` together.
+        if self.charge_with_growth(&registry, entry).saturating_add(bytes) > max {
+            return Err(BeyondMax);
+        }
+        registry.limited[entry_at].growing += bytes;
+        Ok(Some(InProgress { heaps: self, entry: entry_at, growing: bytes, giving: 0 }))
+    }
+
+    /// Returns whether the request exceeds `max` beside the blocks in use alone.
+    fn is_full_of_blocks(&self, request: &Request, tag: Tag) -> bool {
+        let registry = self.registry.lock();
+        let limits = registry.limited_tag(tag).and_then(|at| registry.limited[at].limits);
+        let max = limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
+        self.sum_of(&registry, tag, Stat::ActiveBytes).saturating_add(request.size) > max
+    }
+
+    /// Returns the highest share below `spent`, and the bytes by which it is above the next one. `reserved` bytes are held from the device. `None` if no tag has limits.
+    fn next_giver(&self, reserved: u64, spent: Option<Share>) -> Option<(Share, u64)> {
+        let registry = self.registry.lock();
+        let mut untagged = reserved;
+        let (mut first, mut second) = (None, None);
+        let mut consider = |share: Share| {
+            if share.over == 0 || spent.is_some_and(|spent| share >= spent) {
+                return;
+            }
+            if first < Some(share) {
+                (first, second) = (Some(share), first);
+            } else if second < Some(share) {
+                second = Some(share);
+            }
+        };
+        let mut any = false;
+        for entry in registry.limited.iter() {
+            let Some(limits) = entry.limits else { continue };
+            any = true;
+            untagged = untagged.saturating_sub(self.charge_of(&registry, entry.tag));
+            let over = self.above_low(&registry, entry);
+            consider(Share { tag: Some(entry.tag), over, weight: limits.weight });
+        }
+        if any {
+            consider(Share { tag: None, over: untagged, weight: TagLimits::WEIGHT });
+        }
+        first.map(|share: Share| (share, share.down_to(second)))
+    }
+
+    /// Gives `wanted` bytes of a tag's free memory back by `give_up`, or a little more, as pages are whole. `for_others`: no more than
+    /// `low` allows. Returns the number of bytes.
+    fn give_of_tag(
+        &self,
+        tag: Tag,
+        wanted: u64,
+        for_others: bool,
+        mut give_up: impl FnMut(Unit) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
+        let mut given = 0;
+        for used in self.giving_pairs(tag) {
+            for kind in KINDS {
+                while given < wanted {
+                    let most = if for_others { self.tag_above_low(tag) } else { u64::MAX };
+                    let Some(unit) = self.unit_within(used.slot(kind), wanted - given, most) else { break };
+                    let Some(_giving) = self.begin_giving(tag, unit.bytes, for_others) else { break };
+                    match give_up(unit)? {
+                        0 => break,
+                        bytes => given += bytes,
+                    }
+                }
+            }
+        }
+        if given > 0 {
+            let mut registry = self.registry.lock();
+            if let Some(at) = registry.limited_tag(tag) {
+                registry.limited[at].given += given;
+            }
+        }
+        Ok(given)
+    }
+
+    /// Returns the bytes of a tag that may go back for others.
+    fn tag_above_low(&self, tag: Tag) -> u64 {
+        let registry = self.registry.lock();
+        registry.limited_tag(tag).map_or(0, |at| self.above_low(&registry, &registry.limited[at]))
+    }
+
+    /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped. Returns `None` if the bytes go back
+    /// for a request of others (`for_others`) and would leave the tag below its `low`, or if another thread has removed the limits.
+    pub(in crate::arena) fn begin_giving(&self, tag: Tag, bytes: u64, for_others: bool) -> Option<InProgress<'_, P>> {
+        let mut registry = self.registry.lock();
+        let at = registry.limited_tag(tag)?;
+        // Compared and noted in one step: two threads that both found the bytes do not give twice as many.
+        if for_others && self.above_low(&registry, &registry.limited[at]) < bytes {
+            return None;
+        }
+        registry.limited[at].giving += bytes;
+        Some(InProgress { heaps: self, entry: at, growing: 0, giving: bytes })
+    }
+
+    /// Notes that `bytes` of the heap in `slot` are about to go back, which serve nobody at present, until the returned value is
+    /// dropped. The value is `None` for the default pool.
+    ///
+    /// # Errors
+    /// [`BelowLow`].
+    pub(in crate::arena) fn begin_giving_of_heap(
+        &self,
+        slot: u32,
+        bytes: u64,
+    ) -> Result<Option<InProgress<'_, P>>, BelowLow> {
+        let pool = self.lock(slot).pool;
+        if pool == 0 {
+            return Ok(None);
+        }
+        let tag = self.registry.lock().pools[pool as usize].tag;
+        tag.and_then(|tag| self.begin_giving(tag, bytes, true)).map(Some).ok_or(BelowLow)
+    }
+
+    /// Returns the address of the first unit of a tag, of at most `most` bytes.
+    fn first_of_tag(&self, tag: Tag, most: u64) -> Option<DevicePtr> {
+        let slots = self.giving_pairs(tag).flat_map(|used| KINDS.map(|kind| used.slot(kind)));
+        slots.filter_map(|slot| self.unit_within(slot, 1, most)).map(|unit| unit.ptr()).next()
+    }
+
+    /// Iterates over the heaps outside the limited tags whose free memory may go back, in PyTorch's order; none unless the policy `gives` cached memory back.
+    fn untagged_heaps(&self, gives: bool) -> impl Iterator<Item = (u32, PairUse<'_, P>)> {
+        let heaps = self;
+        let pools =
+            heaps.giving_pools().filter(move |&pool| gives && heaps.registry.lock().limited_pool(pool).is_none());
+        heaps.heaps_of(pools, by_pool).filter(|&(slot, _)| !heaps.lock(slot).asleep)
+    }
+
+    /// Gives at least `wanted` bytes of free memory outside the limited tags back by `give_up`, or all of it. Returns the number of bytes.
+    fn give_untagged(
+        &self,
+        gives: bool,
+        wanted: u64,
+        mut give_up: impl FnMut(Unit) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
+        let mut given = 0;
+        for (slot, _used) in self.untagged_heaps(gives) {
+            for unit in self.units_of(slot) {
+                if given >= wanted {
+                    return Ok(given);
+                }
+                given += give_up(unit)?;
+            }
+        }
+        Ok(given)
+    }
+
+    /// Returns the address of the first unit outside the limited tags.
+    fn first_untagged(&self, driver: &Driver<P::Device>, gives: bool) -> Option<DevicePtr> {
+        self.untagged_heaps(gives).find_map(|(slot, _used)| self.first_of_heap(driver, slot))
+    }
+
+    /// Sets or removes the limits of a tag.
+    ///
+    /// # Errors
+    /// [`Error::LimitsRefused`], [`Error::TableFull`].
+    pub(crate) fn limit_tag(
+        &self,
+        driver: &Driver<P::Device>,
+        tag: Tag,
+        limits: Option<TagLimits>,
+    ) -> Result<(), Error> {
+        if let Some(TagLimits { max, low, weight, clear }) = limits {
+            if weight == 0 {
+                return Err(Error::LimitsRefused("the weight is 0, and must be from 1 to 4294967295"));
+            }
+            if max.is_some_and(|max| low > max) {
+                return Err(Error::LimitsRefused("`low` is above `max`"));
+            }
+            if clear && driver.device().contents().is_none() {
+                return Err(Error::LimitsRefused("the device cannot fill memory, as `clear` needs"));
+            }
+        }
+        let mut registry = self.registry.lock();
+        registry.set_limits(tag, limits).map_err(|CapacityError| Error::TableFull("limited tags"))?;
+        let any = registry.limited.iter().any(|entry| entry.limits.is_some());
+        // Under the registry's lock, so the flag agrees with the limits.
+        driver.flags.set(flags::TENANTS, any);
+        registry.pools_with(tag).for_each(|pool| self.apply_rules(&registry, pool));
+        Ok(())
+    }
+
+    /// Counts the refusal of a request if its tag's `max` has held it back (`is_held`), and returns what the tags hold, if
+    /// some have limits.
+    pub(in crate::arena) fn tag_shares(&self, flags: &Flags, request: &Request, is_held: bool) -> TagShares {
+        let mut shares = TagShares::default();
+        if !flags.has(flags::TENANTS) {
+            return shares;
+        }
+        let mut registry = self.registry.lock();
+        let own = registry.pools[request.pool as usize].tag;
+        if let Some(at) = registry.limited_pool(request.pool).filter(|_| is_held) {
+            registry.limited[at].refusals += 1;
+        }
+        let tags = core::iter::successors(registry.next_tag(None), |&tag| registry.next_tag(Some(tag)));
+        for tag in tags {
+            let TagUse { charge, limits, .. } = self.tag_use(&registry, tag);
+            if Some(tag) == own {
+                let max = limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
+                shares.own = Some(TagReport { tag, charge, max });
+            } else {
+                shares.add(tag, charge);
+            }
+        }
+        shares
+    }
+
+    /// Checks the charges of the tags against the pages and segments of the heaps, while no operation is in progress.
+    ///
+    /// # Errors
+    /// A description of the invariant, if it does not hold.
+    pub(in crate::arena) fn check_tags(&self) -> Result<(), &'static str> {
+        let registry = self.registry.lock();
+        for entry in registry.limited.iter() {
+            if (entry.growing, entry.giving) != (0, 0) {
+                return Err("a tag has growth in progress, and no operation is");
+            }
+            let is_of_tag = |pool: u32| registry.pools[pool as usize].tag == Some(entry.tag);
+            let of_heap = |number: u32| {
+                let heap = self.slot(number).heap.lock();
+                if is_of_tag(heap.pool) { heap.held_bytes() } else { 0 }
+            };
+            let sum: u64 = self.slot_numbers().map(of_heap).sum();
+            if sum != self.charge_of(&registry, entry.tag) {
+                return Err("the charge of a tag is not the sum over the heaps of its pools");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
     /// Returns the bytes that the request's heap would grow by.
     pub(in crate::arena) fn growth_bytes(self, request: &Request) -> u64 {
-        match self.source(request) {
+        match self.heaps.source_now(&self.driver.flags, request) {
             // A smaller segment may do.
             Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
-            Source::Device | Source::Host => self.segment_bytes(request),
+            Source::Device | Source::Host => {
+                self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request)
+            }
             Source::Expandable => {
                 let lacking = self.heaps.lock(request.slot).bytes_to_map(request.size);
                 let whole = || {
@@ -171,15 +443,8 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// `max`, if it would.
     #[cold]
     fn excess(self, request: &Request) -> Option<(Tag, u64)> {
-        if !self.driver.flags.has(flags::TENANTS) {
-            return None;
-        }
-        let growth = self.growth_bytes(request);
-        let registry = self.heaps.registry.lock();
-        let entry = &registry.limited[registry.limited_pool(request.pool)?];
-        let max = entry.limits?.max?;
-        let sum = self.heaps.charge_with_growth(&registry, entry).saturating_add(growth);
-        (sum > max).then(|| (entry.tag, sum - max))
+        let limits = self.driver.flags.has(flags::TENANTS);
+        if limits { self.heaps.excess(request, self.growth_bytes(request)) } else { None }
     }
 
     /// Returns whether the growth for the request would exceed the `max` of the tag of its pool.
@@ -197,60 +462,18 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     #[cold]
     pub(in crate::arena) fn is_refused_by_max(self, request: &Request) -> Result<bool, Error> {
         while let Some((tag, excess)) = self.excess(request) {
-            let may_give = !request.capturing && !self.is_full_of_blocks(request, tag);
-            if !may_give || self.give_of_tag(tag, excess, false)? == 0 {
+            let may_give = !request.capturing && !self.heaps.is_full_of_blocks(request, tag);
+            if !may_give || self.heaps.give_of_tag(tag, excess, false, |unit| self.give_up(unit))? == 0 {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Charges `bytes` of growth for the request to the tag of its pool until the returned value is dropped, which takes
-    /// the registry's lock. The value is `None` without limits.
-    ///
-    /// # Errors
-    /// [`BeyondMax`].
-    #[inline(always)]
-    pub(in crate::arena) fn charge_tag(
-        self,
-        request: &Request,
-        bytes: u64,
-    ) -> Result<Option<InProgress<'a, P>>, BeyondMax> {
-        // The default pool, which has no tag, pays for this test alone.
-        if request.pool == 0 { Ok(None) } else { self.charge_pool(request.pool, bytes) }
-    }
-
-    /// Charges `bytes` of growth to the tag of a private pool, as [`charge_tag`](Self::charge_tag) does.
-    #[cold]
-    fn charge_pool(self, pool: u32, bytes: u64) -> Result<Option<InProgress<'a, P>>, BeyondMax> {
-        if !self.driver.flags.has(flags::TENANTS) {
-            return Ok(None);
-        }
-        let heaps = &self.arena.heaps;
-        let mut registry = heaps.registry.lock();
-        let Some(entry_at) = registry.limited_pool(pool) else { return Ok(None) };
-        let entry = &registry.limited[entry_at];
-        let max = entry.limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
-        // The comparison and the addition are one step under the lock: two threads cannot exceed `max` together.
-        if heaps.charge_with_growth(&registry, entry).saturating_add(bytes) > max {
-            return Err(BeyondMax);
-        }
-        registry.limited[entry_at].growing += bytes;
-        Ok(Some(InProgress { heaps, entry: entry_at, growing: bytes, giving: 0 }))
-    }
-
     /// Returns the address of the first memory that [`is_refused_by_max`](Self::is_refused_by_max) would give back.
     pub(in crate::arena) fn first_for_max(self, request: &Request) -> Option<DevicePtr> {
         let (tag, _) = self.excess(request)?;
-        if self.is_full_of_blocks(request, tag) { None } else { self.first_of_tag(tag, u64::MAX) }
-    }
-
-    /// Returns whether the request exceeds `max` beside the blocks in use alone.
-    fn is_full_of_blocks(self, request: &Request, tag: Tag) -> bool {
-        let registry = self.heaps.registry.lock();
-        let limits = registry.limited_tag(tag).and_then(|at| registry.limited[at].limits);
-        let max = limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
-        self.heaps.sum_of(&registry, tag, Stat::ActiveBytes).saturating_add(request.size) > max
+        if self.heaps.is_full_of_blocks(request, tag) { None } else { self.heaps.first_of_tag(tag, u64::MAX) }
     }
 
     /// Gives free memory back for `growth` bytes that the device or the limit refuses, if tags have limits: the most above
@@ -262,15 +485,17 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         if !self.driver.flags.has(flags::TENANTS) {
             return Ok(0);
         }
-        let wanted = self.wanted(growth);
+        let wanted = self.ledger.wanted(&self.driver, growth, self.paging.bytes().spare);
         // The last of those that have nothing to give. Only lower shares come after.
         let (mut given, mut spent) = (0, None);
+        let gives = self.settings.policy().releases_cache();
+        let give_up = |unit| self.give_up(unit);
         while given < wanted
-            && let Some((share, most)) = self.next_giver(spent)
+            && let Some((share, most)) = self.heaps.next_giver(self.ledger.reserved(), spent)
         {
             let bytes = match share.tag {
-                Some(tag) => self.give_of_tag(tag, most.min(wanted - given), true)?,
-                None => self.give_untagged(most.min(wanted - given))?,
+                Some(tag) => self.heaps.give_of_tag(tag, most.min(wanted - given), true, give_up)?,
+                None => self.heaps.give_untagged(gives, most.min(wanted - given), give_up)?,
             };
             if bytes == 0 {
                 spent = Some(share);
@@ -283,10 +508,10 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the address of the first memory in the way of [`give_by_shares`](Self::give_by_shares).
     pub(in crate::arena) fn first_by_shares(self) -> Option<DevicePtr> {
         let mut spent = None;
-        while let Some((share, _)) = self.next_giver(spent) {
+        while let Some((share, _)) = self.heaps.next_giver(self.ledger.reserved(), spent) {
             let first = match share.tag {
-                Some(tag) => self.first_of_tag(tag, share.over),
-                None => self.first_untagged(),
+                Some(tag) => self.heaps.first_of_tag(tag, share.over),
+                None => self.heaps.first_untagged(&self.driver, self.settings.policy().releases_cache()),
             };
             if first.is_some() {
                 return first;
@@ -294,144 +519,6 @@ impl<'a, P: Platform> OnDevice<'a, P> {
             spent = Some(share);
         }
         None
-    }
-
-    /// Returns how many bytes must go back for `growth`: those that the limit or the device lacks. If neither lacks any, the
-    /// whole growth: the device has not enough in one piece, or does not tell.
-    fn wanted(self, growth: u64) -> u64 {
-        let room = self.ledger.limit().saturating_sub(self.ledger.reserved());
-        let free = self.driver.memory_info(&self.ledger).map_or(0, |memory| memory.free);
-        match growth.saturating_sub(room.min(free).saturating_add(self.paging.bytes().spare)) {
-            0 => growth,
-            lacking => lacking,
-        }
-    }
-
-    /// Returns the highest share below `spent`, and the bytes by which it is above the next one. `None` if no tag has limits.
-    fn next_giver(self, spent: Option<Share>) -> Option<(Share, u64)> {
-        let registry = self.heaps.registry.lock();
-        let mut untagged = self.ledger.reserved();
-        let (mut first, mut second) = (None, None);
-        let mut consider = |share: Share| {
-            if share.over == 0 || spent.is_some_and(|spent| share >= spent) {
-                return;
-            }
-            if first < Some(share) {
-                (first, second) = (Some(share), first);
-            } else if second < Some(share) {
-                second = Some(share);
-            }
-        };
-        let mut any = false;
-        for entry in registry.limited.iter() {
-            let Some(limits) = entry.limits else { continue };
-            any = true;
-            untagged = untagged.saturating_sub(self.heaps.charge_of(&registry, entry.tag));
-            let over = self.heaps.above_low(&registry, entry);
-            consider(Share { tag: Some(entry.tag), over, weight: limits.weight });
-        }
-        if any {
-            consider(Share { tag: None, over: untagged, weight: TagLimits::WEIGHT });
-        }
-        first.map(|share: Share| (share, share.down_to(second)))
-    }
-
-    /// Gives `wanted` bytes of a tag's free memory back, or a little more, as pages are whole. `for_others`: no more than
-    /// `low` allows. Returns the number of bytes.
-    fn give_of_tag(self, tag: Tag, wanted: u64, for_others: bool) -> Result<u64, Error> {
-        let mut given = 0;
-        for used in self.heaps.giving_pairs(tag) {
-            for kind in KINDS {
-                while given < wanted {
-                    let most = if for_others { self.above_low(tag) } else { u64::MAX };
-                    let Some(unit) = self.heaps.unit_within(used.slot(kind), wanted - given, most) else { break };
-                    let Some(_giving) = self.begin_giving(tag, unit.bytes, for_others) else { break };
-                    match self.give_up(unit)? {
-                        0 => break,
-                        bytes => given += bytes,
-                    }
-                }
-            }
-        }
-        if given > 0 {
-            let mut registry = self.heaps.registry.lock();
-            if let Some(at) = registry.limited_tag(tag) {
-                registry.limited[at].given += given;
-            }
-        }
-        Ok(given)
-    }
-
-    /// Returns the bytes of a tag that may go back for others.
-    fn above_low(self, tag: Tag) -> u64 {
-        let registry = self.heaps.registry.lock();
-        registry.limited_tag(tag).map_or(0, |at| self.heaps.above_low(&registry, &registry.limited[at]))
-    }
-
-    /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped. Returns `None` if the bytes go back
-    /// for a request of others (`for_others`) and would leave the tag below its `low`, or if another thread has removed the limits.
-    pub(in crate::arena) fn begin_giving(self, tag: Tag, bytes: u64, for_others: bool) -> Option<InProgress<'a, P>> {
-        let heaps = &self.arena.heaps;
-        let mut registry = heaps.registry.lock();
-        let at = registry.limited_tag(tag)?;
-        // Compared and noted in one step: two threads that both found the bytes do not give twice as many.
-        if for_others && heaps.above_low(&registry, &registry.limited[at]) < bytes {
-            return None;
-        }
-        registry.limited[at].giving += bytes;
-        Some(InProgress { heaps, entry: at, growing: 0, giving: bytes })
-    }
-
-    /// Notes that `bytes` of the heap in `slot` are about to go back, which serve nobody at present, until the returned value is
-    /// dropped. The value is `None` for the default pool.
-    ///
-    /// # Errors
-    /// [`BelowLow`].
-    pub(in crate::arena) fn begin_giving_of_heap(
-        self,
-        slot: u32,
-        bytes: u64,
-    ) -> Result<Option<InProgress<'a, P>>, BelowLow> {
-        let pool = self.arena.heaps.lock(slot).pool;
-        if pool == 0 {
-            return Ok(None);
-        }
-        let tag = self.arena.heaps.registry.lock().pools[pool as usize].tag;
-        tag.and_then(|tag| self.begin_giving(tag, bytes, true)).map(Some).ok_or(BelowLow)
-    }
-
-    /// Returns the address of the first unit of a tag, of at most `most` bytes.
-    fn first_of_tag(self, tag: Tag, most: u64) -> Option<DevicePtr> {
-        let slots = self.heaps.giving_pairs(tag).flat_map(|used| KINDS.map(|kind| used.slot(kind)));
-        slots.filter_map(|slot| self.heaps.unit_within(slot, 1, most)).map(|unit| unit.ptr()).next()
-    }
-
-    /// Iterates over the heaps outside the limited tags whose free memory may go back, in PyTorch's order.
-    fn untagged_heaps(self) -> impl Iterator<Item = (u32, PairUse<'a, P>)> {
-        let heaps = &self.arena.heaps;
-        let gives = self.settings.policy().releases_cache();
-        let pools =
-            heaps.giving_pools().filter(move |&pool| gives && heaps.registry.lock().limited_pool(pool).is_none());
-        heaps.heaps_of(pools, by_pool).filter(|&(slot, _)| !heaps.lock(slot).asleep)
-    }
-
-    /// Gives at least `wanted` bytes of free memory outside the limited tags back, or all of it. Returns the number of bytes.
-    fn give_untagged(self, wanted: u64) -> Result<u64, Error> {
-        let mut given = 0;
-        for (slot, _used) in self.untagged_heaps() {
-            for unit in self.heaps.units_of(slot) {
-                if given >= wanted {
-                    return Ok(given);
-                }
-                given += self.give_up(unit)?;
-            }
-        }
-        Ok(given)
-    }
-
-    /// Returns the address of the first unit outside the limited tags.
-    fn first_untagged(self) -> Option<DevicePtr> {
-        self.untagged_heaps().find_map(|(slot, _used)| self.first_of_heap(slot))
     }
 
     /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0 if another thread has taken
@@ -495,81 +582,6 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         // Also after a failure: the block may serve a request afterwards, which no fill may reach.
         let ended = self.mapper().map_or(Ok(()), |mapper| mapper.end_copies(contents));
         begun.map_err(Error::from).and(ended)
-    }
-}
-
-impl<P: Platform> Arena<P> {
-    /// Sets or removes the limits of a tag.
-    ///
-    /// # Errors
-    /// [`Error::LimitsRefused`], [`Error::TableFull`].
-    pub(crate) fn limit_tag(&self, tag: Tag, limits: Option<TagLimits>) -> Result<(), Error> {
-        if let Some(TagLimits { max, low, weight, clear }) = limits {
-            if weight == 0 {
-                return Err(Error::LimitsRefused("the weight is 0, and must be from 1 to 4294967295"));
-            }
-            if max.is_some_and(|max| low > max) {
-                return Err(Error::LimitsRefused("`low` is above `max`"));
-            }
-            if clear && self.driver.device().contents().is_none() {
-                return Err(Error::LimitsRefused("the device cannot fill memory, as `clear` needs"));
-            }
-        }
-        let mut registry = self.heaps.registry.lock();
-        registry.set_limits(tag, limits).map_err(|CapacityError| Error::TableFull("limited tags"))?;
-        let any = registry.limited.iter().any(|entry| entry.limits.is_some());
-        // Under the registry's lock, so the flag agrees with the limits.
-        self.driver.flags.set(flags::TENANTS, any);
-        registry.pools_with(tag).for_each(|pool| self.heaps.apply_rules(&registry, pool));
-        Ok(())
-    }
-
-    /// Counts the refusal of a request if its tag's `max` has held it back (`is_held`), and returns what the tags hold, if
-    /// some have limits.
-    pub(in crate::arena) fn tag_shares(&self, request: &Request, is_held: bool) -> TagShares {
-        let mut shares = TagShares::default();
-        if !self.driver.flags.has(flags::TENANTS) {
-            return shares;
-        }
-        let mut registry = self.heaps.registry.lock();
-        let own = registry.pools[request.pool as usize].tag;
-        if let Some(at) = registry.limited_pool(request.pool).filter(|_| is_held) {
-            registry.limited[at].refusals += 1;
-        }
-        let tags = core::iter::successors(registry.next_tag(None), |&tag| registry.next_tag(Some(tag)));
-        for tag in tags {
-            let TagUse { charge, limits, .. } = self.heaps.tag_use(&registry, tag);
-            if Some(tag) == own {
-                let max = limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
-                shares.own = Some(TagReport { tag, charge, max });
-            } else {
-                shares.add(tag, charge);
-            }
-        }
-        shares
-    }
-
-    /// Checks the charges of the tags against the pages and segments of the heaps, while no operation is in progress.
-    ///
-    /// # Errors
-    /// A description of the invariant, if it does not hold.
-    pub(in crate::arena) fn check_tags(&self) -> Result<(), &'static str> {
-        let registry = self.heaps.registry.lock();
-        for entry in registry.limited.iter() {
-            if (entry.growing, entry.giving) != (0, 0) {
-                return Err("a tag has growth in progress, and no operation is");
-            }
-            let is_of_tag = |pool: u32| registry.pools[pool as usize].tag == Some(entry.tag);
-            let of_heap = |number: u32| {
-                let heap = self.heaps.slot(number).heap.lock();
-                if is_of_tag(heap.pool) { heap.held_bytes() } else { 0 }
-            };
-            let sum: u64 = self.heaps.slot_numbers().map(of_heap).sum();
-            if sum != self.heaps.charge_of(&registry, entry.tag) {
-                return Err("the charge of a tag is not the sum over the heaps of its pools");
-            }
-        }
-        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@
 use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
-use crate::arena::{Arena, Platform, flags};
+use crate::arena::{Platform, flags};
 use crate::device::Host;
 use crate::device::oom::OutOfMemory;
 use crate::heap::Heap;
@@ -19,75 +19,11 @@ use crate::sync::{AtomicU32, Lock, Ordering, impl_empty};
 use crate::tables::Lazy;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::{Record, What};
-use crate::trace::{Action, CallSite, TraceEntry, TraceExtent};
+use crate::trace::{Action, TraceEntry, TraceExtent};
 use crate::units::{DevicePtr, StreamId};
 
 /// The events of the window that `tune:auto` searches with: 5 MiB of host memory.
 const WINDOW: usize = if cfg!(feature = "alloc") { 1 << 17 } else { 0 };
-
-impl<P: Platform> Arena<P> {
-    /// Starts recording the latest `capacity` events, or stops recording for 0. Drops earlier
-    /// events and call sites. Returns false, and records nothing, if there is no memory for the
-    /// ring.
-    pub(crate) fn start_trace(&self, capacity: usize) -> bool {
-        // Off while the ring is replaced. Events still in the buffers of heaps are older than the
-        // ticks passed here, and the new ring passes over events up to these ticks.
-        self.driver.flags.set(flags::TRACE, false);
-        self.history.sites.clear();
-        let window = if self.settings.config.lock().tunes() { WINDOW } else { 0 };
-        let started = self.heaps.trace.start(capacity, window, self.recorder().ticks());
-        self.driver.flags.set(flags::TRACE, self.heaps.trace.has_room() || self.recorder().reports());
-        started
-    }
-
-    /// Calls `visit` with every recorded event, oldest first. The ring is locked during the visits.
-    pub(crate) fn visit_trace(&self, mut visit: impl FnMut(&TraceEntry)) {
-        self.flush_traces();
-        // The ring holds ticks, which cost less to read than the time. Converted only now.
-        let time_us = |ticks| self.driver.device().time_us(ticks);
-        self.heaps.trace.for_each(|entry| visit(&TraceEntry { time_us: time_us(entry.time_us), ..entry }));
-    }
-
-    /// Returns how much of the history the trace has.
-    pub(crate) fn trace_extent(&self) -> TraceExtent {
-        self.flush_traces();
-        self.heaps.trace.extent()
-    }
-
-    /// Moves the events that heaps buffer into the ring, which lacks the latest events of each heap.
-    fn flush_traces(&self) {
-        for slot in self.heaps.slot_numbers() {
-            self.heaps.flush_trace(&mut self.heaps.lock(slot));
-        }
-    }
-
-    /// Asks the host for the current call site if a trace is recorded, and returns 0 otherwise. No
-    /// lock may be held: the host may call the allocator.
-    #[inline]
-    pub(crate) fn call_site(&self, site: CallSite) -> u32 {
-        if self.driver.flags.has(flags::TRACE) { self.driver.device().call_site(site) } else { 0 }
-    }
-
-    /// Records an event, if a trace is recorded.
-    #[inline]
-    pub(crate) fn trace(&self, record: impl FnOnce(Recorder<'_, P>)) {
-        if self.driver.flags.has(flags::TRACE) {
-            record(self.recorder());
-        }
-    }
-
-    /// Returns the recorder of events, for callers which know that a trace is recorded.
-    #[inline(always)]
-    pub(crate) fn recorder(&self) -> Recorder<'_, P> {
-        Recorder { driver: &self.driver, heaps: &self.heaps, history: &self.history }
-    }
-
-    /// Begins or ends to tell the host of each event. The ring keeps recording, if it has room.
-    pub(crate) fn set_reports(&self, on: bool) {
-        self.history.reports.store(u32::from(on), Ordering::Relaxed);
-        self.driver.flags.set(flags::TRACE, on || self.heaps.trace.has_room());
-    }
-}
 
 /// What is remembered of a device beside its trace.
 pub(crate) struct History<R: Lock> {
@@ -101,12 +37,52 @@ impl_empty! { [R: Lock] History<R> { sites, reports } }
 
 /// Writes events of one device to the trace. The heap of an event is locked by the caller.
 pub(crate) struct Recorder<'a, P: Platform> {
-    driver: &'a Driver<P::Device>,
-    heaps: &'a Heaps<P>,
-    history: &'a History<P::Lock>,
+    pub(super) driver: &'a Driver<P::Device>,
+    pub(super) heaps: &'a Heaps<P>,
+    pub(super) history: &'a History<P::Lock>,
 }
 
 impl<P: Platform> Recorder<'_, P> {
+    /// Starts recording the latest `capacity` events, or stops recording for 0; with `tunes`, also a window of them for
+    /// searches. Drops earlier events and call sites. Returns false, and records nothing, if there is no memory for the
+    /// ring.
+    pub(crate) fn start(&self, capacity: usize, tunes: bool) -> bool {
+        // Off while the ring is replaced. Events still in the buffers of heaps are older than the
+        // ticks passed here, and the new ring passes over events up to these ticks.
+        self.driver.flags.set(flags::TRACE, false);
+        self.history.sites.clear();
+        let started = self.heaps.trace.start(capacity, if tunes { WINDOW } else { 0 }, self.ticks());
+        self.driver.flags.set(flags::TRACE, self.heaps.trace.has_room() || self.reports());
+        started
+    }
+
+    /// Calls `visit` with every recorded event, oldest first. The ring is locked during the visits.
+    pub(crate) fn visit(&self, mut visit: impl FnMut(&TraceEntry)) {
+        self.flush();
+        // The ring holds ticks, which cost less to read than the time. Converted only now.
+        let time_us = |ticks| self.driver.device().time_us(ticks);
+        self.heaps.trace.for_each(|entry| visit(&TraceEntry { time_us: time_us(entry.time_us), ..entry }));
+    }
+
+    /// Returns how much of the history the trace has.
+    pub(crate) fn extent(&self) -> TraceExtent {
+        self.flush();
+        self.heaps.trace.extent()
+    }
+
+    /// Moves the events that heaps buffer into the ring, which lacks the latest events of each heap.
+    fn flush(&self) {
+        for slot in self.heaps.slot_numbers() {
+            self.heaps.flush_trace(&mut self.heaps.lock(slot));
+        }
+    }
+
+    /// Begins or ends to tell the host of each event. The ring keeps recording, if it has room.
+    pub(crate) fn set_reports(&self, on: bool) {
+        self.history.reports.store(u32::from(on), Ordering::Relaxed);
+        self.driver.flags.set(flags::TRACE, on || self.heaps.trace.has_room());
+    }
+
     /// Reads the device's clock. On a device without a clock, counts an event and returns the
     /// count.
     #[inline]

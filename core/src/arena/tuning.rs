@@ -4,9 +4,11 @@
 //! The search itself is no part of the core: a host reads the window, searches with it on any thread
 //! and without a lock, and passes settings back.
 
-use crate::arena::{Arena, Platform, flags};
+use crate::arena::flags::{self, Flags};
+use crate::arena::settings::Settings;
+use crate::arena::{Arena, Platform};
 use crate::config::{Config, Policy};
-use crate::sync::impl_empty;
+use crate::sync::{Lock, Ranked, impl_empty};
 use crate::trace::Action;
 
 /// The stage of `tune:auto` on a device.
@@ -103,7 +105,7 @@ impl<P: Platform> Arena<P> {
         let [capacity, window] = self.heaps.trace.room();
         if wanted != (window > 0) {
             // Without memory for the window nothing is recorded, and nothing is tuned.
-            let _recorded = self.start_trace(capacity);
+            let _recorded = self.recorder().start(capacity, wanted);
         }
         let stage = if wanted { TuneStage::Recording } else { TuneStage::Off };
         self.tuning.lock().report.stage = stage;
@@ -123,25 +125,10 @@ impl<P: Platform> Arena<P> {
         self.follow_tuning();
     }
 
-    /// Returns the program's own configuration.
-    pub(crate) fn own_config(&self) -> Config {
-        let present = self.settings.config.lock();
-        let own = self.tuning.lock().own.clone();
-        own.unwrap_or_else(|| present.clone())
-    }
-
-    /// Returns whether settings can adjust themselves at this moment: the setting is on, memory is
-    /// cached, and no graph is being captured.
-    pub(crate) fn may_tune(&self) -> bool {
-        self.settings.policy() == Policy::Caching
-            && !self.driver.flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
-            && self.settings.config.lock().tunes()
-    }
-
     /// Puts settings of placement in force, unless a graph is being captured or the program has
     /// changed the configuration since `serial`. Returns whether they are in force.
     pub(crate) fn put_in_force(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> bool {
-        if !self.may_tune() {
+        if !self.settings.may_tune(&self.driver.flags) {
             return false;
         }
         {
@@ -158,5 +145,22 @@ impl<P: Platform> Arena<P> {
         self.apply_config();
         self.recorder().settings(action, bytes);
         true
+    }
+}
+
+impl<R: Lock> Settings<R> {
+    /// Returns the program's own configuration.
+    pub(crate) fn own_config(&self, tuning: &Ranked<R, TuningState>) -> Config {
+        let present = self.config.lock();
+        let own = tuning.lock().own.clone();
+        own.unwrap_or_else(|| present.clone())
+    }
+
+    /// Returns whether settings can adjust themselves at this moment: the setting is on, memory is
+    /// cached, and no graph is being captured.
+    pub(crate) fn may_tune(&self, flags: &Flags) -> bool {
+        self.policy() == Policy::Caching
+            && !flags.has(flags::DIRECT | flags::CAPTURE | flags::LOST)
+            && self.config.lock().tunes()
     }
 }

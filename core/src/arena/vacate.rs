@@ -3,8 +3,10 @@
 //! A stream ends when the program says so. A stream is idle if the program has no block of the
 //! stream's pair and the pair has served no request for a while.
 
+use crate::arena::driver::Driver;
+use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::{Arena, OnDevice, Platform};
+use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::sync::Ordering;
@@ -108,18 +110,18 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 }
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Heaps<P> {
     /// Returns the address of the first segment or range that
     /// [`release_ended`](OnDevice::release_ended) would release for a request of `pair`. Skips the
     /// heaps of `pair`, whose stream the request would revive.
-    pub(crate) fn first_ended(&self, pair: u32) -> Option<DevicePtr> {
+    pub(crate) fn first_ended(&self, driver: &Driver<P::Device>, pair: u32) -> Option<DevicePtr> {
         let mut from = 0;
         // The lock of the marked heaps is dropped before the heap's lock is taken.
-        while let Some(slot) = self.heaps.next_ended(from) {
+        while let Some(slot) = self.next_ended(from) {
             from = slot + 1;
-            let first = self.heaps.enter_pair(slot / 2).and_then(|_used| {
-                let ended = slot / 2 != pair && self.heaps.lock(slot).ended;
-                if ended { self.first_of_heap(slot) } else { None }
+            let first = self.enter_pair(slot / 2).and_then(|_used| {
+                let ended = slot / 2 != pair && self.lock(slot).ended;
+                if ended { self.first_of_heap(driver, slot) } else { None }
             });
             if first.is_some() {
                 return first;
@@ -130,8 +132,8 @@ impl<P: Platform> Arena<P> {
 
     /// Returns the address of the first segment or range that
     /// [`release_one_idle`](OnDevice::release_one_idle) would release.
-    pub(crate) fn first_idle(&self) -> Option<DevicePtr> {
-        let used = self.heaps.idle_pair()?;
-        [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| self.first_of_heap(used.slot(kind)))
+    pub(crate) fn first_idle(&self, driver: &Driver<P::Device>) -> Option<DevicePtr> {
+        let used = self.idle_pair()?;
+        [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| self.first_of_heap(driver, used.slot(kind)))
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! No two heaps are locked together, and none across a call to the device.
 
+use crate::arena::driver::Driver;
 use crate::arena::give::rules;
 use crate::arena::give::units::{Unit, UnitKind};
+use crate::arena::heaps::Heaps;
+use crate::arena::paging::Paging;
 use crate::arena::plans::PlanSwitch;
 use crate::arena::{Arena, OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
@@ -176,22 +179,28 @@ impl<P: Platform> Arena<P> {
         }
         outcome
     }
+}
 
+impl<P: Platform> Heaps<P> {
     /// Returns the address of the first segment or range in the way of [`OnDevice::release_heap`].
-    pub(in crate::arena) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
+    pub(in crate::arena) fn first_of_heap(&self, driver: &Driver<P::Device>, slot: u32) -> Option<DevicePtr> {
         let goes = |unit: &Unit| {
-            let stream = self.heaps.lock(slot).stream;
+            let stream = self.lock(slot).stream;
             // The pages of a capturing stream stay mapped.
             unit.kind == UnitKind::Segment
-                || !self.driver.may_use(stream, NO_STREAM)
-                || self.driver.call(|memory| memory.is_capturing(stream)) != Ok(true)
+                || !driver.may_use(stream, NO_STREAM)
+                || driver.call(|memory| memory.is_capturing(stream)) != Ok(true)
         };
-        self.heaps.units_of(slot).find(goes).map(|unit| unit.ptr())
+        self.units_of(slot).find(goes).map(|unit| unit.ptr())
     }
 
     /// Returns the address of the first segment or range in the way of [`OnDevice::release_cached`].
-    pub(in crate::arena) fn first_releasable(&self) -> Option<DevicePtr> {
-        let heaps = || self.heaps.heaps_of(self.heaps.giving_pools(), rules::by_pool);
-        self.paging.first_retired().or_else(|| heaps().find_map(|(slot, _used)| self.first_of_heap(slot)))
+    pub(in crate::arena) fn first_releasable(
+        &self,
+        driver: &Driver<P::Device>,
+        paging: &Paging<P>,
+    ) -> Option<DevicePtr> {
+        let heaps = || self.heaps_of(self.giving_pools(), rules::by_pool);
+        paging.first_retired().or_else(|| heaps().find_map(|(slot, _used)| self.first_of_heap(driver, slot)))
     }
 }

@@ -51,6 +51,6 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
     copy.heaps.list_as_loose();
     copy.waits.set_flags(&copy.driver.flags);
     // Counters and peaks were copied at different moments.
-    copy.peaks.device.sum_leases(copy.all_counters());
+    copy.peaks.device.sum_leases(copy.counters().all());
     Ok((copy, pages))
 }

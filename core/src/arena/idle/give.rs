@@ -2,20 +2,22 @@
 
 use super::budget::{Cost, worth_ms};
 use super::{IdleMemory, Round, flags};
+use crate::arena::driver::Driver;
 use crate::arena::give::units::{Unit, UnitKind, units_down};
-use crate::arena::heaps::HeapGuard;
+use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
+use crate::sync::{Lock, Ranked};
 use crate::tables::Storage;
 use crate::units::NO_STREAM;
 use core::iter::once;
 
 /// Units to give back: a segment, or neighbouring pages of equal length.
 #[derive(Clone, Copy)]
-struct Chosen {
+struct Batch {
     /// All of them as one unit.
     run: Unit,
     /// Bytes of each.
@@ -26,35 +28,35 @@ struct Chosen {
     cost: Cost,
 }
 
-impl Chosen {
+impl Batch {
     fn give_ns(&self) -> u64 {
         self.cost.give.saturating_mul(u64::from(self.count))
     }
 }
 
-/// The worth of units at a moment.
-struct Worth<'a> {
+/// The policy by which idle memory goes back, at a moment.
+struct ReleasePolicy<'a> {
     idle: &'a IdleMemory,
     round: &'a Round,
 }
 
-impl Worth<'_> {
+impl ReleasePolicy<'_> {
     /// Returns the age of a unit, in milliseconds; `None` for a unit in use.
     fn age(&self, unit: &Unit) -> Option<u32> {
         unit.idle.age(self.round.now)
     }
 
     /// Returns whether a unit is expected not to be needed for as long as its worth asks.
-    fn is_expected(&self, unit: &Unit) -> bool {
+    fn is_likely_idle(&self, unit: &Unit) -> bool {
         let (predictor, cost) = (&self.idle.predictor, self.idle.budget.cost(unit.kind, unit.bytes));
-        let ms = worth_ms(cost.both(), unit.bytes, self.round.held, self.round.share);
+        let ms = worth_ms(cost.both(), unit.bytes, self.round.held, self.round.driver_share);
         let ms = ms.saturating_mul(1 << predictor.caution());
         self.age(unit).is_some_and(|age| predictor.stays_idle(unit.bytes, age, ms))
     }
 
     /// Returns whether a unit is worthwhile: expected not to be needed, or more is held than ever before.
-    fn holds(&self, unit: &Unit) -> bool {
-        unit.bytes <= self.round.excess.get() || self.is_expected(unit)
+    fn should_release(&self, unit: &Unit) -> bool {
+        unit.bytes <= self.round.excess.get() || self.is_likely_idle(unit)
     }
 
     /// Returns how many units at `cost` each can be given back with the time and the budget left.
@@ -72,19 +74,19 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(super) fn give_worthwhile(self, round: &Round) -> Result<bool, Error> {
         round.more.set(false);
         let (mut kept, mut began, mut result) = ([0; 3], false, Ok(()));
-        for used in self.idle_pairs() {
+        for used in self.heaps.idle_pairs() {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
                 // Nothing is given back while a graph is captured: the driver may refuse, and the capture fail.
                 while result.is_ok()
                     && !self.driver.flags.has(flags::CAPTURE)
-                    && let Some(chosen) = self.next_worthwhile(slot, round)
+                    && let Some(chosen) = round.next(&self.driver, &self.heaps, &self.idle, slot)
                 {
                     // A tag keeps its `low`.
-                    let Ok(_giving) = self.begin_giving_of_heap(slot, chosen.run.bytes) else { break };
+                    let Ok(_giving) = self.heaps.begin_giving_of_heap(slot, chosen.run.bytes) else { break };
                     result = self.give_chosen(round, chosen);
                 }
                 // What is free now is quiet at one of the next calls.
-                if self.count_kept(slot, round, &mut kept) {
+                if round.count_kept(&self.heaps, &self.idle, slot, &mut kept) {
                     began |= self.given_up().begin_epoch(slot, NO_STREAM);
                 }
             }
@@ -94,57 +96,10 @@ impl<P: Platform> OnDevice<'_, P> {
         result.map(|()| began)
     }
 
-    /// The rule of `reclaim:auto`: of the heap in `slot` the largest worthwhile segment, or else neighbouring
-    /// worthwhile pages, as long as the time and the budget last.
-    fn next_worthwhile(self, slot: u32, round: &Round) -> Option<Chosen> {
-        for kind in [UnitKind::Segment, UnitKind::Pages] {
-            match self.choose_worthwhile(kind, slot, round) {
-                Some(Chosen { count: 0, .. }) if !self.has_time_left(round) => {
-                    round.more.set(true);
-                    return None;
-                }
-                None | Some(Chosen { count: 0, .. }) => {}
-                // The driver would wait for running work before it releases a segment.
-                Some(_) if kind == UnitKind::Segment && (round.blocked.get() || !self.is_at_rest()) => {
-                    round.blocked.set(true);
-                }
-                chosen => return chosen,
-            }
-        }
-        None
-    }
-
-    /// Chooses quiet and worthwhile units of one kind, of the largest free block with one: a segment, or a page and
-    /// pages below. The count is 0 if none can be paid.
-    fn choose_worthwhile(self, kind: UnitKind, slot: u32, round: &Round) -> Option<Chosen> {
-        let heap = self.heaps.lock(slot);
-        let idle = self.idle.lock();
-        let worth = Worth { idle: &idle, round };
-        let wanted = |unit: &Unit| unit.is_quiet() && worth.holds(unit);
-        let mut units = idle_units(&heap, slot).filter(|unit| unit.kind == kind);
-        let first = units.find(wanted)?;
-        let (cost, is_expected) = (idle.budget.cost(kind, first.bytes), worth.is_expected(&first));
-        // No more of the units that will be needed than the excess.
-        let enough = if is_expected { u64::MAX } else { round.excess.get() / first.bytes };
-        let run = Unit { at: first.end(), bytes: 0, ..first };
-        let mut chosen = Chosen { run, bytes: first.bytes, count: 0, age: worth.age(&first)?, cost };
-        for unit in once(first).chain(units).take(enough.min(worth.payable(cost)) as usize) {
-            let Unit { at, bytes, freed_at, .. } = chosen.run;
-            let is_below = unit.block == first.block && unit.end() == at;
-            if !is_below || unit.bytes != first.bytes || !wanted(&unit) || worth.is_expected(&unit) != is_expected {
-                break;
-            }
-            chosen.run =
-                Unit { at: unit.at, bytes: bytes + unit.bytes, freed_at: freed_at.max(unit.freed_at), ..first };
-            chosen.count += 1;
-        }
-        Some(chosen)
-    }
-
     /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has used the units
     /// since they were chosen.
-    fn give_chosen(self, round: &Round, chosen: Chosen) -> Result<(), Error> {
-        let Chosen { run, bytes, count, age, cost } = chosen;
+    fn give_chosen(self, round: &Round, chosen: Batch) -> Result<(), Error> {
+        let Batch { run, bytes, count, age, cost } = chosen;
         let Some(taken) = run.take(self)? else { return Ok(()) };
         let (result, ticks) = self.driver.timed(|| {
             let mut result = taken.release(self).map(|_bytes| ());
@@ -167,29 +122,100 @@ impl<P: Platform> OnDevice<'_, P> {
         result?;
         budget.learn(run.kind, chosen.give_ns(), us * 1000);
         // Whatever follows, giving back an excess was right.
-        let worth = if bytes <= excess { 0 } else { worth_ms(cost.both(), bytes, round.held, round.share) };
+        let worth = if bytes <= excess { 0 } else { worth_ms(cost.both(), bytes, round.held, round.driver_share) };
         predictor.give_back(bytes, count, age, round.now, worth);
         stats.given_back += run.bytes;
         stats.given_back_units += u64::from(count);
         Ok(())
     }
+}
+
+impl Round {
+    /// The rule of `reclaim:auto`: of the heap in `slot` the largest worthwhile segment, or else neighbouring
+    /// worthwhile pages, as long as the time and the budget last.
+    fn next<P: Platform>(
+        &self,
+        driver: &Driver<P::Device>,
+        heaps: &Heaps<P>,
+        idle: &Ranked<P::Lock, IdleMemory>,
+        slot: u32,
+    ) -> Option<Batch> {
+        for kind in [UnitKind::Segment, UnitKind::Pages] {
+            match self.choose(heaps, idle, kind, slot) {
+                Some(Batch { count: 0, .. }) if !self.has_time_left(idle) => {
+                    self.more.set(true);
+                    return None;
+                }
+                None | Some(Batch { count: 0, .. }) => {}
+                // The driver would wait for running work before it releases a segment.
+                Some(_) if kind == UnitKind::Segment && (self.blocked.get() || !heaps.are_at_rest(driver)) => {
+                    self.blocked.set(true);
+                }
+                chosen => return chosen,
+            }
+        }
+        None
+    }
+
+    /// Chooses quiet and worthwhile units of one kind, of the largest free block with one: a segment, or a page and
+    /// pages below. The count is 0 if none can be paid.
+    fn choose<P: Platform>(
+        &self,
+        heaps: &Heaps<P>,
+        idle: &Ranked<P::Lock, IdleMemory>,
+        kind: UnitKind,
+        slot: u32,
+    ) -> Option<Batch> {
+        let heap = heaps.lock(slot);
+        let idle = idle.lock();
+        let policy = ReleasePolicy { idle: &idle, round: self };
+        let wanted = |unit: &Unit| unit.is_quiet() && policy.should_release(unit);
+        let mut units = idle_units(&heap, slot).filter(|unit| unit.kind == kind);
+        let first = units.find(wanted)?;
+        let (cost, is_likely_idle) = (idle.budget.cost(kind, first.bytes), policy.is_likely_idle(&first));
+        // No more of the units that will be needed than the excess.
+        let enough = if is_likely_idle { u64::MAX } else { self.excess.get() / first.bytes };
+        let run = Unit { at: first.end(), bytes: 0, ..first };
+        let mut chosen = Batch { run, bytes: first.bytes, count: 0, age: policy.age(&first)?, cost };
+        for unit in once(first).chain(units).take(enough.min(policy.payable(cost)) as usize) {
+            let Unit { at, bytes, freed_at, .. } = chosen.run;
+            let is_below = unit.block == first.block && unit.end() == at;
+            if !is_below
+                || unit.bytes != first.bytes
+                || !wanted(&unit)
+                || policy.is_likely_idle(&unit) != is_likely_idle
+            {
+                break;
+            }
+            chosen.run =
+                Unit { at: unit.at, bytes: bytes + unit.bytes, freed_at: freed_at.max(unit.freed_at), ..first };
+            chosen.count += 1;
+        }
+        Some(chosen)
+    }
 
     /// Returns whether the time of the call lasts for more than the cheapest unit.
-    fn has_time_left(self, round: &Round) -> bool {
-        round.left.get() >= 2 * self.idle.lock().budget.cost(UnitKind::Segment, 0).give
+    fn has_time_left<R: Lock>(&self, idle: &Ranked<R, IdleMemory>) -> bool {
+        self.left.get() >= 2 * idle.lock().budget.cost(UnitKind::Segment, 0).give
     }
 
     /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid. Returns whether some may still be in use, and
     /// no event will tell when they are not.
-    fn count_kept(self, slot: u32, round: &Round, kept: &mut [u64; 3]) -> bool {
-        let heap = self.heaps.lock(slot);
+    fn count_kept<P: Platform>(
+        &self,
+        heaps: &Heaps<P>,
+        idle: &Ranked<P::Lock, IdleMemory>,
+        slot: u32,
+        kept: &mut [u64; 3],
+    ) -> bool {
+        let heap = heaps.lock(slot);
         let newest = heap.epochs.newest();
-        let idle = self.idle.lock();
-        let worth = Worth { idle: &idle, round };
+        let idle = idle.lock();
+        let policy = ReleasePolicy { idle: &idle, round: self };
         let mut wants_event = false;
         for unit in idle_units(&heap, slot) {
-            let blocked = unit.kind == UnitKind::Segment && round.blocked.get();
-            let why = match (worth.holds(&unit), unit.is_quiet()) {
+            let blocked = unit.kind == UnitKind::Segment && self.blocked.get();
+            let why = match (policy.should_release(&unit), unit.is_quiet()) {
                 (false, _) => 0,
                 (true, true) if !blocked => 2,
                 (true, _) => 1,
@@ -199,27 +225,29 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         wants_event
     }
+}
 
+impl<P: Platform> Heaps<P> {
     /// Returns whether every stream with a pair has finished its work, so the driver frees a segment without a
     /// wait. A device that cannot tell is not asked again. False while a stream captures a graph.
-    fn is_at_rest(self) -> bool {
+    fn are_at_rest(&self, driver: &Driver<P::Device>) -> bool {
         // No capture begins while the streams are asked.
-        let Some(_permission) = self.driver.may_record() else { return false };
+        let Some(_permission) = driver.may_record() else { return false };
         // The two heaps of a pair have one stream.
-        self.heaps.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
+        self.slot_numbers().filter(|slot| slot % 2 == 0).all(|slot| {
             let (stream, ended) = {
-                let heap: HeapGuard<'_, P> = self.heaps.lock(slot);
+                let heap: HeapGuard<'_, P> = self.lock(slot);
                 (heap.stream, heap.ended)
             };
             // The handle of an ended stream may not be used.
             if stream == NO_STREAM || ended {
                 return true;
             }
-            match self.driver.call(|memory| memory.is_idle(stream)) {
+            match driver.call(|memory| memory.is_idle(stream)) {
                 Ok(Some(idle)) => idle,
                 // Without an answer, the events have told of the work on the segment, which is what can be known.
-                Ok(None) if !self.driver.may_use(stream, NO_STREAM) => true,
-                Ok(None) => self.driver.call(|memory| memory.is_capturing(stream)) == Ok(false),
+                Ok(None) if !driver.may_use(stream, NO_STREAM) => true,
+                Ok(None) => driver.call(|memory| memory.is_capturing(stream)) == Ok(false),
                 Err(_) => false,
             }
         })

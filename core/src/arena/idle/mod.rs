@@ -25,6 +25,7 @@ mod tests;
 
 use self::budget::Budget;
 use self::predictor::{Obtained, Predictor};
+use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
@@ -32,7 +33,7 @@ use crate::device::Host;
 use crate::error::Error;
 use crate::heap::age::{Found, Moment};
 use crate::stats::{ReclaimStats, Stat};
-use crate::sync::{Ordering, impl_empty};
+use crate::sync::{Ordering, Ranked, impl_empty};
 use core::cell::Cell;
 use core::iter::once;
 
@@ -55,6 +56,17 @@ impl IdleMemory {
     pub(crate) fn stats(&self) -> ReclaimStats {
         ReclaimStats { budget_us: self.budget.left() / 1000, caution: self.predictor.caution(), ..self.stats }
     }
+
+    /// Returns how many of the `held` bytes are beyond the most held before anything was given back, and beyond
+    /// the growth of the use since. `most` bytes were held at one time, and `live` in use. Where segments have gone, requests
+    /// obtain segments of different sizes: the memory held could become more than without the setting.
+    fn excess(&mut self, held: u64, most: u64, live: u64) -> u64 {
+        if self.stats.given_back == 0 {
+            self.before = [most, live];
+        }
+        let [held_before, live_before] = self.before;
+        held.saturating_sub(held_before.saturating_add(live.saturating_sub(live_before)))
+    }
 }
 
 /// The shortest time between two looks, in microseconds.
@@ -65,7 +77,7 @@ struct Round {
     /// The time of the look.
     now: Moment,
     /// The part of the time for the driver.
-    share: f64,
+    driver_share: f64,
     /// Bytes held from the device at the beginning.
     held: u64,
     /// The driver time left to the call, in nanoseconds.
@@ -78,7 +90,7 @@ struct Round {
     more: Cell<bool>,
 }
 
-impl<'a, P: Platform> OnDevice<'a, P> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Looks at the heaps of the default pool and of tags with limits, and gives back worthwhile units, for about `max_us` microseconds of
     /// driver time. Returns true if the time has ended before all of them were given back. Does nothing unless
     /// the setting is on and the device has a clock.
@@ -93,16 +105,19 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         if now_us == 0 || self.driver.flags.has(flags::DIRECT) {
             return Ok(false);
         }
+        let held = self.ledger.reserved();
+        let most = self.peaks.most_with(self.counters(), Stat::ReservedBytes, 0);
+        let live = self.peaks.most_live_with(self.counters(), 0, || self.paging.bytes().asleep);
         let round = Round {
             now: Moment((now_us / 1000) as u32),
-            share,
-            held: self.ledger.reserved(),
+            driver_share: share,
+            held,
             left: Cell::new(max_us.saturating_mul(1000)),
-            excess: Cell::new(self.idle_excess()),
+            excess: Cell::new(self.idle.lock().excess(held, most, live)),
             blocked: Cell::new(false),
             more: Cell::new(false),
         };
-        if !self.look_at_heaps(&round, now_us) {
+        if !round.look(&self.heaps, &self.idle, now_us) {
             return Ok(false);
         }
         self.given_up().poll_departures();
@@ -113,57 +128,45 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         }
         Ok(round.more.get())
     }
+}
 
-    /// Returns how many bytes are held beyond the most held before anything was given back, and beyond
-    /// the growth of the use since. Where segments have gone, requests obtain segments of different sizes: the memory held could
-    /// become more than without the setting.
-    fn idle_excess(self) -> u64 {
-        let held = self.ledger.reserved();
-        let most = self.most_with(Stat::ReservedBytes, 0);
-        let live = self.most_live_with(0);
-        let mut idle = self.idle.lock();
-        if idle.stats.given_back == 0 {
-            idle.before = [most, live];
-        }
-        let [held_before, live_before] = idle.before;
-        held.saturating_sub(held_before.saturating_add(live.saturating_sub(live_before)))
-    }
-
+impl<P: Platform> Heaps<P> {
     /// Iterates over the pairs that give idle memory back.
-    fn idle_pairs(self) -> impl Iterator<Item = PairUse<'a, P>> {
-        let heaps = &self.arena.heaps;
-        once(0).chain(heaps.tenant_pools()).flat_map(|pool| heaps.pairs_of(pool))
+    fn idle_pairs(&self) -> impl Iterator<Item = PairUse<'_, P>> {
+        once(0).chain(self.tenant_pools()).flat_map(|pool| self.pairs_of(pool))
     }
+}
 
+impl Round {
     /// Looks at every heap that gives idle memory back. Returns false if the last look was just before.
-    fn look_at_heaps(self, round: &Round, now_us: u64) -> bool {
+    fn look<P: Platform>(&self, heaps: &Heaps<P>, idle_memory: &Ranked<P::Lock, IdleMemory>, now_us: u64) -> bool {
         let between = {
-            let mut idle = self.idle.lock();
+            let mut idle = idle_memory.lock();
             let passed = now_us.saturating_sub(idle.last_us);
             if passed < LOOK_US {
                 return false;
             }
             if idle.last_us > 0 {
-                idle.budget.earn(passed, round.share);
+                idle.budget.earn(passed, self.driver_share);
             }
             idle.last_us = now_us;
             idle.stats.looks += 1;
             idle.stats.idle = 0;
-            idle.predictor.settle(round.now);
+            idle.predictor.settle(self.now);
             // What has happened since the last look, happened in the middle on average.
-            Moment(round.now.0.wrapping_sub((passed / 2000) as u32))
+            Moment(self.now.0.wrapping_sub((passed / 2000) as u32))
         };
-        for used in self.idle_pairs() {
+        for used in heaps.idle_pairs() {
             for kind in [PoolKind::Large, PoolKind::Small] {
-                let mut heap = self.heaps.lock(used.slot(kind));
+                let mut heap = heaps.lock(used.slot(kind));
                 if heap.asleep {
                     continue;
                 }
                 // What is freed from now on has a stamp that no free block has yet.
-                heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
-                let mut idle = self.idle.lock();
+                heap.clock = heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+                let mut idle = idle_memory.lock();
                 let IdleMemory { predictor, stats, .. } = &mut *idle;
-                heap.look(round.now, |found| match found {
+                heap.look(self.now, |found| match found {
                     Found::Idle { bytes } => stats.idle += bytes,
                     Found::UsedAgain { bytes, idle } => {
                         stats.observed_units += 1;

@@ -331,7 +331,7 @@ fn a_call_takes_about_its_time_and_tells_that_something_is_left() {
 fn round(allocator: &Simulated, excess: u64, ns: u64) -> Round {
     Round {
         now: now(allocator),
-        share: 0.01,
+        driver_share: 0.01,
         held: allocator.arena(DEVICE).unwrap().ledger.reserved(),
         left: Cell::new(ns),
         excess: Cell::new(excess),

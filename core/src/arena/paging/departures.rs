@@ -24,7 +24,6 @@ use crate::tables::{CapacityError, Lazy};
 use crate::units::StreamId;
 
 /// Memory that is given up while work may still use it: the pages and the fences, and the heaps that learn of the end.
-#[derive(Clone, Copy)]
 pub(crate) struct GivenUp<'a, P: Platform> {
     pub(in crate::arena) driver: &'a Driver<P::Device>,
     pub(in crate::arena) heaps: &'a Heaps<P>,

@@ -42,7 +42,9 @@ impl<P: Platform> Mapper<'_, P> {
         let Some(run) = self.detach_run(request)? else { return Ok(None) };
         let detached = Undo::by(|| self.unmap_run(request.slot, run));
         let lacking = self.device.heaps.lock(request.slot).lacking_in(run);
-        let Ok(_charged) = self.device.charge_tag(request, lacking) else { return Ok(None) };
+        let Ok(_charged) = self.device.heaps.charge_tag(&self.device.driver.flags, request, lacking) else {
+            return Ok(None);
+        };
         if !self.map_run(request, run)? {
             return Ok(None);
         }

@@ -5,11 +5,11 @@
 //! unmap_guarded ─ page spare ─ addresses kept ─ some frees later ─▶ addresses given back
 //! ```
 
+use crate::arena::flags::{self, Flags};
+use crate::arena::paging::Paging;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
-use crate::arena::flags::{self, Flags};
-use crate::arena::paging::Paging;
 use crate::arena::{OnDevice, Platform};
 use crate::config::Guard;
 use crate::device::StreamOrder;

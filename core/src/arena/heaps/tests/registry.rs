@@ -235,11 +235,11 @@ fn growth_in_progress_counts_against_max() {
     let on_device = allocator.on(DEVICE).unwrap();
     // As two threads do that grow at the same time.
     let twice = on_device.with_request(40 * MIB, ONE, 0, Heaps::use_pair_for_forecast, |request| {
-        let first = on_device.charge_tag(request, 40 * MIB);
-        let second = on_device.charge_tag(request, 40 * MIB);
+        let first = on_device.heaps.charge_tag(&on_device.driver.flags, request, 40 * MIB);
+        let second = on_device.heaps.charge_tag(&on_device.driver.flags, request, 40 * MIB);
         assert!(matches!((&first, &second), (Ok(Some(_)), Err(_))));
         drop(first);
-        assert!(matches!(on_device.charge_tag(request, 60 * MIB), Ok(Some(_))));
+        assert!(matches!(on_device.heaps.charge_tag(&on_device.driver.flags, request, 60 * MIB), Ok(Some(_))));
         Ok(())
     });
     twice.unwrap();

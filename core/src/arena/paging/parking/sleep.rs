@@ -182,7 +182,7 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Waits for what the ends of frees have queued on the memory of the target. Later ends queue nothing.
     fn end_fills(&self, order: ParkOrder) -> Result<(), Error> {
-        if !self.device().tends_frees() {
+        if !self.device().guarding.tends_frees() {
             return Ok(());
         }
         self.in_each_heap(Heap::rest);

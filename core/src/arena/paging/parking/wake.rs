@@ -97,16 +97,16 @@ impl<P: Platform> Parker<'_, P> {
         let device = self.device();
         self.each_page(
             |page| page.asleep && !matches!(device.paging.pool.lock()[page.page].kept, Kept::Saved(_)),
-            |slot, page| device.renew_canaries(slot, &page),
+            |slot, page| device.guarding.renew_canaries(&device.driver, &device.heaps, slot, &page),
         )
     }
 
     /// Lets the target's memory serve requests again.
     pub(super) fn end_sleep(&self) {
         let device = self.device();
-        if device.tends_frees() {
+        if device.guarding.tends_frees() {
             let _always = self.each_heap(|slot| {
-                device.end_rest(slot);
+                device.guarding.end_rest(&device.driver, &device.heaps, slot);
                 Ok(())
             });
         }

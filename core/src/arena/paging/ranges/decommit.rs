@@ -163,7 +163,8 @@ impl<P: Platform> Mapper<'_, P> {
     /// come is behind the fill.
     fn fill_given_up(&self, part: Part, stream: StreamId) -> Result<(), Error> {
         let (device, step) = (self.device, self.range_step());
-        let (Some(value), Some(contents)) = (device.value_of_freed(), device.arena.driver.device().contents()) else {
+        let (Some(value), Some(contents)) = (device.guarding.value_of_freed(), device.arena.driver.device().contents())
+        else {
             return Ok(());
         };
         let mut at = part.begin;
@@ -194,7 +195,7 @@ impl<P: Platform> Mapper<'_, P> {
         };
         let Some(first) = first else {
             // All streams have ended; without a departure, their work was waited for.
-            if device.value_of_freed().is_some() {
+            if device.guarding.value_of_freed().is_some() {
                 // Apart from all streams, a fill is ordered by the host alone. The caller keeps captures from beginning.
                 if ended != NONE {
                     device.given_up().wait_for_departure(ended)?;

@@ -71,7 +71,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Returns the operations of the stitched policy, if the request's heap consists of pages.
     pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, P>> {
-        self.stitcher().filter(|_| self.source(request) == Source::Stitched)
+        self.stitcher().filter(|_| self.heaps.source_now(&self.driver.flags, request) == Source::Stitched)
     }
 }
 
@@ -139,7 +139,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         let device = self.device();
         let lost = Cell::new(false);
         let room = Undo::by(|| self.release_room(request.slot, held, lost.get()));
-        let Ok(_charged) = device.charge_tag(request, held.needed) else { return Ok(None) };
+        let Ok(_charged) = device.heaps.charge_tag(&device.driver.flags, request, held.needed) else { return Ok(None) };
         let mut hand = Hand::empty(self.mapper);
         if !self.provide(request, &held, allowed, &mut hand.batch)? {
             return Ok(None);
