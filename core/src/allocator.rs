@@ -639,7 +639,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let mut segments = alloc::vec::Vec::new();
         for arena in self.arenas.published() {
             arena.delegate_lanes();
-            arena.snapshot(&mut segments);
+            arena.heaps.snapshot(&arena.history.sites, &mut segments);
         }
         segments.sort_by_key(|segment| segment.address);
         segments

@@ -1,5 +1,6 @@
 //! Tests of the source, the documents, the tables of results and the test programs.
 
+mod arena_methods;
 mod changed;
 mod configuration_page;
 mod guards;

@@ -4,6 +4,7 @@ use crate::allocator::{Allocator, On};
 use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::split_rules::PoolMemory;
 use crate::pool::{PoolId, Tag};
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -42,7 +43,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// * [`Error::ParkingRefused`]: the policy maps no memory, or the host supplies the pool's segments.
     /// * [`Error::TableFull`].
     pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
-        self.allocator.begin("tag_pool", self.device)?.tag_pool(pool, tag)
+        let device = self.allocator.begin("tag_pool", self.device)?;
+        device.heaps.tag_pool(pool, tag, device.settings.uses_pages(PoolMemory::Parkable))
     }
 
     /// Sets whether the default pool serves requests for parked pools with `tag`. If not, as at first, the requests

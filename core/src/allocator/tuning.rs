@@ -77,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         }
         let events = arena.heaps.trace.window();
         let mut segments = Vec::new();
-        arena.snapshot(&mut segments);
+        arena.heaps.snapshot(&arena.history.sites, &mut segments);
         segments.retain(|segment| segment.pool == PoolId::DEFAULT);
         Ok(Window { events, segments, config, limit: arena.ledger.limit_if_set(), serial })
     }

@@ -15,7 +15,7 @@
 //! heaps the recorded programs need four times the time in the driver, for the same utilisation.
 //!
 //! A driver waits for running work before it frees memory, 75 ms behind a kernel of 80 ms. So a
-//! segment is released for a request only if the segment is quiet (see quiet.rs): all work that used
+//! segment is released for a request only if the segment is quiet (see paging/epochs.rs): all work that used
 //! the segment is known to be done. Without enough quiet segments the request exceeds the budget,
 //! and a later request repays.
 

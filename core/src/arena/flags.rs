@@ -1,6 +1,6 @@
 //! Conditions that keep requests off the fast path, as bits of a word.
 //!
-//! A bit outside [`FAST_PATH_FLAGS`] sends every request to [`malloc_cold`](super::malloc). Frees test three bits of their own.
+//! A bit outside [`FAST_PATH_FLAGS`] sends every request to `declined` (malloc.rs). Frees test three bits of their own.
 
 use crate::streams::event_queue::EventQueues;
 use crate::streams::groups::{GROUPS, GroupSet};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! malloc · free                 one heap's lock, nothing else
-//!   └─▶ ladder · reclaim        the steps without a fitting block
+//!   └─▶ ladder                  the steps without a fitting block
 //!         ├─▶ waits/            pending memory: asked for, ordered behind, waited for
 //!         ├─▶ compact           the budget for held memory
 //!         ├─▶ obtain            more memory from the device
@@ -15,10 +15,11 @@
 //! ```
 //!
 //! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`], [`Waits`], [`Driver`], [`Ledger`],
-//! [`Flags`]. The contents of a part are private to its folder. What takes several parts is a method of [`Arena`], or of
-//! [`OnDevice`] if it adds or removes segments; what needs virtual memory, a method of
-//! [`Mapper`](paging::mapper::Mapper). Locks and their order are in ARCHITECTURE.md. No lock is held across a call to the
-//! device.
+//! and others. The contents of a part are private to its folder. An operation is a method of the part that it needs, and
+//! takes the others by type. Where it needs several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`]. What
+//! needs most of them, as a request or a free does, is a method of [`Arena`], or of [`OnDevice`] if it adds or removes
+//! segments; what needs virtual memory, a method of [`Mapper`]. Locks and their order are in ARCHITECTURE.md. No lock is
+//! held across a call to the device.
 
 pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
@@ -64,6 +65,8 @@ use crate::arena::idle::IdleMemory;
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
+use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::stitched::Stitcher;
 use crate::arena::peaks::{Counters, Peaks};
 use crate::arena::plans::Plans;
 use crate::arena::settings::{Settings, fraction_of};
@@ -72,7 +75,8 @@ use crate::arena::tuning::TuningState;
 use crate::arena::waits::Waits;
 use crate::config::rounding::PoolKind;
 use crate::config::{Config, Filling, Guard};
-use crate::device::{DeviceMemory, Host, MemoryInfo};
+use crate::device::{DeviceError, DeviceMemory, ErrorKind, Host, MemoryInfo};
+use crate::error::Error;
 use crate::heap::Outcome;
 use crate::heap::split_rules::{PoolMemory, Rules, Source};
 use crate::page_map::PageMap;
@@ -148,6 +152,26 @@ impl<P: Platform> core::ops::Deref for OnDevice<'_, P> {
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
         self.arena
+    }
+}
+
+impl<'a, P: Platform> OnDevice<'a, P> {
+    /// Returns the operations on virtual memory, if the device has any.
+    pub(crate) fn mapper(self) -> Option<Mapper<'a, P>> {
+        Mapper::of(self)
+    }
+
+    /// Returns the operations on virtual memory, for a call that needs them.
+    ///
+    /// # Errors
+    /// [`Error::Device`] of the kind [`ErrorKind::Unsupported`] if the device has no virtual memory.
+    pub(crate) fn require_mapper(self) -> Result<Mapper<'a, P>, Error> {
+        self.mapper().ok_or(DeviceError::new(ErrorKind::Unsupported, 0).into())
+    }
+
+    /// Returns the operations of the stitched policy, if the policy is in force and the device has virtual memory.
+    pub(crate) fn stitcher(self) -> Option<Stitcher<'a, P>> {
+        Stitcher::of(self)
     }
 }
 

@@ -89,7 +89,7 @@ impl<R: Lock> Settings<R> {
     }
 
     /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual memory.
-    pub(super) fn uses_pages(&self, memory: PoolMemory) -> bool {
+    pub(crate) fn uses_pages(&self, memory: PoolMemory) -> bool {
         self.policy().uses_pages(&self.config.lock(), memory)
     }
 

@@ -43,6 +43,73 @@ pub(crate) struct QueuedBlock {
 
 vacant!(QueuedBlock, next, keeps, |next| Self { event: None, heap: NONE, block: NONE, next });
 
+/// What threads do with a queue, while they call the device. No other thread records on the stream during a recording, nor
+/// removes the block that is recorded; and none removes a block that a polled event covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// No thread works on the queue.
+    Idle,
+    /// A thread polls the first event.
+    Polling,
+    /// A thread records an event after this block.
+    Recording(u32),
+    /// One thread polls the first event, and another one records an event after this block.
+    PollingAndRecording(u32),
+    /// A thread asks whether the stream is idle. This was the last block when it began.
+    Asking(u32),
+}
+
+impl Work {
+    /// Returns the last block of a recording or a question, or `NONE`.
+    fn last(self) -> u32 {
+        match self {
+            Self::Recording(last) | Self::PollingAndRecording(last) | Self::Asking(last) => last,
+            Self::Idle | Self::Polling => NONE,
+        }
+    }
+
+    /// Returns whether the first event, or the place of one, belongs to a thread.
+    fn polls(self) -> bool {
+        matches!(self, Self::Polling | Self::PollingAndRecording(_) | Self::Asking(_))
+    }
+
+    /// Returns the work with a poll, which no thread does yet.
+    fn with_poll(self) -> Self {
+        if let Self::Recording(last) = self { Self::PollingAndRecording(last) } else { Self::Polling }
+    }
+
+    /// Returns the work without the poll.
+    fn without_poll(self) -> Self {
+        if let Self::PollingAndRecording(last) = self { Self::Recording(last) } else { Self::Idle }
+    }
+
+    /// Returns the work with a recording after `last`, which no thread does yet.
+    fn with_recording(self, last: u32) -> Self {
+        if self == Self::Polling { Self::PollingAndRecording(last) } else { Self::Recording(last) }
+    }
+
+    /// Returns the work without the recording, or the question.
+    fn without_recording(self) -> Self {
+        if let Self::PollingAndRecording(_) = self { Self::Polling } else { Self::Idle }
+    }
+}
+
+/// What is expected of a stream, from the latest answers of the device. Wrong hints cost calls. They are kept while the
+/// queue is vacant.
+#[derive(Clone, Copy, Debug)]
+struct Hints {
+    /// The last event recorded for a request was complete at once, or the stream was idle: the stream has little to do. The
+    /// next event is then recorded for a request, too, and not for the first block: half the calls.
+    quick: bool,
+    /// The last question found the stream idle, or none was asked, so another question may free all blocks.
+    hopeful: bool,
+}
+
+impl Hints {
+    /// The hints on a stream of which nothing is known.
+    const UNKNOWN: Self = Self { quick: false, hopeful: true };
+}
+
 /// The blocks that wait for a stream, oldest first.
 #[derive(Clone, Copy, Debug)]
 struct StreamQueue {
@@ -59,41 +126,21 @@ struct StreamQueue {
     open: u32,
     /// The number of events in the queue.
     events: u32,
-    /// The last block with an event that a thread is recording; `NONE` if there is none. Not `NONE` ⟹
-    /// no other thread records on the stream, polls the event, or removes the block. Or the last block when a thread
-    /// began to ask whether the stream is idle.
-    recording: u32,
-    /// A thread polls the first event. Set ⟹ no other thread may remove a block that the event covers.
-    busy: bool,
-    /// The last event recorded for a request was complete at once, or the stream was idle: the stream has little to do. The
-    /// next event is then recorded for a request, too, and not for the first block: half the calls.
-    /// Kept while the queue is vacant.
-    quick: bool,
-    /// The last question found the stream idle, or none was asked, so another question may free all blocks.
-    /// Kept while the queue is vacant.
-    hopeful: bool,
+    /// What threads do with the queue at this moment, without its lock.
+    work: Work,
+    /// What is expected of the stream.
+    hints: Hints,
 }
 
 impl StreamQueue {
     /// Creates a queue without blocks.
     const fn new(stream: StreamId) -> Self {
-        Self {
-            stream,
-            head: NONE,
-            tail: NONE,
-            heap: NONE,
-            open: 0,
-            events: 0,
-            recording: NONE,
-            busy: false,
-            quick: false,
-            hopeful: true,
-        }
+        Self { stream, head: NONE, tail: NONE, heap: NONE, open: 0, events: 0, work: Work::Idle, hints: Hints::UNKNOWN }
     }
 
     /// Returns whether the queue may be used for another stream.
     fn is_vacant(&self) -> bool {
-        self.head == NONE && !self.busy
+        self.head == NONE && !self.work.polls()
     }
 }
 
@@ -165,8 +212,8 @@ impl<S: Storage> EventQueues<S> {
         let queue = self.append(stream, known, QueuedBlock { event: None, heap, block, next: NONE });
         let entry = &mut self.queues[queue];
         entry.open += 1;
-        let is_first = entry.events == 0 && !entry.quick;
-        let is_due = entry.recording == NONE && (is_first || entry.open >= GATHER);
+        let is_first = entry.events == 0 && !entry.hints.quick;
+        let is_due = entry.work.last() == NONE && (is_first || entry.open >= GATHER);
         Ok(is_due.then_some(queue))
     }
 
@@ -188,10 +235,9 @@ impl<S: Storage> EventQueues<S> {
         }
         let of_stream = self.queues.iter().position(|queue| queue.is_vacant() && queue.stream == stream);
         let vacant = of_stream.or_else(|| self.queues.iter().position(StreamQueue::is_vacant));
-        let quick = of_stream.is_some_and(|queue| self.queues[queue].quick);
-        let hopeful = of_stream.is_none_or(|queue| self.queues[queue].hopeful);
+        let hints = of_stream.map_or(Hints::UNKNOWN, |queue| self.queues[queue].hints);
         let heap = self.waits[wait].heap;
-        let queue = StreamQueue { head: wait, tail: wait, heap, quick, hopeful, ..StreamQueue::new(stream) };
+        let queue = StreamQueue { head: wait, tail: wait, heap, hints, ..StreamQueue::new(stream) };
         if let Some(vacant) = vacant {
             self.queues[vacant] = queue;
             return vacant;
@@ -220,23 +266,22 @@ impl<S: Storage> EventQueues<S> {
 
     /// Returns whether a thread records an event behind a queue, or asks whether the queue's stream is idle.
     pub(crate) fn is_recording(&self, queue: usize) -> bool {
-        self.queues[queue].recording != NONE
+        self.queues[queue].work.last() != NONE
     }
 
     /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block is
     /// open, or if another thread is recording. The caller records an event on the stream with no
     /// lock held, and then calls [`finish_recording`](Self::finish_recording).
     pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<DueRecording> {
-        let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.recording == NONE)?;
-        entry.recording = entry.tail;
+        let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.work.last() == NONE)?;
+        entry.work = entry.work.with_recording(entry.tail);
         Some(DueRecording { stream: entry.stream, is_first: entry.events == 0 })
     }
 
     /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that were open then, and the
     /// queue ends it; without a fence they stay open.
     pub(crate) fn finish_recording(&mut self, queue: usize, fence: Option<Fence>) {
-        let last = core::mem::replace(&mut self.queues[queue].recording, NONE);
-        debug_assert!(last != NONE, "`begin_recording` chose the queue");
+        let last = self.end_recording(queue);
         if let Some(fence) = fence {
             debug_assert_eq!(fence.stream, self.queues[queue].stream, "the queue's stream has the fence");
             self.waits[last].event = Some(fence.event);
@@ -250,12 +295,11 @@ impl<S: Storage> EventQueues<S> {
     /// keep the stream busy alone, or if another thread works on the queue. The caller asks with no lock held, and
     /// then calls [`finish_question`](Self::finish_question).
     pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
-        let entry = self.queues.get_mut(queue).filter(|entry| entry.hopeful && entry.open >= least)?;
-        if entry.events > 0 || entry.busy || entry.recording != NONE {
+        let entry = self.queues.get_mut(queue).filter(|entry| entry.hints.hopeful && entry.open >= least)?;
+        if entry.events > 0 || entry.work != Work::Idle {
             return None;
         }
-        entry.recording = entry.tail;
-        entry.busy = true;
+        entry.work = Work::Asking(entry.tail);
         Some(entry.stream)
     }
 
@@ -263,12 +307,10 @@ impl<S: Storage> EventQueues<S> {
     /// needed, by the device's answer. If the stream was idle, the blocks waiting at the beginning of the question leave the
     /// queue. Returns the first of them, for [`take_finished`](Self::take_finished), or `NONE`.
     pub(crate) fn finish_question(&mut self, queue: usize, idle: Option<bool>) -> u32 {
-        let entry = &mut self.queues[queue];
-        let last = core::mem::replace(&mut entry.recording, NONE);
-        debug_assert!(last != NONE, "a question or a recording has begun");
-        entry.busy = false;
-        entry.hopeful = idle == Some(true);
-        entry.quick = idle.unwrap_or(entry.quick);
+        let last = self.end_recording(queue);
+        let Hints { quick, hopeful } = &mut self.queues[queue].hints;
+        *hopeful = idle == Some(true);
+        *quick = idle.unwrap_or(*quick);
         if idle != Some(true) {
             return NONE;
         }
@@ -279,10 +321,18 @@ impl<S: Storage> EventQueues<S> {
     /// that were queued then leave the queue, once no event is left in it: the caller has polled them. Returns the first of them, for
     /// [`take_finished`](Self::take_finished), or `NONE`. What is known of the stream stays as after a recording.
     pub(crate) fn finish_idle(&mut self, queue: usize) -> u32 {
-        let last = core::mem::replace(&mut self.queues[queue].recording, NONE);
-        debug_assert!(last != NONE, "a recording has begun");
-        let is_left = self.queues[queue].events == 0 && !self.queues[queue].busy;
+        let last = self.end_recording(queue);
+        let is_left = self.queues[queue].events == 0 && self.queues[queue].work == Work::Idle;
         if is_left { self.take_until(queue, last) } else { NONE }
+    }
+
+    /// Ends a recording, or a question, of a queue. Returns the last block when it began.
+    fn end_recording(&mut self, queue: usize) -> u32 {
+        let entry = &mut self.queues[queue];
+        let last = entry.work.last();
+        debug_assert!(last != NONE, "a recording or a question has begun");
+        entry.work = entry.work.without_recording();
+        last
     }
 
     /// Takes the blocks up to `last` out of a queue without events. Returns the first of them.
@@ -301,7 +351,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Notes whether an event recorded for a request was complete at once.
     pub(crate) fn note_quick(&mut self, queue: usize, quick: bool) {
-        self.queues[queue].quick = quick;
+        self.queues[queue].hints.quick = quick;
     }
 
     /// Returns the number of open blocks in a queue, of those from `at` on.
@@ -314,16 +364,16 @@ impl<S: Storage> EventQueues<S> {
     /// an event, and while an event is recorded for a block before.
     fn first_covered(&self, queue: &StreamQueue) -> Option<u32> {
         let head = if queue.events > 0 { queue.head } else { NONE };
-        let mut before = self.waits.chain(head, |wait| wait.next).take_while(|&(at, _)| at != queue.recording);
+        let mut before = self.waits.chain(head, |wait| wait.next).take_while(|&(at, _)| at != queue.work.last());
         before.find_map(|(at, wait)| wait.event.is_some().then_some(at))
     }
 
     /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event, which
     /// the caller polls without the lock.
     pub(crate) fn begin_poll(&mut self, queue: usize) -> Option<Event> {
-        let entry = self.queues.get(queue).filter(|entry| !entry.busy)?;
+        let entry = self.queues.get(queue).filter(|entry| !entry.work.polls())?;
         let event = self.waits[self.first_covered(entry)?].event?;
-        self.queues[queue].busy = true;
+        self.queues[queue].work = self.queues[queue].work.with_poll();
         Some(event)
     }
 
@@ -360,8 +410,8 @@ impl<S: Storage> EventQueues<S> {
     /// last of the rest; without others the event becomes idle. Returns the first block that has left,
     /// for [`take_finished`](Self::take_finished), or `NONE`.
     pub(crate) fn finish_poll(&mut self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
-        debug_assert!(self.queues[queue].busy, "`begin_poll` chose the queue");
-        self.queues[queue].busy = false;
+        debug_assert!(self.queues[queue].work.polls(), "`begin_poll` chose the queue");
+        self.queues[queue].work = self.queues[queue].work.without_poll();
         let Some(last) = self.first_covered(&self.queues[queue]) else { return NONE };
         let behind = core::mem::replace(&mut self.waits[last].next, NONE);
         let event = self.waits[last].event.take();
@@ -408,7 +458,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Returns whether a thread is polling or recording an event.
     pub(crate) fn is_at_work(&self) -> bool {
-        self.queues.iter().any(|queue| queue.busy || queue.recording != NONE)
+        self.queues.iter().any(|queue| queue.work != Work::Idle)
     }
 
     /// Cancels the waits of a block whose free is undone, and returns their number. A wait stays in
@@ -417,9 +467,10 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn cancel(&mut self, heap: u32, block: u32) -> u32 {
         let mut cancelled = 0;
         for queue in 0..self.queues.len() {
-            let StreamQueue { head, busy, recording, .. } = self.queues[queue];
+            let StreamQueue { head, work, .. } = self.queues[queue];
+            let recording = work.last();
             // What the first event of a busy queue covers belongs to the polling thread.
-            let polled = if busy { self.first_covered(&self.queues[queue]) } else { None };
+            let polled = if work.polls() { self.first_covered(&self.queues[queue]) } else { None };
             let (mut previous, mut at) = polled.map_or((NONE, head), |polled| (polled, self.waits[polled].next));
             while at != NONE {
                 let QueuedBlock { event, heap: of_heap, block: of_block, next } = self.waits[at];
@@ -458,7 +509,7 @@ impl<S: Storage> EventQueues<S> {
     /// Forgets which threads poll and record events, in a copy on which none of them works.
     pub(crate) fn forget_threads(&mut self) {
         for queue in self.queues.iter_mut() {
-            (queue.busy, queue.recording) = (false, NONE);
+            queue.work = Work::Idle;
         }
     }
 

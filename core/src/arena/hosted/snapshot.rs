@@ -1,6 +1,7 @@
 //! Snapshot of a device: every segment and every block.
 
-use crate::arena::{Arena, Platform};
+use crate::arena::Platform;
+use crate::arena::heaps::Heaps;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, BlockEntry, Segment, State};
 use crate::pool::PoolId;
@@ -11,14 +12,13 @@ use crate::trace::call_sites::CallSites;
 use crate::units::{DeviceIndex, DevicePtr};
 use alloc::vec::Vec;
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Heaps<P> {
     /// Appends every segment of the device to `segments`. Heaps are locked in turn, so the
     /// snapshot shows no single moment of the whole device while threads allocate.
-    pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {
-        for slot in self.heaps.slot_numbers() {
-            let mut copied =
-                Copied { device: DeviceIndex(self.number()), sites: &self.history.sites, segments: &mut *segments };
-            let heap = self.heaps.lock(slot);
+    pub(crate) fn snapshot(&self, sites: &CallSites<P::Lock>, segments: &mut Vec<SnapshotSegment>) {
+        for slot in self.slot_numbers() {
+            let mut copied = Copied { device: DeviceIndex(self.device()), sites, segments: &mut *segments };
+            let heap = self.lock(slot);
             let sub_blocks = copied.sub_blocks(&heap);
             for (number, segment) in heap.segments() {
                 if heap.suballocator.is_some() {
@@ -30,7 +30,7 @@ impl<P: Platform> Arena<P> {
             let pool = heap.pool as usize;
             drop(heap);
             // The registry is locked before heaps, so the pool's name is filled in afterwards.
-            let id = self.heaps.registry.lock().pools.get(pool).map_or(PoolId::DEFAULT, |pool| pool.id);
+            let id = self.registry.lock().pools.get(pool).map_or(PoolId::DEFAULT, |pool| pool.id);
             for segment in segments.iter_mut().rev().take_while(|segment| segment.pool == UNNAMED) {
                 segment.pool = id;
             }

@@ -11,7 +11,7 @@
 //! back. The budget bounds the driver's time
 //! under all predictions: giving back and obtaining again are paid together, when a unit is given back.
 //!
-//! Nothing waits for the device. All work on a unit is known to be complete (arena/waits/quiet.rs). A
+//! Nothing waits for the device. All work on a unit is known to be complete (arena/paging/epochs.rs). A
 //! driver waits for running work of any kind before a free of a segment, so segments go back while all
 //! streams known to the allocator are idle; pages are unmapped at any time. Nothing is given back
 //! while a graph is captured. Of the private pools in use those give whose tags have limits, down to `low`, unless a captured graph has

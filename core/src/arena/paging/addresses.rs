@@ -13,8 +13,8 @@
 //!
 //! Every reservation begins and ends here, and is counted.
 
+use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
-use crate::arena::{OnDevice, Platform};
 use crate::device::{AddressLack, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
@@ -155,24 +155,23 @@ impl<P: Platform> Mapper<'_, P> {
     }
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Mapper<'_, P> {
     /// Reserves `bytes` of addresses for a range: where there are none, once the cache and the work with released ranges no
     /// longer hold addresses.
     ///
     /// # Errors
     /// [`Error::OutOfAddresses`]; those of the device.
-    pub(in crate::arena) fn reserve_for_range(self, bytes: u64) -> Result<DevicePtr, Error> {
-        let mapper = self.require_mapper()?;
-        if let Some(base) = mapper.reserve_again(bytes)? {
+    pub(in crate::arena) fn reserve_for_range(&self, bytes: u64) -> Result<DevicePtr, Error> {
+        if let Some(base) = self.reserve_again(bytes)? {
             return Ok(base);
         }
         // A capture permits no wait, and the cache goes back behind waits alone.
-        if mapper.may_record().is_some() {
-            self.release_cached(None)?;
-            if let Some(base) = mapper.reserve_again(bytes)? {
+        if self.may_record().is_some() {
+            self.device.release_cached(None)?;
+            if let Some(base) = self.reserve_again(bytes)? {
                 return Ok(base);
             }
         }
-        Err(Error::OutOfAddresses { requested: bytes, reserved: self.paging.address_bytes() })
+        Err(Error::OutOfAddresses { requested: bytes, reserved: self.device.paging.address_bytes() })
     }
 }

@@ -58,14 +58,12 @@ pub(in crate::arena) enum Charge {
     Checked,
 }
 
-impl<'a, P: Platform> OnDevice<'a, P> {
-    /// Returns the operations on virtual memory, if the device has any.
-    pub(crate) fn mapper(self) -> Option<Mapper<'a, P>> {
-        Some(Mapper { device: self, memory: self.arena.driver.device().virtual_memory()?, request: None })
-    }
-}
-
 impl<'a, P: Platform> Mapper<'a, P> {
+    /// Returns the operations on the virtual memory of a device, if it has any.
+    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
+        Some(Self { device, memory: device.arena.driver.device().virtual_memory()?, request: None })
+    }
+
     /// Notes all later calls to virtual memory in `request`.
     pub(in crate::arena) fn for_request(self, request: &'a RequestCalls) -> Self {
         Self { request: Some(request), ..self }

@@ -23,7 +23,7 @@ mod mapping;
 pub(crate) mod parking;
 pub(crate) mod ranges;
 mod retired;
-mod stitched;
+pub(in crate::arena) mod stitched;
 mod undo;
 mod virtual_calls;
 

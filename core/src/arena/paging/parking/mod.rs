@@ -30,7 +30,7 @@ pub use remaining::Remaining;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::paging::mapper::Mapper;
-use crate::arena::{Arena, OnDevice, Platform};
+use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::{Contents, Segments};
 use crate::error::Error;
@@ -263,25 +263,14 @@ fn page_from<P: Platform>(heaps: &Heaps<P>, slot: u32, addr: u64) -> Option<Home
     if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
 }
 
-impl<P: Platform> Arena<P> {
-    /// Sets or removes the tag of the private pool named `id`.
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`;
-    /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages; [`Error::TableFull`].
-    pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>) -> Result<(), Error> {
-        let uses_pages = self.settings.uses_pages(PoolMemory::Parkable);
-        self.heaps.tag_pool(id, tag, uses_pages)
-    }
-}
-
 impl<P: Platform> Heaps<P> {
     /// Sets or removes the tag of the private pool named `id`. `uses_pages` tells whether pools with tags place blocks
     /// on pages.
     ///
     /// # Errors
-    /// Those of [`Arena::tag_pool`].
-    fn tag_pool(&self, id: PoolId, tag: Option<Tag>, uses_pages: bool) -> Result<(), Error> {
+    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`;
+    /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages; [`Error::TableFull`].
+    pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>, uses_pages: bool) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
         if tag.is_some() && (!uses_pages || self.shared_pool(pool).is_supplied()) {

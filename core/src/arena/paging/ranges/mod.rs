@@ -53,14 +53,6 @@ pub struct Reservation {
 }
 
 impl<'a, P: Platform> OnDevice<'a, P> {
-    /// Returns the operations on virtual memory, for a call that needs them.
-    ///
-    /// # Errors
-    /// [`Error::Device`] of the kind [`ErrorKind::Unsupported`] if the device has no virtual memory.
-    pub(crate) fn require_mapper(self) -> Result<Mapper<'a, P>, Error> {
-        self.mapper().ok_or(DeviceError::new(ErrorKind::Unsupported, 0).into())
-    }
-
     /// Removes up to `most` stale mappings of ranges whose work is complete, so their pages are spare. Errors are
     /// not reported: a mapping that cannot be removed is counted as leaked.
     pub(crate) fn collect_departed(self, most: u32) {
@@ -125,7 +117,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         if !device.paging.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
-        let base = device.reserve_for_range(bytes)?;
+        let base = self.reserve_for_range(bytes)?;
         let mut ranges = device.paging.ranges.lock();
         if !ranges.make_room_for_range() {
             // Another thread has filled the table since room was made.

@@ -38,7 +38,6 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
 use crate::heap::home_pages::Stays;
-use crate::heap::split_rules::Source;
 use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::pages::Batch;
 use crate::stats::Occurrence;
@@ -58,24 +57,18 @@ pub(crate) struct Stitcher<'a, P: Platform> {
     pub(in crate::arena) options: Stitched,
 }
 
-impl<'a, P: Platform> OnDevice<'a, P> {
-    /// Returns the operations of the stitched policy, if the policy is in force and the device has virtual memory.
-    pub(crate) fn stitcher(self) -> Option<Stitcher<'a, P>> {
-        let Policy::Stitched(options) = self.settings.policy() else { return None };
+impl<'a, P: Platform> Stitcher<'a, P> {
+    /// Returns the operations of the stitched policy on a device, if the policy is in force and the device has virtual
+    /// memory.
+    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
+        let Policy::Stitched(options) = device.settings.policy() else { return None };
         // Asking a device that no request has reached yet may open the device.
-        if !self.driver.has_virtual_memory() {
+        if !device.driver.has_virtual_memory() {
             return None;
         }
-        Some(Stitcher { mapper: self.mapper()?, options })
+        Some(Self { mapper: Mapper::of(device)?, options })
     }
 
-    /// Returns the operations of the stitched policy, if the request's heap consists of pages.
-    pub(crate) fn stitcher_of(self, request: &Request) -> Option<Stitcher<'a, P>> {
-        self.stitcher().filter(|_| self.heaps.source_now(&self.driver.flags, request) == Source::Stitched)
-    }
-}
-
-impl<'a, P: Platform> Stitcher<'a, P> {
     /// Notes all later calls to virtual memory in `request`.
     pub(crate) fn for_request(self, request: &'a RequestCalls) -> Self {
         Self { mapper: self.mapper.for_request(request), ..self }
