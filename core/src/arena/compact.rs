@@ -22,6 +22,7 @@
 use crate::arena::flags::{self, Flags};
 use crate::arena::give::units::{Unit, quiet_cover};
 use crate::arena::heaps::Heaps;
+use crate::arena::paging::departures::GivenUp;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::{Divisions, INTERVALS, PoolKind};
@@ -32,7 +33,7 @@ use crate::heap::split_rules::Compacting;
 use crate::stats::Stat;
 use crate::sync::Ordering;
 use crate::tables::Storage;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, StreamId};
 use core::iter::from_fn;
 
 /// Number of segments given back for one of another size before sizes are rounded up, on a device that
@@ -136,6 +137,21 @@ impl<P: Platform> Heaps<P> {
     pub(super) fn peek_any_block(&self, request: &Request) -> Option<DevicePtr> {
         let mut heap = self.lock(request.slot);
         find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
+    }
+}
+
+impl<P: Platform> GivenUp<'_, P> {
+    /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
+    /// the stream `named`. Returns whether any began.
+    fn begin_all_epochs(&self, named: StreamId) -> bool {
+        let heaps = self.heaps;
+        let mut began = false;
+        for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
+            let newest = heaps.lock(slot).epochs.newest();
+            let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
+            began |= heaps.segments_of(slot).any(uncovered) && self.begin_epoch(slot, named);
+        }
+        began
     }
 }
 

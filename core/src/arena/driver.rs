@@ -1,7 +1,6 @@
 //! Calls to the device: none once its context is lost, and no event is recorded while a graph is captured.
 
 use crate::arena::flags::{self, FlagWord, Flags};
-use crate::arena::ledger::Ledger;
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo};
 use crate::heap::Heap;
 use crate::stats::{MemoryCallCounters, MemoryCalls};
@@ -142,13 +141,6 @@ impl<D: DeviceMemory> Driver<D> {
             self.flags.set(flags::LOST, true);
         }
         result
-    }
-
-    /// Asks the device for the memory, and notes the answer. `ledger` has the bytes that the arena holds.
-    pub(crate) fn memory_info(&self, ledger: &Ledger) -> DeviceResult<MemoryInfo> {
-        let memory = self.call(D::memory_info)?;
-        self.note_memory(memory, ledger.reserved());
-        Ok(memory)
     }
 
     /// Waits for the calls that record events. A graph is about to be captured, and [`flags::CAPTURE`] is set. An event that is

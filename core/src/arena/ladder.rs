@@ -378,7 +378,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Returns whether other threads could free the memory for the request: it is within the limit and
     /// the device, and there is something to free.
     fn may_become_free(&self) -> Result<bool, Error> {
-        let memory = self.device.driver.memory_info(&self.device.ledger)?;
+        let memory = self.device.ledger.memory_info(&self.device.driver)?;
         let report = self.device.report_of(memory, None);
         Ok(self.request.size <= self.device.ledger.limit().min(memory.total) && report.allocated + report.pending > 0)
     }
@@ -391,7 +391,7 @@ impl<P: Platform> Ladder<'_, P> {
         if !config.throw_on_device_oom() {
             return Ok(None);
         }
-        let total = self.device.driver.memory_info(&self.device.ledger)?.total;
+        let total = self.device.ledger.memory_info(&self.device.driver)?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         let room = allowed.saturating_sub(self.device.ledger.reserved());
         let stitcher = self.device.stitcher();

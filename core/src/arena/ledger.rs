@@ -1,7 +1,7 @@
 //! Ledger of one device: the bytes held from the device, and the limit on the bytes.
 
 use crate::arena::driver::Driver;
-use crate::device::DeviceMemory;
+use crate::device::{DeviceMemory, DeviceResult, MemoryInfo};
 use crate::error::Error;
 use crate::sync::{AtomicU64, CachePadded, Ordering, impl_empty};
 use crate::units::DevicePtr;
@@ -97,10 +97,17 @@ impl Ledger {
         self.leaked.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Asks the device for the memory, and notes the answer.
+    pub(crate) fn memory_info<D: DeviceMemory>(&self, driver: &Driver<D>) -> DeviceResult<MemoryInfo> {
+        let memory = driver.call(D::memory_info)?;
+        driver.note_memory(memory, self.reserved());
+        Ok(memory)
+    }
+
     /// Returns the number of bytes that can still be charged below both the limit and the device's
     /// total memory. Uses the limit alone if the device does not report a total.
     pub(super) fn available_bytes<D: DeviceMemory>(&self, driver: &Driver<D>) -> u64 {
-        let total = driver.memory_info(self).map_or(u64::MAX, |info| info.total);
+        let total = self.memory_info(driver).map_or(u64::MAX, |info| info.total);
         self.limit().min(total).saturating_sub(self.reserved())
     }
 
@@ -108,7 +115,7 @@ impl Ledger {
     /// whole growth: the device has not enough in one piece, or does not tell.
     pub(super) fn wanted<D: DeviceMemory>(&self, driver: &Driver<D>, growth: u64, spare: u64) -> u64 {
         let room = self.limit().saturating_sub(self.reserved());
-        let free = driver.memory_info(self).map_or(0, |memory| memory.free);
+        let free = self.memory_info(driver).map_or(0, |memory| memory.free);
         match growth.saturating_sub(room.min(free).saturating_add(spare)) {
             0 => growth,
             lacking => lacking,

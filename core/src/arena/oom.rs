@@ -29,7 +29,7 @@ impl<P: Platform> Arena<P> {
     /// `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree slightly
     /// while threads allocate.
     pub(crate) fn memory_report(&self, requested: u64, block: u64, segment: u64, slot: Option<u32>) -> OutOfMemory {
-        let report = self.report_of(self.driver.memory_info(&self.ledger).unwrap_or_default(), slot);
+        let report = self.report_of(self.ledger.memory_info(&self.driver).unwrap_or_default(), slot);
         OutOfMemory { requested, block, segment, ..report }
     }
 

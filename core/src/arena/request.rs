@@ -4,14 +4,14 @@ use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::RouteEntry;
-use crate::arena::paging::mapper::RequestCalls;
 use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::{Segments, StreamOrder};
+use crate::device::{AddressLack, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::sync::Ordering;
 use crate::units::{MAX_REQUEST, StreamId};
+use core::cell::Cell;
 
 /// A request on its way through the slow path. Its pair of heaps is used for as long as this exists, so no other call can give
 /// the pair to another stream.
@@ -36,6 +36,22 @@ pub(crate) struct Request {
     pub site: u32,
     /// The time spent so far in mapping memory.
     pub mapping: RequestCalls,
+}
+
+/// What a request has met in calls to virtual memory.
+#[derive(Default, Debug)]
+pub(crate) struct RequestCalls {
+    /// The time of the calls, in ticks of the device's clock.
+    pub(in crate::arena) ticks: Cell<u64>,
+    /// Why the request lacked addresses when it last looked for them.
+    pub(in crate::arena) lack: Cell<AddressLack>,
+}
+
+impl RequestCalls {
+    /// Returns why the request lacked addresses when it last looked for them.
+    pub(in crate::arena) fn lack(&self) -> AddressLack {
+        self.lack.get()
+    }
 }
 
 impl<P: Platform> Arena<P> {

@@ -174,7 +174,7 @@ impl<P: Platform> Arena<P> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
         }
-        let total = self.driver.memory_info(&self.ledger)?.total;
+        let total = self.ledger.memory_info(&self.driver)?.total;
         self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
         Ok(())
     }

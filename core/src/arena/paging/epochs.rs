@@ -6,9 +6,7 @@
 //! so the next call to the device reports it.
 
 use crate::arena::Platform;
-use crate::arena::give::units::Unit;
 use crate::arena::paging::departures::GivenUp;
-use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::heap::Heap;
 use crate::pages::departures::Departing;
@@ -80,19 +78,6 @@ impl<P: Platform> GivenUp<'_, P> {
             self.heaps.lock(slot).epochs.end();
         }
         begun
-    }
-
-    /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
-    /// the stream `named`. Returns whether any began.
-    pub(in crate::arena) fn begin_all_epochs(&self, named: StreamId) -> bool {
-        let heaps = self.heaps;
-        let mut began = false;
-        for (slot, _used) in heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]) {
-            let newest = heaps.lock(slot).epochs.newest();
-            let uncovered = |unit: Unit| !unit.is_quiet() && unit.freed_at >= newest;
-            began |= heaps.segments_of(slot).any(uncovered) && self.begin_epoch(slot, named);
-        }
-        began
     }
 }
 

@@ -264,7 +264,7 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Returns the length of a new range of addresses and the length of its granules, in bytes.
     pub(in crate::arena) fn range_to_reserve(&self, kind: PoolKind) -> Result<(u64, u64), Error> {
-        let total = self.device.driver.memory_info(&self.device.ledger)?.total;
+        let total = self.device.ledger.memory_info(&self.device.driver)?.total;
         let largest = total + total / RESERVE_EXTRA;
         let reserve = self.device.settings.config.lock().expandable_segments_reserve();
         let wanted = reserve.map_or(largest, |reserve| reserve.bytes(total).min(largest));

@@ -11,8 +11,9 @@
 //! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
 //! held across a call to the device.
 
+use crate::arena::request::RequestCalls;
 use crate::arena::{OnDevice, Platform};
-use crate::device::{AddressLack, DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
+use crate::device::{DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::expandable::AddressRange;
@@ -22,7 +23,6 @@ use crate::pages::{Batch, Page, PagePool};
 use crate::stats::MemoryCall;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
-use core::cell::Cell;
 
 /// The virtual memory of one device, and what the allocator does with it.
 #[derive(Clone, Copy)]
@@ -31,22 +31,6 @@ pub(crate) struct Mapper<'a, P: Platform> {
     pub(in crate::arena) memory: &'a dyn VirtualMemory,
     /// Where the calls are noted, if they are made for a request.
     pub(super) request: Option<&'a RequestCalls>,
-}
-
-/// What a request has met in calls to virtual memory.
-#[derive(Default, Debug)]
-pub(crate) struct RequestCalls {
-    /// The time of the calls, in ticks of the device's clock.
-    pub(super) ticks: Cell<u64>,
-    /// Why the request lacked addresses when it last looked for them.
-    pub(super) lack: Cell<AddressLack>,
-}
-
-impl RequestCalls {
-    /// Returns why the request lacked addresses when it last looked for them.
-    pub(in crate::arena) fn lack(&self) -> AddressLack {
-        self.lack.get()
-    }
 }
 
 /// Whether the memory limit holds for a new page.

@@ -3,7 +3,8 @@
 //! The time of a call is the difference of two readings of the device's clock. Waiting for another
 //! thread's turn to map counts as part of a request's time.
 
-use crate::arena::paging::mapper::{Mapper, RequestCalls};
+use crate::arena::paging::mapper::Mapper;
+use crate::arena::request::RequestCalls;
 use crate::arena::{Arena, Platform};
 use crate::device::{DeviceResult, VirtualMemory};
 use crate::stats::MemoryCall;

@@ -7,10 +7,11 @@
 use super::in_capture;
 use crate::arena::Platform;
 use crate::arena::flags;
-use crate::arena::paging::mapper::{Mapper, RequestCalls};
+use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::mapping::{Hand, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
 use crate::arena::plans::PlanSwitch;
+use crate::arena::request::RequestCalls;
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceError, Host, StreamOrder};
 use crate::error::Error;

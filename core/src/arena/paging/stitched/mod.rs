@@ -28,10 +28,10 @@ mod stale;
 pub(in crate::arena) use gather::{Taker, Wish};
 
 use crate::arena::paging::addresses::AddressRequest;
-use crate::arena::paging::mapper::{Charge, Mapper, RequestCalls};
+use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Hand, Row};
 use crate::arena::paging::undo::Undo;
-use crate::arena::request::Request;
+use crate::arena::request::{Request, RequestCalls};
 use crate::arena::{OnDevice, Platform};
 use crate::config::{Policy, Stitched};
 use crate::error::Error;
@@ -222,7 +222,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
 
     /// Returns the length of a new range of addresses, in bytes.
     fn range_to_reserve(&self) -> Result<u64, Error> {
-        let total = self.device().driver.memory_info(&self.device().ledger)?.total;
+        let total = self.device().ledger.memory_info(&self.device().driver)?.total;
         let longest = total.saturating_mul(RANGE_TIMES_DEVICE);
         let reserve = self.device().settings.config.lock().expandable_segments_reserve();
         let wanted = reserve.map_or(longest, |reserve| reserve.bytes(total).min(longest));
