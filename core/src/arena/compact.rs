@@ -74,7 +74,7 @@ impl<P: Platform> OnDevice<'_, P> {
             (config.compact()?, config.compact_slack())
         };
         // The request is part of what will be in use.
-        let most = arena.peaks.most_with(arena.counters(), stat, request.size);
+        let most = arena.peaks.most_with(&arena.counters(), stat, request.size);
         let held = arena.ledger.reserved().saturating_add(arena.settings.segment_bytes(
             &arena.driver,
             &arena.heaps,

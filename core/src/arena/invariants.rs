@@ -37,7 +37,7 @@ impl<P: Platform> Arena<P> {
             visits += 1 + u64::from(heap.blocks.len());
         }
         if is_exclusive {
-            self.peaks.check_leases(self.counters())?;
+            self.peaks.check_leases(&self.counters())?;
             self.heaps.check_tags()?;
             let of_ranges = self.paging.check_ranges(stale)?;
             (home, reserved) = (home + of_ranges, reserved + of_ranges);
@@ -59,7 +59,7 @@ impl<R: Lock> Peaks<R> {
     /// Checks that each heap is tight or in the list of the loose ones, and the sums of the leases.
     ///
     /// A call that only reads makes a heap loose, too, and counts as no operation: the heap's lock keeps the heap as it is.
-    fn check_leases<P: Platform<Lock = R>>(&self, counters: Counters<'_, P>) -> Result<(), &'static str> {
+    fn check_leases<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>) -> Result<(), &'static str> {
         for slot in counters.heaps.slot_numbers().map(|number| counters.heaps.slot(number)) {
             let heap = slot.heap.lock();
             if heap.tight != slot.loose.is_tight() || heap.tight && !slot.counters.is_tight() {

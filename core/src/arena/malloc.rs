@@ -1,18 +1,18 @@
 //! Requests: the ways in which one is served, from the cheapest to the one that serves any.
 //!
 //! ```text
-//! malloc ─▶ from_cache ─ no flag set, the stream has a pair, a free block fits ─▶ done
+//! malloc ─▶ serve_cached ─ no flag set, the stream has a pair, a free block fits ─▶ done
 //!   └─ declined ─ the next of a plan ─▶ done
-//!        └─ by_flags ─┬─ a trace is recorded ─────────────▶ traced ──────▶ from the cache, else ─┐
-//!                     ├─ blocks wait for polled events ───▶ after_poll ──▶ from_cache, else ─────┤
-//!                     ├─ blocks are guarded or watched ───▶ instrumented ▶ from_cache, else by_flags
-//!                     ├─ plans are in force ──────────────▶ beside_plans ▶ from_cache, else ─────┤
-//!                     └──────────────────────────────────────────────────────────────────────────▶ serve ─▶ ladder.rs
+//!        └─ by_flags ─┬─ a trace is recorded ─────────▶ traced ─ from the cache, else ─────────────┐
+//!                     ├─ blocks wait for polled events ▶ after_poll ─ serve_cached, else ──────────┤
+//!                     ├─ blocks are guarded or watched ▶ instrumented ─ serve_cached, else by_flags │
+//!                     ├─ plans are in force ──────────▶ beside_plans ─ serve_cached, else ─────────┤
+//!                     └────────────────────────────────────────────────────────────────────────────┴▶ serve ─▶ ladder.rs
 //! ```
 //!
-//! All run on any thread. `from_cache` and `traced` hold one lock, that of a heap, and `beside_plans` that of a lane; none of
+//! All run on any thread. `serve_cached` and `traced` hold one lock, that of a heap, and `beside_plans` that of a lane; none of
 //! them is held across a call to the device. Of these ways only `after_poll`, `instrumented` and `serve` call it.
-//! `malloc_inlined`, for other languages, is `from_cache` for [plain](crate::heap::Heap::plain) heaps.
+//! `malloc_inlined`, for other languages, is `serve_cached` for [plain](crate::heap::Heap::plain) heaps.
 
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
@@ -56,7 +56,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // One load for all conditions. A flag that another thread sets right after the load counts as set after this request.
         let word = self.driver.flags.load();
-        self.from_cache(word, bytes, stream, || self.declined(bytes, stream))
+        self.serve_cached(word, bytes, stream, || self.declined(bytes, stream))
     }
 
     /// Serves a request as [`malloc`](Self::malloc) does. The path of plain heaps is inlined, and all else is a call.
@@ -65,7 +65,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// registers. In one function with the general path it loses them, and the general path is slower, too.
     #[inline(always)]
     pub(crate) fn malloc_inlined<E: From<Error>>(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, E> {
-        // As in `malloc` and `from_cache`.
+        // As in `malloc` and `serve_cached`.
         if self.driver.flags.load() & !flags::STRAIGHT_PATH_FLAGS != 0 {
             return Ok(self.malloc_outlined(bytes, stream)?);
         }
@@ -134,11 +134,11 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Serves a request from the cache and records the event, while a trace is recorded and no other flag but rounding is set.
     ///
-    /// Apart from [`from_cache`](Arena::from_cache), which gets slower if the two share code.
+    /// Apart from [`serve_cached`](Arena::serve_cached), which gets slower if the two share code.
     #[inline(never)]
     fn traced(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // Before the heap is locked: the host may take long.
-        let site = self.driver.device().call_site(CallSite::Alloc);
+        let call_site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
             && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
         {
@@ -150,12 +150,12 @@ impl<P: Platform> OnDevice<'_, P> {
                 && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
             {
                 // Under the heap's lock, so that the events of the block stay in the order in which they happened.
-                self.recorder().alloc(&mut heap, site, served.value, bytes);
+                self.recorder().alloc(&mut heap, call_site, served.value, bytes);
                 drop(heap);
                 return Ok(self.reconcile(slot, served));
             }
         }
-        self.serve(bytes, stream, Miss { site: Some(site), polled: Polled::No })
+        self.serve(bytes, stream, Miss { site: Some(call_site), polled: Polled::No })
     }
 
     /// Serves a request while blocks wait for events, every request polls them, and nothing else is unusual.
@@ -169,7 +169,7 @@ impl<P: Platform> OnDevice<'_, P> {
         drop(asking);
         let decline = || self.serve(bytes, stream, Miss { site: None, polled });
         // Blocks that still wait are no reason to leave the fast path.
-        self.from_cache(self.driver.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, decline)
+        self.serve_cached(self.driver.flags.load() & !(flags::PENDING | flags::APART), bytes, stream, decline)
     }
 
     /// Serves a request while some blocks are guarded, or each is watched.
@@ -180,7 +180,7 @@ impl<P: Platform> OnDevice<'_, P> {
             ptr
         } else {
             let ordinary = word & !flags::APART;
-            let ptr = self.from_cache(ordinary, bytes, stream, || self.by_flags(ordinary, bytes, stream))?;
+            let ptr = self.serve_cached(ordinary, bytes, stream, || self.by_flags(ordinary, bytes, stream))?;
             if word & flags::WATCHED != 0
                 && let Some(owner) = self.heaps.owner_of(self.pages, ptr)
             {
@@ -200,16 +200,16 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.
     #[inline(never)]
     fn beside_plans(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        if let Some(ptr) = self.from_plan(word, bytes, stream) {
+        if let Some(ptr) = self.serve_planned(word, bytes, stream) {
             return Ok(ptr);
         }
         let decline = || self.serve(bytes, stream, Miss { site: None, polled: Polled::No });
         // The plans have declined, so their flag alone is no reason to leave the fast path.
-        self.from_cache(word & !flags::PLANNED, bytes, stream, decline)
+        self.serve_cached(word & !flags::PLANNED, bytes, stream, decline)
     }
 
     /// Serves a request from the plan of its stream, in order or not. Returns `None` if a heap has to serve it.
-    fn from_plan(self, word: FlagWord, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+    fn serve_planned(self, word: FlagWord, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         // Routes go before plans: a request led into a private pool is not the plan's.
         if plans::is_unusual(word) && (plans::are_off(&self.driver.flags) || self.heaps.is_routed(&self.driver, stream))
         {
@@ -227,7 +227,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let PlannedBlock { ptr, counters, peaks_stale } = self.plans.deviating(&self.heaps, bytes, stream)?;
         if peaks_stale {
-            self.peaks.reconcile(self.counters(), (PoolKind::Large, counters), None);
+            self.peaks.reconcile(&self.counters(), (PoolKind::Large, counters), None);
         }
         // The record goes to the buffer of the home heap, since lanes have none. If the lane has ended since the request was
         // served, the event is left out of the trace.
@@ -312,7 +312,7 @@ impl<P: Platform> Arena<P> {
     /// Serves a request from a heap of the default pool, if `word` holds none but [`flags::FAST_PATH_FLAGS`] and a free block
     /// fits. Otherwise calls `decline`, with no lock held.
     #[inline(always)]
-    fn from_cache(
+    fn serve_cached(
         &self,
         word: FlagWord,
         bytes: u64,
@@ -350,7 +350,7 @@ impl<P: Platform> Arena<P> {
     #[inline(never)]
     #[expect(clippy::unnecessary_wraps, reason = "a tail call needs the return type of the caller")]
     fn reconcile_and_return(&self, counters: &HeapCounters, ptr: DevicePtr) -> Result<DevicePtr, Error> {
-        self.peaks.reconcile(self.counters(), (PoolKind::Large, counters), None);
+        self.peaks.reconcile(&self.counters(), (PoolKind::Large, counters), None);
         Ok(ptr)
     }
 

@@ -325,7 +325,7 @@ impl<P: Platform> Arena<P> {
         if slot.loose.is_tight() {
             self.heaps.loosen(slot, &mut slot.heap.lock());
         }
-        self.peaks.reconcile(self.counters(), (slot.kind(), &slot.counters), Some(slot.number()));
+        self.peaks.reconcile(&self.counters(), (slot.kind(), &slot.counters), Some(slot.number()));
     }
 
     /// Returns what memory that is given up while work may use it needs of the arena.

@@ -51,29 +51,21 @@ pub(crate) struct Counters<'a, P: Platform> {
     pub(super) ranges: &'a HeapCounters,
 }
 
-impl<P: Platform> Clone for Counters<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for Counters<'_, P> {}
-
 impl<'a, P: Platform> Counters<'a, P> {
     /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
     /// included: their accumulated counts are still part of the sums.
-    pub(crate) fn all(self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
+    pub(crate) fn all(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
         self.heaps.heap_counters().chain(self.others())
     }
 
     /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the lanes and of the elastic
     /// ranges. The lock of the peaks is held.
-    fn loose(self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
+    fn loose(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
         self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters)).chain(self.others())
     }
 
     /// Iterates over the counters of every lane and of the elastic ranges.
-    fn others(self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
+    fn others(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
         self.plans.lane_counters().chain(core::iter::once((PoolKind::Large, self.ranges)))
     }
 }
@@ -81,7 +73,7 @@ impl<'a, P: Platform> Counters<'a, P> {
 impl<R: Lock> Peaks<R> {
     /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, `None`
     /// for the counters of a lane.
-    pub(super) fn reconcile<P>(&self, counters: Counters<'_, P>, rising: KindCounters<'_>, number: Option<u32>)
+    pub(super) fn reconcile<P>(&self, counters: &Counters<'_, P>, rising: KindCounters<'_>, number: Option<u32>)
     where
         P: Platform<Lock = R>,
     {
@@ -150,7 +142,7 @@ impl<R: Lock> Peaks<R> {
     /// now. A reset of the peaks does not lower the number. Pending blocks do not count. Neither do blocks
     /// in parked memory, of which `asleep` bytes are pages: of what was allocated at one time since memory was parked first,
     /// only moments of these calls are known.
-    pub(super) fn most_live_with<P>(&self, counters: Counters<'_, P>, more: u64, asleep: impl FnOnce() -> u64) -> u64
+    pub(super) fn most_live_with<P>(&self, counters: &Counters<'_, P>, more: u64, asleep: impl FnOnce() -> u64) -> u64
     where
         P: Platform<Lock = R>,
     {
@@ -166,12 +158,12 @@ impl<R: Lock> Peaks<R> {
     }
 
     /// Returns the current sum of a statistic over the device.
-    pub(super) fn current<P: Platform<Lock = R>>(&self, counters: Counters<'_, P>, stat: Stat) -> u64 {
+    pub(super) fn current<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>, stat: Stat) -> u64 {
         self.locked(|peaks| peaks.current(stat, counters.loose()))
     }
 
     /// Returns the highest value of a statistic so far, or the value with `more` added now.
-    pub(super) fn most_with<P: Platform<Lock = R>>(&self, counters: Counters<'_, P>, stat: Stat, more: u64) -> u64 {
+    pub(super) fn most_with<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>, stat: Stat, more: u64) -> u64 {
         self.device.most(stat).max(self.current(counters, stat) + more)
     }
 

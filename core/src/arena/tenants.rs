@@ -307,23 +307,23 @@ impl<P: Platform> Heaps<P> {
         slots.filter_map(|slot| self.unit_within(slot, 1, most)).map(|unit| unit.ptr()).next()
     }
 
-    /// Iterates over the heaps outside the limited tags whose free memory may go back, in PyTorch's order; none unless the policy `gives` cached memory back.
-    fn untagged_heaps(&self, gives: bool) -> impl Iterator<Item = (u32, PairUse<'_, P>)> {
+    /// Iterates over the heaps outside the limited tags whose free memory may go back, in PyTorch's order; none unless the policy `releases` cached memory.
+    fn untagged_heaps(&self, releases: bool) -> impl Iterator<Item = (u32, PairUse<'_, P>)> {
         let heaps = self;
         let pools =
-            heaps.giving_pools().filter(move |&pool| gives && heaps.registry.lock().limited_pool(pool).is_none());
+            heaps.giving_pools().filter(move |&pool| releases && heaps.registry.lock().limited_pool(pool).is_none());
         heaps.heaps_of(pools, by_pool).filter(|&(slot, _)| !heaps.lock(slot).asleep)
     }
 
     /// Gives at least `wanted` bytes of free memory outside the limited tags back by `give_up`, or all of it. Returns the number of bytes.
     fn give_untagged(
         &self,
-        gives: bool,
+        releases: bool,
         wanted: u64,
         mut give_up: impl FnMut(Unit) -> Result<u64, Error>,
     ) -> Result<u64, Error> {
         let mut given = 0;
-        for (slot, _used) in self.untagged_heaps(gives) {
+        for (slot, _used) in self.untagged_heaps(releases) {
             for unit in self.units_of(slot) {
                 if given >= wanted {
                     return Ok(given);
@@ -335,8 +335,8 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Returns the address of the first unit outside the limited tags.
-    fn first_untagged(&self, driver: &Driver<P::Device>, gives: bool) -> Option<DevicePtr> {
-        self.untagged_heaps(gives).find_map(|(slot, _used)| self.first_of_heap(driver, slot))
+    fn first_untagged(&self, driver: &Driver<P::Device>, releases: bool) -> Option<DevicePtr> {
+        self.untagged_heaps(releases).find_map(|(slot, _used)| self.first_of_heap(driver, slot))
     }
 
     /// Sets or removes the limits of a tag.
@@ -488,14 +488,14 @@ impl<P: Platform> OnDevice<'_, P> {
         let wanted = self.ledger.wanted(&self.driver, growth, self.paging.bytes().spare);
         // The last of those that have nothing to give. Only lower shares come after.
         let (mut given, mut spent) = (0, None);
-        let gives = self.settings.policy().releases_cache();
+        let releases = self.settings.policy().releases_cache();
         let give_up = |unit| self.give_up(unit);
         while given < wanted
             && let Some((share, most)) = self.heaps.next_giver(self.ledger.reserved(), spent)
         {
             let bytes = match share.tag {
                 Some(tag) => self.heaps.give_of_tag(tag, most.min(wanted - given), true, give_up)?,
-                None => self.heaps.give_untagged(gives, most.min(wanted - given), give_up)?,
+                None => self.heaps.give_untagged(releases, most.min(wanted - given), give_up)?,
             };
             if bytes == 0 {
                 spent = Some(share);

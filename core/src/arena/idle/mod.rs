@@ -106,8 +106,8 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(false);
         }
         let held = self.ledger.reserved();
-        let most = self.peaks.most_with(self.counters(), Stat::ReservedBytes, 0);
-        let live = self.peaks.most_live_with(self.counters(), 0, || self.paging.bytes().asleep);
+        let most = self.peaks.most_with(&self.counters(), Stat::ReservedBytes, 0);
+        let live = self.peaks.most_live_with(&self.counters(), 0, || self.paging.bytes().asleep);
         let round = Round {
             now: Moment((now_us / 1000) as u32),
             driver_share: share,

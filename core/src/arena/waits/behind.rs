@@ -22,6 +22,7 @@
 
 use crate::arena::Platform;
 use crate::arena::request::Request;
+use crate::arena::waits::ordered::stream_to_order;
 use crate::arena::waits::{Outside, Waits};
 use crate::device::{ErrorKind, Event, StreamOrder};
 use crate::error::Error;
@@ -122,7 +123,7 @@ impl<P: Platform> Waits<P> {
         let mut streams = heapless::Vec::<StreamId, STREAMS>::new();
         let mut result = Ok(());
         for slot in heaps {
-            match self.order_behind(on, named, slot, event, &mut streams) {
+            match order_behind(on, named, slot, event, &mut streams) {
                 Ok(true) => {
                     let _room = passed.push(slot);
                 }
@@ -136,31 +137,30 @@ impl<P: Platform> Waits<P> {
         let ended = self.finish_poll(on, group, queue, |heap| passed.contains(&heap));
         result.map(|()| ended)
     }
+}
 
-    /// Orders the own stream of a heap behind an event, unless the stream is one of `streams`, which are
-    /// ordered already. Returns false if the stream must not be ordered. The heap has a pending block, so
-    /// it keeps its stream.
-    fn order_behind<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        named: StreamId,
-        slot: u32,
-        event: Event,
-        streams: &mut heapless::Vec<StreamId, STREAMS>,
-    ) -> Result<bool, Error> {
-        if !on.driver().device().orders(event) {
-            return Ok(false);
-        }
-        // A graph may use the memory of a private pool on any stream.
-        let Some(own) = self.stream_to_order(on, slot, named, false)? else { return Ok(false) };
-        if streams.contains(&own) {
-            return Ok(true);
-        }
-        match on.driver().call(|memory| memory.order_behind(own, event)) {
-            Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(false),
-            ordered => ordered?,
-        }
-        let _room = streams.push(own);
-        Ok(true)
+/// Orders the own stream of a heap behind an event, unless the stream is one of `streams`, which are
+/// ordered already. Returns false if the stream must not be ordered. The heap has a pending block, so
+/// it keeps its stream.
+fn order_behind<'a, P: Platform>(
+    on: impl Outside<'a, P>,
+    named: StreamId,
+    slot: u32,
+    event: Event,
+    streams: &mut heapless::Vec<StreamId, STREAMS>,
+) -> Result<bool, Error> {
+    if !on.driver().device().orders(event) {
+        return Ok(false);
     }
+    // A graph may use the memory of a private pool on any stream.
+    let Some(own) = stream_to_order(on, slot, named, false)? else { return Ok(false) };
+    if streams.contains(&own) {
+        return Ok(true);
+    }
+    match on.driver().call(|memory| memory.order_behind(own, event)) {
+        Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(false),
+        ordered => ordered?,
+    }
+    let _room = streams.push(own);
+    Ok(true)
 }

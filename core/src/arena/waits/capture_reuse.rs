@@ -20,54 +20,12 @@
 use crate::arena::driver::Driver;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
-use crate::device::{CaptureMark, StreamOrder};
+use crate::device::{CaptureMark, DeviceMemory, StreamOrder};
 use crate::streams::kept::{EndOfUses, KeptBlock};
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
 impl<P: Platform> Waits<P> {
-    /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
-    /// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
-    pub(in crate::arena) fn mark_end_in_graph<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        slot: u32,
-        block: u32,
-    ) -> Option<EndOfUses> {
-        if !on.driver().flags.may_reuse_in_graph() {
-            return None;
-        }
-        // A pending block is in no set, so only this call changes its list of uses.
-        let (own, mut next) = {
-            let heap = on.heaps().lock(slot);
-            (heap.stream, heap.blocks[block].uses)
-        };
-        let mut mark = self.mark_captured(on.driver(), own, None)?;
-        while next != NONE {
-            let streams = on.heaps().lock(slot).uses().next_streams(&mut next);
-            for stream in streams {
-                mark = self.mark_captured(on.driver(), stream, Some(mark))?;
-            }
-        }
-        Some(EndOfUses { mark, own })
-    }
-
-    /// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not known: the stream
-    /// captures no graph or another one, may be gone, or the device fails. `mark` is removed then, and the block waits for
-    /// the end of the capture.
-    fn mark_captured(
-        &self,
-        driver: &Driver<P::Device>,
-        stream: StreamId,
-        mark: Option<CaptureMark>,
-    ) -> Option<CaptureMark> {
-        if !driver.may_use(stream, NO_STREAM) {
-            mark.inspect(|&mark| driver.device().remove_mark(mark));
-            return None;
-        }
-        driver.call(|device| device.mark_capture(stream, mark)).ok()?
-    }
-
     /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,
     /// captures from now on.
     pub(in crate::arena) fn free_ordered_in_graph<'a>(&self, on: impl Outside<'a, P>, stream: StreamId) {
@@ -96,4 +54,44 @@ impl<P: Platform> Waits<P> {
             on.free_if_unused(slot, heap, block);
         }
     }
+}
+
+/// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not known: the stream
+/// captures no graph or another one, may be gone, or the device fails. `mark` is removed then, and the block waits for
+/// the end of the capture.
+fn mark_captured<D: DeviceMemory>(
+    driver: &Driver<D>,
+    stream: StreamId,
+    mark: Option<CaptureMark>,
+) -> Option<CaptureMark> {
+    if !driver.may_use(stream, NO_STREAM) {
+        mark.inspect(|&mark| driver.device().remove_mark(mark));
+        return None;
+    }
+    driver.call(|device| device.mark_capture(stream, mark)).ok()?
+}
+
+/// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
+/// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
+pub(in crate::arena) fn mark_end_in_graph<'a, P: Platform>(
+    on: impl Outside<'a, P>,
+    slot: u32,
+    block: u32,
+) -> Option<EndOfUses> {
+    if !on.driver().flags.may_reuse_in_graph() {
+        return None;
+    }
+    // A pending block is in no set, so only this call changes its list of uses.
+    let (own, mut next) = {
+        let heap = on.heaps().lock(slot);
+        (heap.stream, heap.blocks[block].uses)
+    };
+    let mut mark = mark_captured(on.driver(), own, None)?;
+    while next != NONE {
+        let streams = on.heaps().lock(slot).uses().next_streams(&mut next);
+        for stream in streams {
+            mark = mark_captured(on.driver(), stream, Some(mark))?;
+        }
+    }
+    Some(EndOfUses { mark, own })
 }

@@ -27,6 +27,7 @@ use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::HeapGuard;
+use crate::arena::waits::capture_reuse::mark_end_in_graph;
 use crate::arena::waits::deferred::Recorded;
 use crate::arena::waits::{Outside, Waits};
 use crate::device::StreamOrder;
@@ -80,7 +81,7 @@ impl<P: Platform> Waits<P> {
             }
             Events::All | Events::Some => self.end_use_fences(on, slot, block),
             Events::None => {
-                if let Some(end) = self.mark_end_in_graph(on, slot, block) {
+                if let Some(end) = mark_end_in_graph(on, slot, block) {
                     let deferred = self.defer(on, slot, block, Captured { behind: None, end: Some(end) }, site);
                     return deferred.inspect_err(|_| on.driver().device().remove_mark(end.mark));
                 }
@@ -133,7 +134,7 @@ impl<P: Platform> Waits<P> {
     ) -> Result<Recorded, Error> {
         match self.queue_waits(on, slot, heap, block, |stream| self.record_wait(on.driver(), stream, slot, block)) {
             Ok(heap) => {
-                self.end_uses(on, slot, heap, block, requested);
+                end_uses(on, slot, heap, block, requested);
                 Ok(Recorded::All)
             }
             Err((Some(stream), error)) if error.is_of_capture() => Ok(Recorded::Capturing(stream)),
@@ -176,28 +177,6 @@ impl<P: Platform> Waits<P> {
                 return Ok(heap);
             }
             streams = heap.uses().begin_waits(block, &mut next, group_of);
-        }
-    }
-
-    /// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
-    /// them are complete. `requested` as for [`record_events`](Self::record_events). Unlocks the heap.
-    pub(in crate::arena) fn end_uses<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        slot: u32,
-        mut heap: HeapGuard<'_, P>,
-        block: u32,
-        requested: Option<u32>,
-    ) {
-        if let Some(site) = requested {
-            on.free_requested(&mut heap, block, site);
-        }
-        // Until here `uses` kept the block pending, even if all its events were complete already.
-        // Dropping the uses and the check must therefore happen under one lock.
-        heap.uses().clear(block);
-        // Mostly an event was recorded a moment ago.
-        if heap.blocks[block].events == 0 {
-            on.free_if_unused(slot, heap, block);
         }
     }
 
@@ -290,4 +269,25 @@ impl<P: Platform> Waits<P> {
 /// which needs no event, and may do other work until the capture ends.
 fn is_captured<S: Storage>(flags: &Flags, heap: &mut Heap<S>, block: u32) -> bool {
     flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
+}
+
+/// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
+/// them are complete. `requested` as for [`record_events`](Waits::record_events). Unlocks the heap.
+pub(in crate::arena) fn end_uses<'a, P: Platform>(
+    on: impl Outside<'a, P>,
+    slot: u32,
+    mut heap: HeapGuard<'_, P>,
+    block: u32,
+    requested: Option<u32>,
+) {
+    if let Some(site) = requested {
+        on.free_requested(&mut heap, block, site);
+    }
+    // Until here `uses` kept the block pending, even if all its events were complete already.
+    // Dropping the uses and the check must therefore happen under one lock.
+    heap.uses().clear(block);
+    // Mostly an event was recorded a moment ago.
+    if heap.blocks[block].events == 0 {
+        on.free_if_unused(slot, heap, block);
+    }
 }

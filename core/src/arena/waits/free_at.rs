@@ -46,14 +46,6 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Ends a block's wait for the frontier, and frees the block unless events are still awaited.
-    fn reach<'a>(&self, on: impl Outside<'a, P>, slot: u32, block: u32) {
-        let mut heap = on.heaps().lock(slot);
-        debug_assert!(heap.blocks[block].events & FRONTIER_BIT != 0, "the block waits for the frontier");
-        heap.blocks[block].events &= !FRONTIER_BIT;
-        on.free_if_unused(slot, heap, block);
-    }
-
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
     /// is there already.
     pub(crate) fn set_safe_frontier<'a>(&self, on: impl Outside<'a, P>, count: u64) {
@@ -68,7 +60,15 @@ impl<P: Platform> Waits<P> {
                 kept.remove(entry);
                 reached
             };
-            self.reach(on, heap, block);
+            reach(on, heap, block);
         }
     }
+}
+
+/// Ends a block's wait for the frontier, and frees the block unless events are still awaited.
+fn reach<'a, P: Platform>(on: impl Outside<'a, P>, slot: u32, block: u32) {
+    let mut heap = on.heaps().lock(slot);
+    debug_assert!(heap.blocks[block].events & FRONTIER_BIT != 0, "the block waits for the frontier");
+    heap.blocks[block].events &= !FRONTIER_BIT;
+    on.free_if_unused(slot, heap, block);
 }

@@ -24,6 +24,7 @@
 
 use crate::arena::heaps::HeapGuard;
 use crate::arena::request::Request;
+use crate::arena::waits::events::end_uses;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::StreamOrder;
@@ -60,7 +61,7 @@ impl<P: Platform> Waits<P> {
             Ok(())
         });
         let heap = queued.map_err(|(_, error)| error)?;
-        self.end_uses(on, slot, heap, block, Some(site));
+        end_uses(on, slot, heap, block, Some(site));
         if let Some((group, queue)) = due {
             let _later = self.advance_queue(on, group, queue);
         }

@@ -20,9 +20,10 @@
 use crate::arena::driver::Driver;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
+use crate::arena::waits::events::end_uses;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
-use crate::device::{DeviceResult, ErrorKind, Event, StreamOrder};
+use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::streams::fences::{Fence, Waiter};
@@ -154,7 +155,7 @@ impl<P: Platform> Waits<P> {
             let Some(entry) = taken else { return Ok(None) };
             // Asked once: all blocks of a heap have the same stream.
             if own.is_none() {
-                own = self.or_keep(entry, self.stream_to_order(on, slot, named, true))?;
+                own = self.or_keep(entry, stream_to_order(on, slot, named, true))?;
             }
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
             if !self.end_or_keep(on, entry, passed)? {
@@ -185,7 +186,7 @@ impl<P: Platform> Waits<P> {
             // The later blocks of a heap that cannot be ordered are passed over with the oldest.
             age = oldest + 1;
             let slot = self.kept.lock().block(entry).heap;
-            let own = self.or_keep(entry, self.stream_to_order(on, slot, named, false))?;
+            let own = self.or_keep(entry, stream_to_order(on, slot, named, false))?;
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
             if self.end_or_keep(on, entry, passed)? {
                 let value = done()?;
@@ -194,24 +195,6 @@ impl<P: Platform> Waits<P> {
                 }
             }
         }
-    }
-
-    /// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it behind uses of
-    /// the heap's blocks: not if the stream has ended, may have gone or captures, nor if the host would wait, nor in a
-    /// private pool unless `private`. The heap has a pending block, so it keeps its stream.
-    pub(in crate::arena) fn stream_to_order<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        slot: u32,
-        named: StreamId,
-        private: bool,
-    ) -> Result<Option<StreamId>, Error> {
-        let own = {
-            let heap = on.heaps().lock(slot);
-            on.driver().usable_stream(&heap, named).filter(|_| private || heap.pool == 0)
-        };
-        let Some(own) = own.filter(|&own| on.driver().device().can_order(own)) else { return Ok(None) };
-        Ok((!on.driver().call(|memory| memory.is_capturing(own))?).then_some(own))
     }
 
     /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of blocks whose waits for
@@ -238,7 +221,7 @@ impl<P: Platform> Waits<P> {
             let taken = self.kept.lock().take_watched(slot, from);
             let Some((entry, watched)) = taken else { return Ok(ended) };
             let Fence { stream, number, event } = watched.fence;
-            let complete = self.or_keep(entry, self.is_complete(on.driver(), event))?;
+            let complete = self.or_keep(entry, is_complete(on.driver(), event))?;
             let all = complete && self.or_keep(entry, self.watch_on(on, entry, watched))?;
             if all {
                 self.end_ordered(on, entry);
@@ -259,16 +242,12 @@ impl<P: Platform> Waits<P> {
         loop {
             let later = on.heaps().lock(heap).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
-            if !self.is_complete(on.driver(), later.fence.event)? {
+            if !is_complete(on.driver(), later.fence.event)? {
                 self.kept.lock().watch(entry, later);
                 return Ok(false);
             }
             next = later.next;
         }
-    }
-
-    fn is_complete(&self, driver: &Driver<P::Device>, event: Event) -> Result<bool, Error> {
-        Ok(driver.call(|memory| memory.is_complete(event))?)
     }
 
     /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which another
@@ -345,6 +324,27 @@ impl<P: Platform> Waits<P> {
             blocks.remove(entry);
             on.driver().flags.follow_kept(&blocks);
         }
-        self.end_uses(on, slot, on.heaps().lock(slot), block, None);
+        end_uses(on, slot, on.heaps().lock(slot), block, None);
     }
+}
+
+/// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it behind uses of
+/// the heap's blocks: not if the stream has ended, may have gone or captures, nor if the host would wait, nor in a
+/// private pool unless `private`. The heap has a pending block, so it keeps its stream.
+pub(in crate::arena) fn stream_to_order<'a, P: Platform>(
+    on: impl Outside<'a, P>,
+    slot: u32,
+    named: StreamId,
+    private: bool,
+) -> Result<Option<StreamId>, Error> {
+    let own = {
+        let heap = on.heaps().lock(slot);
+        on.driver().usable_stream(&heap, named).filter(|_| private || heap.pool == 0)
+    };
+    let Some(own) = own.filter(|&own| on.driver().device().can_order(own)) else { return Ok(None) };
+    Ok((!on.driver().call(|memory| memory.is_capturing(own))?).then_some(own))
+}
+
+fn is_complete<D: DeviceMemory>(driver: &Driver<D>, event: Event) -> Result<bool, Error> {
+    Ok(driver.call(|memory| memory.is_complete(event))?)
 }

@@ -211,7 +211,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     fn reconcile_ranges(&self, peaks_stale: bool) {
         if peaks_stale {
             let device = self.device;
-            device.peaks.reconcile(device.counters(), (PoolKind::Large, &device.paging.range_counters), None);
+            device.peaks.reconcile(&device.counters(), (PoolKind::Large, &device.paging.range_counters), None);
         }
     }
 

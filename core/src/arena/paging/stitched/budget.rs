@@ -80,15 +80,15 @@ impl<P: Platform> Stitcher<'_, P> {
         let device = self.device();
         let now = device
             .peaks
-            .current(device.counters(), Stat::ActiveBytes)
-            .saturating_sub(device.peaks.current(device.counters(), Stat::AllocatedBytes));
+            .current(&device.counters(), Stat::ActiveBytes)
+            .saturating_sub(device.peaks.current(&device.counters(), Stat::AllocatedBytes));
         device.paging.most_pending.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Returns the most bytes held without a limit, if `more` live bytes are added.
     pub(in crate::arena) fn most_held(&self, more: u64) -> u64 {
         let peak =
-            self.device().peaks.most_live_with(self.device().counters(), more, || self.device().paging.bytes().asleep);
+            self.device().peaks.most_live_with(&self.device().counters(), more, || self.device().paging.bytes().asleep);
         let slack = u128::from(peak) * u128::from(self.options.slack) / u128::from(Stitched::SLACK_PARTS);
         let pending = self.device().paging.most_pending.load(Ordering::Relaxed).min(peak / PENDING_HELD);
         peak.saturating_add(slack as u64).saturating_add(pending)
@@ -117,7 +117,7 @@ impl<P: Platform> Stitcher<'_, P> {
         let debt = device.ledger.reserved().saturating_sub(self.most_held(request.size));
         let beyond = wanted.saturating_sub(free.choose(wanted, room, bounded).bytes()) + debt;
         let bearable = beyond
-            <= device.peaks.most_live_with(device.counters(), request.size, || device.paging.bytes().asleep)
+            <= device.peaks.most_live_with(&device.counters(), request.size, || device.paging.bytes().asleep)
                 / BEYOND_BUDGET;
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
