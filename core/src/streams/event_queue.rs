@@ -46,7 +46,7 @@ vacant!(QueuedBlock, next, keeps, |next| Self { event: None, heap: NONE, block: 
 /// What threads do with a queue, while they call the device. No other thread records on the stream during a recording, nor
 /// removes the block that is recorded; and none removes a block that a polled event covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Work {
+enum QueueWork {
     /// No thread works on the queue.
     Idle,
     /// A thread polls the first event.
@@ -59,7 +59,7 @@ enum Work {
     Asking(u32),
 }
 
-impl Work {
+impl QueueWork {
     /// Returns the last block of a recording or a question, or `NONE`.
     fn last(self) -> u32 {
         match self {
@@ -127,7 +127,7 @@ struct StreamQueue {
     /// The number of events in the queue.
     events: u32,
     /// What threads do with the queue at this moment, without its lock.
-    work: Work,
+    work: QueueWork,
     /// What is expected of the stream.
     hints: Hints,
 }
@@ -135,7 +135,7 @@ struct StreamQueue {
 impl StreamQueue {
     /// Creates a queue without blocks.
     const fn new(stream: StreamId) -> Self {
-        Self { stream, head: NONE, tail: NONE, heap: NONE, open: 0, events: 0, work: Work::Idle, hints: Hints::UNKNOWN }
+        Self { stream, head: NONE, tail: NONE, heap: NONE, open: 0, events: 0, work: QueueWork::Idle, hints: Hints::UNKNOWN }
     }
 
     /// Returns whether the queue may be used for another stream.
@@ -296,10 +296,10 @@ impl<S: Storage> EventQueues<S> {
     /// then calls [`finish_question`](Self::finish_question).
     pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.hints.hopeful && entry.open >= least)?;
-        if entry.events > 0 || entry.work != Work::Idle {
+        if entry.events > 0 || entry.work != QueueWork::Idle {
             return None;
         }
-        entry.work = Work::Asking(entry.tail);
+        entry.work = QueueWork::Asking(entry.tail);
         Some(entry.stream)
     }
 
@@ -322,7 +322,7 @@ impl<S: Storage> EventQueues<S> {
     /// [`take_finished`](Self::take_finished), or `NONE`. What is known of the stream stays as after a recording.
     pub(crate) fn finish_idle(&mut self, queue: usize) -> u32 {
         let last = self.end_recording(queue);
-        let is_left = self.queues[queue].events == 0 && self.queues[queue].work == Work::Idle;
+        let is_left = self.queues[queue].events == 0 && self.queues[queue].work == QueueWork::Idle;
         if is_left { self.take_until(queue, last) } else { NONE }
     }
 
@@ -458,7 +458,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Returns whether a thread is polling or recording an event.
     pub(crate) fn is_at_work(&self) -> bool {
-        self.queues.iter().any(|queue| queue.work != Work::Idle)
+        self.queues.iter().any(|queue| queue.work != QueueWork::Idle)
     }
 
     /// Cancels the waits of a block whose free is undone, and returns their number. A wait stays in
@@ -509,7 +509,7 @@ impl<S: Storage> EventQueues<S> {
     /// Forgets which threads poll and record events, in a copy on which none of them works.
     pub(crate) fn forget_threads(&mut self) {
         for queue in self.queues.iter_mut() {
-            queue.work = Work::Idle;
+            queue.work = QueueWork::Idle;
         }
     }
 

@@ -17,7 +17,7 @@ use core::iter::once;
 
 /// Units to give back: a segment, or neighbouring pages of equal length.
 #[derive(Clone, Copy)]
-struct Batch {
+struct ReleaseBatch {
     /// All of them as one unit.
     run: Unit,
     /// Bytes of each.
@@ -28,7 +28,7 @@ struct Batch {
     cost: Cost,
 }
 
-impl Batch {
+impl ReleaseBatch {
     fn give_ns(&self) -> u64 {
         self.cost.give.saturating_mul(u64::from(self.count))
     }
@@ -98,8 +98,8 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has used the units
     /// since they were chosen.
-    fn give_chosen(self, round: &Round, chosen: Batch) -> Result<(), Error> {
-        let Batch { run, bytes, count, age, cost } = chosen;
+    fn give_chosen(self, round: &Round, chosen: ReleaseBatch) -> Result<(), Error> {
+        let ReleaseBatch { run, bytes, count, age, cost } = chosen;
         let Some(taken) = run.take(self)? else { return Ok(()) };
         let (result, ticks) = self.driver.timed(|| {
             let mut result = taken.release(self).map(|_bytes| ());
@@ -139,14 +139,14 @@ impl Round {
         heaps: &Heaps<P>,
         idle: &Ranked<P::Lock, IdleMemory>,
         slot: u32,
-    ) -> Option<Batch> {
+    ) -> Option<ReleaseBatch> {
         for kind in [UnitKind::Segment, UnitKind::Pages] {
             match self.choose(heaps, idle, kind, slot) {
-                Some(Batch { count: 0, .. }) if !self.has_time_left(idle) => {
+                Some(ReleaseBatch { count: 0, .. }) if !self.has_time_left(idle) => {
                     self.more.set(true);
                     return None;
                 }
-                None | Some(Batch { count: 0, .. }) => {}
+                None | Some(ReleaseBatch { count: 0, .. }) => {}
                 // The driver would wait for running work before it releases a segment.
                 Some(_) if kind == UnitKind::Segment && (self.blocked.get() || !heaps.are_at_rest(driver)) => {
                     self.blocked.set(true);
@@ -165,7 +165,7 @@ impl Round {
         idle: &Ranked<P::Lock, IdleMemory>,
         kind: UnitKind,
         slot: u32,
-    ) -> Option<Batch> {
+    ) -> Option<ReleaseBatch> {
         let heap = heaps.lock(slot);
         let idle = idle.lock();
         let policy = ReleasePolicy { idle: &idle, round: self };
@@ -176,7 +176,7 @@ impl Round {
         // No more of the units that will be needed than the excess.
         let enough = if is_likely_idle { u64::MAX } else { self.excess.get() / first.bytes };
         let run = Unit { at: first.end(), bytes: 0, ..first };
-        let mut chosen = Batch { run, bytes: first.bytes, count: 0, age: policy.age(&first)?, cost };
+        let mut chosen = ReleaseBatch { run, bytes: first.bytes, count: 0, age: policy.age(&first)?, cost };
         for unit in once(first).chain(units).take(enough.min(policy.payable(cost)) as usize) {
             let Unit { at, bytes, freed_at, .. } = chosen.run;
             let is_below = unit.block == first.block && unit.end() == at;
