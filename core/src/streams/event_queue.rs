@@ -135,7 +135,16 @@ struct StreamQueue {
 impl StreamQueue {
     /// Creates a queue without blocks.
     const fn new(stream: StreamId) -> Self {
-        Self { stream, head: NONE, tail: NONE, heap: NONE, open: 0, events: 0, work: QueueWork::Idle, hints: Hints::UNKNOWN }
+        Self {
+            stream,
+            head: NONE,
+            tail: NONE,
+            heap: NONE,
+            open: 0,
+            events: 0,
+            work: QueueWork::Idle,
+            hints: Hints::UNKNOWN,
+        }
     }
 
     /// Returns whether the queue may be used for another stream.

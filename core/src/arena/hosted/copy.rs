@@ -5,7 +5,7 @@
 //! moment. Operations of other threads at the moment are never finished in the copy: the memory in their hands stays out
 //! of use.
 
-use crate::arena::hosted::standstill::Standstill;
+use crate::arena::hosted::all_locks::AllLocks;
 use crate::arena::idle::IdleMemory;
 use crate::arena::plans::Plans;
 use crate::arena::tracing::History;
@@ -28,7 +28,7 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
 ) -> Result<DeviceCopy<T, P>, Error> {
     let arena = device.arena;
     arena.driver.health()?;
-    let held = Standstill::of(device);
+    let held = AllLocks::of(device);
     let pages = device.pages.copy_of(arena.number(), &held.page_map)?;
     let plans = arena.plans.server().zip(held.planner.as_ref());
     let copy = Arena {

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 type LockedPart<'a, R, T> = MutexGuard<'a, R, T>;
 
 /// The locked parts of a device, in the order of their ranks.
-pub(in crate::arena) struct Standstill<'a, P: Platform> {
+pub(in crate::arena) struct AllLocks<'a, P: Platform> {
     pub heaps: LockedHeaps<'a, P>,
     /// The configuration in force, which changes only with the registry locked.
     pub config: Config,
@@ -35,7 +35,7 @@ pub(in crate::arena) struct Standstill<'a, P: Platform> {
     pub peaks: LockedPart<'a, P::Lock, u32>,
 }
 
-impl<'a, P: Platform> Standstill<'a, P> {
+impl<'a, P: Platform> AllLocks<'a, P> {
     /// Takes all locks of a device. Other threads wait for them as long as the returned value lives.
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Self {
         let arena = device.arena;
