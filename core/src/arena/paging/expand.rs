@@ -11,7 +11,7 @@
 use crate::arena::Platform;
 use crate::arena::paging::addresses::AddressRequest;
 use crate::arena::paging::mapper::{Charge, Mapper};
-use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::undo::Undo;
 use crate::arena::request::Request;
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
@@ -101,22 +101,22 @@ impl<P: Platform> Mapper<'_, P> {
     pub(in crate::arena) fn map_range(&self, slot: u32, range: AddressRange, lost: &Cell<bool>) -> Result<bool, Error> {
         let long_pages = self.device.heaps.lock(slot).parkable;
         let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
-        let mut hand = Hand::empty(*self);
-        while hand.batch.bytes < range.bytes {
-            let bytes = longest.max(range.granule).min(range.bytes - hand.batch.bytes);
-            if !self.new_page(bytes, Charge::Checked, &mut hand.batch)? {
+        let mut guard = PageGuard::empty(*self);
+        while guard.batch.bytes < range.bytes {
+            let bytes = longest.max(range.granule).min(range.bytes - guard.batch.bytes);
+            if !self.new_page(bytes, Charge::Checked, &mut guard.batch)? {
                 return Ok(false);
             }
         }
-        let Some(mapping) = self.map(&hand.batch, Row { at: range.at, lost })? else { return Ok(false) };
+        let Some(mapping) = self.map(&guard.batch, Row { at: range.at, lost })? else { return Ok(false) };
         let listed = self.list(slot, range.at, range.bytes)?;
         let mut heap = self.device.heaps.lock(slot);
-        heap.sets.pages.make_room(hand.batch.count).map_err(|_| Error::TableFull("pages of memory"))?;
-        self.list_batch(&mut heap, &hand.batch, range.at, false);
+        heap.sets.pages.make_room(guard.batch.count).map_err(|_| Error::TableFull("pages of memory"))?;
+        self.list_batch(&mut heap, &guard.batch, range.at, false);
         drop(heap);
         listed.keep();
         mapping.keep();
-        self.settle_batch(&hand.keep());
+        self.settle_batch(&guard.keep());
         Ok(true)
     }
 

@@ -8,7 +8,7 @@
 use crate::arena::flags::{self, Flags};
 use crate::arena::paging::Paging;
 use crate::arena::paging::mapper::{Charge, Mapper};
-use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::undo::Undo;
 use crate::arena::{OnDevice, Platform};
 use crate::config::Guard;
@@ -68,11 +68,11 @@ impl<P: Platform> Mapper<'_, P> {
         if self.device.paging.pool.lock().has_spares_of_other_sizes(bytes) {
             self.destroy_spares()?;
         }
-        let mut hand = Hand::empty(*self);
-        if !self.new_page(bytes, Charge::WithinLimit, &mut hand.batch)? {
+        let mut new = PageGuard::empty(*self);
+        if !self.new_page(bytes, Charge::WithinLimit, &mut new.batch)? {
             return Ok(None);
         }
-        let page = hand.keep().first;
+        let page = new.keep().first;
         let mut pages = self.device.paging.pool.lock();
         pages.begin_to_guard(page, size);
         if shares {

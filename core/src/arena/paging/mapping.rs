@@ -1,14 +1,14 @@
 //! The one way in which pages come to new places: a transaction of two guards.
 //!
 //! ```text
-//! Hand                     Mapping
+//! PageGuard                     Mapping
 //! pages taken or created ─▶ mapped, and the program told ─▶ published by the caller ─▶ keep, keep
 //!   │ drop                    │ drop
 //!   ▼                         ▼
 //! back where they were      unmapped; what the device fails to unmap is lost
 //! ```
 //!
-//! An operation that fails returns at once: what it holds is undone, the mapping before the hand. No lock of a heap, of
+//! An operation that fails returns at once: what it holds is undone, the mapping before the guard. No lock of a heap, of
 //! the ranges or of the pages is held where a guard drops.
 
 use crate::arena::Platform;
@@ -22,15 +22,15 @@ use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// Pages in hand. Dropped, they return to the heaps that they come from, and the others to the device.
-pub(in crate::arena) struct Hand<'a, P: Platform> {
+/// Pages in guard. Dropped, they return to the heaps that they come from, and the others to the device.
+pub(in crate::arena) struct PageGuard<'a, P: Platform> {
     mapper: Mapper<'a, P>,
     /// The pages, which are moving.
     pub batch: Batch,
 }
 
-impl<'a, P: Platform> Hand<'a, P> {
-    /// Returns a hand without pages.
+impl<'a, P: Platform> PageGuard<'a, P> {
+    /// Returns a guard without pages.
     pub(in crate::arena) fn empty(mapper: Mapper<'a, P>) -> Self {
         Self { mapper, batch: Batch::EMPTY }
     }
@@ -41,7 +41,7 @@ impl<'a, P: Platform> Hand<'a, P> {
     }
 }
 
-impl<P: Platform> Drop for Hand<'_, P> {
+impl<P: Platform> Drop for PageGuard<'_, P> {
     fn drop(&mut self) {
         if self.batch.count > 0 {
             self.mapper.return_batch(&self.batch);

@@ -6,7 +6,7 @@
 use super::Parker;
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Charge;
-use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::parking::ParkState;
 use crate::device::CopyMark;
 use crate::error::Error;
@@ -169,12 +169,12 @@ impl<P: Platform> Parker<'_, P> {
     /// Maps a replacement of a page asleep.
     fn map_replacement(&self, home: HomePage) -> Result<(), Error> {
         let (device, bytes) = (self.device(), home.bytes);
-        let mut hand = Hand::empty(self.mapper);
-        if !self.provide(bytes, &mut hand.batch)? {
+        let mut guard = PageGuard::empty(self.mapper);
+        if !self.provide(bytes, &mut guard.batch)? {
             return Err(self.lacks_memory(bytes));
         }
         let lost = Cell::new(false);
-        let mapped = self.mapper.map(&hand.batch, Row { at: DevicePtr(home.at), lost: &lost });
+        let mapped = self.mapper.map(&guard.batch, Row { at: DevicePtr(home.at), lost: &lost });
         let result = match mapped {
             Ok(Some(mapping)) => {
                 mapping.keep();
@@ -185,7 +185,7 @@ impl<P: Platform> Parker<'_, P> {
         };
         if result.is_ok() || lost.get() {
             let mut pages = device.paging.pool.lock();
-            pages.begin_to_wake(home.page, hand.keep().first);
+            pages.begin_to_wake(home.page, guard.keep().first);
             if result.is_err() {
                 pages.leave_replacement(home.page);
             }

@@ -8,7 +8,7 @@ use super::in_capture;
 use crate::arena::Platform;
 use crate::arena::flags;
 use crate::arena::paging::mapper::Mapper;
-use crate::arena::paging::mapping::{Hand, Places};
+use crate::arena::paging::mapping::{PageGuard, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
 use crate::arena::plans::PlanSwitch;
 use crate::arena::request::RequestCalls;
@@ -96,22 +96,22 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(self.may_record().is_none() || self.device.driver.call(|memory| memory.is_capturing(stream))?)
     }
 
-    /// Commits a part with the memory at hand. Returns false if the memory does not suffice.
+    /// Commits a part with the memory at guard. Returns false if the memory does not suffice.
     fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
         self.device.given_up().poll_departures();
         self.device.driver.health()?;
-        let mut hand = Hand::empty(*self);
-        let committed = self.try_part(part, stream, &mut hand.batch);
+        let mut guard = PageGuard::empty(*self);
+        let committed = self.try_part(part, stream, &mut guard.batch);
         if matches!(committed, Ok(true)) {
-            let batch = hand.keep();
+            let batch = guard.keep();
             if let Some(stitcher) = self.device.stitcher() {
                 stitcher.leave_origins(&batch);
             }
             self.settle_batch(&batch);
         } else {
             self.put_part_back(part);
-            drop(hand);
+            drop(guard);
         }
         drop(held);
         committed

@@ -5,7 +5,7 @@ use crate::arena::Platform;
 use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::{MOST_STEPS, Part};
-use crate::arena::paging::stitched::{Taker, Wish};
+use crate::arena::paging::stitched::{PageRequest, Requester};
 use crate::config::Policy;
 use crate::error::Error;
 use crate::pages::Batch;
@@ -120,11 +120,11 @@ impl<P: Platform> Mapper<'_, P> {
         let Some(stitcher) = self.device.stitcher() else { return Ok(()) };
         // The use keeps the pair with the stream.
         let own = self.device.arena.heaps.find_pair(0, stream);
-        let taker = Taker { stream, own: own.as_ref().map(|own| own.pair) };
+        let requester = Requester { stream, own: own.as_ref().map(|own| own.pair) };
         let end = batch.bytes + wanted;
         // Every page of a commit is mapped, whichever it is: none is spared by moving fewer.
         let mut moves = u32::MAX;
-        stitcher.gather(taker, Wish { end, room: end }, &mut moves, batch)
+        stitcher.gather(requester, PageRequest { end, room: end }, &mut moves, batch)
     }
 
     /// Returns the bytes of new memory that a commit of `bytes` may add before free pages move.

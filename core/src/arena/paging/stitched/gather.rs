@@ -12,7 +12,7 @@ use super::Stitcher;
 use crate::arena::Platform;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::slot_of;
-use crate::arena::paging::mapping::Hand;
+use crate::arena::paging::mapping::PageGuard;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
@@ -24,7 +24,7 @@ use crate::units::{NO_STREAM, StreamId};
 
 /// The wanted size of a batch, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::arena) struct Wish {
+pub(in crate::arena) struct PageRequest {
     /// The sufficient length of the batch.
     pub end: u64,
     /// The greatest length of the batch.
@@ -33,14 +33,14 @@ pub(in crate::arena) struct Wish {
 
 /// The call in need of free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::arena) struct Taker {
+pub(in crate::arena) struct Requester {
     /// The stream whose work will use the pages.
     pub stream: StreamId,
-    /// The taker's pair in the default pool, in use by the caller, if any.
+    /// The requester's pair in the default pool, in use by the caller, if any.
     pub own: Option<u32>,
 }
 
-impl From<&Request> for Taker {
+impl From<&Request> for Requester {
     fn from(request: &Request) -> Self {
         Self { stream: request.stream, own: Some(request.slot / 2) }
     }
@@ -50,41 +50,41 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// Appends free pages to `batch`: the wanted number or all, but at most `moves` pages. Counts `moves` down.
     pub(in crate::arena) fn gather(
         &self,
-        taker: Taker,
-        wish: Wish,
+        requester: Requester,
+        wanted_pages: PageRequest,
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
-        let end = wish.end;
+        let end = wanted_pages.end;
         let completed_only = self.options.completed_pages_only;
-        if let Some(own) = taker.own {
+        if let Some(own) = requester.own {
             // No other call may begin an epoch of a stream that only its own requests may use.
-            if completed_only || !self.device().driver.may_use(taker.stream, NO_STREAM) {
-                self.begin_epochs(own, taker.stream);
+            if completed_only || !self.device().driver.may_use(requester.stream, NO_STREAM) {
+                self.begin_epochs(own, requester.stream);
             }
             if completed_only {
                 self.device().given_up().poll_departures();
             }
-            self.take_from(self.wanted(), own, wish, moves, batch);
+            self.take_from(self.wanted(), own, wanted_pages, moves, batch);
         }
         if batch.bytes >= end {
             return Ok(());
         }
         self.device().given_up().poll_departures();
-        for other in self.others(taker) {
-            self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
+        for other in self.others(requester) {
+            self.take_from(Wanted::Quiet, other.pair, wanted_pages, moves, batch);
             if completed_only {
                 // The free pages of this moment are quiet for one of the next requests.
-                self.begin_epochs(other.pair, taker.stream);
+                self.begin_epochs(other.pair, requester.stream);
             }
             if batch.bytes >= end {
                 return Ok(());
             }
         }
-        if self.begin_epochs_of_gone(taker)? {
+        if self.begin_epochs_of_gone(requester)? {
             self.device().given_up().poll_departures();
-            for other in self.others(taker) {
-                self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
+            for other in self.others(requester) {
+                self.take_from(Wanted::Quiet, other.pair, wanted_pages, moves, batch);
                 if batch.bytes >= end {
                     return Ok(());
                 }
@@ -93,10 +93,10 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if completed_only {
             return Ok(());
         }
-        for other in self.others(taker) {
+        for other in self.others(requester) {
             // Kept until the streams are ordered: no capture begins in between.
             let Some(_permission) = self.device().arena.driver.may_record() else { break };
-            self.take_in_order(taker, other.pair, wish, moves, batch)?;
+            self.take_in_order(requester, other.pair, wanted_pages, moves, batch)?;
             if batch.bytes >= end {
                 break;
             }
@@ -108,25 +108,25 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// the work on the pages. Takes no page from an ended or capturing stream, and no page for a capturing stream.
     fn take_in_order(
         &self,
-        taker: Taker,
+        requester: Requester,
         pair: u32,
-        wish: Wish,
+        wanted_pages: PageRequest,
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let device = self.device();
-        if device.driver.usable_stream(&device.arena.heaps.lock(slots_of(pair)[0]), taker.stream).is_none() {
+        if device.driver.usable_stream(&device.arena.heaps.lock(slots_of(pair)[0]), requester.stream).is_none() {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
         let before = *moves;
-        let mut found = Hand::empty(self.mapper);
-        let rest = Wish { end: wish.end - batch.bytes, room: wish.room - batch.bytes };
+        let mut found = PageGuard::empty(self.mapper);
+        let rest = PageRequest { end: wanted_pages.end - batch.bytes, room: wanted_pages.room - batch.bytes };
         self.take_from(Wanted::Free, pair, rest, moves, &mut found.batch);
         if found.batch.count == 0 {
             return Ok(());
         }
-        match self.order_behind(pair, taker.stream) {
+        match self.order_behind(pair, requester.stream) {
             Ok(true) => self.device().paging.pool.lock().join(batch, found.keep()),
             // This pair's pages stay where they are.
             Ok(false) => *moves = before,
@@ -144,9 +144,9 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// Begins epochs of heaps with free pages that are not quiet, and whose streams may be gone: no later call may name such a
     /// stream, so the pages would never be quiet. Returns whether any began. Begins none for a stream that captures: a fence
     /// of all streams would break the capture.
-    fn begin_epochs_of_gone(&self, taker: Taker) -> Result<bool, Error> {
+    fn begin_epochs_of_gone(&self, requester: Requester) -> Result<bool, Error> {
         let device = self.device();
-        if taker.stream == NO_STREAM || !device.driver.device().can_record_all() {
+        if requester.stream == NO_STREAM || !device.driver.device().can_record_all() {
             return Ok(false);
         }
         let is_busy = |slot: u32| {
@@ -161,9 +161,9 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             counts[0].1.bytes() > counts[1].1.bytes()
         };
         let (mut asked, mut begun) = (false, false);
-        for other in self.others(taker) {
+        for other in self.others(requester) {
             for slot in slots_of(other.pair).into_iter().filter(|&slot| is_busy(slot)) {
-                if !asked && device.driver.call(|memory| memory.is_capturing(taker.stream))? {
+                if !asked && device.driver.call(|memory| memory.is_capturing(requester.stream))? {
                     return Ok(false);
                 }
                 asked = true;
@@ -195,17 +195,25 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
     }
 
-    /// Iterates over the pairs whose pages may move for a taker, except for the taker's own pair.
-    pub(super) fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, P>> {
-        self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
+    /// Iterates over the pairs whose pages may move for a requester, except for the requester's own pair.
+    pub(super) fn others(&self, requester: Requester) -> impl Iterator<Item = PairUse<'a, P>> {
+        self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != requester.own)
     }
 
     /// Takes free pages of a pair: the wanted number if the pages suffice.
-    pub(super) fn take_from(&self, wanted: Wanted, pair: u32, wish: Wish, moves: &mut u32, batch: &mut Batch) {
+    pub(super) fn take_from(
+        &self,
+        wanted: Wanted,
+        pair: u32,
+        wanted_pages: PageRequest,
+        moves: &mut u32,
+        batch: &mut Batch,
+    ) {
         let device = self.device();
         let mut counts = PageCounts::new(self.step());
         self.count_free(wanted, pair, &mut counts);
-        let mut chosen = counts.choose(wish.end.saturating_sub(batch.bytes), wish.room - batch.bytes, *moves);
+        let mut chosen =
+            counts.choose(wanted_pages.end.saturating_sub(batch.bytes), wanted_pages.room - batch.bytes, *moves);
         for slot in slots_of(pair) {
             let mut heap = device.heaps.lock(slot);
             PagedHeap(&mut heap).take_pages(wanted, &mut chosen, self.step(), |home, block| {

@@ -25,11 +25,11 @@ mod maintain;
 mod pending;
 mod stale;
 
-pub(in crate::arena) use gather::{Taker, Wish};
+pub(in crate::arena) use gather::{PageRequest, Requester};
 
 use crate::arena::paging::addresses::AddressRequest;
 use crate::arena::paging::mapper::{Charge, Mapper};
-use crate::arena::paging::mapping::{Hand, Row};
+use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::undo::Undo;
 use crate::arena::request::{Request, RequestCalls};
 use crate::arena::{OnDevice, Platform};
@@ -133,11 +133,11 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         let lost = Cell::new(false);
         let room = Undo::by(|| self.release_room(request.slot, held, lost.get()));
         let Ok(_charged) = device.heaps.charge_tag(&device.driver.flags, request, held.needed) else { return Ok(None) };
-        let mut hand = Hand::empty(self.mapper);
-        if !self.provide(request, &held, allowed, &mut hand.batch)? {
+        let mut guard = PageGuard::empty(self.mapper);
+        if !self.provide(request, &held, allowed, &mut guard.batch)? {
             return Ok(None);
         }
-        let batch = hand.batch;
+        let batch = guard.batch;
         let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(held, batch.bytes);
         let listed = self.mapper.list(request.slot, at, batch.bytes)?;
         let Some(mapping) = self.mapper.map(&batch, Row { at, lost: &lost })? else { return Ok(None) };
@@ -149,7 +149,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
         mapping.keep();
         listed.keep();
-        hand.keep();
+        guard.keep();
         room.keep();
         // Another request must not move the pages again before their old places are stale.
         self.mapper.list_batch(&mut heap, &batch, at, true);
@@ -190,7 +190,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if to_move > 0 && may_move(request) {
             let mut moves = self.most_moves(request, to_move, room);
             let before = batch.count;
-            let wanted = Wish { end: batch.bytes + to_move, room };
+            let wanted = PageRequest { end: batch.bytes + to_move, room };
             self.gather(request.into(), wanted, &mut moves, batch)?;
             count = batch.count - before;
         }
