@@ -1,11 +1,11 @@
 //! The reclaim ladder: the steps of a request without a fitting free block, in a single table.
 //!
 //! ```text
-//! malloc   ─ takes rung after rung, until served ──────▶ block, or out of memory
-//! forecast ─ peeks at rung after rung, until an effect ─▶ the first effect
+//! malloc   ─ takes step after step, until served ──────▶ block, or out of memory
+//! forecast ─ peeks at step after step, until an effect ─▶ the first effect
 //! ```
 //!
-//! A rung is written once, in terms of a few acts: search, give back by a rule, grow. Each act is either done or
+//! A step is written once, in terms of a few acts: search, give back by a rule, grow. Each act is either done or
 //! foretold, so a forecast goes the way of the request.
 //!
 //! PyTorch's allocator (2.11) makes the same choices in the same order, except for the search after the wait for pending
@@ -37,7 +37,7 @@ const FIRST_PAUSE_US: u64 = 100;
 /// Longest pause of a request that waits for other threads, in microseconds.
 const LONGEST_PAUSE_US: u64 = 10_000;
 
-/// The effect of a rung, if the way down ends there.
+/// The effect of a step, if the way down ends there.
 type Effect = Result<Option<Forecast>, Error>;
 
 /// A step of a request without a fitting free block; see [`steps`].
@@ -56,28 +56,28 @@ pub struct Step {
 ///
 /// Device: not called.
 pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Step> {
-    Ladder::<Built<D, R, S>>::RUNGS.iter().map(|rung| rung.step)
+    Ladder::<Built<D, R, S>>::STEPS.iter().map(|step| step.step)
 }
 
-/// A rung of the ladder: a step, done or foretold.
-struct Rung<P: Platform> {
+/// A step of the ladder: a step, done or foretold.
+struct LadderStep<P: Platform> {
     step: Step,
     /// Whether the step searches the cache, or has a meaning with a cache alone: a request without a cache leaves the step out.
     needs_cache: bool,
-    climb: fn(&Ladder<'_, P>) -> Effect,
+    run: fn(&Ladder<'_, P>) -> Effect,
 }
 
-impl<P: Platform> Rung<P> {
-    const fn new(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
-        Self { step: Step { text, waits: false }, needs_cache: false, climb }
+impl<P: Platform> LadderStep<P> {
+    const fn new(text: &'static str, run: fn(&Ladder<'_, P>) -> Effect) -> Self {
+        Self { step: Step { text, waits: false }, needs_cache: false, run }
     }
 
-    const fn waiting(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
-        Self { step: Step { text, waits: true }, needs_cache: false, climb }
+    const fn waiting(text: &'static str, run: fn(&Ladder<'_, P>) -> Effect) -> Self {
+        Self { step: Step { text, waits: true }, needs_cache: false, run }
     }
 
-    const fn of_cache(text: &'static str, climb: fn(&Ladder<'_, P>) -> Effect) -> Self {
-        Self { step: Step { text, waits: false }, needs_cache: true, climb }
+    const fn of_cache(text: &'static str, run: fn(&Ladder<'_, P>) -> Effect) -> Self {
+        Self { step: Step { text, waits: false }, needs_cache: true, run }
     }
 }
 
@@ -100,89 +100,100 @@ struct Ladder<'a, P: Platform> {
 }
 
 impl<P: Platform> Ladder<'_, P> {
-    /// The rungs, top down. An unserved request fails.
+    /// The steps, top down. An unserved request fails.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
-    const RUNGS: &'static [Rung<P>] = &[
-        Rung::of_cache("Complete pending blocks, and search again.", |on| {
+    const STEPS: &'static [LadderStep<P>] = &[
+        LadderStep::of_cache("Complete pending blocks, and search again.", |on| {
             on.act(|| {
                 on.device.waits.search_pending(on.device, on.request, Effort::Ask, || on.device.search(on.request))
             })
         }),
-        Rung::of_cache("Order the stream behind uses announced with `record_use`, and search again.", |on| {
+        LadderStep::of_cache("Order the stream behind uses announced with `record_use`, and search again.", |on| {
             on.act(|| {
                 on.device.waits.search_pending(on.device, on.request, Effort::Order, || on.device.search(on.request))
             })
         }),
-        Rung::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
+        LadderStep::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
             // No lock is held, so the program may free blocks from the callback.
             on.act(|| {
                 let asked = on.device.driver.device().on_shortage(on.request.size);
                 if asked { on.try_again() } else { Ok(None) }
             })
         }),
-        Rung::waiting("Release the free memory of ended streams.", |on| {
+        LadderStep::waiting("Release the free memory of ended streams.", |on| {
             let release = || {
                 on.device.release_ended();
                 Ok(())
             };
             on.release(release, || on.device.heaps.first_ended(&on.device.driver, on.request.slot / 2))
         }),
-        Rung::new("Release old free segments, if a limit and `garbage_collection_threshold` are set.", |on| {
+        LadderStep::new("Release old free segments, if a limit and `garbage_collection_threshold` are set.", |on| {
             on.give(rules::old(on.device.arena))
         }),
-        // Before the rungs that give up cached memory for the request.
-        Rung::of_cache(
+        // Before the steps that give up cached memory for the request.
+        LadderStep::of_cache(
             "Reject a request beyond `per_process_memory_fraction`, if `throw_on_cudamalloc_oom` is set.",
             |on| on.reject(),
         ),
-        Rung::of_cache("With `compact`, use any free block where another segment would exceed the budget.", |on| {
-            if on.device.any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
-        }),
-        Rung::new("With `compact`, release segments that the device has finished with, down to the budget.", |on| {
-            let device = on.device;
-            on.serve(|| device.release_excess(on.request), || Ok(first_of(device.quiet_segments(on.request))))
-        }),
-        Rung::new(
+        LadderStep::of_cache(
+            "With `compact`, use any free block where another segment would exceed the budget.",
+            |on| {
+                if on.device.any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
+            },
+        ),
+        LadderStep::new(
+            "With `compact`, release segments that the device has finished with, down to the budget.",
+            |on| {
+                let device = on.device;
+                on.serve(|| device.release_excess(on.request), || Ok(first_of(device.quiet_segments(on.request))))
+            },
+        ),
+        LadderStep::new(
             "Obtain a segment from the driver, with the `max` of the pool's tag kept by its own free memory.",
             |on| on.grow(false),
         ),
-        Rung::of_cache("With `compact`, use any free block.", |on| on.search_any()),
-        Rung::of_cache("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
+        LadderStep::of_cache("With `compact`, use any free block.", |on| on.search_any()),
+        LadderStep::of_cache("Use the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.", |on| {
             on.search_oom_pools()
         }),
-        Rung::new("Release oversize segments, if `max_split_size_mb` is set, and obtain a segment.", |on| {
+        LadderStep::new("Release oversize segments, if `max_split_size_mb` is set, and obtain a segment.", |on| {
             on.give_oversize(false)
         }),
-        Rung::waiting("Wait for all pending blocks, and search again.", |on| on.act(|| on.wait())),
-        Rung::waiting("Release every free segment, by the shares of tags with limits, and obtain a segment.", |on| {
-            on.release_all()
-        }),
+        LadderStep::waiting("Wait for all pending blocks, and search again.", |on| on.act(|| on.wait())),
+        LadderStep::waiting(
+            "Release every free segment, by the shares of tags with limits, and obtain a segment.",
+            |on| on.release_all(),
+        ),
         // Both were tried before the wait, which has made more memory free. The same request must not fail now and be served by
-        // them at once afterwards. The rungs between are PyTorch's, in its order.
-        Rung {
+        // them at once afterwards. The steps between are PyTorch's, in its order.
+        LadderStep {
             step: Step {
                 text: "Use the free blocks of the private pools with that flag, after the wait.",
                 waits: true,
             },
             needs_cache: true,
-            climb: |on| on.search_oom_pools(),
+            run: |on| on.search_oom_pools(),
         },
-        Rung::waiting("Release oversize segments after the wait, and obtain a segment.", |on| on.give_oversize(true)),
+        LadderStep::waiting("Release oversize segments after the wait, and obtain a segment.", |on| {
+            on.give_oversize(true)
+        }),
         // Last among the releases: the program must be observed again for new plans.
-        Rung::waiting("Give up the plans of the policy `planned`, and obtain a segment.", |on| on.give_plans_up()),
-        Rung::waiting("Wait for other threads to free memory, if `retry_ms` of the policy `bfc` is set.", |on| {
+        LadderStep::waiting("Give up the plans of the policy `planned`, and obtain a segment.", |on| {
+            on.give_plans_up()
+        }),
+        LadderStep::waiting("Wait for other threads to free memory, if `retry_ms` of the policy `bfc` is set.", |on| {
             on.act(|| on.retry_with_pauses())
         }),
-        Rung::of_cache("Wait for segments that other threads obtain for the stream, and search again.", |on| {
+        LadderStep::of_cache("Wait for segments that other threads obtain for the stream, and search again.", |on| {
             on.act(|| on.device.search_after_pending_segments(on.request))
         }),
     ];
 
-    /// Goes down the ladder to the first rung with an effect.
+    /// Goes down the ladder to the first step with an effect.
     fn go(&self) -> Effect {
         let permits =
-            |rung: &&Rung<P>| !(rung.step.waits && self.request.capturing || rung.needs_cache && !self.caches);
-        Self::RUNGS.iter().filter(permits).find_map(|rung| (rung.climb)(self).transpose()).transpose()
+            |step: &&LadderStep<P>| !(step.step.waits && self.request.capturing || step.needs_cache && !self.caches);
+        Self::STEPS.iter().filter(permits).find_map(|step| (step.run)(self).transpose()).transpose()
     }
 
     /// Serves the request by `take`, of which `peek` foretells the effect.
@@ -415,11 +426,11 @@ fn first_of(mut rule: impl Iterator<Item = Unit>) -> Option<Forecast> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Serves a request for which the heap has no free block, by the rungs of the ladder.
+    /// Serves a request for which the heap has no free block, by the steps of the ladder.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`] after the last rung, [`Error::Rejected`], and errors of the device.
+    /// [`Error::OutOfMemory`] after the last step, [`Error::Rejected`], and errors of the device.
     #[cold]
     pub(super) fn reclaim(self, request: &Request) -> Result<DevicePtr, Error> {
         match self.on_ladder(request, Way::Take)? {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A free ends in [`events`], which chooses the table. A request finds pending memory by [`search`], with more effort on
-//! each rung of the ladder. With the last wait, the block becomes free (`arena/free.rs`).
+//! each step of the ladder. With the last wait, the block becomes free (`arena/free.rs`).
 
 mod behind;
 mod capture_reuse;
