@@ -87,7 +87,7 @@ impl<P: Platform> Arena<P> {
             self.heaps.learn_supply(&self.driver, pool);
             let (mut pool, mut route, mut found) = (pool, route, pair(&self.heaps, pool, stream)?);
             // The memory of a captured request must lie in the graph's own pool.
-            if is_asleep(&found) && !capturing && self.heaps.registry.lock().pools[pool as usize].elsewhere {
+            if is_asleep(&found) && !capturing && self.heaps.registry.lock().pools[pool as usize].falls_back {
                 (pool, route, found) = (0, None, pair(&self.heaps, 0, stream)?);
             }
             if is_asleep(&found) {

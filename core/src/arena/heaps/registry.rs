@@ -105,7 +105,7 @@ pub(crate) struct PoolEntry {
     /// Whether the pool is parked: new pairs of the pool are asleep, too.
     pub asleep: bool,
     /// Whether the default pool serves requests for the pool while the pool is parked.
-    pub elsewhere: bool,
+    pub falls_back: bool,
     /// Whether a captured graph has memory of the pool, to which it writes at every replay: free memory stays then. Set when a capture
     /// is announced, or serves its first request.
     pub captured: bool,
@@ -302,7 +302,7 @@ impl<S: Storage> Registry<S> {
     pub(crate) fn set_elsewhere(&mut self, tag: Tag, on: bool) -> bool {
         let mut from = 0;
         while let Some(pool) = self.next_tagged(from, tag) {
-            self.pools[pool as usize].elsewhere = on;
+            self.pools[pool as usize].falls_back = on;
             from = pool + 1;
         }
         from > 0
@@ -438,7 +438,7 @@ impl<S: Storage> Registry<S> {
             options,
             tag: None,
             asleep: false,
-            elsewhere: false,
+            falls_back: false,
             captured: false,
         };
         // The lowest vacant number first: walks over all numbers stay short.

@@ -280,9 +280,9 @@ impl<P: Platform> Heaps<P> {
         if registry.pools[pool as usize].asleep || other.is_some_and(|other| registry.pools[other as usize].asleep) {
             return Err(Error::Parked);
         }
-        let elsewhere = other.is_some_and(|other| registry.pools[other as usize].elsewhere);
+        let falls_back = other.is_some_and(|other| registry.pools[other as usize].falls_back);
         registry.set_tag(pool, tag).map_err(|CapacityError| Error::TableFull("tags"))?;
-        registry.pools[pool as usize].elsewhere = elsewhere;
+        registry.pools[pool as usize].falls_back = falls_back;
         self.apply_rules(&registry, pool);
         Ok(())
     }
