@@ -134,7 +134,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
 impl<P: Platform> Heaps<P> {
     /// Returns the block from which [`search_any_block`](crate::arena::Arena::search_any_block) would serve a request.
-    pub(super) fn peek_any_block(&self, request: &Request) -> Option<DevicePtr> {
+    pub(super) fn predict_any_block(&self, request: &Request) -> Option<DevicePtr> {
         let mut heap = self.lock(request.slot);
         find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
     }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! malloc   ─ takes step after step, until served ──────▶ block, or out of memory
-//! forecast ─ peeks at step after step, until an effect ─▶ the first effect
+//! forecast ─ predicts step after step, until an effect ─▶ the first effect
 //! ```
 //!
 //! A step is written once, in terms of a few acts: search, give back by a rule, grow. Each act is either done or
-//! foretold, so a forecast goes the way of the request.
+//! predicted, so a forecast goes the way of the request.
 //!
 //! PyTorch's allocator (2.11) makes the same choices in the same order, except for the search after the wait for pending
 //! blocks. The search prevents a failure when the only fitting block was waiting for an event (pytorch issue 189504).
@@ -59,7 +59,7 @@ pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Ste
     Ladder::<Built<D, R, S>>::STEPS.iter().map(|step| step.step)
 }
 
-/// A step of the ladder: a step, done or foretold.
+/// A step of the ladder: a step, done or predicted.
 struct LadderStep<P: Platform> {
     step: Step,
     /// Whether the step searches the cache, or has a meaning with a cache alone: a request without a cache leaves the step out.
@@ -86,8 +86,8 @@ impl<P: Platform> LadderStep<P> {
 enum Way {
     /// Each step is done.
     Take,
-    /// The first effect is foretold. Nothing changes, and pending blocks are taken as they are.
-    Peek,
+    /// The first effect is predicted. Nothing changes, and pending blocks are taken as they are.
+    Predict,
 }
 
 /// A request on the ladder.
@@ -196,24 +196,24 @@ impl<P: Platform> Ladder<'_, P> {
         Self::STEPS.iter().filter(permits).find_map(|step| (step.run)(self).transpose()).transpose()
     }
 
-    /// Serves the request by `take`, of which `peek` foretells the effect.
+    /// Serves the request by `take`, of which `predict` predicts the effect.
     fn serve(
         &self,
         take: impl FnOnce() -> Result<Option<DevicePtr>, Error>,
-        peek: impl FnOnce() -> Result<Option<Forecast>, Error>,
+        predict: impl FnOnce() -> Result<Option<Forecast>, Error>,
     ) -> Effect {
         match self.way {
             Way::Take => Ok(take()?.map(Forecast::Hit)),
-            Way::Peek => peek(),
+            Way::Predict => predict(),
         }
     }
 
-    /// Serves the request by `take`, which cannot be foretold: the device, the program or another thread decides.
+    /// Serves the request by `take`, which cannot be predicted: the device, the program or another thread decides.
     fn act(&self, take: impl FnOnce() -> Result<Option<DevicePtr>, Error>) -> Effect {
         self.serve(take, || Ok(None))
     }
 
-    /// Releases memory by `take`, of which `first` foretells the first segment or range.
+    /// Releases memory by `take`, of which `first` predicts the first segment or range.
     fn release(&self, take: impl FnOnce() -> Result<(), Error>, first: impl FnOnce() -> Option<DevicePtr>) -> Effect {
         self.serve(|| take().map(|()| None), || Ok(first().map(Forecast::Release)))
     }
@@ -222,14 +222,14 @@ impl<P: Platform> Ladder<'_, P> {
     fn give(&self, rule: impl Iterator<Item = Unit>) -> Effect {
         match self.way {
             Way::Take => self.device.give(rule).map(|_bytes| None),
-            Way::Peek => Ok(first_of(rule)),
+            Way::Predict => Ok(first_of(rule)),
         }
     }
 
     /// Serves the request, or the request moved to another pool, from a free block of the heap.
     fn search(&self, request: &Request) -> Effect {
-        let peek = || self.device.heaps.lock(request.slot).peek(request.size);
-        self.serve(|| self.device.search(request), || Ok(peek().map(Forecast::Hit)))
+        let predict = || self.device.heaps.lock(request.slot).peek(request.size);
+        self.serve(|| self.device.search(request), || Ok(predict().map(Forecast::Hit)))
     }
 
     /// Serves the request from the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.
@@ -247,13 +247,16 @@ impl<P: Platform> Ladder<'_, P> {
     /// Serves the request from any free block, under `compact`.
     fn search_any(&self) -> Effect {
         let (device, request) = (self.device, self.request);
-        self.serve(|| device.search_any_block(request), || Ok(device.heaps.peek_any_block(request).map(Forecast::Hit)))
+        self.serve(
+            || device.search_any_block(request),
+            || Ok(device.heaps.predict_any_block(request).map(Forecast::Hit)),
+        )
     }
 
     /// Serves the request from new memory. `has_waited` tells whether the wait for pending blocks comes before.
     fn grow(&self, has_waited: bool) -> Effect {
-        let peek = || self.device.forecast_of_growth(self.request, has_waited);
-        self.serve(|| self.device.grow(self.request), peek)
+        let predict = || self.device.forecast_of_growth(self.request, has_waited);
+        self.serve(|| self.device.grow(self.request), predict)
     }
 
     /// Rejects the request if the memory would exceed the configured fraction of the device.
@@ -300,7 +303,7 @@ impl<P: Platform> Ladder<'_, P> {
             // Since the wait, the tag may have more free memory.
             return self.grow(true);
         }
-        if self.way == Way::Peek {
+        if self.way == Way::Predict {
             return Ok(device.first_by_shares().map(Forecast::Release));
         }
         // Enough bytes may lie in pieces that the device cannot put together: more then, as long as there are any.
@@ -330,7 +333,7 @@ impl<P: Platform> Ladder<'_, P> {
         }
         match self.way {
             Way::Take => device.release_and_retry(|| self.grow(true)),
-            Way::Peek => match device.heaps.first_releasable(&device.driver, &device.paging) {
+            Way::Predict => match device.heaps.first_releasable(&device.driver, &device.paging) {
                 Some(first) => Ok(Some(Forecast::Release(first))),
                 None => self.grow(true),
             },
@@ -456,7 +459,7 @@ impl<P: Platform> OnDevice<'_, P> {
     ///
     /// Errors of the device.
     pub(super) fn forecast_of_reclaim(self, request: &Request) -> Result<Forecast, Error> {
-        Ok(self.on_ladder(request, Way::Peek)?.unwrap_or(Forecast::OutOfMemory))
+        Ok(self.on_ladder(request, Way::Predict)?.unwrap_or(Forecast::OutOfMemory))
     }
 
     fn on_ladder(self, request: &Request, way: Way) -> Effect {

@@ -1,7 +1,7 @@
 //! Rules: which units go back, in which order, and until when.
 //!
 //! A rule is an iterator of units. Each step looks at the present heaps, so a rule goes on after the last unit was given
-//! back, and the first unit of a rule foretells the first release.
+//! back, and the first unit of a rule predicts the first release.
 
 use crate::arena::give::units::{Unit, first_oversize, segments_down};
 use crate::arena::heaps::Heaps;

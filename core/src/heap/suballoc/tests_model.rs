@@ -179,13 +179,13 @@ impl<'a, C> World<'a, C> {
         C: SubAllocator<S>,
     {
         let before = self.free();
-        let foretold = self.suballocator.peek(size);
+        let predicted = self.suballocator.peek(size);
         let taken = self.suballocator.take_told(size);
         if self.most == u32::MAX {
             prop_assert_eq!(
-                Ok(foretold),
+                Ok(predicted),
                 taken.map(|sub_block| Some(sub_block?.addr)),
-                "the sub_block that was foretold"
+                "the sub_block that was predicted"
             );
         }
         if !matches!(taken, Ok(Some(_))) {

@@ -37,11 +37,11 @@ fn piece(addr: u64, segment: u32) -> SubBlock {
     SubBlock { addr, segment, number: NONE }
 }
 
-/// Takes a piece of segment 0, as foretold. Returns the piece's offset.
+/// Takes a piece of segment 0, as predicted. Returns the piece's offset.
 fn take(buddies: &mut Buddies<Growable>, size: u64) -> u64 {
-    let foretold = buddies.peek(size);
+    let predicted = buddies.peek(size);
     let SubBlock { addr, segment, .. } = buddies.take_told(size).unwrap_or_default().expect("a block that fits");
-    assert_eq!((foretold, segment, buddies.check()), (Some(addr), 0, Ok(())));
+    assert_eq!((predicted, segment, buddies.check()), (Some(addr), 0, Ok(())));
     addr - BASE
 }
 
