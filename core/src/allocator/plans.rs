@@ -1,6 +1,7 @@
 //! Iterations and plans, of the planned policy.
 
 use crate::allocator::Allocator;
+#[cfg(feature = "alloc")]
 use crate::arena::plans::PlanSwitch;
 use crate::device::DeviceMemory;
 use crate::error::Error;

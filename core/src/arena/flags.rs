@@ -47,8 +47,7 @@ pub(crate) const ORDERED: FlagWord = 1 << 14;
 /// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`). In the upper half, as
 /// [`GATHERED`].
 pub(crate) const REUSES: FlagWord = 1 << 48;
-/// Heaps of the default pool are not [plain](crate::heap::Heap::plain), but for those that still are. Tells the straight path not to
-/// lock a heap in vain; the mark of the heap decides.
+/// The rules of heaps of the default pool are not [plain](crate::heap::Heap::plain).
 pub(crate) const RULES: FlagWord = 1 << 9;
 /// Frees are gathered, or were once: blocks may wait for an event not recorded yet.
 pub(crate) const HAS_GATHERED: FlagWord = 1 << 13;

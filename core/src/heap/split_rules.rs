@@ -177,8 +177,9 @@ impl Rules {
         Self { whole_from: 0, ..self }
     }
 
-    /// Whether the rules are *plain*: every free block may serve every request that fits, no block is oversize, and a rest is split off
-    /// whatever the size of the request. Blocks lie in whole segments, and do not age.
+    /// Whether the rules are those of a [plain](crate::heap::Heap::plain) heap: every free block may serve every request that
+    /// fits, no block is oversize, and a rest is split off whatever the size of the request. Blocks are in whole segments,
+    /// and do not age.
     pub(crate) fn are_plain(&self) -> bool {
         // An oversize block is refused to smaller requests, so `max_split` is not asked for.
         let refuses = self.refuse_from != u64::MAX;

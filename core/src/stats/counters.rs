@@ -117,7 +117,7 @@ impl HeapCounters {
 
     /// Counts an allocated block of `bytes` as pending: freed, and waiting for other streams. The
     /// block stays active, so fewer blocks may be allocated within the lease. The caller calls
-    /// [`Arena::follow_pending`](crate::arena::Arena::follow_pending) next, unless the block stops
+    /// [`Peaks::follow_pending`](crate::arena::peaks::Peaks::follow_pending) next, unless the block stops
     /// pending at once.
     #[inline]
     pub(crate) fn pend(&self, bytes: u64) {
