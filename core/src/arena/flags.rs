@@ -2,9 +2,9 @@
 //!
 //! A bit outside [`FAST_PATH_FLAGS`] sends every request to `declined` (malloc.rs). Frees test three bits of their own.
 
+use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::groups::{GROUPS, GroupSet};
-use crate::streams::kept::KeptBlocks;
 use crate::sync::{AtomicU64, Ordering, empty, empty_by};
 use crate::tables::Storage;
 
@@ -173,8 +173,8 @@ impl Flags {
     }
 
     /// Sets the flags of freed blocks that keep their uses. The caller holds their lock.
-    pub(super) fn follow_kept<S: Storage>(&self, kept: &KeptBlocks<S>) {
-        self.set(DEFERRED, kept.has_captured());
-        self.set(ORDERED, kept.has_ordered());
+    pub(super) fn follow_deferred<S: Storage>(&self, deferred: &DeferredFrees<S>) {
+        self.set(DEFERRED, deferred.has_captured());
+        self.set(ORDERED, deferred.has_ordered());
     }
 }

@@ -6,9 +6,9 @@
 use crate::device::Event;
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, Blocks, FRONTIER_BIT};
+use crate::streams::deferred_frees::UseFence;
 use crate::streams::fences::Fence;
 use crate::streams::groups::GroupSet;
-use crate::streams::kept::UseFence;
 use crate::sync::impl_empty;
 use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Lazy, Storage};

@@ -28,7 +28,7 @@ pub(crate) enum Rank {
     /// The pending events of a group of streams.
     EventQueue,
     /// Freed blocks that wait for something of their own.
-    Kept,
+    DeferredFrees,
     /// The predictions of `reclaim:auto` for idle memory.
     Idle,
     /// The observations and plans of the planned policy.
@@ -125,7 +125,7 @@ mod paranoid {
                 Self::Ended,
                 Self::Pages,
                 Self::EventQueue,
-                Self::Kept,
+                Self::DeferredFrees,
                 Self::Idle,
                 Self::Planner,
                 Self::Tuning,

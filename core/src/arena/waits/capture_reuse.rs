@@ -21,7 +21,7 @@ use crate::arena::driver::Driver;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::{CaptureMark, DeviceMemory, StreamOrder};
-use crate::streams::kept::{EndOfUses, KeptBlock};
+use crate::streams::deferred_frees::{DeferredFree, EndOfUses};
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
@@ -34,18 +34,18 @@ impl<P: Platform> Waits<P> {
         }
         let mut from = 0;
         loop {
-            let taken = self.kept.lock().take_marked(stream, from);
+            let taken = self.deferred.lock().take_marked(stream, from);
             let Some((entry, mark)) = taken else { return };
             let is_behind = on.driver().call(|device| device.is_behind(stream, mark)).unwrap_or(false);
-            let mut blocks = self.kept.lock();
-            let KeptBlock { heap: slot, block, age, .. } = blocks.block(entry);
+            let mut blocks = self.deferred.lock();
+            let DeferredFree { heap: slot, block, age, .. } = blocks.block(entry);
             from = age + 1;
             if !is_behind {
                 blocks.keep(entry);
                 continue;
             }
             blocks.remove(entry);
-            on.driver().flags.follow_kept(&blocks);
+            on.driver().flags.follow_deferred(&blocks);
             drop(blocks);
             on.driver().device().remove_mark(mark);
             // The graph orders all uses before the next one: no event is needed.

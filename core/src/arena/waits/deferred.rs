@@ -7,7 +7,7 @@ use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::streams::kept::{Captured, KeptBlock, Until};
+use crate::streams::deferred_frees::{Captured, DeferredFree, Until};
 use crate::tables::CapacityError;
 use crate::units::StreamId;
 
@@ -49,15 +49,15 @@ impl<P: Platform> Waits<P> {
         site: u32,
     ) -> Result<(), Error> {
         // The entry is busy until the free is traced: afterwards the free can no longer fail.
-        let added = self.kept.lock().add(slot, block, until);
+        let added = self.deferred.lock().add(slot, block, until);
         let full = if matches!(until, Until::Fence(_)) { "events" } else { "deferred frees" };
         let entry = added.map_err(|CapacityError| Error::TableFull(full))?;
         if on.driver().flags.has(flags::TRACE) {
             on.free_requested(&mut on.heaps().lock(slot), block, site);
         }
-        let mut blocks = self.kept.lock();
+        let mut blocks = self.deferred.lock();
         blocks.keep(entry);
-        on.driver().flags.follow_kept(&blocks);
+        on.driver().flags.follow_deferred(&blocks);
         Ok(())
     }
 
@@ -68,12 +68,12 @@ impl<P: Platform> Waits<P> {
         while on.driver().flags.has(flags::DEFERRED) {
             let Some(_permission) = on.driver().may_record() else { break };
             // Further blocks behind a stream found capturing are passed over: one driver call answers for all.
-            let taken = self.kept.lock().take_captured(from, capturing);
+            let taken = self.deferred.lock().take_captured(from, capturing);
             let Some(entry) = taken else { break };
-            let deferred = self.kept.lock().block(entry);
+            let deferred = self.deferred.lock().block(entry);
             from = deferred.age + 1;
             let recorded = self.record_one_deferred(on, &deferred);
-            let mut blocks = self.kept.lock();
+            let mut blocks = self.deferred.lock();
             match recorded {
                 Ok(Recorded::All) => blocks.remove(entry),
                 Ok(Recorded::Capturing(stream)) => {
@@ -88,7 +88,7 @@ impl<P: Platform> Waits<P> {
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
-            on.driver().flags.follow_kept(&blocks);
+            on.driver().flags.follow_deferred(&blocks);
             drop(blocks);
             if let Some(end) = deferred.captured().and_then(|captured| captured.end) {
                 on.driver().device().remove_mark(end.mark);
@@ -99,8 +99,8 @@ impl<P: Platform> Waits<P> {
 
     /// Records the events of a deferred block, unless the stream behind which the block was
     /// deferred still captures.
-    fn record_one_deferred<'a>(&self, on: impl Outside<'a, P>, deferred: &KeptBlock) -> Result<Recorded, Error> {
-        let KeptBlock { heap, block, .. } = *deferred;
+    fn record_one_deferred<'a>(&self, on: impl Outside<'a, P>, deferred: &DeferredFree) -> Result<Recorded, Error> {
+        let DeferredFree { heap, block, .. } = *deferred;
         match deferred.captured().and_then(|captured| captured.behind) {
             Some(stream) if on.driver().call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
             // The free was traced when the block was deferred.

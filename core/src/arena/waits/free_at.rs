@@ -15,7 +15,7 @@ use crate::arena::Platform;
 use crate::arena::waits::{Outside, Waits};
 use crate::error::Error;
 use crate::heap::block::FRONTIER_BIT;
-use crate::streams::kept::{KeptBlock, Until};
+use crate::streams::deferred_frees::{DeferredFree, Until};
 use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
 
@@ -25,14 +25,14 @@ impl<P: Platform> Waits<P> {
     /// # Errors
     /// [`Error::TableFull`].
     pub(in crate::arena) fn begin_free_at(&self, slot: u32, count: u64) -> Result<Option<u32>, Error> {
-        let mut kept = self.kept.lock();
+        let mut kept = self.deferred.lock();
         let added = (count > kept.reached).then(|| kept.add(slot, NONE, Until::Count(count)));
         added.transpose().map_err(|CapacityError| Error::TableFull("frees at a count"))
     }
 
     /// Names the block of a free at a count, or drops the free if the block could not be detached. Returns the frontier.
     pub(in crate::arena) fn end_free_at(&self, entry: u32, detached: Result<u32, Error>) -> Result<u64, Error> {
-        let mut kept = self.kept.lock();
+        let mut kept = self.deferred.lock();
         match detached {
             Ok(block) => {
                 kept.name(entry, block);
@@ -52,8 +52,8 @@ impl<P: Platform> Waits<P> {
         // One block at a time: `reach` locks a heap, which must not happen under the lock of the kept blocks.
         // Several threads may take blocks out at once, each block goes to one of them.
         loop {
-            let KeptBlock { heap, block, .. } = {
-                let mut kept = self.kept.lock();
+            let DeferredFree { heap, block, .. } = {
+                let mut kept = self.deferred.lock();
                 kept.reached = kept.reached.max(count);
                 let Some(entry) = kept.take_reached() else { return };
                 let reached = kept.block(entry);

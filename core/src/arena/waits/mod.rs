@@ -3,9 +3,9 @@
 //! ```text
 //! a use of a block has         at the free, the block waits                      table
 //! no fence                     behind a fence recorded then or later             streams/event_queue.rs: by stream
-//! a fence of its own           for this fence                                    streams/kept.rs: by heap and use
-//! no fence yet: a capture      for the end of the capture                        streams/kept.rs: by age
-//! a number of the program      for the safe frontier                             streams/kept.rs: by count
+//! a fence of its own           for this fence                                    streams/deferred_frees.rs: by heap and use
+//! no fence yet: a capture      for the end of the capture                        streams/deferred_frees.rs: by age
+//! a number of the program      for the safe frontier                             streams/deferred_frees.rs: by count
 //! ```
 //!
 //! A free ends in [`events`], which chooses the table. A request finds pending memory by [`search`], with more effort on
@@ -27,8 +27,8 @@ use crate::arena::driver::Driver;
 use crate::arena::flags::Flags;
 use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::heap::Heap;
+use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::groups::Groups;
-use crate::streams::kept::KeptBlocks;
 use crate::sync::{AtomicU32, Ordering, Rank, Ranked, empty, impl_empty};
 #[cfg(feature = "alloc")]
 use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
@@ -67,14 +67,14 @@ pub(crate) struct Waits<P: Platform> {
     /// Blocks that wait for fences recorded at their frees, and the events of all fences.
     queues: Groups<P::Lock, P::Storage>,
     /// Blocks that wait for fences of their uses, for the end of a capture, or for the safe frontier.
-    kept: Ranked<P::Lock, KeptBlocks<P::Storage>>,
+    deferred: Ranked<P::Lock, DeferredFrees<P::Storage>>,
     /// Not 0 while the device had no more events for streams at the last attempt: none is made before all others are tried.
     short: AtomicU32,
     /// Not 0 ⟺ the policy orders streams behind what blocks wait for, for requests that lack memory.
     orders: AtomicU32,
 }
 
-impl_empty! { [P: Platform] Waits<P> { queues, kept: Ranked::new(Rank::Kept, empty!()), short, orders } }
+impl_empty! { [P: Platform] Waits<P> { queues, deferred: Ranked::new(Rank::DeferredFrees, empty!()), short, orders } }
 
 impl<P: Platform> Waits<P> {
     /// Sets whether the policy orders streams behind what blocks wait for.
@@ -87,7 +87,7 @@ impl<P: Platform> Waits<P> {
         for group in 0..self.queues.count() {
             flags.follow(group, &self.queues.lock(group));
         }
-        flags.follow_kept(&self.kept.lock());
+        flags.follow_deferred(&self.deferred.lock());
     }
 }
 
@@ -96,7 +96,7 @@ impl<P: Platform> Waits<P> {
 pub(in crate::arena) struct LockedWaits<'a, P: Platform> {
     orders: bool,
     queues: Vec<MutexGuard<'a, P::Lock, EventQueues<P::Storage>>>,
-    kept: MutexGuard<'a, P::Lock, KeptBlocks<P::Storage>>,
+    deferred: MutexGuard<'a, P::Lock, DeferredFrees<P::Storage>>,
 }
 
 #[cfg(feature = "alloc")]
@@ -105,7 +105,7 @@ impl<P: Platform> Waits<P> {
     pub(in crate::arena) fn lock_all(&self) -> LockedWaits<'_, P> {
         // Fields are evaluated from top to bottom: in the order of the ranks.
         let orders = self.orders.load(Ordering::Relaxed) != 0;
-        LockedWaits { orders, queues: self.queues.lock_all(), kept: self.kept.lock_beside() }
+        LockedWaits { orders, queues: self.queues.lock_all(), deferred: self.deferred.lock_beside() }
     }
 }
 
@@ -113,9 +113,14 @@ impl<P: Platform> Waits<P> {
 impl<P: Platform> LockedWaits<'_, P> {
     /// Returns a copy, on which no thread works.
     pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Waits<Q> {
-        let mut kept = self.kept.clone();
-        kept.forget_threads();
+        let mut deferred = self.deferred.clone();
+        deferred.forget_threads();
         let orders = AtomicU32::new(u32::from(self.orders));
-        Waits { queues: Groups::copy_of(&self.queues), kept: Ranked::new(Rank::Kept, kept), short: empty!(), orders }
+        Waits {
+            queues: Groups::copy_of(&self.queues),
+            deferred: Ranked::new(Rank::DeferredFrees, deferred),
+            short: empty!(),
+            orders,
+        }
     }
 }

@@ -26,8 +26,8 @@ use crate::arena::{Platform, flags};
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
+use crate::streams::deferred_frees::{DeferredFree, Until, UseFence};
 use crate::streams::fences::{Fence, Waiter};
-use crate::streams::kept::{KeptBlock, Until, UseFence};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
@@ -151,7 +151,7 @@ impl<P: Platform> Waits<P> {
     ) -> Result<Option<T>, Error> {
         let mut own = None;
         loop {
-            let taken = self.kept.lock().take_oldest(slot);
+            let taken = self.deferred.lock().take_oldest(slot);
             let Some(entry) = taken else { return Ok(None) };
             // Asked once: all blocks of a heap have the same stream.
             if own.is_none() {
@@ -181,11 +181,11 @@ impl<P: Platform> Waits<P> {
     ) -> Result<Option<T>, Error> {
         let mut age = 0;
         loop {
-            let taken = self.kept.lock().take_oldest_from(age);
+            let taken = self.deferred.lock().take_oldest_from(age);
             let Some((entry, oldest)) = taken else { return Ok(None) };
             // The later blocks of a heap that cannot be ordered are passed over with the oldest.
             age = oldest + 1;
-            let slot = self.kept.lock().block(entry).heap;
+            let slot = self.deferred.lock().block(entry).heap;
             let own = self.or_keep(entry, stream_to_order(on, slot, named, false))?;
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
             if self.end_or_keep(on, entry, passed)? {
@@ -202,7 +202,7 @@ impl<P: Platform> Waits<P> {
     pub(in crate::arena) fn poll_ordered<'a>(&self, on: impl Outside<'a, P>) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
         while on.driver().flags.has(flags::ORDERED) {
-            let next = self.kept.lock().next_heap(from);
+            let next = self.deferred.lock().next_heap(from);
             let Some(slot) = next else { break };
             ended += self.poll_ordered_of(on, slot)?;
             from = slot + 1;
@@ -218,7 +218,7 @@ impl<P: Platform> Waits<P> {
     fn poll_ordered_of<'a>(&self, on: impl Outside<'a, P>, slot: u32) -> Result<u32, Error> {
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
         loop {
-            let taken = self.kept.lock().take_watched(slot, from);
+            let taken = self.deferred.lock().take_watched(slot, from);
             let Some((entry, watched)) = taken else { return Ok(ended) };
             let Fence { stream, number, event } = watched.fence;
             let complete = self.or_keep(entry, is_complete(on.driver(), event))?;
@@ -227,7 +227,7 @@ impl<P: Platform> Waits<P> {
                 self.end_ordered(on, entry);
                 ended += 1;
             } else if !complete {
-                self.kept.lock().keep(entry);
+                self.deferred.lock().keep(entry);
             }
             // Behind an event that is not complete, the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
@@ -237,13 +237,13 @@ impl<P: Platform> Waits<P> {
     /// Polls the uses of a taken block behind the watched one, whose event is complete. Returns whether all are
     /// complete; if not, the block is watched at the first that is not, and no longer taken.
     fn watch_on<'a>(&self, on: impl Outside<'a, P>, entry: u32, watched: UseFence) -> Result<bool, Error> {
-        let heap = self.kept.lock().block(entry).heap;
+        let heap = self.deferred.lock().block(entry).heap;
         let mut next = watched.next;
         loop {
             let later = on.heaps().lock(heap).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
             if !is_complete(on.driver(), later.fence.event)? {
-                self.kept.lock().watch(entry, later);
+                self.deferred.lock().watch(entry, later);
                 return Ok(false);
             }
             next = later.next;
@@ -254,11 +254,11 @@ impl<P: Platform> Waits<P> {
     /// thread works.
     pub(in crate::arena) fn wait_for_ordered<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
         while on.driver().flags.has(flags::ORDERED) {
-            let taken = self.kept.lock().take_oldest_from(0);
+            let taken = self.deferred.lock().take_oldest_from(0);
             if let Some((entry, _)) = taken {
                 let waited = self.each_fence(on, entry, P::Device::wait);
                 self.end_or_keep(on, entry, waited.map(|()| true))?;
-            } else if self.kept.lock().is_at_work() {
+            } else if self.deferred.lock().is_at_work() {
                 on.driver().give_way();
             }
         }
@@ -291,7 +291,7 @@ impl<P: Platform> Waits<P> {
         entry: u32,
         mut call: impl FnMut(&P::Device, Event) -> DeviceResult<()>,
     ) -> Result<(), Error> {
-        let kept = self.kept.lock().block(entry);
+        let kept = self.deferred.lock().block(entry);
         let mut next = kept.watched();
         while let Some(used) = next {
             on.driver().call(|memory| call(memory, used.fence.event))?;
@@ -302,7 +302,7 @@ impl<P: Platform> Waits<P> {
 
     /// Returns a result, after an error with the block no longer taken.
     fn or_keep<T>(&self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|_| self.kept.lock().keep(entry))
+        result.inspect_err(|_| self.deferred.lock().keep(entry))
     }
 
     /// Ends the waits of a taken block if `ends`, else keeps the block.
@@ -310,19 +310,19 @@ impl<P: Platform> Waits<P> {
         if ends == Ok(true) {
             self.end_ordered(on, entry);
         } else {
-            self.kept.lock().keep(entry);
+            self.deferred.lock().keep(entry);
         }
         ends
     }
 
     /// Ends the waits of a taken block, whose events become idle, and frees the block.
     fn end_ordered<'a>(&self, on: impl Outside<'a, P>, entry: u32) {
-        let KeptBlock { heap: slot, block, .. } = self.kept.lock().block(entry);
+        let DeferredFree { heap: slot, block, .. } = self.deferred.lock().block(entry);
         self.end_use_fences(on, slot, block);
         {
-            let mut blocks = self.kept.lock();
+            let mut blocks = self.deferred.lock();
             blocks.remove(entry);
-            on.driver().flags.follow_kept(&blocks);
+            on.driver().flags.follow_deferred(&blocks);
         }
         end_uses(on, slot, on.heaps().lock(slot), block, None);
     }

@@ -52,7 +52,7 @@ fn lowest<K: Ord>(known: &mut [Known], key: impl Fn(&Known) -> Option<K>) -> Opt
 
 /// Runs the steps beside a vector. Returns how many blocks did not fit.
 fn agrees_with_a_vector<S: Storage>(steps: &[Step]) -> Result<u32, TestCaseError> {
-    let (mut blocks, mut known, mut taken) = (KeptBlocks::<S>::default(), Vec::<Known>::new(), Vec::new());
+    let (mut blocks, mut known, mut taken) = (DeferredFrees::<S>::default(), Vec::<Known>::new(), Vec::new());
     let (mut ages, mut refused) = (0, 0);
     for &step in steps {
         let is_new = |known: &[Known], of: UseFence| !known.iter().any(|known| known.watched.fence == of.fence);
@@ -141,7 +141,7 @@ proptest! {
 
 #[test]
 fn a_full_table_refuses_a_block_and_loses_none() {
-    type Small = KeptBlocks<Fixed<1, 8, 8, 64>>;
+    type Small = DeferredFrees<Fixed<1, 8, 8, 64>>;
     let mut blocks = Small::default();
     let entries: Vec<u32> = (0..)
         .map_while(|number| {
@@ -166,10 +166,13 @@ fn a_full_table_refuses_a_block_and_loses_none() {
     assert!(left == 0 && !blocks.has_ordered() && blocks.next_heap(0).is_none());
 }
 /// Returns the blocks taken from age 0 on, in order, and keeps them.
-fn taken(blocks: &mut KeptBlocks<Growable>, take: impl Fn(&mut KeptBlocks<Growable>, u64) -> Option<u32>) -> Vec<u32> {
+fn taken(
+    blocks: &mut DeferredFrees<Growable>,
+    take: impl Fn(&mut DeferredFrees<Growable>, u64) -> Option<u32>,
+) -> Vec<u32> {
     let (mut from, mut found) = (0, Vec::new());
     while let Some(entry) = take(blocks, from) {
-        let KeptBlock { block, age, .. } = blocks.block(entry);
+        let DeferredFree { block, age, .. } = blocks.block(entry);
         blocks.keep(entry);
         found.push(block);
         from = age + 1;
@@ -179,7 +182,7 @@ fn taken(blocks: &mut KeptBlocks<Growable>, take: impl Fn(&mut KeptBlocks<Growab
 
 #[test]
 fn captured_blocks_are_found_by_age_and_by_their_marks_and_by_nothing_else() {
-    let mut blocks = KeptBlocks::<Growable>::default();
+    let mut blocks = DeferredFrees::<Growable>::default();
     let [one, other] = [StreamId(1), StreamId(2)];
     let captured = |behind, own: Option<StreamId>| {
         let end = own.map(|own| EndOfUses { mark: CaptureMark(4), own });
@@ -192,10 +195,10 @@ fn captured_blocks_are_found_by_age_and_by_their_marks_and_by_nothing_else() {
     entries.iter().for_each(|&entry| blocks.keep(entry));
     let ordered = blocks.add(7, 9, Until::Fence(use_of(1, 1))).unwrap();
     blocks.keep(ordered);
-    let by_age = |capturing| move |blocks: &mut KeptBlocks<Growable>, from| blocks.take_captured(from, capturing);
+    let by_age = |capturing| move |blocks: &mut DeferredFrees<Growable>, from| blocks.take_captured(from, capturing);
     assert_eq!(taken(&mut blocks, by_age(None)), [0, 1, 2, 3]);
     assert_eq!(taken(&mut blocks, by_age(Some(other))), [0, 2, 3]);
-    let marked = |own| move |blocks: &mut KeptBlocks<Growable>, from| Some(blocks.take_marked(own, from)?.0);
+    let marked = |own| move |blocks: &mut DeferredFrees<Growable>, from| Some(blocks.take_marked(own, from)?.0);
     assert_eq!(taken(&mut blocks, marked(one)), [0, 3]);
     assert_eq!(taken(&mut blocks, marked(other)), []);
     blocks.take(entries[0]);
@@ -228,7 +231,7 @@ fn captured_blocks_are_found_by_age_and_by_their_marks_and_by_nothing_else() {
 }
 #[test]
 fn counted_blocks_are_taken_up_to_the_frontier_the_lowest_count_first() {
-    let mut blocks = KeptBlocks::<Growable>::default();
+    let mut blocks = DeferredFrees::<Growable>::default();
     let counts = [7, 3, 7, 9];
     let entries: Vec<u32> = counts.map(|count| blocks.add(2, NONE, Until::Count(count)).unwrap()).into();
     for (block, &entry) in (0..).zip(&entries[..3]) {

@@ -88,7 +88,7 @@ pub(crate) enum Until {
 
 /// A pending block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptBlock {
+pub(crate) struct DeferredFree {
     /// The slot of the block's heap.
     pub heap: u32,
     /// The index of the block in the heap.
@@ -103,7 +103,7 @@ pub(crate) struct KeptBlock {
     queue: u32,
 }
 
-impl KeptBlock {
+impl DeferredFree {
     /// Returns the use at which the block is watched; `None` for a captured block.
     pub(crate) fn watched(&self) -> Option<UseFence> {
         if let Until::Fence(watched) = self.until { Some(watched) } else { None }
@@ -115,7 +115,7 @@ impl KeptBlock {
     }
 }
 
-vacant!(KeptBlock, queue, |next| {
+vacant!(DeferredFree, queue, |next| {
     let until = Until::Captured(Captured::default());
     Self { heap: NONE, block: NONE, until, age: 0, busy: false, queue: next }
 });
@@ -131,7 +131,7 @@ const COUNTED: u32 = NONE - 1;
 struct BlockQueue {
     /// The slot of the heap, [`CAPTURED`] or [`COUNTED`]; in a vacant entry, the next vacant one.
     slot: u32,
-    /// The age under which the queue stands in [`KeptBlocks::oldest`]: that of the oldest block of the heap, or an
+    /// The age under which the queue stands in [`DeferredFrees::oldest`]: that of the oldest block of the heap, or an
     /// earlier one.
     oldest: u64,
     /// Root of the set of the blocks, by age.
@@ -145,8 +145,8 @@ vacant!(BlockQueue, slot, |next| Self { slot: next, oldest: 0, by_age: Link::EMP
 
 /// The freed blocks of a device that wait here.
 #[derive(Clone)]
-pub(crate) struct KeptBlocks<S: Storage> {
-    blocks: SlotTable<KeptBlock, S>,
+pub(crate) struct DeferredFrees<S: Storage> {
+    blocks: SlotTable<DeferredFree, S>,
     queues: SlotTable<BlockQueue, S>,
     /// Root of the set of the queues, by the slots of their heaps.
     by_slot: Link,
@@ -162,7 +162,7 @@ pub(crate) struct KeptBlocks<S: Storage> {
     busy: u32,
 }
 
-impl_empty! { [S: Storage] KeptBlocks<S> { blocks, queues, by_slot, oldest, nodes, ages, reached, busy } }
+impl_empty! { [S: Storage] DeferredFrees<S> { blocks, queues, by_slot, oldest, nodes, ages, reached, busy } }
 
 /// The most nodes that another block adds: one in each of the four sets.
 const NODES_OF_BLOCK: u32 = 4;
@@ -183,13 +183,13 @@ fn by_oldest<S: Storage>(queues: &SlotTable<BlockQueue, S>) -> impl Fn(u32) -> K
 }
 
 /// Returns the key of a block in its queue, by age.
-fn age_of(block: &KeptBlock) -> Key {
+fn age_of(block: &DeferredFree) -> Key {
     single(block.age)
 }
 
 /// Returns the key of a block in its queue, by the stream and the number of the watched use, or by the own stream and
 /// the age.
-fn use_of(block: &KeptBlock) -> Key {
+fn use_of(block: &DeferredFree) -> Key {
     match block.until {
         Until::Fence(watched) => Key { major: watched.fence.stream.0, minor: watched.fence.number },
         Until::Captured(captured) => Key { major: captured.end.map_or(NO_STREAM, |end| end.own).0, minor: block.age },
@@ -198,11 +198,11 @@ fn use_of(block: &KeptBlock) -> Key {
 }
 
 /// Returns a function that orders entries by the keys of their blocks.
-fn by<S: Storage>(key: fn(&KeptBlock) -> Key, blocks: &SlotTable<KeptBlock, S>) -> impl Fn(u32) -> Key {
+fn by<S: Storage>(key: fn(&DeferredFree) -> Key, blocks: &SlotTable<DeferredFree, S>) -> impl Fn(u32) -> Key {
     move |entry| key(&blocks[entry])
 }
 
-impl<S: Storage> KeptBlocks<S> {
+impl<S: Storage> DeferredFrees<S> {
     /// Returns whether the uses of any block have fences.
     pub(crate) fn has_ordered(&self) -> bool {
         self.next_heap(0).is_some()
@@ -222,7 +222,7 @@ impl<S: Storage> KeptBlocks<S> {
     /// counted block is not known: the block leaves, and stays pending in the copy.
     pub(crate) fn forget_threads(&mut self) {
         for entry in 0..self.blocks.capacity() {
-            let KeptBlock { busy, until, .. } = self.blocks[entry];
+            let DeferredFree { busy, until, .. } = self.blocks[entry];
             match until {
                 Until::Captured(_) | Until::Count(_) if busy => self.remove(entry),
                 _ => self.blocks[entry].busy = false,
@@ -247,7 +247,7 @@ impl<S: Storage> KeptBlocks<S> {
             Until::Count(_) => COUNTED,
         };
         let queue = self.queue_of(slot).unwrap_or_else(|| self.add_queue(slot, age));
-        let entry = self.blocks.insert(KeptBlock { heap, block, until, age, busy: false, queue });
+        let entry = self.blocks.insert(DeferredFree { heap, block, until, age, busy: false, queue });
         self.take(entry);
         self.list(entry);
         Ok(entry)
@@ -286,7 +286,7 @@ impl<S: Storage> KeptBlocks<S> {
     }
 
     /// Returns the block of an entry that the caller has taken.
-    pub(crate) fn block(&self, entry: u32) -> KeptBlock {
+    pub(crate) fn block(&self, entry: u32) -> DeferredFree {
         self.blocks[entry]
     }
 
@@ -336,7 +336,7 @@ impl<S: Storage> KeptBlocks<S> {
     /// [`keep`](Self::keep) or [`remove`](Self::remove).
     pub(crate) fn take_captured(&mut self, age: u64, capturing: Option<StreamId>) -> Option<u32> {
         let queue = self.queue_of(CAPTURED)?;
-        let is_ready = |block: &KeptBlock| block.captured().is_some_and(|captured| captured.is_ready(capturing));
+        let is_ready = |block: &DeferredFree| block.captured().is_some_and(|captured| captured.is_ready(capturing));
         self.take_free_from(self.queues[queue].by_age, single(age)..=single(u64::MAX), age_of, is_ready)
     }
 
@@ -367,8 +367,8 @@ impl<S: Storage> KeptBlocks<S> {
         &mut self,
         root: Link,
         range: RangeInclusive<Key>,
-        key: fn(&KeptBlock) -> Key,
-        wanted: impl Fn(&KeptBlock) -> bool,
+        key: fn(&DeferredFree) -> Key,
+        wanted: impl Fn(&DeferredFree) -> bool,
     ) -> Option<u32> {
         let (mut bound, last) = range.into_inner();
         loop {
