@@ -186,6 +186,12 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
+    /// Takes an idle event, which the caller destroys, [if](IdleEvents::take_idle_above) a waiter has more than `kept`.
+    pub(crate) fn take_idle_above(&mut self, kept: usize, is_spare: impl Fn(Event) -> bool) -> Option<Event> {
+        let order = self.orders.take_idle_above(kept, &is_spare);
+        order.or_else(|| self.events.take_idle_above(kept, is_spare))
+    }
+
     /// Makes room for another block of a stream; `known` is the stream's queue, if blocks wait for the stream.
     ///
     /// # Errors

@@ -137,9 +137,11 @@ impl<S: Storage> IdleEvents<S> {
         }
     }
 
-    /// Takes an idle event, which the caller destroys, if more than `kept` are idle.
-    pub(crate) fn take_idle_above(&mut self, kept: usize) -> Option<Event> {
-        if self.idle.len() > kept { self.idle.pop() } else { None }
+    /// Takes the idle event that became idle last, which the caller destroys, if more than `kept` are idle and `is_spare` is
+    /// true of it.
+    pub(crate) fn take_idle_above(&mut self, kept: usize, is_spare: impl Fn(Event) -> bool) -> Option<Event> {
+        let last = *self.idle.last()?;
+        if self.idle.len() > kept && is_spare(last) { self.idle.pop() } else { None }
     }
 
     /// Takes an idle event, which the caller destroys or lends elsewhere.

@@ -87,14 +87,14 @@ impl<P: Platform> Waits<P> {
             return Ok((number, Ok(event)));
         }
         if waiter == Waiter::Blocks {
-            return Ok((number, driver.call(self.event_maker(driver, waiter))));
+            return Ok((number, self.make_event(driver, waiter)));
         }
         let is_short = self.is_short_of_events();
         let better = if is_short { self.take_used_event(driver, stream, number) } else { None };
         if let Some((number, event)) = better {
             return Ok((number, Ok(event)));
         }
-        let made = driver.call(self.event_maker(driver, waiter));
+        let made = self.make_event(driver, waiter);
         let Ok(event) = made else { return Ok((number, made)) };
         let is_enough = driver.device().orders(event);
         self.short.store(u32::from(!is_enough), Ordering::Relaxed);
@@ -128,11 +128,13 @@ impl<P: Platform> Waits<P> {
         let _kept = self.queues.lock_of(stream).events_for(Waiter::Blocks).accept(event);
     }
 
-    /// Returns the device's call for a new event.
-    fn event_maker(&self, driver: &Driver<P::Device>, waiter: Waiter) -> fn(&P::Device) -> DeviceResult<Event> {
+    /// Creates an event, one behind which a stream can be ordered where the waiter wants this.
+    fn make_event(&self, driver: &Driver<P::Device>, waiter: Waiter) -> DeviceResult<Event> {
         // An ordered device orders streams before a release.
         let orders = || self.orders.load(Ordering::Relaxed) != 0 || driver.device().is_ordered();
-        if waiter == Waiter::Streams || orders() { P::Device::create_order_event } else { P::Device::create_event }
+        let can_order = waiter == Waiter::Streams || orders();
+        self.made.store(1, Ordering::Relaxed);
+        driver.call(if can_order { P::Device::create_order_event } else { P::Device::create_event })
     }
 
     /// Ends a fence for a waiter: its event is recorded again.
@@ -182,25 +184,10 @@ impl<P: Platform> Waits<P> {
         self.give_back_above(driver, KEPT_EVENTS);
     }
 
-    /// Gives the idle events behind which streams are ordered back to the device, but for `kept` of each group of streams.
+    /// Gives the idle events behind which streams are ordered back to the device, but for `kept` of each group and waiter.
     fn give_back_above(&self, driver: &Driver<P::Device>, kept: usize) {
-        for group in 0..self.queues.count() {
-            loop {
-                let taken = self.queues.lock(group).events_for(Waiter::Streams).take_idle_above(kept);
-                let Some(event) = taken else { break };
-                let _unused = driver.call(|device| device.destroy_event(event));
-            }
-            // Blocks wait for such events, too, under a policy that orders streams behind them.
-            loop {
-                let taken = self.queues.lock(group).events_for(Waiter::Blocks).take_idle_above(kept);
-                let Some(event) = taken else { break };
-                if !driver.device().orders(event) {
-                    self.queues.lock(group).events_for(Waiter::Blocks).accept(event);
-                    break;
-                }
-                let _unused = driver.call(|device| device.destroy_event(event));
-            }
-        }
+        // Blocks wait for such events, too, under a policy that orders streams behind them.
+        let _unused = self.destroy_idle(driver, kept, |event| driver.device().orders(event));
         self.short.store(0, Ordering::Relaxed);
     }
 
@@ -209,13 +196,31 @@ impl<P: Platform> Waits<P> {
     /// # Errors
     /// The first error of the device, after all events were tried.
     pub(crate) fn destroy_idle_events(&self, driver: &Driver<P::Device>) -> Result<(), Error> {
+        self.destroy_idle(driver, 0, |_| true).map_err(Error::from)
+    }
+
+    /// Destroys idle events of which `is_spare` is true, but for `kept` of each group and waiter.
+    ///
+    /// # Errors
+    /// The first error of the device, after all events were tried.
+    fn destroy_idle(
+        &self,
+        driver: &Driver<P::Device>,
+        kept: usize,
+        is_spare: impl Fn(Event) -> bool,
+    ) -> DeviceResult<()> {
         let mut result = Ok(());
-        for waiter in [Waiter::Blocks, Waiter::Streams] {
-            let of_group = |group| move || self.queues.lock(group).events_for(waiter).take_idle();
-            for event in (0..self.queues.count()).flat_map(|group| core::iter::from_fn(of_group(group))) {
+        if self.made.load(Ordering::Relaxed) == 0 {
+            // Most programs have one stream and no events: the visits of all groups would be a tenth of a cold request.
+            return result;
+        }
+        let next = |group| self.queues.lock(group).take_idle_above(kept, &is_spare);
+        for group in 0..self.queues.count() {
+            // The lock ends before the call to the device.
+            while let Some(event) = next(group) {
                 result = result.and(driver.call(|device| device.destroy_event(event)));
             }
         }
-        result.map_err(Error::from)
+        result
     }
 }

@@ -68,13 +68,17 @@ pub(crate) struct Waits<P: Platform> {
     queues: Groups<P::Lock, P::Storage>,
     /// Blocks that wait for fences of their uses, for the end of a capture, or for the safe frontier.
     deferred: Ranked<P::Lock, DeferredFrees<P::Storage>>,
+    /// Not 0 once an event was made: until then there is none to destroy.
+    made: AtomicU32,
     /// Not 0 while the device had no more events for streams at the last attempt: none is made before all others are tried.
     short: AtomicU32,
     /// Not 0 ⟺ the policy orders streams behind what blocks wait for, for requests that lack memory.
     orders: AtomicU32,
 }
 
-impl_empty! { [P: Platform] Waits<P> { queues, deferred: Ranked::new(Rank::DeferredFrees, empty!()), short, orders } }
+impl_empty! {
+    [P: Platform] Waits<P> { queues, deferred: Ranked::new(Rank::DeferredFrees, empty!()), made, short, orders }
+}
 
 impl<P: Platform> Waits<P> {
     /// Sets whether the policy orders streams behind what blocks wait for.
@@ -119,6 +123,7 @@ impl<P: Platform> LockedWaits<'_, P> {
         Waits {
             queues: Groups::copy_of(&self.queues),
             deferred: Ranked::new(Rank::DeferredFrees, deferred),
+            made: AtomicU32::new(1),
             short: empty!(),
             orders,
         }
