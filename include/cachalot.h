@@ -794,15 +794,16 @@ typedef struct cachalot_plan_report {
 } cachalot_plan_report;
 
 #define CACHALOT_BUFFER_FIXED 0x1u /**< The buffer lies at `offset`, and nowhere else. */
+#define CACHALOT_BUFFER_GAP 0x2u   /**< The entry is no buffer, but a gap in the life of the last buffer before it. */
 
-/** A buffer with a known life; see cachalot_plan. The structure never grows. */
+/** A buffer with a known life, or a gap of one; see cachalot_plan. The structure never grows. */
 typedef struct cachalot_buffer {
   uint64_t start;     /**< The first step at which the buffer is live. */
   uint64_t end;       /**< The first step at which the buffer is no longer live; UINT64_MAX: live to the end. */
   uint64_t bytes;     /**< The length, above 0. */
   uint64_t alignment; /**< A power of two that divides the offset; 0: 1. */
-  uint64_t offset;    /**< With CACHALOT_BUFFER_FIXED, the offset; otherwise not read. */
-  uint32_t flags;     /**< CACHALOT_BUFFER_FIXED, or 0. */
+  uint64_t offset;    /**< With CACHALOT_BUFFER_FIXED, the offset; otherwise not read, but for a gap. */
+  uint32_t flags;     /**< CACHALOT_BUFFER_FIXED, CACHALOT_BUFFER_GAP, or 0. */
   uint32_t reserved;  /**< 0. */
 } cachalot_buffer;
 
@@ -1300,6 +1301,10 @@ CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocato
  * more than there are cores: one for each core), which end before the call returns, until a plan is proven optimal or `deadline_us` microseconds have
  * passed. A plan is found in any case: with a deadline of 0, by one fast algorithm. Which of several plans is found
  * depends on the timing of the threads. Needs no allocator, and no GPU.
+ * Entries with CACHALOT_BUFFER_GAP follow their buffer: from `start` up to `end` the buffer needs only `bytes` of its bytes, from
+ * its byte `offset` on, or none (`bytes` 0; `alignment` is 0). Other buffers are planned into gaps. The number in `offsets` is the
+ * buffer's. Where the bytes of a gap begin above the first byte right after a time without all bytes, the bytes below are held,
+ * too, and the plan is called optimal only if its peak is the lower bound.
  *   - Errors: NULL; STRUCT_SIZE; INVALID_ARGUMENT if a buffer has a mistake: cachalot_last_error gives the index of the
  *     buffer; PANIC. */
 CACHALOT_CHECKED cachalot_status cachalot_plan(const cachalot_buffer *buffers, size_t count, uint32_t threads,

@@ -185,6 +185,31 @@ impl fmt::Display for Unusable {
 
 impl core::error::Error for Unusable {}
 
+impl Unusable {
+    /// Returns the reason with a caller's own numbers of the buffers.
+    #[must_use]
+    pub fn renumbered(mut self, number: impl Fn(u32) -> u32) -> Self {
+        match &mut self {
+            Self::Empty | Self::TooMany => {}
+            Self::Lifetime { buffer, .. }
+            | Self::NoBytes { buffer }
+            | Self::TooLarge { buffer, .. }
+            | Self::Alignment { buffer, .. }
+            | Self::FixedMisaligned { buffer, .. }
+            | Self::Total { buffer }
+            | Self::NoSuchBuffer { buffer, .. }
+            | Self::Itself { buffer, .. }
+            | Self::ColocatedUnknown { buffer, .. }
+            | Self::ColocatedItself { buffer, .. } => *buffer = number(*buffer),
+            Self::FixedOverlap { first, second, .. }
+            | Self::Outside { writer: first, target: second, .. }
+            | Self::ColocatedApart { first, second }
+            | Self::ColocatedOverlap { first, second, .. } => (*first, *second) = (number(*first), number(*second)),
+        }
+        self
+    }
+}
+
 impl Problem {
     /// Checks whether the problem can be planned.
     ///

@@ -64,7 +64,7 @@ struct Stack {
 
 /// A candidate offset for a chain, with its cost.
 #[derive(Clone, Copy)]
-struct Gap {
+struct Opening {
     low: u64,
     /// Bytes by which the peak would rise.
     rise: u64,
@@ -120,11 +120,11 @@ impl Stack {
 
     /// Chooses the gap with the least rise of the peak, then the fewest missing bytes, then the
     /// best fit.
-    fn choose(&self, chain: u32) -> Gap {
+    fn choose(&self, chain: u32) -> Opening {
         let (steps, size) = (&self.steps[chain as usize], self.sizes[chain as usize]);
         let meets = |other: &Range<u32>| other.start < steps.end && steps.start < other.end;
         let met: Vec<u32> = self.placed.iter().copied().filter(|&other| meets(&self.steps[other as usize])).collect();
-        let mut best: Option<Gap> = None;
+        let mut best: Option<Opening> = None;
         let mut low = 0;
         for (number, &other) in met.iter().enumerate() {
             let high = self.lows[other as usize];
@@ -134,12 +134,12 @@ impl Stack {
             low = low.max(high + self.sizes[other as usize]);
         }
         self.consider(&mut best, low..self.peak.max(low), size, &[]);
-        best.unwrap_or(Gap { low, rise: 0, missing: 0, rest: 0 })
+        best.unwrap_or(Opening { low, rise: 0, missing: 0, rest: 0 })
     }
 
     /// Replaces `best` by a gap with a lower cost. `above` lists the chains that the new chain
     /// would push up.
-    fn consider(&self, best: &mut Option<Gap>, gap: Range<u64>, size: u64, above: &[u32]) {
+    fn consider(&self, best: &mut Option<Opening>, gap: Range<u64>, size: u64, above: &[u32]) {
         let room = gap.end - gap.start;
         let missing = size.saturating_sub(room);
         let mut rise = (gap.start + size).saturating_sub(self.peak);
@@ -152,8 +152,8 @@ impl Stack {
                 rise = rise.max(missing.saturating_sub(distance + free));
             }
         }
-        let new = Gap { low: gap.start, rise, missing, rest: room.saturating_sub(size) };
-        let key = |gap: &Gap| (gap.rise, gap.missing, gap.rest);
+        let new = Opening { low: gap.start, rise, missing, rest: room.saturating_sub(size) };
+        let key = |gap: &Opening| (gap.rise, gap.missing, gap.rest);
         if best.as_ref().is_none_or(|best| key(&new) < key(best)) {
             *best = Some(new);
         }

@@ -51,6 +51,7 @@ mod colocations;
 mod events;
 pub mod exact;
 mod first_fit;
+pub mod gaps;
 pub mod greedy;
 mod heuristics;
 pub mod hill_climb;

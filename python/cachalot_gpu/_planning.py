@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _files, errors
 
@@ -27,6 +27,9 @@ class Buffer(NamedTuple):
     """A power of two that divides the offset."""
     offset: int | None = None
     """The offset, if the buffer cannot be moved."""
+    gaps: tuple[tuple[int, ...], ...] = ()
+    """The times at which the buffer needs no bytes, ``(lower, upper)``, or only those from ``low`` up to ``high``:
+    ``(lower, upper, low, high)``. Other buffers are planned into them."""
 
 
 class Plan(NamedTuple):
@@ -42,24 +45,36 @@ class Plan(NamedTuple):
     """Whether it is proven that no plan is better."""
 
 
+def _gap_text(gap: tuple[int, ...]) -> str:
+    """Returns a gap as a table has it: ``3-6``, or ``3-6@0:64``."""
+    if len(gap) not in (2, 4):
+        raise ValueError(f"a gap is (lower, upper) or (lower, upper, low, high), not {gap}")
+    return f"{gap[0]}-{gap[1]}" + (f"@{gap[2]}:{gap[3]}" if len(gap) == 4 else "")
+
+
+def _row(number: int, buffer: Buffer) -> tuple[object, ...]:
+    """Returns the line of a buffer in a table."""
+    return (number, *buffer[:-1], " ".join(map(_gap_text, buffer.gaps)))
+
+
 def _of_buffers(text: str, table: Path) -> str:
     """Returns a message of the command with indexes of buffers in place of lines of the table."""
     indexed = re.sub(rf"(?:{re.escape(str(table))}:|\bline )(\d+)", lambda line: f"buffers[{int(line[1]) - 2}]", text)
     return indexed.replace(str(table), "buffers")
 
 
-def plan(buffers: Iterable[Buffer | tuple[int, ...]], deadline: float = 10.0) -> Plan:
+def plan(buffers: Iterable[Buffer | tuple[Any, ...]], deadline: float = 10.0) -> Plan:
     """Plans the memory of a program whose buffers are known in advance. Uses every core, until a
     plan is proven optimal or ``deadline`` seconds have passed.
 
     Raises:
         PlanningError: a buffer has a mistake, or cannot stay at its offset. The text gives the
             index of the buffer. Or there was no plan before the deadline.
-        ValueError: the deadline is not above 0.
+        ValueError: the deadline is not above 0, or a gap has other than 2 or 4 numbers.
     """
     if not deadline > 0:
         raise ValueError(f"the deadline must be above 0, not {deadline}")
-    rows = [(number, *Buffer(*buffer)) for number, buffer in enumerate(buffers)]
+    rows = [_row(number, Buffer(*buffer)) for number, buffer in enumerate(buffers)]
     if not rows:
         return Plan([], 0, 0, True)
     with tempfile.TemporaryDirectory(prefix="cachalot-") as folder:

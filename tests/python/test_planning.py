@@ -36,6 +36,12 @@ class Planning(unittest.TestCase):
     def test_no_buffers(self) -> None:
         self.assertEqual(plan([]), Plan([], 0, 0, True))
 
+    def test_gaps(self) -> None:
+        turns = [Buffer(0, 9, 100, gaps=((3, 6), (7, 8, 0, 60))), (3, 6, 100), (7, 8, 40)]
+        self.assertEqual(plan(turns), Plan([0, 0, 60], 100, 100, True))
+        with self.assertRaisesRegex(ValueError, "a gap is"):
+            plan([Buffer(0, 9, 100, gaps=((3,),))])
+
     def test_mistakes(self) -> None:
         with self.assertRaisesRegex(PlanningError, r"^buffers\[1\]: column \d: size `-1`"):
             plan([(0, 1, 1), (0, 1, -1)])

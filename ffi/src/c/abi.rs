@@ -55,6 +55,7 @@ pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
 pub const CACHALOT_EXTENT_SEGMENT: u32 = 0x1;
 
 pub const CACHALOT_BUFFER_FIXED: u32 = 0x1;
+pub const CACHALOT_BUFFER_GAP: u32 = 0x2;
 
 pub const CACHALOT_POOL_USE_ON_OOM: u32 = 0x1;
 pub const CACHALOT_POOL_NO_SPLIT: u32 = 0x2;

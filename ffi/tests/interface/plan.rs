@@ -1,7 +1,7 @@
 //! The planner through the C interface.
 
 use crate::common::subject::{last_error, ok};
-use cachalot::c::abi::{CACHALOT_BUFFER_FIXED, cachalot_buffer, cachalot_plan_result};
+use cachalot::c::abi::{CACHALOT_BUFFER_FIXED, CACHALOT_BUFFER_GAP, cachalot_buffer, cachalot_plan_result};
 use cachalot::c::capi::cachalot_plan;
 use cachalot::c::status::{CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_NULL, CACHALOT_ERROR_STRUCT_SIZE};
 use std::ptr::{dangling, dangling_mut, null, null_mut};
@@ -101,6 +101,58 @@ fn alignments_and_fixed_offsets_are_kept() {
     assert_eq!(offsets, [0]);
 }
 
+/// Returns a gap of the buffer before it, which needs `bytes` from `offset` on.
+fn gap(start: u64, end: u64, offset: u64, bytes: u64) -> cachalot_buffer {
+    cachalot_buffer { offset, flags: CACHALOT_BUFFER_GAP, ..buffer(start, end, bytes) }
+}
+
+#[test]
+fn a_buffer_has_no_bytes_or_some_in_its_gaps_and_others_are_planned_there() {
+    // Two buffers take turns: each has a gap while the other one lives.
+    let turns = [buffer(0, 9, 100), gap(3, 6, 0, 0), buffer(3, 6, 100)];
+    let (status, offsets, out) = planned(&turns, 1, 60 * SECOND);
+    ok(status);
+    assert_eq!((offsets.as_slice(), out.peak_bytes, out.lower_bound_bytes, out.optimal), (&[0, 0, 0][..], 100, 100, 1));
+    // In the first gap the last 40 bytes stay, and in the second one none.
+    let some = [buffer(9, 10, 1), buffer(0, 9, 100), gap(2, 4, 60, 40), gap(6, 7, 0, 0), buffer(2, 4, 60)];
+    let (status, offsets, out) = planned(&some, 1, 60 * SECOND);
+    ok(status);
+    assert_eq!((&offsets[1..], out.peak_bytes, out.optimal), (&[0, 0, 0, 0][..], 100, 1));
+    // The window begins right after a time without bytes: what is below is held, and nothing is proven.
+    let held = [buffer(0, 9, 100), gap(2, 4, 0, 0), gap(4, 6, 60, 40), buffer(4, 6, 60)];
+    let (status, _, out) = planned(&held, 1, 60 * SECOND);
+    ok(status);
+    assert_eq!((out.peak_bytes, out.lower_bound_bytes, out.optimal), (160, 100, 0));
+}
+
+#[test]
+fn a_mistake_in_a_gap_names_the_entry() {
+    let good = buffer(0, 9, 100);
+    let cases: [(&[cachalot_buffer], &str); 7] = [
+        (&[gap(0, 1, 0, 0)], "buffer 0 is a gap, and no buffer is before it"),
+        (&[good, good, gap(3, 3, 0, 0)], "buffer 1 has other gaps than are accepted: gaps in turn, between 0 and 9"),
+        (&[good, gap(3, 10, 0, 0)], "buffer 0 has other gaps than are accepted: gaps in turn, between 0 and 9"),
+        (&[good, gap(3, 4, 1, 100)], "buffer 0 has other gaps than are accepted: windows of at most the size, 100"),
+        (
+            &[good, gap(3, 4, u64::MAX, 2)],
+            "buffer 0 has other gaps than are accepted: windows of at most the size, 100",
+        ),
+        (&[good, gap(0, 9, 0, 0)], "buffer 0 has other gaps than are accepted: a time of its life with all bytes"),
+        (&[good, cachalot_buffer { alignment: 1, ..gap(3, 4, 0, 0) }], "buffer 1 is a gap, and has an alignment"),
+    ];
+    for (buffers, message) in cases {
+        assert_eq!(planned(buffers, 1, SECOND).0, CACHALOT_ERROR_INVALID_ARGUMENT, "{message}");
+        assert_eq!(last_error(), message);
+    }
+    // Numbers count entries, and not what the planner makes of them.
+    let late = [good, gap(1, 2, 0, 0), gap(3, 4, 0, 0), cachalot_buffer { alignment: 3, ..good }];
+    assert_eq!(planned(&late, 1, SECOND).0, CACHALOT_ERROR_INVALID_ARGUMENT);
+    assert!(last_error().starts_with("buffer 3 has the alignment 3"), "{}", last_error());
+    let pinned = cachalot_buffer { flags: CACHALOT_BUFFER_FIXED, ..good };
+    assert_eq!(planned(&[pinned, gap(3, 4, 0, 0), pinned], 1, SECOND).0, CACHALOT_ERROR_INVALID_ARGUMENT);
+    assert!(last_error().starts_with("buffers 0 and 2 are fixed where they share bytes"), "{}", last_error());
+}
+
 #[test]
 fn no_buffers_need_no_bytes() {
     let mut out = nothing();
@@ -117,7 +169,7 @@ fn a_mistake_names_the_buffer_and_writes_nothing() {
         (buffer(0, 1, 0), "buffer 1 has a size of 0 bytes: it must be above 0"),
         (buffer(0, 1, 1 << 60), "buffer 1 has 1152921504606846976 bytes: it must be below"),
         (cachalot_buffer { alignment: 3, ..good }, "buffer 1 has the alignment 3: it must be a power of two"),
-        (cachalot_buffer { flags: 2, ..good }, "buffer 1 has unknown flags, or `reserved` is not 0"),
+        (cachalot_buffer { flags: 4, ..good }, "buffer 1 has unknown flags, or `reserved` is not 0"),
         (cachalot_buffer { reserved: 1, ..good }, "buffer 1 has unknown flags, or `reserved` is not 0"),
     ];
     for (buffer, message) in wrong {

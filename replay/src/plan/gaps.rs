@@ -1,137 +1,26 @@
-//! The gaps of a buffer, as `MiniMalloc`'s tables write them: times in its life at which it needs no bytes, or only
-//! some of them.
-//!
-//! A buffer with gaps is several buffers of the planner at one place, one for each time with the same bytes. Between
-//! their lives the place is free for others.
-//!
-//! ```text
-//! gaps 3-6           gaps 3-6@4:8
-//! ██████   ██████    ██████▄▄▄██████    the bytes from 4 up to 8 stay: they follow the whole buffer in place
-//! ```
+//! The gaps of a buffer as `MiniMalloc`'s tables write them.
 
-use cachalot_planner::{Buffer, Colocation, Overwrite, Problem};
-use std::ops::Range;
+use cachalot_planner::gaps::Gap;
 
-/// A time at which a buffer needs only a part of its bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Gap {
-    /// The steps.
-    pub(super) life: Range<u64>,
-    /// The bytes that stay in use, counted from the beginning of the buffer. Empty if all are free.
-    pub(super) window: Range<u64>,
-}
-
-impl Gap {
-    /// Reads `FROM-TO` or `FROM-TO@LOW:HIGH`. `last` is 1 where `TO` is the last step, and 0 where it is the step after.
-    pub(super) fn parse(text: &str, last: u64) -> Option<Self> {
-        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
-        let pair = |text: &str, between| {
-            let (one, other) = text.split_once(between)?;
-            Some((number(one)?, number(other)?))
-        };
-        let (life, window) = text.split_once('@').map_or((text, None), |(life, window)| (life, Some(window)));
-        let (from, to): (u64, u64) = pair(life, '-')?;
-        let (low, high) = window.map_or(Some((0, 0)), |window| pair(window, ':'))?;
-        let life = from..to.checked_add(last)?;
-        (from < life.end && low <= high).then_some(Self { life, window: if low < high { low..high } else { 0..0 } })
-    }
-}
-
-/// The buffers of the planner for a buffer with gaps.
-#[derive(Debug, Default)]
-pub(super) struct Pieces {
-    buffers: Vec<Buffer>,
-    /// The number of a piece with all bytes: its offset is that of the buffer.
-    whole: usize,
-    /// The pieces that lie in place over another one: the piece, the other, and the distance.
-    over: Vec<(usize, usize, u64)>,
-    /// The number of gaps of which more bytes are held than the table asks for.
-    pub(super) held: usize,
-}
-
-impl Pieces {
-    /// Adds the pieces to a problem. Returns the number of the buffer with the offset of the whole.
-    pub(super) fn add_to(self, problem: &mut Problem) -> usize {
-        let first = problem.buffers.len();
-        let number = |piece: usize| (first + piece) as u32;
-        let is_over = |piece: usize| self.over.iter().any(|&(over, ..)| over == piece);
-        let beside = (0..self.buffers.len()).filter(|&piece| piece != self.whole && !is_over(piece));
-        let whole = number(self.whole);
-        problem.colocations.extend(beside.map(|piece| Colocation { first: whole, second: number(piece) }));
-        let in_place = |&(piece, target, offset)| Overwrite { writer: number(piece), target: number(target), offset };
-        problem.overwrites.extend(self.over.iter().map(in_place));
-        problem.buffers.extend(self.buffers);
-        first + self.whole
-    }
-}
-
-/// Divides a buffer. With `relaxed`, a gap that the planner cannot express is free as a whole; otherwise it holds all
-/// bytes below its window, too.
-///
-/// # Errors
-/// A text that says which gaps are accepted.
-pub(super) fn pieces(buffer: &Buffer, gaps: &[Gap], relaxed: bool) -> Result<Pieces, String> {
-    let mut gaps = gaps.to_vec();
-    gaps.sort_by_key(|gap| gap.life.start);
-    let (whole, life) = (0..buffer.size, buffer.start..buffer.end);
-    // The times in turn, with the bytes in use.
-    let mut times: Vec<Gap> = Vec::new();
-    let mut at = life.start;
-    for gap in gaps {
-        if gap.life.start < at || gap.life.end > life.end {
-            return Err(format!("gaps in turn, between {} and {}", life.start, life.end));
-        }
-        if gap.window.end > buffer.size {
-            return Err(format!("windows of at most the size, {}", buffer.size));
-        }
-        times.push(Gap { life: at..gap.life.start, window: whole.clone() });
-        at = gap.life.end;
-        times.push(gap);
-    }
-    times.push(Gap { life: at..life.end, window: whole.clone() });
-    times.retain(|time| !time.life.is_empty());
-    times.dedup_by(|later, time| {
-        let joins = time.life.end == later.life.start && time.window == later.window;
-        time.life.end = if joins { later.life.end } else { time.life.end };
-        joins
-    });
-    let first = times.iter().position(|time| time.window == whole).ok_or("a time of its life with all bytes")?;
-    let mut pieces = Pieces::default();
-    let mut before: Option<(usize, Gap)> = None;
-    for (number, mut time) in times.into_iter().enumerate() {
-        let under = before.take().filter(|(_, before)| before.life.end == time.life.start);
-        let under = under
-            .filter(|(_, before)| before.window.start <= time.window.start && time.window.end <= before.window.end);
-        if time.window.is_empty() {
-            continue;
-        }
-        let piece = pieces.buffers.len();
-        let mut own = Buffer { start: time.life.start, end: time.life.end, ..*buffer };
-        if let Some((target, under)) = under.filter(|_| time.window.start > 0) {
-            // A buffer in place begins in the last step of the buffer under it.
-            own = Buffer { start: own.start - 1, size: time.window.end - time.window.start, fixed: None, ..own };
-            pieces.over.push((piece, target, time.window.start - under.window.start));
-        } else if time.window.start > 0 && relaxed {
-            continue;
-        } else {
-            pieces.held += usize::from(time.window.start > 0);
-            time.window.start = 0;
-            own.size = time.window.end;
-        }
-        pieces.buffers.push(own);
-        if number == first {
-            pieces.whole = piece;
-        }
-        before = Some((piece, time));
-    }
-    Ok(pieces)
+/// Reads `FROM-TO` or `FROM-TO@LOW:HIGH`. `last` is 1 where `TO` is the last step, and 0 where it is the step after.
+pub(super) fn parse(text: &str, last: u64) -> Option<Gap> {
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
+    let pair = |text: &str, between| {
+        let (one, other) = text.split_once(between)?;
+        Some((number(one)?, number(other)?))
+    };
+    let (life, window) = text.split_once('@').map_or((text, None), |(life, window)| (life, Some(window)));
+    let (from, to): (u64, u64) = pair(life, '-')?;
+    let (low, high) = window.map_or(Some((0, 0)), |window| pair(window, ':'))?;
+    let life = from..to.checked_add(last)?;
+    (from < life.end && low <= high).then_some(Gap { life, window: if low < high { low..high } else { 0..0 } })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::solve::{self, FitAnswer, Method};
     use super::super::{Reading, Source, load_bytes};
-    use super::Gap;
+    use super::{Gap, parse};
     use cachalot_planner::verify;
     use std::collections::BTreeMap;
     use std::fmt::Write as _;
@@ -270,14 +159,14 @@ mod tests {
     #[test]
     fn a_gap_is_two_times_and_perhaps_two_bytes() {
         let gap = |from, to, low, high| Some(Gap { life: from..to, window: low..high });
-        assert_eq!(Gap::parse("7-8", 0), gap(7, 8, 0, 0));
-        assert_eq!(Gap::parse("7-7", 1), gap(7, 8, 0, 0));
-        assert_eq!(Gap::parse("9-10@1:17", 0), gap(9, 10, 1, 17));
-        assert_eq!(Gap::parse("9-10@4:4", 0), gap(9, 10, 0, 0));
+        assert_eq!(parse("7-8", 0), gap(7, 8, 0, 0));
+        assert_eq!(parse("7-7", 1), gap(7, 8, 0, 0));
+        assert_eq!(parse("9-10@1:17", 0), gap(9, 10, 1, 17));
+        assert_eq!(parse("9-10@4:4", 0), gap(9, 10, 0, 0));
         for wrong in
             ["", "7", "7-", "-8", "8-7", "7-7", "7-8@", "7-8@4", "7-8@4:3", "7-8-9", "+7-8", "7-99999999999999999999"]
         {
-            assert_eq!(Gap::parse(wrong, 0), None, "{wrong}");
+            assert_eq!(parse(wrong, 0), None, "{wrong}");
         }
     }
 }

@@ -6,10 +6,11 @@
 //! over. An empty `offset` leaves the position to the plan, a given offset fixes the position. A buffer of
 //! 0 bytes takes no room, is not in the problem, and has the offset 0 in the plan.
 
-use super::gaps::{Gap, pieces};
+use super::gaps::parse;
 use super::{Held, Reading, Source, Task, UNKNOWN, at_column};
 use crate::trace::BadInput;
 use cachalot_core::MAX_REQUEST;
+use cachalot_planner::gaps::{Gap, Pieces};
 use cachalot_planner::{Buffer, Problem, Unusable};
 use std::collections::HashMap;
 use std::path::Path;
@@ -67,7 +68,8 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
             continue;
         }
         let divided = |relaxed| {
-            pieces(&buffer, &gaps, relaxed).map_err(|accepted| columns.wrong(file, number, line, GAPS, &accepted))
+            Pieces::of(&buffer, &gaps, relaxed)
+                .map_err(|accepted| columns.wrong(file, number, line, GAPS, &accepted.to_string()))
         };
         let own = divided(false)?;
         if own.held > 0 {
@@ -171,7 +173,7 @@ impl Columns {
     /// Returns the gaps of a line whose fields are complete.
     fn gaps(&self, file: &Path, line: u64, fields: &[String]) -> Result<Vec<Gap>, BadInput> {
         let Some(field) = self.fields[GAPS] else { return Ok(Vec::new()) };
-        let gaps = fields[field].split_whitespace().map(|gap| Gap::parse(gap, self.last));
+        let gaps = fields[field].split_whitespace().map(|gap| parse(gap, self.last));
         let accepted = "nothing, or gaps FROM-TO or FROM-TO@LOW:HIGH with spaces between";
         gaps.collect::<Option<_>>().ok_or_else(|| self.wrong(file, line, fields, GAPS, accepted))
     }
