@@ -1,5 +1,5 @@
 /* Obeys lines of the standard input, in another thread after the end of the first one if there is an argument: `a N` asks for N MiB and prints the code of the answer, `f` frees the newest memory, `m`
- * prints the free and all MiB, `l N` allows files of N KiB, `x` begins the program again in this process, `q` ends the program with what it holds. */
+ * prints the free and all MiB, `t` prints the MiB of the device, `l N` allows files of N KiB, `x` begins the program again in this process, `q` ends the program with what it holds. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -13,6 +13,7 @@ typedef int create(void **, unsigned, int);
 typedef int take(unsigned long long *, size_t);
 typedef int give(unsigned long long);
 typedef int tell(size_t *, size_t *);
+typedef int size(size_t *, int);
 
 static int obey(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -28,6 +29,7 @@ static int obey(void) {
     take *alloc = (take *)dlsym(driver, "cuMemAlloc_v2");
     give *release = (give *)dlsym(driver, "cuMemFree_v2");
     tell *info = (tell *)dlsym(driver, "cuMemGetInfo_v2");
+    size *size_of_device = (size *)dlsym(driver, "cuDeviceTotalMem_v2");
     unsigned long long held[64];
     size_t count = 0, mebibytes, available, total;
     char line[64];
@@ -45,6 +47,8 @@ static int obey(void) {
             execl("/proc/self/exe", "hold", (char *)NULL);
         } else if (line[0] == 'm' && !info(&available, &total)) {
             printf("%zu %zu\n", available >> 20, total >> 20);
+        } else if (line[0] == 't' && !size_of_device(&total, 0)) {
+            printf("%zu\n", total >> 20);
         } else {
             printf("?\n");
         }

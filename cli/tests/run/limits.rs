@@ -23,6 +23,23 @@ fn a_line_about_a_refusal_comes_with_a_refused_request_and_no_other() {
 }
 
 #[test]
+fn a_limited_program_is_told_its_limit_as_the_size_of_the_device() {
+    let place = Place::new(folder("size"));
+    let sizes = |options: &[&str]| {
+        let mut one = place.start(options);
+        let sizes = [one.ask("t"), one.ask("m").split(' ').next_back().map(str::to_owned).expect("two numbers")];
+        one.end();
+        sizes
+    };
+    assert_eq!(sizes(&["--limit", "100MiB"]), ["100", "100"]);
+    assert_eq!(sizes(&["--group", "one", "--limit", "200MiB"]), ["200", "200"]);
+    assert_eq!(sizes(&["--limit", "100MiB", "--observe"]), ["100", "100"]);
+    let [size, total] = sizes(&[]);
+    assert_eq!(size, total);
+    assert_eq!(sizes(&["--limit", "1TiB"]), [size, total]);
+}
+
+#[test]
 fn a_context_counts_from_its_creation_by_the_management_library() {
     let place = Place::new(folder("context"));
     // As in a container: no process of the list is this one, or one with its number is another. The figure grows by 200 MiB.
@@ -119,7 +136,7 @@ fn a_limited_program_whose_options_were_cut_off_is_refused_every_request() {
 #[test]
 fn a_limited_program_without_its_options_is_refused_and_others_are_not() {
     let place = Place::new(folder("missing"));
-    let without = ["env", "-u", "CACHALOT_RUN", "-u", "LD_AUDIT", "-u", "LD_PRELOAD"];
+    let without = ["env", "-u", "CACHALOT_RUN", "-u", "LD_PRELOAD"];
     let mut one = place.start_in(&["--limit", "100MiB"], &without);
     assert_eq!(one.ask("a 10"), "2");
     let errors = one.end();

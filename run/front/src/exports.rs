@@ -243,6 +243,7 @@ exports! {
         cuMemCreate => mem_create;
         cuMemRelease => mem_release;
         cuMemGetInfo_v2 => mem_get_info;
+        cuDeviceTotalMem_v2 => device_total_mem;
         // Memory that the program maps by itself.
         cuMemMap => mem_map;
         cuMemUnmap => mem_unmap;

@@ -1,4 +1,4 @@
-//! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch` and `cuMemGetInfo`: memory complete for the
+//! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch`, `cuMemGetInfo` and `cuDeviceTotalMem`: memory complete for the
 //! host.
 
 use crate::charge::{DeviceCharge, DriverFigures, taken_by};
@@ -8,7 +8,7 @@ use crate::serve::process::{Process, is_foreign};
 use crate::serve::served::{DEVICE, Served, code_of};
 use crate::sleep::Entered;
 use cachalot_core::{DevicePtr, Error, StreamId};
-use cachalot_cuda::driver::types::CuDevicePtr;
+use cachalot_cuda::driver::types::{CuDevice, CuDevicePtr};
 use cachalot_cuda::{CuResult, HOST_STREAM};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -301,6 +301,25 @@ impl Process {
             unsafe { total.write(most as usize) };
         }
         CuResult::SUCCESS
+    }
+
+    /// `cuDeviceTotalMem_v2`. With a limit, the limit is the total, as for `cuMemGetInfo`: programs take a share of it.
+    ///
+    /// # Safety
+    /// `bytes` is null or writable.
+    pub unsafe fn device_total_mem(&self, bytes: *mut usize, device: CuDevice) -> CuResult {
+        // SAFETY: guaranteed by the caller.
+        let code = unsafe { self.real.device_total_mem(bytes, device) };
+        if !code.is_success() || !self.options.has_limit() {
+            return code;
+        }
+        if let Some(budget) = self.charge.of_device(self.real, device).budget() {
+            // SAFETY: the driver has just written the number.
+            let total = unsafe { bytes.read() };
+            // SAFETY: as above.
+            unsafe { bytes.write(total.min(budget.limit as usize)) };
+        }
+        code
     }
 
     /// Passes a free on.
