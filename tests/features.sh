@@ -36,7 +36,6 @@ sets=(
   "cachalot-replay"
   "cachalot-tuner"
   "cachalot-tuner --features serde"
-  "cachalot-auditor"
   "cachalot-gate"
   "cachalot-run"
   "cachalot-front"

@@ -22,16 +22,6 @@ pub fn note_folder(folder: &[u8]) {
     }
 }
 
-/// The loader's tunable for the thread-local variables of libraries, an entry of `GLIBC_TUNABLES`.
-pub const STATIC_TLS: &str = "glibc.rtld.optional_static_tls";
-
-/// Returns `GLIBC_TUNABLES` without the entry of [`Options::static_tls`].
-pub fn without_static_tls(tunables: &[u8], bytes: u64) -> Vec<u8> {
-    let added = format!("{STATIC_TLS}={bytes}");
-    let entries = tunables.split(|&byte| byte == b':').filter(|entry| bytes == 0 || *entry != added.as_bytes());
-    entries.collect::<Vec<_>>().join(&b':')
-}
-
 /// Options of a process that `cachalot run` started.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -63,8 +53,6 @@ pub struct Options {
     pub name: Option<String>,
     /// The memory of the process can be parked. `None`: the memory stays on the device.
     pub sleep: Option<SleepOptions>,
-    /// The bytes of thread-local variables for which the command has asked the loader ([`STATIC_TLS`]). 0: the user's own number, or none.
-    pub static_tls: u64,
     /// Freed bytes of a context that may wait before a request asks the driver which frees are complete.
     pub slack: u64,
 }
@@ -202,17 +190,7 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use super::{GroupOptions, Options, without_static_tls};
-
-    #[test]
-    fn only_the_tunable_of_the_command_leaves() {
-        let own = b"glibc.rtld.optional_static_tls=4096";
-        assert_eq!(without_static_tls(own, 4096), b"");
-        assert_eq!(without_static_tls(own, 0), own);
-        assert_eq!(without_static_tls(own, 512), own);
-        let beside = b"a=b:glibc.rtld.optional_static_tls=4096:c=d";
-        assert_eq!(without_static_tls(beside, 4096), b"a=b:c=d");
-    }
+    use super::{GroupOptions, Options};
 
     #[test]
     fn options_that_cannot_be_read_hold_nothing_unless_they_had_no_limit() {

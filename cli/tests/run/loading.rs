@@ -133,6 +133,27 @@ fn the_driver_opened_by_ctypes_is_ours() {
 }
 
 #[test]
+fn folders_of_the_library_that_opens_another_one_are_searched() {
+    let place = folder("runpath");
+    let driver = driver(&place, &[]);
+    let parts = place.join("parts");
+    std::fs::create_dir(&parts).expect("a new folder");
+    let found = compile("locals.c", &place, &["-shared", "-fPIC"]);
+    std::fs::rename(found, parts.join("libfound.so")).expect("a name");
+    // A program with the folder in its file, and a library with it, which a program without it loads.
+    let search = "-Wl,--enable-new-dtags,-rpath,$ORIGIN/parts";
+    let program = compile("opens.c", &place, &[search]);
+    assert_eq!(output_of(run(&place, &driver).arg("--").arg(&program).arg("libfound.so")), "found");
+    std::fs::rename(program, place.join("libopens.so")).expect("a name");
+    let library = compile("opens.c", &place, &["-shared", "-fPIC", search]);
+    std::fs::rename(library, place.join("libopens.so")).expect("a name");
+    let program = compile("opens.c", &place, &[]);
+    let mut command = run(&place, &driver);
+    command.arg("--").arg(program).arg("libfound.so").arg(place.join("libopens.so"));
+    assert_eq!(output_of(&mut command), "found");
+}
+
+#[test]
 fn a_path_without_a_driver_fails_as_it_does_alone() {
     let place = folder("nowhere");
     let driver = driver(&place, &[]);
@@ -149,7 +170,7 @@ fn each_of_two_ways_alone_is_enough_for_a_program_by_name() {
     let place = folder("alone");
     let driver = driver(&place, &[]);
     let program = compile("ways.c", &place, &[]);
-    for variable in ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT"] {
+    for variable in ["LD_LIBRARY_PATH", "LD_PRELOAD"] {
         let script = format!("unset {variable}; exec \"$0\" open libcuda.so.1");
         let mut command = run(&place, &driver);
         command.args(["--", "sh", "-c", &script]).arg(&program);

@@ -39,7 +39,7 @@ fn run(folder: &Path, driver: &Path) -> Command {
 
 /// Takes the variables of drivers out of a command's environment.
 fn clean(command: &mut Command) -> &mut Command {
-    for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "CACHALOT_LIBCUDA", "CACHALOT_RUN"] {
+    for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "CACHALOT_LIBCUDA", "CACHALOT_RUN"] {
         command.env_remove(name);
     }
     command

@@ -92,19 +92,56 @@ fn a_process_without_its_first_thread_has_a_group_a_book_and_a_socket() {
 }
 
 #[test]
-fn threads_with_small_stacks_start_and_children_alone_have_no_tunable() {
+fn threads_with_small_stacks_start_and_no_tunable_of_the_loader_changes() {
     let place = Place::new(folder("stacks"));
     let program = compile("stacks.c", &place.folder, &["-pthread"]);
     assert_eq!(output_of(place.run(&[]).arg(&program)), "0 0 0 0");
     assert_eq!(output_of(place.run(&[]).args(["sh", "-c", "\"$0\""]).arg(&program)), "0 0 0 0");
-    let script = "echo \"[$GLIBC_TUNABLES]\"";
-    let own = |options: &[&str], value: &str| {
-        output_of(place.run(options).args(["sh", "-c", script]).env("GLIBC_TUNABLES", value))
-    };
-    assert_eq!(own(&["--no-follow"], ""), "[]");
-    assert_eq!(own(&["--no-follow"], "glibc.malloc.check=0"), "[glibc.malloc.check=0]");
-    let named = "glibc.rtld.optional_static_tls=8192";
-    assert_eq!(own(&["--no-follow"], named), format!("[{named}]"));
+    let script = "echo \"[$GLIBC_TUNABLES$LD_AUDIT]\"";
+    let own = |value: &str| output_of(place.run(&[]).args(["sh", "-c", script]).env("GLIBC_TUNABLES", value));
+    assert_eq!(own(""), "[]");
+    assert_eq!(own("glibc.malloc.check=0"), "[glibc.malloc.check=0]");
+}
+
+#[test]
+fn a_child_with_many_thread_local_variables_starts_and_is_served() {
+    let place = Place::new(folder("thread_locals"));
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,liblocals.so"];
+    let library = compile("locals.c", &place.folder, &flags);
+    fs::rename(library, place.folder.join("liblocals.so")).expect("a name");
+    let (find, search) = (format!("-L{}", place.folder.display()), format!("-Wl,-rpath,{}", place.folder.display()));
+    let program = compile("hold.c", &place.folder, &["-pthread", "-Wl,--no-as-needed", &find, &search, "-llocals"]);
+    for shells in [&[][..], &["sh", "-c", "\"$0\""], &["sh", "-c", "sh -c '\"$0\"' \"$0\""]] {
+        let mut command = place.run(&["--limit", "10MiB"]);
+        command.args(shells).arg(&program).stderr(Stdio::piped());
+        assert_eq!(answers(&with_lines(&mut command, "a 20\na 4\nq\n")), "2 0", "{shells:?}");
+    }
+}
+
+#[test]
+fn a_compiler_of_rust_runs_as_a_child() {
+    let place = Place::new(folder("rustc"));
+    let compiler = option_env!("RUSTC").unwrap_or("rustc");
+    let mut command = place.run(&[]);
+    command.args(["sh", "-c", "\"$0\" --version"]).arg(compiler);
+    assert!(output_of(&mut command).starts_with("rustc "));
+}
+
+#[test]
+fn a_program_for_musl_runs_as_a_child() {
+    let place = Place::new(folder("musl"));
+    let source =
+        write(&place.folder, "alive.c", "#include <stdio.h>\nint main(void) { return puts(\"alive\") < 0; }\n");
+    let program = place.folder.join("alive");
+    let made = Command::new("musl-gcc").arg("-o").arg(&program).arg(source).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        println!("not checked: there is no musl-gcc");
+        return;
+    }
+    let mut command = place.run(&["--limit", "10MiB"]);
+    command.args(["sh", "-c", "\"$0\""]).arg(program).stderr(Stdio::piped());
+    let output = command.output().expect("the command runs");
+    assert_eq!((answers(&output).as_str(), String::from_utf8_lossy(&output.stderr).as_ref()), ("alive", ""));
 }
 
 #[test]
@@ -160,16 +197,18 @@ fn sanitized(place: &Place, sanitizer: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn programs_with_sanitizers_start_and_are_served() {
+fn programs_with_sanitizers_start_and_are_served_as_children_too() {
     let place = Place::new(folder("sanitizers"));
     for sanitizer in ["address", "thread", "undefined"] {
         let Some(program) = sanitized(&place, sanitizer) else {
             println!("not checked: no program with -fsanitize={sanitizer} runs here");
             continue;
         };
-        let mut command = place.run(&["--limit", "10MiB"]);
-        command.arg(program).env("ASAN_OPTIONS", "detect_leaks=0").stderr(Stdio::piped());
-        assert_eq!(answers(&with_lines(&mut command, "a 20\na 4\nq\n")), "2 0", "{sanitizer}");
+        for shell in [&[][..], &["sh", "-c", "\"$0\""]] {
+            let mut command = place.run(&["--limit", "10MiB"]);
+            command.args(shell).arg(&program).env("ASAN_OPTIONS", "detect_leaks=0").stderr(Stdio::piped());
+            assert_eq!(answers(&with_lines(&mut command, "a 20\na 4\nq\n")), "2 0", "{sanitizer}");
+        }
     }
 }
 
@@ -194,14 +233,14 @@ fn commands_with_one_home_and_equal_numbers_leave_a_whole_folder() {
         .collect();
     for command in commands {
         let output = command.expect("the command runs").wait_with_output().expect("an end");
-        assert_eq!((output.status.success(), output.stdout.as_slice()), (true, &b"4\n"[..]));
+        assert_eq!((output.status.success(), output.stdout.as_slice()), (true, &b"6\n"[..]));
     }
     let folders = fs::read_dir(place.folder.join("cachalot")).expect("a folder").flatten();
     let names: Vec<_> = folders.map(|entry| entry.file_name()).collect();
     assert_eq!(names.len(), 1, "{names:?}");
     let kept = place.folder.join("cachalot").join(&names[0]);
     fs::remove_file(kept.join("libcuda.so.1")).expect("a file");
-    assert_eq!(output_of(place.run(&[]).args(["sh", "-c", "ls \"$LD_LIBRARY_PATH\" | wc -l"])), "4");
+    assert_eq!(output_of(place.run(&[]).args(["sh", "-c", "ls \"$LD_LIBRARY_PATH\" | wc -l"])), "6");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! resolver    cuGetProcAddress, answered by address
 //! call        the way of a call: to the process's state, or to the driver
 //! addresses   the driver's own functions
+//! open        dlopen: paths to the driver lead here
 //! load        the first steps after the loader has mapped the library
 //! ```
 //!
@@ -15,4 +16,5 @@ mod addresses;
 mod call;
 mod exports;
 mod load;
+mod open;
 mod resolver;

@@ -1,6 +1,6 @@
 //! The first steps after the loader has mapped the library, before the program's own code runs.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -10,7 +10,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 static AT_LOAD: extern "C" fn() = at_load;
 
 /// Variables of the loader with entries of the library, and the separators of the entries.
-const LOADER_VARIABLES: [(&str, &[u8]); 3] = [("LD_LIBRARY_PATH", b":"), ("LD_PRELOAD", b": "), ("LD_AUDIT", b":")];
+const LOADER_VARIABLES: [(&str, &[u8]); 2] = [("LD_LIBRARY_PATH", b":"), ("LD_PRELOAD", b": ")];
+
+/// The real driver's name in the private folder.
+pub(crate) const ALIAS: &str = "libcachalot-driver.so.1";
+
+/// How the name of a private folder begins.
+const PRIVATE: &[u8] = b"/cachalot-run-";
 
 extern "C" fn at_load() {
     crate::addresses::fill();
@@ -18,33 +24,56 @@ extern "C" fn at_load() {
     let _ = std::panic::catch_unwind(|| {
         let Some(folder) = own_folder() else { return };
         cachalot_run::options::note_folder(&folder);
-        if let Some(options) = cachalot_run::options::keep_for_process().filter(|options| options.no_follow) {
-            leave_environment(&folder, options.static_tls);
+        if cachalot_run::options::keep_for_process().is_some_and(|options| options.no_follow) {
+            leave_environment(&folder);
         }
     });
 }
 
-/// Returns the folder by which the loader found the library, with a slash at the end.
-fn own_folder() -> Option<Vec<u8>> {
-    // SAFETY: four pointers and numbers, for which zero is a value.
-    let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
-    // SAFETY: any address may be asked for, and the answer outlives the call.
-    if unsafe { libc::dladdr(at_load as *const c_void, &raw mut found) } == 0 || found.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: the loader's text lives as long as the library is loaded.
-    let path = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
-    path.iter().rposition(|&byte| byte == b'/').map(|slash| path[..=slash].to_vec())
+/// The options of AddressSanitizer, unless the program has some. It wants to be the first library of a program, and the library in
+/// front, which replaces no function that the sanitizer watches, may be before it.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn __asan_default_options() -> *const c_char {
+    c"verify_asan_link_order=0".as_ptr()
 }
 
-/// Takes every entry of `folder`, and the room for the folder's libraries, out of the environment of children. The loader has read the
-/// variables before.
-fn leave_environment(folder: &[u8], static_tls: u64) {
+/// Returns the path by which the loader found the file of an address.
+pub(crate) fn file_of(address: *const c_void) -> Option<&'static [u8]> {
+    // SAFETY: four pointers and numbers, for which zero is a value.
+    let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+    // SAFETY: any address may be asked for, and the answer is written to the variable.
+    let is_found = unsafe { libc::dladdr(address, &raw mut found) } != 0 && !found.dli_fname.is_null();
+    // SAFETY: the loader's text lives as long as the file is loaded. The callers look at it at once, or ask for this library.
+    is_found.then(|| unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes())
+}
+
+/// Returns the private folder by which the loader found the library, with a slash at the end.
+fn own_folder() -> Option<Vec<u8>> {
+    let path = file_of(at_load as *const c_void)?;
+    folder_in(path).map(<[u8]>::to_vec)
+}
+
+/// Returns the path of the library in the private folder.
+pub(crate) fn own_file() -> Option<Vec<u8>> {
+    Some([&own_folder()?[..], b"libcuda.so.1"].concat())
+}
+
+/// Returns the private folder in the path of the library, with a slash at the end. The path may lead through links in the folder: the
+/// loader puts the system's name for folders of libraries in place of `$LIB` in `LD_PRELOAD`.
+fn folder_in(path: &[u8]) -> Option<&[u8]> {
+    let slash = |of: &[u8]| of.iter().position(|&byte| byte == b'/');
+    let private = path.windows(PRIVATE.len()).rposition(|part| part == PRIVATE);
+    let end = private.and_then(|begin| slash(&path[begin + 1..]).map(|length| begin + 1 + length));
+    let end = end.or_else(|| path.iter().rposition(|&byte| byte == b'/'))?;
+    Some(&path[..=end])
+}
+
+/// Takes every entry of `folder` out of the environment of children. The loader has read the variables before.
+fn leave_environment(folder: &[u8]) {
     for (name, separators) in LOADER_VARIABLES {
         keep_of(name, |value| without_folder(value, separators, folder));
     }
-    keep_of("GLIBC_TUNABLES", |value| cachalot_run::options::without_static_tls(value, static_tls));
-    // SAFETY: as above.
+    // SAFETY: as in `keep_of`.
     unsafe { std::env::remove_var(cachalot_run::options::VARIABLE) };
 }
 
@@ -71,7 +100,7 @@ fn without_folder(value: &[u8], separators: &[u8], folder: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::without_folder;
+    use super::{folder_in, without_folder};
 
     #[test]
     fn only_the_entries_of_the_folder_leave() {
@@ -80,5 +109,15 @@ mod tests {
         assert_eq!(left(b"/run/a/libcuda.so.1", b": "), b"");
         assert_eq!(left(b"/run/a/libcuda.so.1 /x/y.so:/z.so", b": "), b"/x/y.so:/z.so");
         assert_eq!(left(b"/usr/lib::/run/a/", b":"), b"/usr/lib:");
+    }
+
+    #[test]
+    fn the_folder_is_found_through_its_links() {
+        let folder = |path: &'static str| folder_in(path.as_bytes()).map(String::from_utf8_lossy);
+        let found = Some("/a/cachalot-run-01-limited/".into());
+        assert_eq!(folder("/a/cachalot-run-01-limited/libcuda.so.1"), found);
+        assert_eq!(folder("/a/cachalot-run-01-limited/lib/x86_64-linux-gnu/libcuda.so.1"), found);
+        assert_eq!(folder("/usr/lib/libcuda.so.1"), Some("/usr/lib/".into()));
+        assert_eq!(folder("libcuda.so.1"), None);
     }
 }

@@ -1,10 +1,10 @@
-//! The private folder: the library in front under the driver's names, the real driver under an alias, and the auditor.
+//! The private folder: the library in front under the driver's names, the real driver under an alias.
 //!
 //! The name of a folder follows from the contents, so programs with equal contents share a folder, and no folder changes
 //! while in use.
 
 use super::driver;
-use super::names::{ALIAS, AUDITOR, FRONT, PREFIX, UNVERSIONED, is_private};
+use super::names::{ALIAS, FRONT, LINKS, PREFIX, UNVERSIONED, is_private};
 use cachalot_run::options::LIMITED;
 use rustix::fs::{CWD, RenameFlags};
 use std::collections::BTreeSet;
@@ -57,16 +57,16 @@ pub(super) fn prepare(front: &Path, driver: &Path, is_limited: bool) -> Result<P
             .permissions(fs::Permissions::from_mode(mode()))
             .tempdir_in(&base)
             .map_err(failed)?;
-        fill(new.path(), &folder, front, driver, &real, &missing)?;
+        fill(new.path(), front, driver, &missing)?;
         put(new.path(), &folder).map_err(failed)?;
     }
     Ok(folder)
 }
 
-/// Returns whether a folder has its four files. A crash of the system may leave a folder without its contents.
+/// Returns whether a folder has its files. A crash of the system may leave a folder without its contents.
 fn is_complete(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).symlink_metadata().is_ok_and(|file| file.len() > 0);
-    [FRONT, UNVERSIONED, ALIAS, AUDITOR].into_iter().all(has)
+    [FRONT, UNVERSIONED, ALIAS].into_iter().chain(LINKS).all(has)
 }
 
 /// Gives a filled folder its name. A folder of the name without its files goes in the same step, so programs that start meanwhile
@@ -90,15 +90,8 @@ fn put(new: &Path, folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes the contents of a folder, which will be moved to `folder`.
-fn fill(
-    new: &Path,
-    folder: &Path,
-    front: &Path,
-    driver: &Path,
-    real: &Path,
-    missing: &BTreeSet<String>,
-) -> Result<(), String> {
+/// Writes the contents of a new folder.
+fn fill(new: &Path, front: &Path, driver: &Path, missing: &BTreeSet<String>) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", new.display());
     // A program that root starts may go on as another user, who has to find the library.
     let is_found = !rustix::process::geteuid().is_root() || is_open_to_all(front);
@@ -111,12 +104,9 @@ fn fill(
     }
     symlink(FRONT, new.join(UNVERSIONED)).map_err(failed)?;
     symlink(driver, new.join(ALIAS)).map_err(failed)?;
-    let text = |path: &Path| path.to_str().map(str::to_owned).ok_or_else(|| format!("{}: not UTF-8", path.display()));
-    let (front, alias) = (text(&folder.join(FRONT))?, text(&folder.join(ALIAS))?);
-    let name = text(Path::new(real.file_name().unwrap_or_default()))?;
-    let texts = cachalot_auditor::Texts { front: &front, alias: &alias, driver_name: &name };
-    let image = cachalot_auditor::image(texts).map_err(|error| error.to_string())?;
-    write(&new.join(AUDITOR), &image).map_err(failed)?;
+    for link in LINKS {
+        symlink(".", new.join(link)).map_err(failed)?;
+    }
     fs::File::open(new).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
@@ -160,10 +150,8 @@ fn key(base: &Path, front: &Path, driver: &Path, real: &Path, missing: &BTreeSet
         let metadata = file.metadata().map_err(|error| format!("{}: {error}", file.display()))?;
         (file, metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
     }
-    let texts = cachalot_auditor::Texts { front: "", alias: "", driver_name: "" };
-    let auditor = cachalot_auditor::image(texts).map_err(|error| error.to_string())?;
-    // The auditor names the folder, which containers with one home may find at several paths.
-    (base, driver, missing, auditor).hash(&mut hasher);
+    // Containers with one home may find it at several paths.
+    (base, driver, missing, LINKS).hash(&mut hasher);
     Ok(hasher.finish())
 }
 
@@ -247,7 +235,7 @@ fn usable(folder: &Path) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALIAS, AUDITOR, FRONT, UNVERSIONED, hide, is_complete, places, put};
+    use super::{ALIAS, FRONT, LINKS, UNVERSIONED, hide, is_complete, places, put};
     use std::fs;
     use std::path::{Path, PathBuf};
 
@@ -287,8 +275,8 @@ mod tests {
     fn a_folder_that_lost_a_file_is_made_again_and_a_whole_one_stays() {
         let place = tempfile::tempdir().expect("a folder");
         let (new, folder) = (place.path().join("new"), place.path().join("folder"));
-        let all = [FRONT, UNVERSIONED, ALIAS, AUDITOR];
-        for left in [&all[..0], &all[1..], &all[..3]] {
+        let all = [&[FRONT, UNVERSIONED, ALIAS][..], &LINKS].concat();
+        for left in [&all[..0], &all[1..], &all[..5]] {
             filled(&folder, left);
             assert!(!is_complete(&folder), "{left:?}");
             filled(&new, &all);
@@ -302,7 +290,7 @@ mod tests {
         filled(&new, &all);
         put(&new, &folder).expect("the first stays");
         assert!(folder.join("mark").is_file());
-        fs::write(folder.join(AUDITOR), "").expect("a file that a crash has left empty");
+        fs::write(folder.join(ALIAS), "").expect("a file that a crash has left empty");
         assert!(!is_complete(&folder));
     }
 }

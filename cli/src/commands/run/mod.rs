@@ -3,7 +3,6 @@
 mod driver;
 mod environment;
 mod folder;
-mod libraries;
 mod names;
 mod program;
 
@@ -38,12 +37,11 @@ limits, and books who holds memory. Every other call goes to the driver. The
 program needs no change, and may link the CUDA runtime statically. Children of
 the program run in the same way.
 
-The command prepares a private folder, sets LD_LIBRARY_PATH, LD_PRELOAD,
-LD_AUDIT, GLIBC_TUNABLES and CACHALOT_RUN, and becomes the program. With
-CACHALOT_DISABLE=1 the program runs without the library. The exit status is the
-program's. The command exits with 2 if the library cannot be put in front of the
-driver, with 126 if the program cannot be executed, and with 127 if the program
-does not exist.";
+The command prepares a private folder, sets LD_LIBRARY_PATH, LD_PRELOAD and
+CACHALOT_RUN, and becomes the program. With CACHALOT_DISABLE=1 the program runs
+without the library. The exit status is the program's. The command exits with 2
+if the library cannot be put in front of the driver, with 126 if the program
+cannot be executed, and with 127 if the program does not exist.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -218,21 +216,12 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
 /// # Errors
 /// The obstacle, as a line for the user.
 fn prepare(args: &RunArgs, path: &Path, arguments: &[OsString]) -> Result<environment::Changes, String> {
-    let program::Started { loader, program } = program::started(path, arguments)?;
+    program::check(path, arguments)?;
     let driver = driver::find(args.driver.as_deref())?;
     let front = folder::front_library()?;
     let options = args.options()?;
     let folder = folder::prepare(&front, &driver, options.has_limit())?;
-    let audited = program::can_audit(&loader);
-    if !audited {
-        eprintln!(
-            "{}: glibc before 2.35 cannot be audited; a program that opens the driver by an absolute path is not served",
-            loader.display()
-        );
-    }
-    let alone = |command: &mut Command| environment::without_library().apply(command);
-    let libraries = audited.then(|| libraries::Libraries::of(&loader, &program, &front, &driver, alone));
-    Ok(environment::with_library(&folder, libraries.as_ref(), options))
+    Ok(environment::with_library(&folder, &options))
 }
 
 impl RunArgs {
@@ -313,7 +302,6 @@ impl RunArgs {
                 }
             }),
             name: self.name.clone(),
-            static_tls: 0,
             slack: self.slack,
         })
     }

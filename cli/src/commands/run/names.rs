@@ -8,8 +8,8 @@ pub(super) const FRONT: &str = "libcuda.so.1";
 pub(super) const UNVERSIONED: &str = "libcuda.so";
 /// The real driver.
 pub(super) const ALIAS: &str = "libcachalot-driver.so.1";
-/// The auditor of the loader.
-pub(super) const AUDITOR: &str = "libcachalot-audit.so";
+/// Links in the folder, from its folder's names in `$LIB` to itself: that of Fedora, of Arch, and the two parts of Debian's.
+pub(super) const LINKS: [&str; 3] = ["lib64", "lib", "x86_64-linux-gnu"];
 
 /// How the name of every private folder begins.
 pub(super) const PREFIX: &str = "cachalot-run-";

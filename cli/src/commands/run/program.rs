@@ -9,13 +9,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Greatest number of interpreters from a script to a program, as in the kernel.
 const MAX_SCRIPTS: usize = 5;
-
-/// The first version of glibc whose auditing serves every program.
-const AUDITED_SINCE: (u32, u32) = (2, 35);
 
 /// Finds a program as the shell does: by the path if the name has a slash, else in `PATH`.
 pub(super) fn find(name: &Path) -> Option<PathBuf> {
@@ -26,31 +22,22 @@ pub(super) fn find(name: &Path) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| is_executable(path))
 }
 
-/// A program as the kernel starts it.
-pub(super) struct Started {
-    /// The dynamic loader.
-    pub(super) loader: PathBuf,
-    /// The program itself, or the interpreter of a script.
-    pub(super) program: PathBuf,
-}
-
-/// Returns what the kernel starts for a program. Follows the first line of scripts. `arguments`: those of the program, for a dynamic
-/// loader that is started by its name: bundles of programs with their libraries do so.
+/// Checks that the loader takes the library into a program. Follows the first line of scripts. `arguments`: those of the program, for a
+/// dynamic loader that is started by its name: bundles of programs with their libraries do so.
 ///
 /// # Errors
 /// A line about a program to which the loader would take no library.
-pub(super) fn started(program: &Path, arguments: &[OsString]) -> Result<Started, String> {
+pub(super) fn check(program: &Path, arguments: &[OsString]) -> Result<(), String> {
     if let Some(named) = named_to_loader(program, arguments) {
         check_privileges(named)?;
-        loader(named)?;
-        return Ok(Started { loader: program.to_owned(), program: named.to_owned() });
+        return check_loader(named);
     }
     let mut program = program.to_owned();
     for _ in 0..MAX_SCRIPTS {
         check_privileges(&program)?;
         match interpreter(&program).map_err(|error| format!("{}: {error}", program.display()))? {
             Some(next) => program = next,
-            None => return loader(&program).map(|loader| Started { loader, program }),
+            None => return check_loader(&program),
         }
     }
     Err(format!("{}: more than {MAX_SCRIPTS} interpreters", program.display()))
@@ -124,8 +111,8 @@ pub(super) fn is_executable(program: &Path) -> bool {
     program.is_file() && rustix::fs::access(program, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Returns the dynamic loader named in an executable file.
-fn loader(program: &Path) -> Result<PathBuf, String> {
+/// Checks that an executable file names a dynamic loader of glibc.
+fn check_loader(program: &Path) -> Result<(), String> {
     let refuse = |reason: &str| format!("{}: {reason}", program.display());
     let file = File::open(program).map_err(|error| refuse(&error.to_string()))?;
     let data = &ReadCache::new(file);
@@ -148,26 +135,12 @@ fn loader(program: &Path) -> Result<PathBuf, String> {
     if path.file_name().is_some_and(|file| file.as_bytes().starts_with(b"ld-musl")) {
         return Err(refuse("the program uses musl, and the library needs glibc"));
     }
-    Ok(path.to_owned())
-}
-
-/// Returns whether the loader's auditing works. The loader tells the version.
-pub(super) fn can_audit(loader: &Path) -> bool {
-    let Ok(output) = Command::new(loader).arg("--version").output() else { return false };
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().next().and_then(version).is_some_and(|version| version >= AUDITED_SINCE)
-}
-
-/// Returns the version at the end of the first line of `ld.so --version`.
-fn version(line: &str) -> Option<(u32, u32)> {
-    let last = line.split_whitespace().next_back()?;
-    let mut parts = last.trim_end_matches('.').split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{named_to_loader, version};
+    use super::named_to_loader;
     use std::ffi::OsString;
     use std::path::Path;
 
@@ -182,12 +155,5 @@ mod tests {
         assert_eq!(named(loader, "--inhibit-cache --library-path /a:/b ./a").as_deref(), Some(Path::new("./a")));
         assert_eq!(named(loader, "--version"), None);
         assert_eq!(named("/bin/ls", "./a"), None);
-    }
-
-    #[test]
-    fn the_loader_tells_its_version() {
-        assert_eq!(version("ld.so (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36."), Some((2, 36)));
-        assert_eq!(version("ld.so (GNU libc) release release version 2.34."), Some((2, 34)));
-        assert_eq!(version("ld.so: unknown option"), None);
     }
 }
