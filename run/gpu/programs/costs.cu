@@ -94,6 +94,11 @@ int main() {
   report("cuCtxGetCurrent", 31, 20000, [&] {
     for (int i = 0; i < 20000; i++) CHECK(cuCtxGetCurrent(&context));
   });
+  // What the allocator asks before a call of the driver, because the program may have reset the device.
+  unsigned long long id;
+  report("cuCtxGetId", 31, 20000, [&] {
+    for (int i = 0; i < 20000; i++) CHECK(cuCtxGetId(context, &id));
+  });
   CHECK(cudaMalloc(&block, 1 << 20));
   // A call that may use memory, and does nothing: what is left is the way to the driver.
   report("a fill of 0 bytes", 31, 20000, [&] {
