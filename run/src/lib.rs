@@ -12,6 +12,7 @@
 //! real       the driver behind the library in front
 //! shared     files mapped by processes of a user
 //! options    options passed by `cachalot run` to the program's process
+//! loader     the loader's own look-up of symbols
 //! ```
 //!
 //! ```
@@ -27,6 +28,7 @@ pub mod charge;
 pub mod control;
 pub mod group;
 pub mod ledger;
+pub mod loader;
 pub mod options;
 pub mod real;
 pub mod record;

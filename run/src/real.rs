@@ -133,8 +133,8 @@ impl Real {
     /// # Safety
     /// `handle` is the answer of `dlopen` for a CUDA driver, which stays loaded.
     pub unsafe fn of_library(handle: NonNull<c_void>) -> Self {
-        // SAFETY: the handle is valid for the caller, and the name is a text for C.
-        let lookup = |symbol: &'static CStr| NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), symbol.as_ptr()) });
+        // SAFETY: the handle is valid for the caller.
+        let lookup = |symbol: &'static CStr| NonNull::new(unsafe { crate::loader::symbol(handle.as_ptr(), symbol) });
         // SAFETY: a function that a driver exports under a versioned name has the signature of the
         // versioned name. The library stays loaded.
         let functions = unsafe { Functions::fill(lookup) };
@@ -156,8 +156,8 @@ impl Real {
     /// Returns the address of the driver's function with the given symbol, or `None`. Calls the
     /// loader, and no driver.
     pub fn symbol(&self, symbol: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: the handle is that of a library which stays loaded, and the name is a text for C.
-        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) })
+        // SAFETY: the handle is that of a library which stays loaded.
+        NonNull::new(unsafe { crate::loader::symbol(self.handle.as_ptr(), symbol) })
     }
 
     /// Returns the functions known to `cachalot-cuda`.

@@ -133,12 +133,25 @@ fn the_driver_opened_by_ctypes_is_ours() {
 }
 
 #[test]
+fn a_library_that_answers_for_the_loader_counts_what_is_served() {
+    let place = folder("other_interposer");
+    let driver = driver(&place, &[]);
+    let program = compile("hold.c", &place, &["-pthread"]);
+    let other = compile("interposer.c", &place, &["-shared", "-fPIC"]);
+    let mut command = run(&place, &driver);
+    command.args(["--limit", "10MiB", "--", "sh", "-c", "echo 'a 20\na 4\nt\nq' | \"$0\""]).arg(program);
+    let finished = finish(command.env("LD_PRELOAD", other));
+    assert_eq!((finished.status, finished.output.as_str()), (0, "2\n0\n10\n"), "{}", finished.errors);
+    assert!(finished.errors.contains("counted 24 MiB"), "{}", finished.errors);
+}
+
+#[test]
 fn folders_of_the_library_that_opens_another_one_are_searched() {
     let place = folder("runpath");
     let driver = driver(&place, &[]);
     let parts = place.join("parts");
     std::fs::create_dir(&parts).expect("a new folder");
-    let found = compile("locals.c", &place, &["-shared", "-fPIC"]);
+    let found = compile("opens.c", &place, &["-shared", "-fPIC"]);
     std::fs::rename(found, parts.join("libfound.so")).expect("a name");
     // A program with the folder in its file, and a library with it, which a program without it loads.
     let search = "-Wl,--enable-new-dtags,-rpath,$ORIGIN/parts";

@@ -3,6 +3,7 @@
 //! The real driver is loaded under an alias, since the loader takes the library for `libcuda.so.1`.
 
 use crate::exports::NAMES;
+use cachalot_run::loader::symbol;
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, Ordering};
@@ -64,8 +65,8 @@ pub(crate) fn fill() {
         return;
     }
     for (address, name) in ADDRESSES.iter().zip(NAMES) {
-        // SAFETY: the handle is of the line above and is never closed, and the name ends with a zero.
-        address.store(unsafe { libc::dlsym(driver, name.as_ptr()) }, Ordering::Relaxed);
+        // SAFETY: the handle is of the line above and is never closed.
+        address.store(unsafe { symbol(driver, name) }, Ordering::Relaxed);
     }
     for (at, place) in
         BY_ADDRESS.iter().zip(order(&ADDRESSES.each_ref().map(|address| address.load(Ordering::Relaxed))))

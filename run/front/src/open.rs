@@ -6,6 +6,7 @@
 //! compiler has 24 KiB. Room for them (`glibc.rtld.optional_static_tls`) comes out of the stack of every thread, and Java's small threads fail.
 
 use crate::load::{ALIAS, file_of, own_file};
+use cachalot_run::loader::symbol;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
@@ -67,8 +68,8 @@ fn real() -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // SAFETY: the name ends with a zero.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+    // SAFETY: the handle stands for the libraries after this one.
+    let found = unsafe { symbol(libc::RTLD_NEXT, c"dlopen") };
     let found = if found.is_null() { nothing as Open as *mut c_void } else { found };
     // Two threads at once write the same address.
     REAL.store(found, Ordering::Relaxed);
