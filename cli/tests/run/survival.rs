@@ -81,6 +81,13 @@ fn a_child_inherits_the_library_unless_it_may_not_follow() {
     alone.env("LD_LIBRARY_PATH", driver.parent().expect("a folder")).env("LD_PRELOAD", "libdl.so.2");
     alone.args(["--no-follow", "--", "sh", "-c"]).arg(format!("{script}; echo $LD_PRELOAD,$CACHALOT_RUN"));
     assert_eq!(output_of(alone.arg(&program)), "RRR RR\nRRR RR\nlibdl.so.2,");
+    // A shell that reads the list of `main` and not the C library's.
+    if Command::new("bash").arg("--version").output().is_ok_and(|shell| shell.status.success()) {
+        let mut bash = run(&place, &driver);
+        bash.env("LD_LIBRARY_PATH", driver.parent().expect("a folder"));
+        bash.args(["--no-follow", "--", "bash", "-c"]).arg("\"$0\" open libcuda.so.1; echo $LD_PRELOAD,$CACHALOT_RUN");
+        assert_eq!(output_of(bash.arg(&program)), "RRR RR\n,");
+    }
     let itself = output_of(run(&place, &driver).args(["--no-follow", "--"]).arg(&program).arg("open"));
     assert_eq!(itself, "SRS SR");
 }
