@@ -14,6 +14,7 @@ mod phrases;
 mod promises;
 mod results_csv;
 mod rust_files;
+mod sizes_page;
 mod source_map;
 mod statistics_page;
 mod test_names;
