@@ -40,6 +40,15 @@ use core::iter::from_fn;
 /// [pins](crate::Segments::pins). A program of equal sizes exchanges none, and one that has just begun some.
 const EXCHANGES: u32 = 16;
 
+/// Number of such exchanges before the budget is raised from [`TIGHT`] to [`WIDE`], on the same devices: a program whose live blocks
+/// have many sizes at once pins at most requests even if they are rounded up.
+const MANY_EXCHANGES: u32 = 64;
+/// The budget of pinned memory unless the settings name another one.
+const TIGHT: f64 = 0.01;
+/// The raised budget. Of the recorded programs that exchange so much, one pins 7,737 times in 9,600 requests within 0.01, 7,372
+/// within 0.05, 6,943 within 0.1, 3,005 within 0.25 and 1,560 within 0.5, and holds 1.05, 1.09, 1.14, 1.33 and 1.60 of what it uses.
+const WIDE: f64 = 0.25;
+
 impl<P: Platform> OnDevice<'_, P> {
     /// Returns whether any free block serves a request beyond the budget before segments are released. Under
     /// `exact_segments` only where the limit would not allow the request's segment in place of a released one.
@@ -105,16 +114,23 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Notes that memory was given back for a segment of another size. Where each byte of a segment costs time, sizes are
-    /// rounded up after some such exchanges: segments of equal sizes serve each other's requests.
+    /// rounded up after some such exchanges: segments of equal sizes serve each other's requests. After many, more is held.
     fn note_exchange(self, request: &Request) {
         let is_exact = self.heaps.lock(request.slot).rules.compact == Compacting::Exact;
         let is_costly = is_exact && self.driver.device().pins();
-        if is_costly && self.settings.exchanges.fetch_add(1, Ordering::Relaxed) + 1 == EXCHANGES {
+        if !is_costly {
+            return;
+        }
+        match self.settings.exchanges.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
             // A step is an eighth of the size at most.
-            let divisions = Divisions::new([8; INTERVALS]);
-            if divisions.is_some_and(|divisions| self.settings.round_up(divisions)) {
-                self.apply_config();
+            EXCHANGES => {
+                let divisions = Divisions::new([8; INTERVALS]);
+                if divisions.is_some_and(|divisions| self.settings.round_up(divisions)) {
+                    self.apply_config();
+                }
             }
+            MANY_EXCHANGES if self.settings.raise_budget(TIGHT, WIDE) => self.apply_config(),
+            _ => {}
         }
     }
 

@@ -119,6 +119,14 @@ impl<R: Lock> Settings<R> {
         divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
     }
 
+    /// Raises the budget of `compact` from `tight` to `wide`. Another budget is the program's choice, and stays. Returns whether the
+    /// configuration has changed, which the caller applies.
+    pub(in crate::arena) fn raise_budget(&self, tight: f64, wide: f64) -> bool {
+        let mut config = self.config.lock();
+        let is_tight = config.compact().is_some_and(|budget| (budget - tight).abs() < f64::EPSILON);
+        is_tight && config.set_compact(Some(wide)).is_ok()
+    }
+
     /// Rounds sizes up to `divisions` steps in each doubling from now on, once the settings are applied, unless they say how.
     /// Returns whether the settings have changed.
     pub(in crate::arena) fn round_up(&self, divisions: Divisions) -> bool {

@@ -9,6 +9,7 @@ use crate::pool::{PoolOptions, Route};
 use crate::stats::Stat;
 use crate::tables::{Growable, Lazy};
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use std::format;
 use std::vec::Vec;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
@@ -315,4 +316,24 @@ fn pinned_memory_of_varying_sizes_is_hardly_pinned_anew_and_stays_tight() {
     // Equal sizes are exact.
     let (all, anew, held) = obtained(true, 16, (0..400).map(|_| 8 * MIB + 4096));
     assert_eq!((all, anew, held), (16, 0, 100));
+}
+
+#[test]
+fn pinned_memory_of_many_sizes_gets_a_larger_budget_unless_one_is_named() {
+    for (named, pins, wanted) in [(0.01, true, 0.25), (0.05, true, 0.05), (0.01, false, 0.01)] {
+        let device = SimulatedDevice::new(1 << 40).with_work_done_at_once();
+        let device = if pins { device.with_pinned_segments() } else { device };
+        let config = Config::parse(&format!("compact:{named},exact_segments:True")).unwrap();
+        let allocator = Simulated::new([device], &config).unwrap();
+        let mut live = std::collections::VecDeque::new();
+        // 4 to 16 MiB, by a simple generator.
+        for number in 0..400_u64 {
+            if live.len() == 16 {
+                allocator.free(live.pop_front().unwrap()).unwrap();
+            }
+            let size = 4 * MIB + (number * 7919 % 4096) * (12 * MIB / 4096);
+            live.push_back(allocator.malloc(DEVICE, size, STREAM).unwrap());
+        }
+        assert_eq!(allocator.config(DEVICE).unwrap().compact(), Some(wanted), "{named}, {pins}");
+    }
 }
