@@ -106,7 +106,7 @@ fn program() -> Program {
         let bytes = u64::from(slot % 13 + 1) * 700_000;
         [
             Operation::Malloc { bytes, stream, slot },
-            Operation::RecordStream { slot, stream: streams[slot as usize % 2 ^ 1] },
+            Operation::RecordStream { slot, stream: streams[(slot as usize + 1) % 2] },
             if slot % 5 == 4 { Operation::Complete { stream } } else { Operation::EmptyCache },
         ]
     };
