@@ -1,7 +1,7 @@
 //! A gate, open or closed.
 
 use crate::barrier::Barrier;
-use crate::mark::Mark;
+use crate::reader_slot::ReaderSlot;
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicBool, Ordering};
 #[cfg(loom)]
@@ -28,7 +28,7 @@ pub struct Inside<'a> {
 /// The visit of a thread that was outside. Ends when dropped.
 #[derive(Debug)]
 pub struct Visit<'a> {
-    mark: &'a Mark,
+    slot: &'a ReaderSlot,
 }
 
 impl Gate {
@@ -37,47 +37,47 @@ impl Gate {
         Self { closed: AtomicBool::new(false), barrier: Barrier::of_system() }
     }
 
-    /// Goes in, with the calling thread's mark. A thread inside goes in also while the gate is closed: the closer sees the
+    /// Goes in, with the calling thread's slot. A thread inside goes in also while the gate is closed: the closer sees the
     /// outer visit. Takes no lock, calls no system.
     ///
     /// # Errors
     /// [`Closed`].
     #[inline]
-    pub fn enter<'a>(&self, mark: &'a Mark) -> Result<Inside<'a>, Closed> {
-        if mark.is_inside() {
+    pub fn enter<'a>(&self, slot: &'a ReaderSlot) -> Result<Inside<'a>, Closed> {
+        if slot.is_inside() {
             return Ok(Inside { _visit: None });
         }
-        self.pass(mark, self.barrier).map(|visit| Inside { _visit: Some(visit) }).ok_or(Closed)
+        self.pass(slot, self.barrier).map(|visit| Inside { _visit: Some(visit) }).ok_or(Closed)
     }
 
-    /// Goes in, with the mark of the calling thread, where the way in costs no fence. `None`: the gate is closed, the thread is inside,
+    /// Goes in, with the slot of the calling thread, where the way in costs no fence. `None`: the gate is closed, the thread is inside,
     /// or the way costs a fence. Takes no lock, calls nothing.
     #[inline]
-    pub fn visit<'a>(&self, mark: &'a Mark) -> Option<Visit<'a>> {
+    pub fn visit<'a>(&self, slot: &'a ReaderSlot) -> Option<Visit<'a>> {
         let barrier = self.barrier;
-        if barrier.is_free() { self.pass(mark, barrier) } else { None }
+        if barrier.is_free() { self.pass(slot, barrier) } else { None }
     }
 
     /// Goes in, unless the gate is closed or the thread is inside. `barrier` is the gate's: [`visit`](Self::visit) has looked at it, and the
     /// compiler leaves the fence out there.
     #[inline]
-    fn pass<'a>(&self, mark: &'a Mark, barrier: Barrier) -> Option<Visit<'a>> {
-        let before = mark.go_in()?;
+    fn pass<'a>(&self, slot: &'a ReaderSlot, barrier: Barrier) -> Option<Visit<'a>> {
+        let before = slot.go_in()?;
         barrier.light();
         // Acquire: a thread that finds the gate open again sees the closer's work.
         if self.closed.load(Ordering::Acquire) {
-            mark.go_back(before);
+            slot.go_back(before);
             return None;
         }
-        Some(Visit { mark })
+        Some(Visit { slot })
     }
 
     /// Goes in through an open or closed gate: for the closer, whose calls may come back to the gate.
-    pub fn enter_as_closer<'a>(&self, mark: &'a Mark) -> Inside<'a> {
-        Inside { _visit: mark.go_in().map(|_| Visit { mark }) }
+    pub fn enter_as_closer<'a>(&self, slot: &'a ReaderSlot) -> Inside<'a> {
+        Inside { _visit: slot.go_in().map(|_| Visit { slot }) }
     }
 
-    /// Closes the gate. Every thread inside, and every thread on the way in without a view of the closed gate, has an odd mark
+    /// Closes the gate. Every thread inside, and every thread on the way in without a view of the closed gate, has an odd slot
     /// from the return on. A single thread at a time closes and opens.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
@@ -104,61 +104,61 @@ impl Default for Gate {
 impl Drop for Visit<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.mark.go_out();
+        self.slot.go_out();
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::{Closed, Gate};
-    use crate::mark::{Mark, look};
+    use crate::reader_slot::{ReaderSlot, look};
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     #[test]
-    fn a_closed_gate_refuses_and_leaves_the_mark_as_it_was() {
-        let (gate, mark) = (Gate::new(), Mark::new());
-        drop(gate.enter(&mark).unwrap());
-        let before = look([&mark]);
+    fn a_closed_gate_refuses_and_leaves_the_slot_as_it_was() {
+        let (gate, slot) = (Gate::new(), ReaderSlot::new());
+        drop(gate.enter(&slot).unwrap());
+        let before = look([&slot]);
         gate.close();
-        assert_eq!(gate.enter(&mark).err(), Some(Closed));
-        assert_eq!(look([&mark]), before);
+        assert_eq!(gate.enter(&slot).err(), Some(Closed));
+        assert_eq!(look([&slot]), before);
         gate.open();
-        drop(gate.enter(&mark).unwrap());
-        assert_ne!(look([&mark]), before, "a visit shows");
+        drop(gate.enter(&slot).unwrap());
+        assert_ne!(look([&slot]), before, "a visit shows");
     }
 
     #[test]
     fn a_visit_inside_a_visit_ends_with_the_outer_one() {
-        let (gate, mark) = (Gate::new(), Mark::new());
-        let outer = gate.enter(&mark).unwrap();
+        let (gate, slot) = (Gate::new(), ReaderSlot::new());
+        let outer = gate.enter(&slot).unwrap();
         gate.close();
-        drop(gate.enter(&mark).unwrap());
-        assert!(look([&mark]).inside);
+        drop(gate.enter(&slot).unwrap());
+        assert!(look([&slot]).inside);
         drop(outer);
-        assert!(!look([&mark]).inside);
+        assert!(!look([&slot]).inside);
     }
 
     #[test]
     fn the_closer_passes_its_own_gate() {
-        let (gate, mark) = (Gate::new(), Mark::new());
+        let (gate, slot) = (Gate::new(), ReaderSlot::new());
         gate.close();
-        let closer = gate.enter_as_closer(&mark);
-        drop(gate.enter(&mark).unwrap());
+        let closer = gate.enter_as_closer(&slot);
+        drop(gate.enter(&slot).unwrap());
         drop(closer);
-        assert_eq!(gate.enter(&mark).err(), Some(Closed));
+        assert_eq!(gate.enter(&slot).err(), Some(Closed));
     }
 
     #[test]
     fn threads_never_use_memory_that_the_closer_has() {
         let gate = Gate::new();
-        let marks: Vec<Mark> = (0..4).map(|_| Mark::new()).collect();
+        let slots: Vec<ReaderSlot> = (0..4).map(|_| ReaderSlot::new()).collect();
         // The memory is 0 unless the closer has it.
         let (memory, done) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            for mark in &marks {
+            for slot in &slots {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        match gate.enter(mark) {
+                        match gate.enter(slot) {
                             Ok(inside) => {
                                 assert_eq!(memory.load(Ordering::Relaxed), 0, "in use by the closer");
                                 drop(inside);
@@ -170,7 +170,7 @@ mod tests {
             }
             for _ in 0..100 {
                 gate.close();
-                while look(&marks).inside {
+                while look(&slots).inside {
                     std::thread::yield_now();
                 }
                 memory.store(1, Ordering::Relaxed);

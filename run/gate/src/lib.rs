@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! a thread                              the closer
-//!   its mark becomes odd                  closed becomes true
+//!   its slot becomes odd                  closed becomes true
 //!   (light barrier)                       (heavy barrier)
-//!   closed? ─ yes ─▶ its mark goes back   marks odd? ─ yes ─▶ threads are inside
+//!   closed? ─ yes ─▶ its slot goes back   slots odd? ─ yes ─▶ threads are inside
 //! ```
 //!
-//! The closer sees the odd mark of every thread without a view of the closed gate. So a closer without an odd mark in sight has the
+//! The closer sees the odd slot of every thread without a view of the closed gate. So a closer without an odd slot in sight has the
 //! memory alone until the gate opens.
 //!
 //! The barriers are asymmetric: a thread's is an order for the compiler only, and the closer's makes the system interrupt
@@ -17,9 +17,9 @@
 
 mod barrier;
 mod gate;
-mod mark;
+mod reader_slot;
 #[cfg(all(test, loom))]
 mod model;
 
 pub use gate::{Closed, Gate, Inside, Visit};
-pub use mark::{Look, Mark, look};
+pub use reader_slot::{Look, ReaderSlot, look};

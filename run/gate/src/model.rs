@@ -1,15 +1,15 @@
 //! The gate in every order of loads and stores.
 
 use crate::gate::Gate;
-use crate::mark::{Mark, look};
+use crate::reader_slot::{ReaderSlot, look};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// The memory behind a gate, and the marks of two threads.
+/// The memory behind a gate, and the slots of two threads.
 struct Guarded {
     gate: Gate,
-    marks: [Mark; 2],
+    slots: [ReaderSlot; 2],
     memory: UnsafeCell<u32>,
 }
 
@@ -20,12 +20,12 @@ unsafe impl Send for Guarded {}
 
 impl Guarded {
     fn new() -> Arc<Self> {
-        Arc::new(Self { gate: Gate::new(), marks: [Mark::new(), Mark::new()], memory: UnsafeCell::new(0) })
+        Arc::new(Self { gate: Gate::new(), slots: [ReaderSlot::new(), ReaderSlot::new()], memory: UnsafeCell::new(0) })
     }
 
     /// Reads the memory, if the gate is open.
     fn visit(&self, thread: usize) -> Option<u32> {
-        let inside = self.gate.enter(&self.marks[thread]).ok()?;
+        let inside = self.gate.enter(&self.slots[thread]).ok()?;
         // SAFETY: see `Sync`.
         let read = self.memory.with(|memory| unsafe { *memory });
         drop(inside);
@@ -35,7 +35,7 @@ impl Guarded {
     /// Writes the memory, if no thread is inside.
     fn take(&self) -> bool {
         self.gate.close();
-        let free = !look(&self.marks).inside;
+        let free = !look(&self.slots).inside;
         if free {
             // SAFETY: see `Sync`.
             self.memory.with_mut(|memory| unsafe { *memory += 1 });

@@ -16,14 +16,14 @@ impl Idle {
         Self { last: Look::default(), since: now }
     }
 
-    /// Notes the threads' marks at `now`. A thread inside, and a visit since the last look, are activity.
+    /// Notes the threads' slots at `now`. A thread inside, and a visit since the last look, are activity.
     pub fn note(&mut self, look: Look, now: Instant) {
         if look.inside || look != self.last {
             (self.last, self.since) = (look, now);
         }
     }
 
-    /// Notes activity at `now` without a mark.
+    /// Notes activity at `now` without a slot.
     pub fn busy(&mut self, now: Instant) {
         self.since = now;
     }

@@ -1,4 +1,4 @@
-//! What each thread of the process has: a mark, and whether it is inside a served call.
+//! What each thread of the process has: a slot, and whether it is inside a served call.
 //!
 //! ```text
 //! thread's pointer ─▶ place in the table: the thread's own seat              a launch of most threads
@@ -9,10 +9,10 @@
 //! the driver has pushed out of the nearest cache by the next launch.
 //!
 //! A thread takes a seat at its first call, and another thread takes the seat over when the thread has ended. Seats live as long
-//! as the process: the closer of a gate may read any mark at any time.
+//! as the process: the closer of a gate may read any slot at any time.
 
 use crate::sleep::passage::{PASSAGE, PLACES, Seat};
-use cachalot_gate::{Look, Mark, look};
+use cachalot_gate::{Look, ReaderSlot, look};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -67,7 +67,7 @@ impl Drop for Returned {
         // A call of a later destructor takes a seat again, which nobody gives back.
         let Some(seat) = OWN.take() else { return };
         let mut seats = lock();
-        if seat.mark.is_inside() || seat.serving.load(Ordering::Relaxed) {
+        if seat.slot.is_inside() || seat.serving.load(Ordering::Relaxed) {
             // The thread has ended in the middle of a call, and a later thread with its pointer has a seat of its own.
             seat.owner.store(LOST, Ordering::Relaxed);
         } else if seat.owner.swap(0, Ordering::Relaxed) == 0 {
@@ -76,26 +76,26 @@ impl Drop for Returned {
     }
 }
 
-/// Returns the calling thread's mark.
+/// Returns the calling thread's slot.
 #[inline]
-pub(super) fn own() -> &'static Mark {
-    &seat().mark
+pub(super) fn own() -> &'static ReaderSlot {
+    &seat().slot
 }
 
-/// Returns the calling thread's mark, or `None` inside a served call.
+/// Returns the calling thread's slot, or `None` inside a served call.
 #[inline]
-pub(super) fn own_outside() -> Option<&'static Mark> {
+pub(super) fn own_outside() -> Option<&'static ReaderSlot> {
     let seat = seat();
-    (!seat.serving.load(Ordering::Relaxed)).then_some(&seat.mark)
+    (!seat.serving.load(Ordering::Relaxed)).then_some(&seat.slot)
 }
 
-/// Returns the calling thread's mark, or `None` inside a served call or if the thread's place of the table is not its own. Calls
+/// Returns the calling thread's slot, or `None` inside a served call or if the thread's place of the table is not its own. Calls
 /// nothing.
 #[inline]
-pub(super) fn own_of_table() -> Option<&'static Mark> {
+pub(super) fn own_of_table() -> Option<&'static ReaderSlot> {
     let thread = thread();
     let seat = place(thread);
-    (seat.owner.load(Ordering::Relaxed) == thread && !seat.serving.load(Ordering::Relaxed)).then_some(&seat.mark)
+    (seat.owner.load(Ordering::Relaxed) == thread && !seat.serving.load(Ordering::Relaxed)).then_some(&seat.slot)
 }
 
 /// Returns the calling thread's seat.
@@ -155,10 +155,10 @@ fn take(thread: usize) -> &'static Seat {
     seat
 }
 
-/// Looks at the marks of all threads but the calling one.
+/// Looks at the slots of all threads but the calling one.
 pub fn other_threads() -> Look {
     let own = own();
-    look(lock().all.iter().map(|seat| &seat.mark).filter(|mark| !core::ptr::eq(*mark, own)))
+    look(lock().all.iter().map(|seat| &seat.slot).filter(|slot| !core::ptr::eq(*slot, own)))
 }
 
 fn lock() -> MutexGuard<'static, Seats> {
@@ -178,37 +178,37 @@ mod tests {
         assert!(Serving::enter().is_none());
         assert!(own_outside().is_none());
         drop(outer);
-        assert!(own_outside().is_some_and(|mark| core::ptr::eq(mark, own())));
+        assert!(own_outside().is_some_and(|slot| core::ptr::eq(slot, own())));
         assert!(Serving::enter().is_some());
     }
 
     #[test]
-    fn more_threads_than_places_have_marks_of_their_own() {
+    fn more_threads_than_places_have_their_own_slots() {
         let threads = PLACES + 40;
         let ready = std::sync::Barrier::new(threads);
-        let marks: Vec<usize> = std::thread::scope(|scope| {
+        let slots: Vec<usize> = std::thread::scope(|scope| {
             let ask = || {
-                let mark = core::ptr::from_ref(own()).addr();
+                let slot = core::ptr::from_ref(own()).addr();
                 // All live at once.
                 ready.wait();
-                assert_eq!(core::ptr::from_ref(own()).addr(), mark, "the same at every call");
+                assert_eq!(core::ptr::from_ref(own()).addr(), slot, "the same at every call");
                 let outer = Serving::enter().expect("outside");
                 assert!(own_outside().is_none());
                 drop(outer);
-                mark
+                slot
             };
             let asked: Vec<_> = (0..threads).map(|_| scope.spawn(ask)).collect();
             asked.into_iter().map(|thread| thread.join().expect("a thread")).collect()
         });
-        let different: std::collections::BTreeSet<usize> = marks.into_iter().collect();
+        let different: std::collections::BTreeSet<usize> = slots.into_iter().collect();
         assert_eq!(different.len(), threads);
     }
 
     #[test]
-    fn a_threads_mark_serves_a_later_thread() {
+    fn a_threads_slot_serves_a_later_thread() {
         let of_a_thread = || std::thread::spawn(|| core::ptr::from_ref(own()).addr()).join().unwrap();
-        // Other tests take marks, too, so a later thread need not get the first one again.
-        let marks: BTreeSet<usize> = (0..64).map(|_| of_a_thread()).collect();
-        assert!(marks.len() < 64, "{marks:?}");
+        // Other tests take slots, too, so a later thread need not get the first one again.
+        let slots: BTreeSet<usize> = (0..64).map(|_| of_a_thread()).collect();
+        assert!(slots.len() < 64, "{slots:?}");
     }
 }

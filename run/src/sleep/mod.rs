@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! sleeper    the states, and the changes
-//! marks      what each thread has: a mark, and whether it is inside a served call
+//! marks      what each thread has: a slot, and whether it is inside a served call
 //! passage    what a call reads on its way to the driver
 //! idle       since when a program is idle
 //! ```

@@ -3,7 +3,7 @@
 //! All of it lies behind one symbol. Each further symbol of another crate costs a launch the load of the symbol's address, from a cache
 //! line that the launch before has pushed out of the nearest cache.
 
-use cachalot_gate::{Gate, Mark};
+use cachalot_gate::{Gate, ReaderSlot};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::OnceLock;
 
@@ -17,14 +17,14 @@ pub(super) struct Seat {
     /// The pointer to the data of the thread that has this place of the table. 0: no thread has it. Always 0 in a seat beside the
     /// table, which only the loader's data of a thread leads to.
     pub(super) owner: AtomicUsize,
-    pub(super) mark: Mark,
+    pub(super) slot: ReaderSlot,
     /// Whether the thread is inside a served call.
     pub(super) serving: AtomicBool,
 }
 
 impl Seat {
     pub(super) const fn new() -> Self {
-        Self { owner: AtomicUsize::new(0), mark: Mark::new(), serving: AtomicBool::new(false) }
+        Self { owner: AtomicUsize::new(0), slot: ReaderSlot::new(), serving: AtomicBool::new(false) }
     }
 }
 

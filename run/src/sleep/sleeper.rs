@@ -79,7 +79,7 @@ impl Entered {
 }
 
 /// Begins a call of the calling thread with a use of the memory behind `gate`, as [`MemorySleep::enter_outside`] does, and calls
-/// nothing. `None`: memory may be asleep, or the thread is inside a call, or only the loader knows the thread's mark.
+/// nothing. `None`: memory may be asleep, or the thread is inside a call, or only the loader knows the thread's slot.
 #[inline]
 pub fn visit(gate: &Gate) -> Option<Visit<'static>> {
     gate.visit(own_of_table()?)
@@ -123,7 +123,7 @@ impl<E: Clone> MemorySleep<E> {
     /// The error of [`Body::wake`].
     #[inline]
     pub fn enter_outside(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        match own_outside().map(|mark| self.gate.enter(mark)) {
+        match own_outside().map(|slot| self.gate.enter(slot)) {
             None => Ok(Entered::freely()),
             Some(Ok(inside)) => Ok(Entered { _inside: Some(inside) }),
             Some(Err(_)) => self.enter_closed(body),
@@ -328,7 +328,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Keeps the other tests waiting. The threads of a program have common marks, and each of two parkers would wait for the other.
+    /// Keeps the other tests waiting. The threads of a program have common slots, and each of two parkers would wait for the other.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,38 +1,38 @@
-//! The mark of a thread, for the closer of a gate.
+//! The slot of a thread, for the closer of a gate.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
 
-/// The mark of a thread: odd while the thread is inside, and different after every visit. A single thread at a time changes a
-/// mark, at each visit: the mark belongs on a cache line of the thread's own.
+/// The slot of a thread: odd while the thread is inside, and different after every visit. A single thread at a time changes a
+/// slot, at each visit: the slot belongs on a cache line of the thread's own.
 #[derive(Debug, Default)]
-pub struct Mark {
+pub struct ReaderSlot {
     /// Twice the number of visits, and 1 more inside.
     visits: AtomicU64,
 }
 
-impl Mark {
-    /// Returns the mark of a thread outside.
+impl ReaderSlot {
+    /// Returns the slot of a thread outside.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { visits: AtomicU64::new(0) }
     }
 
-    /// Returns the mark of a thread outside.
+    /// Returns the slot of a thread outside.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns whether the thread of the mark is inside. Called by the thread of the mark.
+    /// Returns whether the thread of the slot is inside. Called by the thread of the slot.
     #[inline]
     pub fn is_inside(&self) -> bool {
         self.visits.load(Ordering::Relaxed) & 1 == 1
     }
 
-    /// Makes the mark odd. `None` if the mark is odd.
+    /// Makes the slot odd. `None` if the slot is odd.
     #[inline]
     pub(crate) fn go_in(&self) -> Option<u64> {
         let before = self.visits.load(Ordering::Relaxed);
@@ -43,21 +43,21 @@ impl Mark {
         Some(before)
     }
 
-    /// Makes the mark even again after a visit. With the mark, the closer sees the thread's work inside.
+    /// Makes the slot even again after a visit. With the slot, the closer sees the thread's work inside.
     #[inline]
     pub(crate) fn go_out(&self) {
         let inside = self.visits.load(Ordering::Relaxed);
         self.visits.store(inside + 1, Ordering::Release);
     }
 
-    /// Restores the mark from before a visit refused by a closed gate.
+    /// Restores the slot from before a visit refused by a closed gate.
     #[inline]
     pub(crate) fn go_back(&self, before: u64) {
         self.visits.store(before, Ordering::Release);
     }
 }
 
-/// All marks at a moment.
+/// All slots at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Look {
     /// A number, changed by every visit.
@@ -66,10 +66,10 @@ pub struct Look {
     pub inside: bool,
 }
 
-/// Reads marks. Behind a closed gate, `inside` tells whether a thread may still use the memory.
-pub fn look<'a>(marks: impl IntoIterator<Item = &'a Mark>) -> Look {
-    marks.into_iter().fold(Look::default(), |look, mark| {
-        let visits = mark.visits.load(Ordering::Acquire);
+/// Reads slots. Behind a closed gate, `inside` tells whether a thread may still use the memory.
+pub fn look<'a>(slots: impl IntoIterator<Item = &'a ReaderSlot>) -> Look {
+    slots.into_iter().fold(Look::default(), |look, slot| {
+        let visits = slot.visits.load(Ordering::Acquire);
         Look { visits: look.visits.wrapping_add(visits / 2), inside: look.inside || visits & 1 == 1 }
     })
 }
