@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! sleeper    the states, and the changes
-//! marks      what each thread has: a slot, and whether it is inside a served call
+//! threads    the state of each thread: its reader slot, and whether it is inside a served call
 //! passage    what a call reads on its way to the driver
 //! idle       since when a program is idle
 //! ```
@@ -18,11 +18,11 @@
 pub use cachalot_gate::Visit;
 
 mod idle;
-mod marks;
+mod threads;
 mod passage;
 mod sleeper;
 
 pub use idle::Idle;
-pub use marks::{Serving, other_threads};
+pub use threads::{Serving, other_threads};
 pub(crate) use passage::PASSAGE;
 pub use sleeper::{Body, Change, Entered, MemorySleep, Stay, visit};

@@ -4,7 +4,7 @@
 //! use the memory meanwhile.
 
 use crate::control::{ControlRefusal, RefusalKind, SleepState};
-use crate::sleep::marks::{other_threads, own, own_of_table, own_outside};
+use crate::sleep::threads::{other_threads, own, own_of_table, own_outside};
 use cachalot_gate::{Gate, Inside, Look, Visit};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
