@@ -11,7 +11,7 @@
 //! ```text
 //! sleeper    the states, and the changes
 //! threads    the state of each thread: its reader slot, and whether it is inside a served call
-//! passage    what a call reads on its way to the driver
+//! call_state the flags, the lock and the threads that a call reads on its way to the driver
 //! idle       since when a program is idle
 //! ```
 
@@ -19,10 +19,10 @@ pub use cachalot_gate::Visit;
 
 mod idle;
 mod threads;
-mod passage;
+mod call_state;
 mod sleeper;
 
 pub use idle::Idle;
 pub use threads::{Serving, other_threads};
-pub(crate) use passage::PASSAGE;
+pub(crate) use call_state::CALL_STATE;
 pub use sleeper::{Body, Change, Entered, MemorySleep, Stay, visit};

@@ -11,7 +11,7 @@
 //! A thread takes a state at its first call, and another thread takes it over after the first thread has ended.
 //! States live as long as the process, because the writer of the lock may read any slot at any time.
 
-use crate::sleep::passage::{PASSAGE, TABLE_LEN, ThreadState};
+use crate::sleep::call_state::{CALL_STATE, TABLE_LEN, ThreadState};
 use cachalot_gate::{Look, ReaderSlot, look};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -112,7 +112,7 @@ fn own_state() -> &'static ThreadState {
 fn table_entry(thread: usize) -> &'static ThreadState {
     // The product's upper bits depend on all bits of the pointer.
     let at = (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - TABLE_LEN.ilog2());
-    &PASSAGE.states[at as usize % TABLE_LEN]
+    &CALL_STATE.states[at as usize % TABLE_LEN]
 }
 
 /// Returns a number of the calling thread, which no other living thread has, and which is not 0: the pointer to the thread's data.

@@ -1,21 +1,22 @@
-//! What a call reads on its way to the driver.
+//! The state that a call reads on its way to the driver.
 //!
-//! All of it lies behind one symbol. Each further symbol of another crate costs a launch the load of the symbol's address, from a cache
-//! line that the launch before has pushed out of the nearest cache.
+//! One symbol leads to all of it. Another symbol of this crate would cost a launch one more load, of the symbol's
+//! address, from a cache line that the launch before has pushed out of the nearest cache.
 
 use cachalot_gate::{Gate, ReaderSlot};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::OnceLock;
 
-/// Places of the table: a power of two. Programs call the driver with some ten threads.
+/// Entries of the table of threads: a power of two. Programs call the driver with some ten threads.
 pub(super) const TABLE_LEN: usize = 256;
 
-/// What a thread has, on cache lines of its own, because the thread writes at each visit. But for `owner`, the thread alone changes it.
+/// The state of a thread, on its own cache lines, because the thread writes it at each call. Only the thread itself
+/// changes it, except for `owner`.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct ThreadState {
-    /// The pointer to the data of the thread that has this place of the table. 0: no thread has it. Always 0 in a state beside the
-    /// table, which only the loader's data of a thread leads to.
+    /// The pointer to the data of the thread that has this entry of the table. 0: no thread has it. Always 0 in a
+    /// state outside the table, which is only found through the loader's thread-local data.
     pub(super) owner: AtomicUsize,
     pub(super) reader: ReaderSlot,
     /// Whether the thread is inside a served call.
@@ -28,9 +29,9 @@ impl ThreadState {
     }
 }
 
-/// What calls read: the flags and the gate in one cache line, and the states of the threads.
+/// The state that calls read: the flags and the gate in one cache line, and the states of the threads.
 #[repr(C, align(128))]
-pub(crate) struct Passage {
+pub(crate) struct CallState {
     /// Whether first launches are told apart.
     pub(crate) tells_first_launches: AtomicBool,
     /// Whether the process has memory to park.
@@ -40,7 +41,7 @@ pub(crate) struct Passage {
     pub(super) states: [ThreadState; TABLE_LEN],
 }
 
-pub(crate) static PASSAGE: Passage = Passage {
+pub(crate) static CALL_STATE: CallState = CallState {
     tells_first_launches: AtomicBool::new(false),
     sleeps: AtomicBool::new(false),
     gate: OnceLock::new(),
