@@ -76,5 +76,5 @@ mod turns;
 
 pub use launches::is_first_launch;
 pub use process::{Counts, Process, enter, process};
-pub use signs::{may_sleep, tells_first_launches, visit};
+pub use signs::{fast_guard, may_sleep, tells_first_launches};
 pub use sleeping::SleepFigures;

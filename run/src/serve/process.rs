@@ -23,7 +23,7 @@ use cachalot_core::config::ConfigError;
 use cachalot_core::{Allocation, Config, DevicePtr, Error, PointerFault};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuStream};
 use cachalot_cuda::{CuResult, Streams, fork, log};
-use cachalot_gate::Gate;
+use cachalot_gate::AsymmetricRwLock;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -115,7 +115,7 @@ impl Process {
             signs::tell_first_launches();
         }
         // The states of tests are many in one process.
-        let gate = || if publish { signs::sleeps() } else { Box::leak(Box::new(Gate::new())) };
+        let lock = || if publish { signs::sleeps() } else { Box::leak(Box::new(AsymmetricRwLock::new())) };
         Ok(Self {
             real,
             settings: served::settings(&options)?,
@@ -135,7 +135,7 @@ impl Process {
             attached: Mutex::default(),
             program: ProgramMemory::default(),
             followed: Followed::default(),
-            sleeping: options.sleep.clone().map(|sleep| Sleeping::new(sleep, gate())),
+            sleeping: options.sleep.clone().map(|sleep| Sleeping::new(sleep, lock())),
             is_whole: publish,
             counters: Counters::default(),
             options,
@@ -344,7 +344,7 @@ pub fn process() -> Option<&'static Process> {
     PROCESS.get_or_init(start).as_ref()
 }
 
-/// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Inside a served
+/// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. ReadGuard a served
 /// call nothing is begun: the served call's own way keeps the memory that it uses.
 ///
 /// # Errors

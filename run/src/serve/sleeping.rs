@@ -4,7 +4,7 @@ use crate::control::Transfer;
 use crate::options::SleepOptions;
 use crate::sleep::{Idle, MemorySleep, other_threads};
 use cachalot_cuda::CuResult;
-use cachalot_gate::Gate;
+use cachalot_gate::AsymmetricRwLock;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,10 +36,10 @@ pub struct SleepFigures {
 }
 
 impl Sleeping {
-    /// Returns the sleep of a process that is awake. `gate` is open, and of this process alone.
-    pub(super) fn new(options: SleepOptions, gate: &'static Gate) -> Self {
+    /// Returns the sleep of a process that is awake. `lock` is unlocked, and used by this process alone.
+    pub(super) fn new(options: SleepOptions, lock: &'static AsymmetricRwLock) -> Self {
         let idle = Mutex::new(Idle::new(Instant::now()));
-        Self { options, sleeper: MemorySleep::new(gate), idle, figures: Mutex::default() }
+        Self { options, sleeper: MemorySleep::new(lock), idle, figures: Mutex::default() }
     }
 
     /// Returns the idle time after which the memory is parked.

@@ -3,7 +3,7 @@
 //! One symbol leads to all of it. Another symbol of this crate would cost a launch one more load, of the symbol's
 //! address, from a cache line that the launch before has pushed out of the nearest cache.
 
-use cachalot_gate::{Gate, ReaderSlot};
+use cachalot_gate::{AsymmetricRwLock, ReaderSlot};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::OnceLock;
 
@@ -29,21 +29,21 @@ impl ThreadState {
     }
 }
 
-/// The state that calls read: the flags and the gate in one cache line, and the states of the threads.
+/// The state that calls read: the flags and the lock in one cache line, and the states of the threads.
 #[repr(C, align(128))]
 pub(crate) struct CallState {
     /// Whether first launches are told apart.
     pub(crate) tells_first_launches: AtomicBool,
     /// Whether the process has memory to park.
     pub(crate) sleeps: AtomicBool,
-    /// The gate before the memory of the process.
-    pub(crate) gate: OnceLock<Gate>,
+    /// The lock of the memory of the process: calls read, parks and wakes write.
+    pub(crate) lock: OnceLock<AsymmetricRwLock>,
     pub(super) states: [ThreadState; TABLE_LEN],
 }
 
 pub(crate) static CALL_STATE: CallState = CallState {
     tells_first_launches: AtomicBool::new(false),
     sleeps: AtomicBool::new(false),
-    gate: OnceLock::new(),
+    lock: OnceLock::new(),
     states: [const { ThreadState::new() }; TABLE_LEN],
 };

@@ -5,7 +5,7 @@
 
 use crate::control::{ControlRefusal, RefusalKind, SleepState};
 use crate::sleep::threads::{other_threads, own, own_of_table, own_outside};
-use cachalot_gate::{Gate, Inside, Look, Visit};
+use cachalot_gate::{AsymmetricRwLock, OuterReadGuard, ReadGuard, Scan};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ pub trait Body {
 /// The sleep of a process.
 #[derive(Debug)]
 pub struct MemorySleep<E> {
-    gate: &'static Gate,
+    rwlock: &'static AsymmetricRwLock,
     state: Mutex<Progress<E>>,
     /// Notified after every change of the phase.
     changed: Condvar,
@@ -68,7 +68,7 @@ pub enum Stay<'a, E> {
 /// The time of a thread in a call with a use of memory.
 #[derive(Debug)]
 pub struct Entered {
-    _inside: Option<Inside<'static>>,
+    _inside: Option<ReadGuard<'static>>,
 }
 
 impl Entered {
@@ -78,16 +78,16 @@ impl Entered {
     }
 }
 
-/// Begins a call of the calling thread with a use of the memory behind `gate`, as [`MemorySleep::enter_outside`] does, and calls
-/// nothing. `None`: memory may be asleep, or the thread is inside a call, or only the loader knows the thread's slot.
+/// Starts a call of the calling thread that uses the memory of `rwlock`, as [`MemorySleep::enter_outside`] does, and
+/// calls nothing. `None`: memory may be asleep, the thread is inside a call, or only the loader knows the thread's slot.
 #[inline]
-pub fn visit(gate: &Gate) -> Option<Visit<'static>> {
-    gate.visit(own_of_table()?)
+pub fn fast_guard(rwlock: &AsymmetricRwLock) -> Option<OuterReadGuard<'static>> {
+    rwlock.read_without_fence(own_of_table()?)
 }
 
 impl<E: Clone> MemorySleep<E> {
-    /// Returns the sleeper of a process that is awake. `gate` is open, and of this sleeper alone.
-    pub fn new(gate: &'static Gate) -> Self {
+    /// Returns the sleeper of a process that is awake. `rwlock` is unlocked, and used by this sleeper alone.
+    pub fn new(rwlock: &'static AsymmetricRwLock) -> Self {
         let state = Progress {
             phase: SleepState::Awake,
             settled: SleepState::Awake,
@@ -95,7 +95,7 @@ impl<E: Clone> MemorySleep<E> {
             tries: 0,
             error: None,
         };
-        Self { gate, state: Mutex::new(state), changed: Condvar::new() }
+        Self { rwlock, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Returns the phase, and for how long the memory has been awake or parked.
@@ -110,9 +110,9 @@ impl<E: Clone> MemorySleep<E> {
     /// The error of [`Body::wake`].
     #[inline]
     pub fn enter(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        match self.gate.enter(own()) {
+        match self.rwlock.read(own()) {
             Ok(inside) => Ok(Entered { _inside: Some(inside) }),
-            Err(_) => self.enter_closed(body),
+            Err(_) => self.enter_blocked(body),
         }
     }
 
@@ -123,19 +123,19 @@ impl<E: Clone> MemorySleep<E> {
     /// The error of [`Body::wake`].
     #[inline]
     pub fn enter_outside(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        match own_outside().map(|slot| self.gate.enter(slot)) {
+        match own_outside().map(|slot| self.rwlock.read(slot)) {
             None => Ok(Entered::freely()),
             Some(Ok(inside)) => Ok(Entered { _inside: Some(inside) }),
-            Some(Err(_)) => self.enter_closed(body),
+            Some(Err(_)) => self.enter_blocked(body),
         }
     }
 
-    /// Begins a call before a closed gate.
+    /// Starts a call while readers are blocked.
     #[cold]
-    fn enter_closed(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
+    fn enter_blocked(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
         loop {
             self.wake(body)?;
-            if let Ok(inside) = self.gate.enter(own()) {
+            if let Ok(inside) = self.rwlock.read(own()) {
                 return Ok(Entered { _inside: Some(inside) });
             }
         }
@@ -174,17 +174,17 @@ impl<E: Clone> MemorySleep<E> {
         woken
     }
 
-    /// Parks the memory of a process without activity since `look`, with all work complete. Waits for nothing.
+    /// Parks the memory of a process without activity since `scan`, with all work complete. Waits for nothing.
     ///
     /// # Errors
     /// The reason. The memory is awake then, or as before.
-    pub fn park_idle(&self, body: &impl Body<Error = E>, look: Look) -> Result<(), ControlRefusal> {
+    pub fn park_idle(&self, body: &impl Body<Error = E>, scan: Scan) -> Result<(), ControlRefusal> {
         if !body.is_idle() {
             return Err(still_working());
         }
         let Some(change) = self.begin_to_park()? else { return Ok(()) };
         let still = other_threads();
-        change.end(if still.inside || still != look { Err(still_inside()) } else { body.park() })
+        change.end(if still.is_reading || still != scan { Err(still_inside()) } else { body.park() })
     }
 
     /// Parks the memory of a process in use: holds new calls back, waits up to `patience` for the calls and the work in progress,
@@ -196,7 +196,7 @@ impl<E: Clone> MemorySleep<E> {
         let end = Instant::now() + patience;
         let Some(change) = self.begin_to_park()? else { return Ok(()) };
         change.end(loop {
-            let inside = other_threads().inside;
+            let inside = other_threads().is_reading;
             if !inside && body.is_idle() {
                 break body.park();
             }
@@ -211,7 +211,7 @@ impl<E: Clone> MemorySleep<E> {
     /// memory is awake.
     pub fn stay(&self) -> Stay<'_, E> {
         loop {
-            if let Ok(inside) = self.gate.enter(own()) {
+            if let Ok(inside) = self.rwlock.read(own()) {
                 return Stay::Awake(Entered { _inside: Some(inside) });
             }
             let mut state = self.lock();
@@ -235,7 +235,7 @@ impl<E: Clone> MemorySleep<E> {
         act()
     }
 
-    /// Closes the gate. `None`: the memory is parked.
+    /// Blocks readers. `None`: the memory is parked.
     fn begin_to_park(&self) -> Result<Option<Change<'_, E>>, ControlRefusal> {
         let state = self.lock();
         match state.phase {
@@ -246,7 +246,7 @@ impl<E: Clone> MemorySleep<E> {
             SleepState::Awake => {
                 // A panic in the middle leaves the way back to the next call.
                 let change = self.change(state, SleepState::Parking, SleepState::Parked);
-                self.gate.close();
+                self.rwlock.block_readers();
                 Ok(Some(change))
             }
         }
@@ -255,7 +255,7 @@ impl<E: Clone> MemorySleep<E> {
     /// Begins a change of the phase, to end with the phase `then`.
     fn change(&self, mut state: MutexGuard<'_, Progress<E>>, phase: SleepState, then: SleepState) -> Change<'_, E> {
         state.phase = phase;
-        Change { sleeper: self, then, _inside: self.gate.enter_as_closer(own()) }
+        Change { sleeper: self, then, _inside: self.rwlock.read_as_writer(own()) }
     }
 
     /// Waits for a change of the phase.
@@ -274,8 +274,8 @@ pub struct Change<'a, E> {
     sleeper: &'a MemorySleep<E>,
     /// The phase at the end: awake or parked.
     then: SleepState,
-    /// The driver may come back to the gate from the calls of the change.
-    _inside: Inside<'static>,
+    /// The driver may take the lock again from the calls of the change.
+    _inside: ReadGuard<'static>,
 }
 
 impl<E> Change<'_, E> {
@@ -296,7 +296,7 @@ impl<E> Drop for Change<'_, E> {
         }
         state.phase = self.then;
         if self.then == SleepState::Awake {
-            self.sleeper.gate.open();
+            self.sleeper.rwlock.unblock_readers();
         }
         drop(state);
         self.sleeper.changed.notify_all();
@@ -321,7 +321,7 @@ mod tests {
     use super::{Body, MemorySleep, Stay};
     use crate::control::{ControlRefusal, RefusalKind, SleepState};
     use crate::sleep::other_threads;
-    use cachalot_gate::Gate;
+    use cachalot_gate::AsymmetricRwLock;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
@@ -335,7 +335,7 @@ mod tests {
     }
 
     fn sleeper() -> MemorySleep<u32> {
-        MemorySleep::new(Box::leak(Box::new(Gate::new())))
+        MemorySleep::new(Box::leak(Box::new(AsymmetricRwLock::new())))
     }
 
     /// Memory that is 0 while awake.

@@ -12,7 +12,7 @@
 //! States live as long as the process, because the writer of the lock may read any slot at any time.
 
 use crate::sleep::call_state::{CALL_STATE, TABLE_LEN, ThreadState};
-use cachalot_gate::{Look, ReaderSlot, look};
+use cachalot_gate::{ReaderSlot, Scan, scan};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -67,7 +67,7 @@ impl Drop for Returned {
         // A call of a later destructor takes a state again, which nobody gives back.
         let Some(state) = OWN.take() else { return };
         let mut states = lock();
-        if state.reader.is_inside() || state.serving.load(Ordering::Relaxed) {
+        if state.reader.is_reading() || state.serving.load(Ordering::Relaxed) {
             // The thread has ended in the middle of a call, and a later thread with its pointer has its own state.
             state.owner.store(LOST, Ordering::Relaxed);
         } else if state.owner.swap(0, Ordering::Relaxed) == 0 {
@@ -156,9 +156,9 @@ fn take(thread: usize) -> &'static ThreadState {
 }
 
 /// Reads the slots of all threads but the calling one.
-pub fn other_threads() -> Look {
+pub fn other_threads() -> Scan {
     let own = own();
-    look(lock().all.iter().map(|state| &state.reader).filter(|slot| !core::ptr::eq(*slot, own)))
+    scan(lock().all.iter().map(|state| &state.reader).filter(|slot| !core::ptr::eq(*slot, own)))
 }
 
 fn lock() -> MutexGuard<'static, ThreadStates> {
@@ -167,7 +167,7 @@ fn lock() -> MutexGuard<'static, ThreadStates> {
 
 #[cfg(test)]
 mod tests {
-    use super::{TABLE_LEN, Serving, own, own_outside};
+    use super::{Serving, TABLE_LEN, own, own_outside};
     use std::collections::BTreeSet;
 
     #[test]
