@@ -9,7 +9,7 @@ use crate::serve::served::{DEVICE, Served, code_of};
 use crate::serve::sleeping::{SleepFigures, Sleeping};
 use crate::serve::turns::InTurn;
 use crate::shared::time::milliseconds;
-use crate::sleep::{Body, Entered, Stay, other_threads};
+use crate::sleep::{Body, AwakeGuard, Stay, other_threads};
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
 use cachalot_cuda::driver::types::CuContext;
 use cachalot_cuda::{CuResult, is_no_room, log, memory_of_system};
@@ -52,9 +52,9 @@ impl Process {
     /// # Errors
     /// The code for the caller, where the memory cannot wake.
     #[inline]
-    pub fn enter(&self) -> Result<Entered, CuResult> {
+    pub fn enter(&self) -> Result<AwakeGuard, CuResult> {
         match &self.sleeping {
-            None => Ok(Entered::freely()),
+            None => Ok(AwakeGuard::without_lock()),
             Some(sleeping) => sleeping.sleeper.enter(&self.memory()),
         }
     }
@@ -64,9 +64,9 @@ impl Process {
     /// # Errors
     /// As for [`enter`](Self::enter).
     #[inline]
-    pub(super) fn enter_outside(&self) -> Result<Entered, CuResult> {
+    pub(super) fn enter_outside(&self) -> Result<AwakeGuard, CuResult> {
         match &self.sleeping {
-            None => Ok(Entered::freely()),
+            None => Ok(AwakeGuard::without_lock()),
             Some(sleeping) => sleeping.sleeper.enter_outside(&self.memory()),
         }
     }
@@ -86,10 +86,10 @@ impl Process {
     pub(super) fn wait_in_turn(
         &self,
         turn: &mut InTurn,
-        inside: Entered,
+        inside: AwakeGuard,
         charge: &Arc<DeviceCharge>,
         bytes: u64,
-    ) -> Result<Option<Entered>, CuResult> {
+    ) -> Result<Option<AwakeGuard>, CuResult> {
         drop(inside);
         if turn.wait(|| self.needs_for(charge, bytes)) {
             return self.enter().map(Some);
@@ -137,7 +137,7 @@ impl Process {
 
     /// Begins a call that ends memory, or uses none. Wakes nothing, and no park or wake begins before the end.
     pub(super) fn stay(&self) -> Staying<'_> {
-        self.sleeping.as_ref().map_or_else(|| Stay::Awake(Entered::freely()), |sleeping| sleeping.sleeper.stay())
+        self.sleeping.as_ref().map_or_else(|| Stay::Awake(AwakeGuard::without_lock()), |sleeping| sleeping.sleeper.stay())
     }
 
     /// Makes a call that may destroy a context, while no thread parks or wakes. Memory that the program maps by itself outlives

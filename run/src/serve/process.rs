@@ -18,7 +18,7 @@ use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
 use crate::serve::signs;
 use crate::serve::sleeping::Sleeping;
-use crate::sleep::Entered;
+use crate::sleep::AwakeGuard;
 use cachalot_core::config::ConfigError;
 use cachalot_core::{Allocation, Config, DevicePtr, Error, PointerFault};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuStream};
@@ -349,10 +349,10 @@ pub fn process() -> Option<&'static Process> {
 ///
 /// # Errors
 /// The code for the caller, where the memory cannot wake.
-pub fn enter() -> Result<Entered, CuResult> {
+pub fn enter() -> Result<AwakeGuard, CuResult> {
     match process() {
         Some(process) => process.enter_outside(),
-        None => Ok(Entered::freely()),
+        None => Ok(AwakeGuard::without_lock()),
     }
 }
 

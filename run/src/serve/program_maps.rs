@@ -12,7 +12,7 @@ use crate::serve::process::Process;
 use crate::serve::program_memory::{Ended, ParkedRange, ProgramMemory, Released};
 use crate::serve::program_pieces::Pieces;
 use crate::serve::program_recipe::Recipe;
-use crate::sleep::Entered;
+use crate::sleep::AwakeGuard;
 use cachalot_core::Contents;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
@@ -68,7 +68,7 @@ impl Process {
     }
 
     /// Creates memory that a park moves, and returns the token. A member of a group that parks its members waits for its turn.
-    fn create(&self, recipe: Recipe, inside: Entered) -> Result<CuMemHandle, CuResult> {
+    fn create(&self, recipe: Recipe, inside: AwakeGuard) -> Result<CuMemHandle, CuResult> {
         self.serve_device(recipe.device());
         let (token, mut inside, mut turn) = (self.program.new_token(), inside, None);
         loop {

@@ -1,7 +1,7 @@
-//! The states of sleep, and the changes.
+//! The states of sleep, and the changes between them.
 //!
-//! A single thread at a time parks or wakes, without a lock: other threads wait for the end of the change, and could not
-//! use the memory meanwhile.
+//! One thread at a time parks or wakes, and holds no lock meanwhile: other threads wait for the end of the change,
+//! and could not use the memory before it.
 
 use crate::control::{ControlRefusal, RefusalKind, SleepState};
 use crate::sleep::threads::{other_threads, own, own_of_table, own_outside};
@@ -9,12 +9,12 @@ use cachalot_gate::{AsymmetricRwLock, OuterReadGuard, ReadGuard, Scan};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a pause lasts between two looks at the threads or the device.
+/// The pause between two looks at the threads or the device.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// The memory of a [`MemorySleep`]. A single thread at a time calls.
+/// The memory of a [`MemorySleep`]. Called by one thread at a time.
 pub trait Body {
-    /// The error of a call for parked memory without a way back.
+    /// The error of a call whose memory is parked and cannot come back.
     type Error: Clone;
 
     /// Returns whether all work submitted before the call is complete. Does not wait.
@@ -56,25 +56,25 @@ struct Progress<E> {
     error: Option<E>,
 }
 
-/// The time of a thread in a call that uses no memory, while no thread parks or wakes. Ends when dropped.
+/// A guard of a call that uses no memory: no thread parks or wakes until it is dropped.
 #[derive(Debug)]
 pub enum Stay<'a, E> {
     /// The memory is awake.
-    Awake(Entered),
+    Awake(AwakeGuard),
     /// The memory is parked. Calls that would wake the memory wait for the end, and the thread must make no such call.
     Parked(Change<'a, E>),
 }
 
-/// The time of a thread in a call with a use of memory.
+/// A guard of a call that uses memory: the memory stays awake until it is dropped.
 #[derive(Debug)]
-pub struct Entered {
-    _inside: Option<ReadGuard<'static>>,
+pub struct AwakeGuard {
+    _read: Option<ReadGuard<'static>>,
 }
 
-impl Entered {
-    /// Returns the time of a thread without a gate.
-    pub const fn freely() -> Self {
-        Self { _inside: None }
+impl AwakeGuard {
+    /// Returns a guard for memory that never sleeps.
+    pub const fn without_lock() -> Self {
+        Self { _read: None }
     }
 }
 
@@ -104,39 +104,39 @@ impl<E: Clone> MemorySleep<E> {
         (state.phase, state.since.elapsed())
     }
 
-    /// Begins a call with a use of memory. Wakes the memory first. Takes no lock while the memory is awake.
+    /// Starts a call that uses memory. Wakes the memory first. Takes no lock while the memory is awake.
     ///
     /// # Errors
     /// The error of [`Body::wake`].
     #[inline]
-    pub fn enter(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
+    pub fn enter(&self, body: &impl Body<Error = E>) -> Result<AwakeGuard, E> {
         match self.rwlock.read(own()) {
-            Ok(inside) => Ok(Entered { _inside: Some(inside) }),
+            Ok(guard) => Ok(AwakeGuard { _read: Some(guard) }),
             Err(_) => self.enter_blocked(body),
         }
     }
 
-    /// [Begins](Self::enter) a call with a use of memory, unless the thread is inside a served call, whose own way keeps the
-    /// memory that it uses.
+    /// [Starts](Self::enter) a call that uses memory, unless the thread is inside a served call, which keeps the memory
+    /// that it uses awake by itself.
     ///
     /// # Errors
     /// The error of [`Body::wake`].
     #[inline]
-    pub fn enter_outside(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
+    pub fn enter_outside(&self, body: &impl Body<Error = E>) -> Result<AwakeGuard, E> {
         match own_outside().map(|slot| self.rwlock.read(slot)) {
-            None => Ok(Entered::freely()),
-            Some(Ok(inside)) => Ok(Entered { _inside: Some(inside) }),
+            None => Ok(AwakeGuard::without_lock()),
+            Some(Ok(guard)) => Ok(AwakeGuard { _read: Some(guard) }),
             Some(Err(_)) => self.enter_blocked(body),
         }
     }
 
     /// Starts a call while readers are blocked.
     #[cold]
-    fn enter_blocked(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
+    fn enter_blocked(&self, body: &impl Body<Error = E>) -> Result<AwakeGuard, E> {
         loop {
             self.wake(body)?;
-            if let Ok(inside) = self.rwlock.read(own()) {
-                return Ok(Entered { _inside: Some(inside) });
+            if let Ok(guard) = self.rwlock.read(own()) {
+                return Ok(AwakeGuard { _read: Some(guard) });
             }
         }
     }
@@ -152,7 +152,7 @@ impl<E: Clone> MemorySleep<E> {
             match state.phase {
                 SleepState::Awake => return Ok(()),
                 SleepState::Parked if state.tries != tries => {
-                    // The thread that was first has failed, a moment ago.
+                    // The thread that was first has just failed.
                     if let Some(error) = &state.error {
                         return Err(error.clone());
                     }
@@ -174,7 +174,7 @@ impl<E: Clone> MemorySleep<E> {
         woken
     }
 
-    /// Parks the memory of a process without activity since `scan`, with all work complete. Waits for nothing.
+    /// Parks the memory of a process that has been idle since `scan`, with all work complete. Waits for nothing.
     ///
     /// # Errors
     /// The reason. The memory is awake then, or as before.
@@ -182,19 +182,19 @@ impl<E: Clone> MemorySleep<E> {
         if !body.is_idle() {
             return Err(still_working());
         }
-        let Some(change) = self.begin_to_park()? else { return Ok(()) };
+        let Some(change) = self.start_to_park()? else { return Ok(()) };
         let still = other_threads();
         change.end(if still.is_reading || still != scan { Err(still_inside()) } else { body.park() })
     }
 
-    /// Parks the memory of a process in use: holds new calls back, waits up to `patience` for the calls and the work in progress,
-    /// and parks.
+    /// Parks the memory of a process in use: holds new calls back, waits up to `patience` for the calls and the work in
+    /// progress, and parks.
     ///
     /// # Errors
     /// The reason. The memory is awake then, or as before.
     pub fn park(&self, body: &impl Body<Error = E>, patience: Duration) -> Result<(), ControlRefusal> {
         let end = Instant::now() + patience;
-        let Some(change) = self.begin_to_park()? else { return Ok(()) };
+        let Some(change) = self.start_to_park()? else { return Ok(()) };
         change.end(loop {
             let inside = other_threads().is_reading;
             if !inside && body.is_idle() {
@@ -207,12 +207,12 @@ impl<E: Clone> MemorySleep<E> {
         })
     }
 
-    /// Begins a call that uses no memory, and that no park or wake may meet in the middle. Wakes nothing. Takes no lock while the
-    /// memory is awake.
+    /// Starts a call that uses no memory, and that no park or wake may meet in the middle. Wakes nothing. Takes no lock
+    /// while the memory is awake.
     pub fn stay(&self) -> Stay<'_, E> {
         loop {
-            if let Ok(inside) = self.rwlock.read(own()) {
-                return Stay::Awake(Entered { _inside: Some(inside) });
+            if let Ok(guard) = self.rwlock.read(own()) {
+                return Stay::Awake(AwakeGuard { _read: Some(guard) });
             }
             let mut state = self.lock();
             while is_change(state.phase) {
@@ -236,7 +236,7 @@ impl<E: Clone> MemorySleep<E> {
     }
 
     /// Blocks readers. `None`: the memory is parked.
-    fn begin_to_park(&self) -> Result<Option<Change<'_, E>>, ControlRefusal> {
+    fn start_to_park(&self) -> Result<Option<Change<'_, E>>, ControlRefusal> {
         let state = self.lock();
         match state.phase {
             SleepState::Parked => Ok(None),
@@ -244,7 +244,7 @@ impl<E: Clone> MemorySleep<E> {
                 Err(ControlRefusal::new(RefusalKind::Busy, "another thread parks or wakes the memory"))
             }
             SleepState::Awake => {
-                // A panic in the middle leaves the way back to the next call.
+                // After a panic in the middle, the next call wakes the memory.
                 let change = self.change(state, SleepState::Parking, SleepState::Parked);
                 self.rwlock.block_readers();
                 Ok(Some(change))
@@ -252,10 +252,10 @@ impl<E: Clone> MemorySleep<E> {
         }
     }
 
-    /// Begins a change of the phase, to end with the phase `then`.
+    /// Starts a change of the phase, which ends with the phase `then`.
     fn change(&self, mut state: MutexGuard<'_, Progress<E>>, phase: SleepState, then: SleepState) -> Change<'_, E> {
         state.phase = phase;
-        Change { sleeper: self, then, _inside: self.rwlock.read_as_writer(own()) }
+        Change { sleeper: self, then, _read: self.rwlock.read_as_writer(own()) }
     }
 
     /// Waits for a change of the phase.
@@ -268,14 +268,14 @@ impl<E: Clone> MemorySleep<E> {
     }
 }
 
-/// A change of the phase by one thread. Ends when dropped.
+/// A change of the phase by one thread. It ends when dropped.
 #[derive(Debug)]
 pub struct Change<'a, E> {
     sleeper: &'a MemorySleep<E>,
     /// The phase at the end: awake or parked.
     then: SleepState,
     /// The driver may take the lock again from the calls of the change.
-    _inside: ReadGuard<'static>,
+    _read: ReadGuard<'static>,
 }
 
 impl<E> Change<'_, E> {
@@ -309,7 +309,7 @@ fn is_change(phase: SleepState) -> bool {
 }
 
 fn still_inside() -> ControlRefusal {
-    ControlRefusal::new(RefusalKind::NeverIdle, "a thread stays inside a call of the driver, or submits more work")
+    ControlRefusal::new(RefusalKind::NeverIdle, "a thread is still inside a call of the driver, or submits more work")
 }
 
 fn still_working() -> ControlRefusal {
