@@ -9,7 +9,7 @@ use crate::serve::served::{DEVICE, Served, code_of};
 use crate::serve::sleeping::{SleepFigures, Sleeping};
 use crate::serve::turns::InTurn;
 use crate::shared::time::milliseconds;
-use crate::sleep::{Body, AwakeGuard, Stay, other_threads};
+use crate::sleep::{Body, AwakeGuard, PhaseGuard, other_threads};
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
 use cachalot_cuda::driver::types::CuContext;
 use cachalot_cuda::{CuResult, is_no_room, log, memory_of_system};
@@ -31,12 +31,12 @@ const HOST_MEMORY_STAYS_IN_TURNS: Duration = Duration::from_secs(60);
 /// How long a process that is parked for its group holds new calls back, until the calls and the work in progress end.
 const YIELD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time of a thread in a call that uses no memory.
-pub(super) type Staying<'a> = Stay<'a, CuResult>;
+/// A guard of a call that uses no memory.
+pub(super) type ProcessPhase<'a> = PhaseGuard<'a, CuResult>;
 
-/// Returns whether the memory is parked for as long as a thread stays.
-pub(super) fn is_parked(stay: &Staying<'_>) -> bool {
-    matches!(stay, Stay::Parked(_))
+/// Returns whether the memory is parked for as long as the guard lives.
+pub(super) fn is_parked(phase: &ProcessPhase<'_>) -> bool {
+    matches!(phase, PhaseGuard::Parked(_))
 }
 
 /// Returns whether memory of the host stays, `time` after a wake. `memory` tells all memory of the host and the free part, in bytes.
@@ -135,9 +135,9 @@ impl Process {
         }
     }
 
-    /// Begins a call that ends memory, or uses none. Wakes nothing, and no park or wake begins before the end.
-    pub(super) fn stay(&self) -> Staying<'_> {
-        self.sleeping.as_ref().map_or_else(|| Stay::Awake(AwakeGuard::without_lock()), |sleeping| sleeping.sleeper.stay())
+    /// Starts a call that frees memory, or uses none. Wakes nothing, and no park or wake starts before the call ends.
+    pub(super) fn hold_phase(&self) -> ProcessPhase<'_> {
+        self.sleeping.as_ref().map_or_else(|| PhaseGuard::Awake(AwakeGuard::without_lock()), |sleeping| sleeping.sleeper.hold_phase())
     }
 
     /// Makes a call that may destroy a context, while no thread parks or wakes. Memory that the program maps by itself outlives

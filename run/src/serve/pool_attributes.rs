@@ -86,8 +86,8 @@ impl Process {
 
     /// Gives cached memory of a device back to the driver, until `keep` bytes are held. What is parked holds no memory.
     pub(super) fn trim_served(&self, device: CuDevice, keep: u64) {
-        let stay = self.stay();
-        if is_parked(&stay) {
+        let phase = self.hold_phase();
+        if is_parked(&phase) {
             return;
         }
         let reached = self.frees.settle(self.real);

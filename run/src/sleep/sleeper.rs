@@ -58,7 +58,7 @@ struct Progress<E> {
 
 /// A guard of a call that uses no memory: no thread parks or wakes until it is dropped.
 #[derive(Debug)]
-pub enum Stay<'a, E> {
+pub enum PhaseGuard<'a, E> {
     /// The memory is awake.
     Awake(AwakeGuard),
     /// The memory is parked. Calls that would wake the memory wait for the end, and the thread must make no such call.
@@ -209,17 +209,17 @@ impl<E: Clone> MemorySleep<E> {
 
     /// Starts a call that uses no memory, and that no park or wake may meet in the middle. Wakes nothing. Takes no lock
     /// while the memory is awake.
-    pub fn stay(&self) -> Stay<'_, E> {
+    pub fn hold_phase(&self) -> PhaseGuard<'_, E> {
         loop {
             if let Ok(guard) = self.rwlock.read(own()) {
-                return Stay::Awake(AwakeGuard { _read: Some(guard) });
+                return PhaseGuard::Awake(AwakeGuard { _read: Some(guard) });
             }
             let mut state = self.lock();
             while is_change(state.phase) {
                 state = self.wait(state);
             }
             if state.phase == SleepState::Parked {
-                return Stay::Parked(self.change(state, SleepState::Waking, SleepState::Parked));
+                return PhaseGuard::Parked(self.change(state, SleepState::Waking, SleepState::Parked));
             }
         }
     }
@@ -318,7 +318,7 @@ fn still_working() -> ControlRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, MemorySleep, Stay};
+    use super::{Body, MemorySleep, PhaseGuard};
     use crate::control::{ControlRefusal, RefusalKind, SleepState};
     use crate::sleep::other_threads;
     use cachalot_gate::AsymmetricRwLock;
@@ -452,17 +452,17 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_stays_without_a_wake_and_keeps_the_memory_where_it_is() {
+    fn a_phase_guard_wakes_nothing_and_keeps_the_memory_where_it_is() {
         let _alone = alone();
         let (sleeper, body) = (sleeper(), Fake::default());
-        let Stay::Awake(inside) = sleeper.stay() else { panic!("awake") };
+        let PhaseGuard::Awake(inside) = sleeper.hold_phase() else { panic!("awake") };
         std::thread::scope(|scope| {
             let parker = scope.spawn(|| sleeper.park(&body, Duration::ZERO).unwrap_err().kind);
             assert_eq!(parker.join().unwrap(), RefusalKind::NeverIdle);
         });
         drop(inside);
         assert_eq!(sleeper.park(&body, PATIENCE), Ok(()));
-        let Stay::Parked(change) = sleeper.stay() else { panic!("parked") };
+        let PhaseGuard::Parked(change) = sleeper.hold_phase() else { panic!("parked") };
         std::thread::scope(|scope| {
             let waker = scope.spawn(|| sleeper.wake(&body));
             std::thread::sleep(Duration::from_millis(20));
