@@ -1,4 +1,4 @@
-//! A device as the keeper of the contents of parked memory.
+//! The device's part of parking: it saves the contents of parked memory.
 
 use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;

@@ -245,7 +245,7 @@ impl Membership {
         if self.is_forked() {
             return 0;
         }
-        // The keeper asks once a second, also while the program makes no request.
+        // The maintenance thread asks once a second, also while the program makes no request.
         let _ = self.stay_in_group();
         let is_wanted = {
             let seat = self.seat();

@@ -344,7 +344,7 @@ fn a_group_whose_file_is_removed_keeps_its_limit() {
     one.reserve(80).unwrap();
     fs::remove_file(file_of(&place)).unwrap();
     let two = join(&place, &options("logout"), Some(100)).unwrap();
-    // The keeper of each member asks now and then.
+    // The maintenance thread of each member asks now and then.
     assert_eq!(one.owed(), 0);
     assert_eq!(one.budget().unwrap().held_by_all, 80);
     assert_eq!(two.reserve(30).unwrap_err().available, 20);

@@ -124,7 +124,7 @@ impl Process {
         }
         let mut holders = self.contexts.all();
         holders.retain(|served| served.device().cuda().host_memory_for_contents().0 > 0);
-        // The system is asked at each look of the keeper, so only while there is something to give.
+        // The system is asked in each round of the maintenance thread, so only while there is something to give.
         if holders.is_empty() || host_memory_stays(time, sleeping.options.yields, memory_of_system) {
             return;
         }

@@ -242,7 +242,7 @@ impl Process {
         }
         self.contexts.add(Arc::clone(&opened));
         drop(opening);
-        self.start_keeper();
+        self.start_maintenance();
         let charge = opened.device().charge();
         // A context that no call has shown.
         if charge.counts_all()

@@ -55,7 +55,7 @@ pub(super) struct ProgramPhysical {
     is_whole: bool,
 }
 
-/// The contents of parked memory, and the keeper.
+/// The contents of parked memory, and the context that saved them.
 #[derive(Clone)]
 pub(super) struct ProgramContents {
     pub(super) served: Arc<Served>,

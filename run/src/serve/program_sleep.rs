@@ -265,24 +265,24 @@ fn open(served: &Served, part: &MappedPart, mapping: &ProgramMapping) -> DeviceR
 /// # Errors
 /// The first error. No contents are kept then.
 fn save(partings: &[Parting]) -> Result<Vec<Saved>, NotParked> {
-    let keepers = distinct(partings.iter().map(|parting| &parting.served));
+    let savers = distinct(partings.iter().map(|parting| &parting.served));
     let mut saved = Vec::new();
-    let copied = save_all(partings, &keepers, &mut saved);
+    let copied = save_all(partings, &savers, &mut saved);
     if copied.is_err() {
         // No copy goes on when its contents are forgotten.
-        let _ = finish(keepers.iter().copied());
+        let _ = finish(savers.iter().copied());
         for (parting, saved) in partings.iter().zip(saved.drain(..)) {
             parting.served.device().cuda().forget(saved);
         }
     }
-    keepers.iter().for_each(|served| served.device().cuda().end_saves());
+    savers.iter().for_each(|served| served.device().cuda().end_saves());
     copied.map(|()| saved)
 }
 
 /// Copies the contents of memory to the host, up to the first error.
-fn save_all(partings: &[Parting], keepers: &[&Arc<Served>], saved: &mut Vec<Saved>) -> Result<(), NotParked> {
+fn save_all(partings: &[Parting], savers: &[&Arc<Served>], saved: &mut Vec<Saved>) -> Result<(), NotParked> {
     let failed = |served: &Arc<Served>, error, is_host| NotParked { served: Arc::clone(served), error, is_host };
-    for &served in keepers {
+    for &served in savers {
         let own = partings.iter().filter(|parting| Arc::ptr_eq(&parting.served, served));
         let (sum, largest) = own
             .map(|parting| parting.item.physical.recipe.bytes)
@@ -293,7 +293,7 @@ fn save_all(partings: &[Parting], keepers: &[&Arc<Served>], saved: &mut Vec<Save
         let contents = served.device().cuda().save(DevicePtr(*from), item.physical.recipe.bytes);
         saved.push(contents.map_err(|error| failed(served, error, true))?);
     }
-    for &served in keepers {
+    for &served in savers {
         finish([served]).map_err(|error| failed(served, error, false))?;
     }
     Ok(())
@@ -303,9 +303,9 @@ fn save_all(partings: &[Parting], keepers: &[&Arc<Served>], saved: &mut Vec<Save
 ///
 /// # Errors
 /// The first error, after all copies have ended.
-fn finish<'a>(keepers: impl IntoIterator<Item = &'a Arc<Served>>) -> DeviceResult<()> {
+fn finish<'a>(savers: impl IntoIterator<Item = &'a Arc<Served>>) -> DeviceResult<()> {
     let mut result = Ok(());
-    for served in distinct(keepers) {
+    for served in distinct(savers) {
         let cuda = served.device().cuda();
         result = result.and(cuda.mark().and_then(|mark| cuda.finish(mark)));
     }

@@ -52,7 +52,7 @@ impl Sleeping {
         Duration::from_millis(self.options.wake_timeout_ms)
     }
 
-    /// Returns how often the keeper has to look whether the memory is to be parked.
+    /// Returns how often the maintenance thread has to check whether the memory is to be parked.
     pub(super) fn look_every(&self) -> Duration {
         let idle = self.idle_limit().map_or(Duration::MAX, |idle| idle / 8);
         if self.options.yields { idle.min(YIELD_LOOKS) } else { idle }

@@ -110,7 +110,7 @@ fn parked_memory_leaves_the_device_and_wakes_where_it_was() {
 fn the_idle_time_is_known_before_somebody_asks() {
     let setup = setup();
     touch(&setup).unwrap();
-    // The look of the keeper, which parks nothing without an idle time of the options.
+    // A round of the maintenance thread, which parks nothing without an idle time of the options.
     setup.process.park_if_idle();
     let wait = Duration::from_millis(30);
     std::thread::sleep(wait);
