@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn a_file_grows_in_blocks_of_whole_lines() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run.csv");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.csv");
         let record = Record::begin(&path, "", Some(7)).unwrap();
         let text = || std::fs::read_to_string(&path).unwrap();
         assert_eq!((text().len(), text().trim_end()), (BLOCK, HEADER.trim_end()));
@@ -256,8 +256,8 @@ mod tests {
 
     #[test]
     fn a_file_in_use_is_left_alone() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run.csv");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.csv");
         let records: Vec<_> = (0..3).map(|_| Record::begin(&path, "", None).unwrap()).collect();
         assert_eq!(records.len(), 3);
         for number in 1..3 {

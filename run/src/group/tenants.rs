@@ -207,11 +207,11 @@ fn at_once(tenants: &[Tenant; 2], operations: u64, seed: u64) -> [u64; 2] {
 
 /// Runs both tenants for a number of operations together, and prints the figures.
 fn campaign(run: fn(&[Tenant; 2], u64, u64) -> [u64; 2], operations: u64, seed: u64) {
-    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let count = Arc::new(Count::default());
     let tenants = TERMS.map(|(low, max, weight)| {
         let options = GroupOptions { name: "tenants".to_owned(), low, max: Some(max), weight };
-        let group = Group::join_in(place.path(), &options, Some(LIMIT), DEVICE).unwrap();
+        let group = Group::join_in(dir.path(), &options, Some(LIMIT), DEVICE).unwrap();
         let device = Charged {
             inner: SimulatedDevice::new(2 * LIMIT),
             group,

@@ -89,13 +89,13 @@ pub struct Counts {
     pub booked_bytes: u64,
 }
 
-/// Where an address lies.
-pub(super) enum Place {
-    /// In a block of the program.
+/// The memory at an address.
+pub(super) enum MemoryAt {
+    /// A block of the program.
     Block(Arc<Served>, Allocation),
-    /// In a segment, and in no block of the program.
+    /// A part of a segment that is in no block of the program.
     Free,
-    /// In the driver's own memory, or nowhere.
+    /// The driver's own memory, or none.
     Foreign,
 }
 
@@ -261,16 +261,16 @@ impl Process {
         Record::begin_or_tell(path, &self.settings.to_string(), self.options.limit)
     }
 
-    /// Returns where an address lies.
-    pub(super) fn place(&self, address: CuDevicePtr) -> Place {
+    /// Returns the memory at an address.
+    pub(super) fn memory_at(&self, address: CuDevicePtr) -> MemoryAt {
         let mut free = false;
         for served in self.contexts.all() {
             match served.allocator().base_of(DevicePtr(address)) {
-                Ok(block) => return Place::Block(served, block),
+                Ok(block) => return MemoryAt::Block(served, block),
                 Err(error) => free |= !is_foreign(&error),
             }
         }
-        if free { Place::Free } else { Place::Foreign }
+        if free { MemoryAt::Free } else { MemoryAt::Foreign }
     }
 
     /// Notes memory given by the driver, for the record of an observing process.
