@@ -73,7 +73,7 @@
  *     cached request of another stream needs.
  *   - A callback runs on the thread of the call that caused it, and may call every function of the allocator except
  *     cachalot_destroy, which returns CACHALOT_ERROR_BUSY. A callback must return: no C++ exception and no longjmp may
- *     leave it. Requests of a callback cause no further callbacks, except for those of
+ *     leave it. Requests of a callback cause no other callbacks, except for those of
  *     cachalot_on_map and cachalot_on_unmap.
  *   - Signal handlers must not call the library, and threads must not be cancelled inside it.
  *
@@ -122,7 +122,7 @@
  * Capture
  *   - Every function may be called while a stream captures a graph, in every capture mode. No function becomes a part
  *     of the graph.
- *   - Call cachalot_capture_begin before a capture begins. Otherwise the capture must not begin during a call of another
+ *   - Call cachalot_capture_begin before a capture starts. Otherwise the capture must not start during a call of another
  *     thread: the call may ask the driver for the stream's id at that moment, or whether it is idle, which breaks the
  *     capture.
  *   - Under policy:stitched without CACHALOT_STREAMS_REPORTED, announce every capture beside which other streams request
@@ -162,7 +162,7 @@
  *   - At the end of a process or thread, the library does nothing: the system releases the memory. Destroying an
  *     allocator before the end is optional, and must happen while the driver works. Functions that run at exit may find
  *     the driver gone: driver calls then return CACHALOT_ERROR_SHUTDOWN. The thread of cachalot_maintain_every ends its
- *     round before the driver ends, and begins no further one.
+ *     round before the driver ends, and starts no other one.
  *   - The library never unloads the driver. Do not unload the library while an allocator exists.
  *   - Destroy every allocator of a device before cudaDeviceReset, cuDevicePrimaryCtxReset or the end of its context. The
  *     memory of cached and live blocks is gone afterwards. The next call that needs the driver finds this out and returns
@@ -256,9 +256,9 @@ enum {
                                             cachalot_tag_trim, a captured graph has the memory. */
   /* 300 to 399: the driver. */
   CACHALOT_ERROR_NO_DRIVER = 310,      /**< There is no CUDA driver, or the driver did not start. */
-  CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /**< The driver is older than CUDA 11.4, or lacks a function. */
+  CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /**< The driver is older than CUDA 11.4, or does not have a function. */
   CACHALOT_ERROR_DRIVER = 320,         /**< The driver failed: see cachalot_last_driver_code. */
-  CACHALOT_ERROR_UNSUPPORTED = 330,    /**< The device or the driver lacks this feature. */
+  CACHALOT_ERROR_UNSUPPORTED = 330,    /**< The device or the driver does not have this feature. */
   CACHALOT_ERROR_CAPTURING = 340,      /**< The operation is not possible while a stream captures a graph. */
   CACHALOT_ERROR_CONTEXT_LOST = 350,   /**< The CUDA context is lost, for example after a fault in a kernel. */
   CACHALOT_ERROR_SHUTDOWN = 354,       /**< The driver is shutting down. */
@@ -338,14 +338,14 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *
  * The setting `policy` selects a policy: caching (the default), bfc, buddy, size_class, slab,
  * stitched, direct or planned.
- * Further settings follow after commas: "policy:slab,largest_object_kb:64". The policy planned serves repeated
+ * Other settings follow after commas: "policy:slab,largest_object_kb:64". The policy planned serves repeated
  * iterations from a plan, and all other requests by the policy that `fallback` names: "policy:planned,fallback:bfc".
  * An unknown policy or key is INVALID_CONFIG, and cachalot_last_error names the most similar key. docs/configuration.md
  * describes every setting.
  *
  * The settings, generated: see tests/tests/configuration_page.rs.
  * allow_growth (`bfc`): `True` or `False`; default `True`.
- *     Segments begin at `first_region_mb` and double. With `False`, the first segment takes
+ *     Segments start at `first_region_mb` and double. With `False`, the first segment takes
  *     everything up to the memory limit.
  * arena_mb (`buddy`): a power of two in MiB up to 1048576; default `64`.
  *     The size of a segment. A larger request gets a separate segment with the next power of two.
@@ -414,12 +414,12 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     graph behind all these uses. Off: the block stays pending until the capture ends.
  * guard (`caching` and `bfc`): `off`, `all`, `after`, `before` or `sampled:N` with a number above
  * 0; default `off`.
- *     Which blocks lie at addresses of their own, that are unmapped once the work known at the free
+ *     Which blocks lie at their own addresses, that are unmapped once the work known at the free
  *     is complete: a kernel that still uses the block faults. `all`: every block, and small ones
  *     share physical pages. `after`: every block, at the end of its own pages, so that an overrun
  *     faults, too. `before`: at the start, so that an underrun faults. `sampled:N`: one block in N,
  *     as with `after`. Needs virtual memory. A request of a private pool, or for which the memory
- *     lacks, gets an ordinary block.
+ *     does not have, gets an ordinary block.
  * large_segment_size_mb (`caching` and `slab`): a whole number of MiB from 11 to 1099511627776;
  * default `20`.
  *     The size of a segment for several large blocks. Without expandable segments, a request of 10
@@ -1004,7 +1004,7 @@ CACHALOT_CHECKED cachalot_status cachalot_create(const cachalot_options *options
 /** Destroys an allocator: waits for pending frees, releases the memory, then the contexts. Afterwards the handle is
  * invalid, whatever the status, except after BUSY and FORKED. NULL is allowed, and does nothing. No other call of the
  * allocator may be running. Blocks still allocated and pools with users keep their memory until the end of the
- * process, so that running work stays safe, and the status is STILL_HELD. A capture that was begun and not ended keeps
+ * process, so that running work stays safe, and the status is STILL_HELD. A capture that was started and not ended keeps
  * memory, too.
  *   - Driver: yes, and waits for the device.
  *   - Errors: STILL_HELD, BUSY; POISONED, after which no memory is released. */
@@ -1075,7 +1075,7 @@ CACHALOT_API cachalot_status cachalot_free_sized(const cachalot_allocator *alloc
 CACHALOT_API cachalot_status cachalot_free_at(const cachalot_allocator *allocator, void *block, uint64_t count);
 
 /** Declares all work of a device numbered up to `count` as done, and frees the blocks that wait for these numbers: see
- * cachalot_free_at. The frontier of a device begins at 0 and never goes back: a lower number changes nothing.
+ * cachalot_free_at. The frontier of a device starts at 0 and never goes back: a lower number changes nothing.
  *   - Driver: only if caching is off, to release memory.
  *   - Errors: UNKNOWN_DEVICE. */
 CACHALOT_API cachalot_status cachalot_set_safe_frontier(const cachalot_allocator *allocator, int device,
@@ -1105,7 +1105,7 @@ CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *alloc
 /** Announces the end of a stream of `device`. Call it before cudaStreamDestroy; the stream's work may be unfinished.
  * Cached memory of the stream, on every device, returns to the driver. Blocks of the stream remain valid, and are
  * freed as usual; their memory returns to the driver before a later request allocates a segment. Captures that were
- * begun for the stream (CACHALOT_ROUTE_STREAM) end. For
+ * started for the stream (CACHALOT_ROUTE_STREAM) end. For
  * cudaStreamPerThread, the call announces the end of the calling thread. A thread that continues may use its stream
  * again. After CACHALOT_OK the stream has ended for the library, also if the driver fails to release memory: a later
  * request tries again. After an error it has not ended.
@@ -1146,7 +1146,7 @@ CACHALOT_API cachalot_status cachalot_explain_address(const cachalot_allocator *
 CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
                                                cachalot_stream stream, cachalot_outlook *out);
 
-/** Tells whether the `count` requests of `sizes` bytes on `stream` would be served if they were made now, one after
+/** Reports whether the `count` requests of `sizes` bytes on `stream` would be served if they were made now, one after
  * another, none of them freed, and changes nothing. The requests are made on a copy of the device's state by the
  * code of cachalot_malloc, so the answer is exact for the policy if no other call comes between. It assumes that no
  * pending free completes before a request would wait for it (cachalot_process_events finds out which have), that no callback or other thread frees memory, and that
@@ -1171,7 +1171,7 @@ CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *a
  * segments, unless their tag has limits and no graph was captured into them. Under "policy:planned", plans
  * without a block in use end. If one release fails, the others still happen.
  *   - Driver: yes, and waits for the streams.
- *   - Errors: TABLE_FULL; CAPTURING if freed blocks wait for streams and a capture was begun and not ended: the rest of
+ *   - Errors: TABLE_FULL; CAPTURING if freed blocks wait for streams and a capture was started and not ended: the rest of
  *     the cache was released. */
 CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allocator, int device);
 
@@ -1197,13 +1197,13 @@ CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocat
 CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *allocator, uint64_t interval_us,
                                                      uint64_t max_us);
 
-/** Tells what cachalot_maintain has given back under `reclaim:auto`, and what it has kept and why. Without the setting,
+/** Reports what cachalot_maintain has given back under `reclaim:auto`, and what it has kept and why. Without the setting,
  * all figures are 0.
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_reclaim_stats(const cachalot_allocator *allocator, int device,
                                                     cachalot_reclaimed *out);
 
-/** Tells what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments, and what
+/** Reports what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments, and what
  * the driver calls for them have cost.
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_page_stats(const cachalot_allocator *allocator, int device,
@@ -1283,7 +1283,7 @@ CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocat
 CACHALOT_API cachalot_status cachalot_iteration(const cachalot_allocator *allocator, int device);
 
 /** Ends the plans in force, and forgets what was observed and planned so far. The segment of each plan is released once
- * none of its blocks is in use; the blocks stay valid. The next cachalot_iteration begins to observe again. Plans also
+ * none of its blocks is in use; the blocks stay valid. The next cachalot_iteration starts to observe again. Plans also
  * end by cachalot_empty_cache and cachalot_trim, if none of their blocks is in use.
  *   - Driver: if a segment is released.
  *   - Errors: TABLE_FULL. */
@@ -1295,7 +1295,7 @@ CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocato
 
 /** Plans the memory of a program whose buffers are known in advance: writes an offset for each of the `count` buffers to
  * `offsets`, such that buffers that are live at the same step share no byte, and what is known about the plan to `out`.
- * A program needs one block of `peak_bytes`, and no further request. An alignment rounds offsets, and never `peak_bytes`: a
+ * A program needs one block of `peak_bytes`, and no other request. An alignment rounds offsets, and never `peak_bytes`: a
  * program that puts another region above rounds it up once. The algorithms run on `threads` threads (0, or
  * more than there are cores: one for each core), which end before the call returns, until a plan is proven optimal or `deadline_us` microseconds have
  * passed. A plan is found in any case: with a deadline of 0, by one fast algorithm. Which of several plans is found
@@ -1353,17 +1353,17 @@ CACHALOT_API cachalot_status cachalot_pool_empty(const cachalot_allocator *alloc
 CACHALOT_API cachalot_status cachalot_pool_trim(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                 size_t keep_bytes);
 
-/** Begins a route to a pool. The newest route that matches a request decides. The call adds a user to the pool, who
+/** Starts a route to a pool. The newest route that matches a request decides. The call adds a user to the pool, who
  * stays after cachalot_pool_end, until cachalot_pool_release. `stream` is read for CACHALOT_ROUTE_STREAM only.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  cachalot_route route, cachalot_stream stream);
 
-/** Ends the newest route to the pool that cachalot_pool_begin began.
+/** Ends the newest route to the pool that cachalot_pool_begin started.
  *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_pool_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
-/** Begins a route like cachalot_pool_begin, for the capture of a graph. Call it before the capture begins. A
+/** Starts a route like cachalot_pool_begin, for the capture of a graph. Call it before the capture starts. A
  * later call is permitted if no other thread calls the library between the start of the capture and this call. The new
  * user of the pool is the graph: the program calls cachalot_pool_release after the destruction of the graph.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
@@ -1419,7 +1419,7 @@ CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *
  * stream. What was freed while it was parked, and belongs to no pool in use, does not wake. If the memory is awake, the
  * call does nothing.
  *   - Driver: yes.
- *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, NOT_PARKABLE, those of the driver; OUT_OF_MEMORY if the device lacks the
+ *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, NOT_PARKABLE, those of the driver; OUT_OF_MEMORY if the device does not have the
  *     memory, also after all cached memory was released. Everything is parked then, and no contents are lost. Pages that
  *     the driver fails to unmap stay on the device for the next call. */
 CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocator, int device, uint64_t tag);
@@ -1429,13 +1429,13 @@ CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocat
 CACHALOT_CHECKED cachalot_status cachalot_wake_stream(const cachalot_allocator *allocator, int device,
                                                       cachalot_stream stream);
 
-/** Begins to wake the memory of a tag: maps the memory, and starts to copy the contents. Tags wake in the order of
+/** Starts to wake the memory of a tag: maps the memory, and starts to copy the contents. Tags wake in the order of
  * these calls. The memory must not be used before cachalot_wake_wait has returned.
  *   - Driver: yes, and waits for no copy.
  *   - Errors: those of cachalot_wake. */
 CACHALOT_CHECKED cachalot_status cachalot_wake_start(const cachalot_allocator *allocator, int device, uint64_t tag);
 
-/** Waits until the contents of a tag are there. Begins to wake the memory if cachalot_wake_start did not.
+/** Waits until the contents of a tag are there. Starts to wake the memory if cachalot_wake_start did not.
  *   - Driver, Errors: those of cachalot_wake. */
 CACHALOT_CHECKED cachalot_status cachalot_wake_wait(const cachalot_allocator *allocator, int device, uint64_t tag);
 
@@ -1554,7 +1554,7 @@ CACHALOT_API cachalot_status cachalot_range_release(cachalot_range range);
 /* ---- Statistics ---- */
 
 /** Reads the statistics of a device. While other threads allocate and free, the numbers belong to slightly different
- * moments, and a peak may lack a call still under way; after the call has returned, the peak is exact.
+ * moments, and a peak may not have a call still under way; after the call has returned, the peak is exact.
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_stats(const cachalot_allocator *allocator, int device, cachalot_statistics *out);
 
@@ -1673,7 +1673,7 @@ CACHALOT_API cachalot_status cachalot_check(const cachalot_allocator *allocator)
 CACHALOT_API cachalot_status cachalot_simulate_progress(const cachalot_allocator *allocator, int device,
                                                         cachalot_stream stream);
 
-/** Begins (not 0) or ends (0) the capture of a graph on a simulated device's stream.
+/** Starts (not 0) or ends (0) the capture of a graph on a simulated device's stream.
  *   - Errors: INVALID_STREAM; UNSUPPORTED on CUDA devices. */
 CACHALOT_API cachalot_status cachalot_simulate_capture(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream, int on);

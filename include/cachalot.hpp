@@ -405,7 +405,7 @@ class allocator {
     return outlook;
   }
 
-  /** Tells whether requests would be served if they were made now, and changes nothing: cachalot_would_fit. */
+  /** Reports whether requests would be served if they were made now, and changes nothing: cachalot_would_fit. */
   cachalot_fit would_fit(const std::vector<std::size_t>& sizes, cachalot_stream stream, int device = 0) const {
     cachalot_fit fit = CACHALOT_FIT_INIT;
     check(cachalot_would_fit(get(), device, sizes.data(), sizes.size(), stream, &fit));
@@ -434,14 +434,14 @@ class allocator {
     check(cachalot_maintain_every(get(), interval_us, max_us));
   }
 
-  /** Tells what maintain has given back under `reclaim:auto`: cachalot_reclaim_stats. */
+  /** Reports what maintain has given back under `reclaim:auto`: cachalot_reclaim_stats. */
   cachalot_reclaimed reclaim_stats(int device = 0) const {
     cachalot_reclaimed reclaimed = CACHALOT_RECLAIMED_INIT;
     check(cachalot_reclaim_stats(get(), device, &reclaimed));
     return reclaimed;
   }
 
-  /** Tells what the pages of virtual memory are used for and what they have cost: cachalot_page_stats. */
+  /** Reports what the pages of virtual memory are used for and what they have cost: cachalot_page_stats. */
   cachalot_pages page_stats(int device = 0) const {
     cachalot_pages pages = CACHALOT_PAGES_INIT;
     check(cachalot_page_stats(get(), device, &pages));
@@ -454,11 +454,11 @@ class allocator {
   }
   /** Wakes the memory of a tag, at the same addresses: cachalot_wake. */
   void wake(std::uint64_t tag, int device = 0) const { check(cachalot_wake(get(), device, tag)); }
-  /** Begins to wake the memory of a tag: cachalot_wake_start. */
+  /** Starts to wake the memory of a tag: cachalot_wake_start. */
   void wake_start(std::uint64_t tag, int device = 0) const { check(cachalot_wake_start(get(), device, tag)); }
   /** Waits until the memory of a tag is awake: cachalot_wake_wait. */
   void wake_wait(std::uint64_t tag, int device = 0) const { check(cachalot_wake_wait(get(), device, tag)); }
-  /** Tells where the memory of a tag is: cachalot_parked. */
+  /** Reports where the memory of a tag is: cachalot_parked. */
   cachalot_park_report parked(std::uint64_t tag, int device = 0) const {
     cachalot_park_report report = CACHALOT_PARK_REPORT_INIT;
     check(cachalot_parked(get(), device, tag, &report));
@@ -478,13 +478,13 @@ class allocator {
   void trim_tag(std::uint64_t tag, std::size_t keep_bytes = 0, int device = 0) const {
     check(cachalot_tag_trim(get(), device, tag, keep_bytes));
   }
-  /** Tells what the pools of a tag hold: cachalot_tag_held. */
+  /** Reports what the pools of a tag hold: cachalot_tag_held. */
   cachalot_tag_report tag_held(std::uint64_t tag, int device = 0) const {
     cachalot_tag_report report = CACHALOT_TAG_REPORT_INIT;
     check(cachalot_tag_held(get(), device, tag, &report));
     return report;
   }
-  /** Tells what is on a device, by name: cachalot_remaining. */
+  /** Reports what is on a device, by name: cachalot_remaining. */
   cachalot_remaining_memory remaining(int device = 0) const {
     cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;
     check(cachalot_remaining(get(), device, &memory));
@@ -1011,7 +1011,7 @@ class pool_scope {
  */
 class capture_scope {
  public:
-  /** Begins the route. Call it before or after the start of the capture. */
+  /** Starts the route. Call it before or after the start of the capture. */
   capture_scope(const private_pool& pool, cachalot_stream stream) : pool_(pool) {
     check(cachalot_capture_begin(pool_.allocator, pool_.device, pool_.name, CACHALOT_ROUTE_STREAM, stream));
   }

@@ -7,7 +7,7 @@
 // In each round, one stream is kept busy by a kernel of 80 ms that writes to a live block. Blocks of every stream are
 // allocated before, and one out of four is freed once the kernel runs, so all free memory lies in holes. Meanwhile
 // other streams request blocks that are larger than any hole, use them, and free some, and every few steps the program
-// calls cachalot_maintain. Every call that begins while the kernel runs is timed. At the end of the round, the kernel's
+// calls cachalot_maintain. Every call that starts while the kernel runs is timed. At the end of the round, the kernel's
 // block is checked. The second row of the table has cudaMalloc and cudaFree in the same situation.
 //
 // The exit status is 1 if a call of cachalot took 2 ms or more, if no page was moved, created or unmapped, or if a word
@@ -93,7 +93,7 @@ class Random {
   std::uint64_t state_ = 88172645463325252ull;
 };
 
-// Times of the calls of one kind that began while a kernel was running.
+// Times of the calls of one kind that started while a kernel was running.
 class Calls {
  public:
   explicit Calls(const char *name) : name_(name) {}

@@ -20,7 +20,7 @@
 // cold: microseconds to obtain a block of which nothing is cached. Between the rounds each allocator gives all memory
 // back, except RMM's arena, which keeps its memory.
 //
-// threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
+// threads: each thread, on its own stream, fills and empties 64 slots with blocks of 512 B to
 // 64 KiB in random order. The unit is millions of operations (allocations or frees) per second, in
 // all threads together.
 //

@@ -8,7 +8,7 @@
 //
 // Prints lines of `what;allocator;figures`. Uses the driver alone, and so runs on the emulated driver, too.
 //
-// The programs of `trace` use one allocator, and numbers of a linear congruential generator that begins at 1:
+// The programs of `trace` use one allocator, and numbers of a linear congruential generator that starts at 1:
 //   images  a loader of 9 batches: 256 x 3 x 224 x 224 floats, and 256 labels of 8 bytes
 //   text    a loader of 17 batches: three times 64 x n numbers of 8 bytes, n from 64 to 2048
 //   audio   a loader of 17 batches: 32 x n floats, n from 80,000 to 320,000 (5 to 20 s at 16 kHz), and 32 x 8 bytes

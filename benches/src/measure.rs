@@ -98,7 +98,7 @@ pub fn interleave(lanes: &mut [Lane], effort: Effort) -> Vec<Timing> {
     let mut samples = vec![Vec::with_capacity(effort.rounds); lanes.len()];
     for round in 0..effort.rounds {
         for turn in 0..lanes.len() {
-            // Each round begins with another lane, so that no lane always follows the same lane.
+            // Each round starts with another lane, so that no lane always follows the same lane.
             let which = (round + turn) % lanes.len();
             let took = lanes[which].time(times[which]);
             let operations = times[which] * lanes[which].operations;

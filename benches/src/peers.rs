@@ -78,7 +78,7 @@ const MAX_BLOCKS: u32 = 1 << 18;
 
 impl Offset {
     /// Creates an allocator over an arena of `bytes` bytes; `None` above 2³² units. (An arena of
-    /// exactly 2³² units lacks the last unit.)
+    /// exactly 2³² units does not have the last unit.)
     pub fn new(bytes: u64) -> Option<Self> {
         let units = u32::try_from((bytes / UNIT).saturating_sub(1)).ok()?;
         Some(Self(Allocator::with_max_allocs(units, MAX_BLOCKS)))
@@ -142,7 +142,7 @@ impl BuddyHeap {
     /// If the address space is exhausted.
     pub fn new(bytes: u64) -> Self {
         // A mapping of twice the length contains an aligned block of the length, wherever the
-        // mapping begins.
+        // mapping starts.
         let (memory, bytes) = (map(bytes / SCALE * 2), (bytes / SCALE) as usize);
         let start = (memory.as_ptr() as usize).next_multiple_of(bytes);
         let mut heap = Heap::new();

@@ -371,7 +371,7 @@ fn openmetrics_has_the_totals_and_prometheus_reads_it() {
 
 #[test]
 fn a_record_replays_like_the_snapshot() {
-    // The third record begins in the middle of its program.
+    // The third record starts in the middle of its program.
     let place = folder("csv_middle");
     let replay = |file: &Path| {
         let finished = cachalot(["replay".as_ref(), "--json".as_ref(), "--check".as_ref(), file.as_os_str()]);

@@ -1,4 +1,4 @@
-//! Memory histories that begin in the middle of a program, in every command for records.
+//! Memory histories that start in the middle of a program, in every command for records.
 
 use crate::common::{self, cachalot, folder, text_of, trace};
 use cachalot_snapshot::Format;

@@ -23,7 +23,7 @@ fn found(arguments: &[&str], files: &[&Path]) -> Value {
     lines.remove(0)
 }
 
-/// A record of steps whose three blocks grow from step to step, each in a segment of its own.
+/// A record of steps whose three blocks grow from step to step, each in its own segment.
 fn growing(folder: &Path, name: &str, first: u64, steps: u64) -> PathBuf {
     let mut text = "action,addr,size,stream\n".to_owned();
     let mut at = 1 << 40;

@@ -31,7 +31,7 @@ impl CudaDevice {
         if !self.may_be_gone(number) || self.is_created_capturing(&handle)? {
             return Ok(number);
         }
-        // The call names the stream, so its id can be asked for: a new stream with an old handle gets a number of its own.
+        // The call names the stream, so its id can be asked for: a new stream with an old handle gets its own number.
         let asked = if self.identity == StreamIdentity::Asked { Some(number) } else { self.driver_number(&handle)? };
         number = asked.unwrap_or(number);
         let _scope = self.context.enter()?;
@@ -52,7 +52,7 @@ impl CudaDevice {
     }
 
     /// Records an event behind the present work of a stream: again the one of its latest announcement, unless freed blocks
-    /// wait for it. Behind later work, it would hold them up for as long as the stream is in use. Returns the event to begin
+    /// wait for it. Behind later work, it would hold them up for as long as the stream is in use. Returns the event to start
     /// with anew if another thread was faster. The context is entered.
     fn announce(
         &self,

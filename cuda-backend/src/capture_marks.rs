@@ -150,7 +150,7 @@ impl Reached {
             if missed.is_empty() {
                 return Ok(());
             }
-            // The program has replaced the stream's ends, and not added to them: begin anew.
+            // The program has replaced the stream's ends, and not added to them: start anew.
             *self = Self { capture: self.capture, ..Self::default() };
         }
     }

@@ -21,13 +21,13 @@ impl CudaDevice {
     /// in memory of the host, as at first. The folder is looked at by the next park. Contents kept before stay where they are.
     ///
     /// A park takes the room of its file before anything is moved. A park and a wake need up to 64 MiB of pinned memory for as long
-    /// as they last. A forked child that does not begin another program holds the file, too.
+    /// as they last. A forked child that does not start another program holds the file, too.
     pub fn keep_contents_in(&self, folder: Option<PathBuf>) {
         self.store.keep_in(folder);
     }
 
     /// Returns the last error of a file for contents since the last call or the last park, which names the folder. The error of
-    /// the call that failed for it is [`OutOfMemory`](ErrorKind::OutOfMemory) if the folder lacks the room, and
+    /// the call that failed for it is [`OutOfMemory`](ErrorKind::OutOfMemory) if the folder does not have the room, and
     /// otherwise has the code 304.
     pub fn take_contents_error(&self) -> Option<io::Error> {
         self.store.take_file_error()
@@ -39,7 +39,7 @@ impl CudaDevice {
         self.store.bytes()
     }
 
-    /// Begins to copy the part of kept contents that begins at the offset `from` and has `bytes` bytes to the mapped memory at `at`,
+    /// Starts to copy the part of kept contents that starts at the offset `from` and has `bytes` bytes to the mapped memory at `at`,
     /// so that the memory behind the part may still be without mappings. Ends as the copies of
     /// [`restore`](Contents::restore) do.
     ///

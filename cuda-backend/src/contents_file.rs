@@ -2,7 +2,7 @@
 //!
 //! No other process can open the file by a name, and the system removes the file with its last handle, also after a
 //! kill. Reads and writes pass the system's cache by where the file system allows direct I/O: the cache would take the
-//! memory that the host lacks.
+//! memory that the host does not have.
 
 use crate::own_files::{OwnFile, quietly};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs};
@@ -81,7 +81,7 @@ impl ContentsFile {
     /// Creates a file with the mode 0600 and room for `bytes` bytes.
     ///
     /// # Errors
-    /// The system's. [`is_no_room`] tells whether the folder lacks the room.
+    /// The system's. [`is_no_room`] says whether the folder does not have the room.
     pub(crate) fn new(folder: &Arc<ContentsFolder>, bytes: u64) -> io::Result<Self> {
         let file = folder.step(FileStep::Create, || {
             // A program may close the numbers 0, 1 and 2, and open others of its own there.
@@ -135,7 +135,7 @@ impl ContentsFile {
         if !self.direct.load(Ordering::Relaxed)
             && let Ok(file) = self.file.get()
         {
-            // The advice also begins to write the range to the disk. Without it the cache keeps the range for longer.
+            // The advice also starts to write the range to the disk. Without it the cache keeps the range for longer.
             let _ = fadvise(file, offset, NonZeroU64::new(bytes as u64), Advice::DontNeed);
         }
     }

@@ -21,7 +21,7 @@ use cachalot_core::{DeviceResult, ErrorKind};
 /// Waits until all queued work of a context is complete, including the work of destroyed streams.
 ///
 /// # Errors
-/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has no byte left and no byte is kept: no further
+/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has no byte left and no byte is kept: no other
 /// kind of wait is certain to break no capture. Also the driver's errors.
 pub(crate) fn wait_for_context(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
     // Entered once for both calls.

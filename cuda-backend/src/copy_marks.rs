@@ -1,4 +1,4 @@
-//! The copies of a device: numbered on a stream of their own, or jobs of files, with marks behind both.
+//! The copies of a device: numbered on their own stream, or jobs of files, with marks behind both.
 
 use crate::context::Context;
 use crate::device_event::DeviceEvent;
@@ -31,7 +31,7 @@ struct Marks {
     failed: BTreeMap<u64, DeviceError>,
     /// The mark given last.
     latest: u64,
-    /// The number of the copy begun last, and of the last copy known to have ended.
+    /// The number of the copy started last, and of the last copy known to have ended.
     begun: u64,
     ended: u64,
 }
@@ -57,7 +57,7 @@ impl CopyMarks {
         self.stream.get(context)
     }
 
-    /// Returns the number of copies to or from memory that have begun.
+    /// Returns the number of copies to or from memory that have started.
     pub(crate) fn number(&self) -> u64 {
         let mut marks = self.lock();
         marks.begun += 1;
@@ -111,7 +111,7 @@ impl CopyMarks {
         Ok(CopyMark(mark))
     }
 
-    /// Returns a new event behind the copies begun so far.
+    /// Returns a new event behind the copies started so far.
     fn record(context: &Context, stream: CuStream) -> DeviceResult<DeviceEvent> {
         let event = spare_events::create(context)?;
         let recorded = context.call(|driver| {

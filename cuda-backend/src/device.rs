@@ -37,7 +37,7 @@ pub struct DeviceOptions {
     /// table.
     pub streams: Arc<Streams>,
     /// Whether `policy:direct` allocates by `cuMemAllocAsync` on the stream of each request, so that a memory checker can
-    /// follow the order of streams. Without effect if the driver lacks stream-ordered memory, and unless the host
+    /// follow the order of streams. Without effect if the driver does not have stream-ordered memory, and unless the host
     /// [reports](StreamIdentity::Reported) the ends of streams.
     pub stream_ordered: bool,
 }
@@ -306,7 +306,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// The driver's; the contents of the range are then unspecified. [`ErrorKind::Unsupported`] if
-    /// the driver lacks the entry point.
+    /// the driver does not have the entry point.
     ///
     /// # Safety
     /// The range is device memory, writable until the stream has completed the fill.

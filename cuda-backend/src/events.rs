@@ -109,7 +109,7 @@ impl StreamOrder for CudaDevice {
     /// Orders later work on `stream` behind `event`.
     ///
     /// Waits on the host instead if the event was not made for streams, if no handle stands for the stream, which is
-    /// retired or another thread's own default stream, and if the driver lacks `cuStreamWaitEvent`. A stream that
+    /// retired or another thread's own default stream, and if the driver does not have `cuStreamWaitEvent`. A stream that
     /// captures is refused with [`ErrorKind::NotPermittedInCapture`]: the wait would become part of
     /// the graph.
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {

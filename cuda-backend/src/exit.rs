@@ -1,4 +1,4 @@
-//! The end of the process: once exit has begun, no thread of the library calls the driver.
+//! The end of the process: once exit has started, no thread of the library calls the driver.
 //!
 //! A driver takes itself down in a handler for `atexit`, and a call afterwards may crash. Handlers run in the opposite
 //! order of their registration: one that is registered after the driver's start runs before the driver's own.
@@ -31,7 +31,7 @@ fn locked() -> MutexGuard<'static, Work> {
 pub struct BackgroundWork(());
 
 impl BackgroundWork {
-    /// Begins work that may call the driver. Returns `None` once exit has begun: the thread then calls the driver no more.
+    /// Starts work that may call the driver. Returns `None` once exit has started: the thread then calls the driver no more.
     pub fn begin() -> Option<Self> {
         let mut state = locked();
         if state.has_begun {
@@ -55,7 +55,7 @@ pub(crate) fn stop_work_at_exit() {
     unsafe { libc::atexit(stop_work) };
 }
 
-/// Lets no further work begin, and waits for the work under way.
+/// Lets no other work start, and waits for the work under way.
 extern "C" fn stop_work() {
     // The threads are the parent's, and one of them may have held the lock.
     if fork::in_child() {

@@ -59,7 +59,7 @@ pub(crate) struct FakeEvent {
     pub(crate) done: bool,
     /// Number of recordings up to the event's last recording.
     recording: usize,
-    /// Number of copies begun before the last recording.
+    /// Number of copies started before the last recording.
     copies: usize,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Fake {
     pub(crate) graph: BTreeMap<usize, Vec<CuGraphNode>>,
     /// Code and status returned by `cuStreamIsCapturing`.
     pub(crate) capturing: (CuResult, CuCaptureStatus),
-    /// Whether another thread begins a capture on the stream right before the next recording.
+    /// Whether another thread starts a capture on the stream right before the next recording.
     pub(crate) capture_before_record: bool,
     /// Number of retains of each primary context.
     pub(crate) retained: [i32; 2],
@@ -528,7 +528,7 @@ extern "C" fn stream_synchronize(stream: CuStream) -> CuResult {
         CuResult::SUCCESS
     })
 }
-/// Of a driver that tells whether a stream has work: not in the table.
+/// Of a driver that says whether a stream has work: not in the table.
 pub(crate) extern "C" fn stream_query(stream: CuStream) -> CuResult {
     call("cuStreamQuery", |fake| {
         let has_work = fake.events.values().any(|event| event.stream == Some(stream) && !event.done);
@@ -557,7 +557,7 @@ extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
         None => CuResult::HOST_MEMORY_NOT_REGISTERED,
     })
 }
-/// Begins a copy between the device and the `bytes` of host memory at `host`, which is pinned.
+/// Starts a copy between the device and the `bytes` of host memory at `host`, which is pinned.
 fn copy(fake: &mut Fake, host: usize, bytes: usize) -> CuResult {
     let pinned = fake.pinned.range(..=host).next_back().is_some_and(|(at, pinned)| host + bytes <= at + pinned);
     if !pinned {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Default, Debug)]
 struct Hired {
     crew: Option<Crew>,
-    /// Uses of the crew. Jobs begin only while the crew is in use.
+    /// Uses of the crew. Jobs start only while the crew is in use.
     users: u32,
     /// The NUMA node of the chunks, if known.
     node: Option<u32>,

@@ -52,7 +52,7 @@ impl Crew {
     /// Pins memory for the chunks, and starts the threads for `bytes` bytes.
     ///
     /// # Errors
-    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the host lacks the memory of the chunks; errors of the
+    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the host does not have the memory of the chunks; errors of the
     /// driver and the system.
     pub(crate) fn start(
         context: &Arc<Context>,
@@ -180,7 +180,7 @@ impl Carrier {
         act(&first.file, bytes, first.offset).map_err(Failed::from)
     }
 
-    /// Begins a copy for each job, and waits for all.
+    /// Starts a copy for each job, and waits for all.
     fn copy(
         &self,
         jobs: &[Job],

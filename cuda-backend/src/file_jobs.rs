@@ -1,4 +1,4 @@
-//! Copies between the device and files as jobs: numbered, begun in their order, and waited for.
+//! Copies between the device and files as jobs: numbered, started in their order, and waited for.
 //!
 //! A failed job is a failure of all marks behind the job, up to the first mark made after a wait has told of the failure. So a
 //! wait repeated with a new mark asks only whether copies are still in progress. The allocator parks and wakes by a thread
@@ -38,7 +38,7 @@ pub(crate) struct Job {
 pub(crate) struct JobSpan {
     /// The last job whose failure a wait had told when the mark was made.
     after: u64,
-    /// The last job begun.
+    /// The last job started.
     pub(crate) last: u64,
 }
 
@@ -152,7 +152,7 @@ impl FileJobs {
         self.lock().error.take()
     }
 
-    /// Begins to copy `bytes` between `at` and a file. A crew is in use.
+    /// Starts to copy `bytes` between `at` and a file. A crew is in use.
     pub(crate) fn begin(&self, way: FileWay, file: &Arc<ContentsFile>, offset: u64, at: DevicePtr, bytes: u64) {
         let mut queue = self.lock();
         let mut done = 0;
@@ -200,7 +200,7 @@ impl FileJobs {
         self.changed.notify_all();
     }
 
-    /// Gives up the jobs that no thread has begun.
+    /// Gives up the jobs that no thread has started.
     pub(crate) fn clear(&self) {
         self.lock().waiting.clear();
     }
@@ -296,7 +296,7 @@ mod tests {
         let first = std::cell::Cell::new(Some(first));
         waits(1, &|| jobs.end(first.take().expect("once"), Ok(())));
         assert!(!jobs.is_idle());
-        // Neither a job that no thread has begun nor one that a thread does has ended.
+        // Neither a job that no thread has started nor one that a thread does has ended.
         waits(2, &|| {
             let second = jobs.take(|| false).expect("not dismissed");
             jobs.change(|| {});

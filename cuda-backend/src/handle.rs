@@ -31,7 +31,7 @@ impl Handle<'static> {
 }
 
 impl<'a> Handle<'a> {
-    /// Returns the handle of the stream with a number. The number was present after `used` had begun.
+    /// Returns the handle of the stream with a number. The number was present after `used` had started.
     pub(crate) const fn held(stream: CuStream, number: StreamId, used: Use<'a>) -> Self {
         Self { stream, used: Some((number, used)) }
     }

@@ -1,4 +1,4 @@
-//! Pinned memory of the host as a device of its own, for copies between the host and a GPU.
+//! Pinned memory of the host as its own device, for copies between the host and a GPU.
 //!
 //! The memory is the program's own: mapped in huge pages, touched by several threads, and then registered
 //! with the driver. `cuMemHostAlloc` touches pages on one thread, and takes ten times as long. Streams,
@@ -173,7 +173,7 @@ impl Segments for HostDevice {
     }
 }
 
-/// The error of what memory of the host lacks: pages are never parked.
+/// The error of what memory of the host does not have: pages are never parked.
 const NOT_PARKED: CuResult = CuResult::NOT_SUPPORTED;
 
 impl Contents for HostDevice {

@@ -46,7 +46,7 @@ fn length_of(bytes: u64) -> Option<usize> {
 }
 
 /// Maps `bytes` bytes of memory, touched, in huge pages where the system has some, and preferably on a
-/// NUMA node. The memory is zeroed, and begins at a multiple of 2 MiB if as long. A forked child does not
+/// NUMA node. The memory is zeroed, and starts at a multiple of 2 MiB if as long. A forked child does not
 /// have the memory: a copy would take as much memory again, because pinned pages cannot be shared. `claim` is a claim to
 /// the memory.
 ///
@@ -82,7 +82,7 @@ pub(crate) fn map_untouched(bytes: u64, node: Option<u32>) -> Result<NonNull<c_v
     Ok(base)
 }
 
-/// Unmaps memory of [`map`]. Returns whether the system did so; it may lack the memory to divide a
+/// Unmaps memory of [`map`]. Returns whether the system did so; it may not have the memory to divide a
 /// mapping.
 pub(crate) fn unmap(base: NonNull<c_void>, bytes: u64) -> bool {
     let Some(length) = length_of(bytes) else { return false };
@@ -138,7 +138,7 @@ fn mask_of(node: u32) -> Option<[u64; NODES / WORD]> {
 }
 
 /// Touches all pages of a range of new memory, on several threads for a long range. Returns false if the
-/// system lacks the memory. `claim` shrinks with the memory that is touched.
+/// system does not have the memory. `claim` shrinks with the memory that is touched.
 pub(crate) fn touch(base: NonNull<c_void>, bytes: u64, claim: &Claim) -> bool {
     let Some(length) = length_of(bytes) else { return false };
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -156,14 +156,14 @@ pub(crate) fn touch(base: NonNull<c_void>, bytes: u64, claim: &Claim) -> bool {
         let own = part_of(0);
         let join = |(number, other): (usize, std::io::Result<std::thread::ScopedJoinHandle<'_, bool>>)| match other {
             Ok(thread) => thread.join().unwrap_or(false),
-            // The system has no further thread.
+            // The system can start no more threads.
             Err(_) => part_of(number),
         };
         others.into_iter().map(join).fold(own, |all, one| all && one)
     })
 }
 
-/// Touches the pages of a range on the calling thread. Returns false if the system lacks the memory.
+/// Touches the pages of a range on the calling thread. Returns false if the system does not have the memory.
 fn touch_part(start: usize, length: usize, claim: &Claim) -> bool {
     (0..length).step_by(TOUCHED_AT_ONCE).all(|from| {
         let piece = TOUCHED_AT_ONCE.min(length - from);
@@ -175,7 +175,7 @@ fn touch_part(start: usize, length: usize, claim: &Claim) -> bool {
     })
 }
 
-/// Touches the pages of a range by one call, where the system has this call. Returns false if the system lacks the memory.
+/// Touches the pages of a range by one call, where the system has this call. Returns false if the system does not have the memory.
 fn touch_piece(start: usize, length: usize) -> bool {
     let at = core::ptr::with_exposed_provenance_mut::<c_void>(start);
     loop {
@@ -280,7 +280,7 @@ pub(crate) fn of_process() -> Option<u64> {
     Some(pages * PAGE as u64)
 }
 
-/// Returns the number behind a name at the beginning of a line.
+/// Returns the number behind a name at the start of a line.
 fn entry(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }

@@ -278,7 +278,7 @@ mod tests {
         #[test]
         fn no_call_of_two_threads_uses_a_stream_whose_end_was_reported() {
             explore(&[0, 1]);
-            // Both begin with one place.
+            // Both start with one place.
             explore(&[1, 1]);
         }
     }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Without the variable, warnings go to the standard error, after the name of the library: no status tells them. So do refusals of
-//! programs that know nothing of the library. With the variable, each line begins with the time in UTC and the process. A line is
+//! programs that know nothing of the library. With the variable, each line starts with the time in UTC and the process. A line is
 //! written by a single call, so the lines of several processes in one file stay whole. The variable is read once.
 
 use crate::own_files::{OwnFile, quietly};
@@ -27,7 +27,7 @@ pub const VARIABLE: &str = "CACHALOT_LOG";
 /// How much an event matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// The program lacks memory.
+    /// The program does not have memory.
     Error,
     /// The library does other than asked.
     Warning,
@@ -46,7 +46,7 @@ struct Log {
     most: Option<Level>,
     /// Where lines go; the standard error, if there is none.
     file: Option<LogFile>,
-    /// Whether the variable is set. Lines then begin with the time and the process.
+    /// Whether the variable is set. Lines then start with the time and the process.
     is_set: bool,
 }
 

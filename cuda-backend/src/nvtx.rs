@@ -23,8 +23,8 @@ const MODULE: u16 = 1;
 
 /// Number of functions in the table. The tool fills in the functions that the tool has, and leaves the others null.
 const FUNCTIONS: usize = 63;
-/// The places of the functions in the table: the numbers of the calls in NVIDIA's header, which begin at 0. An earlier header
-/// began at 1, and compute-sanitizer 2025.3 does not.
+/// The places of the functions in the table: the numbers of the calls in NVIDIA's header, which start at 0. An earlier header
+/// started at 1, and compute-sanitizer 2025.3 does not.
 const HEAP_REGISTER: usize = 0;
 const HEAP_UNREGISTER: usize = 1;
 const REGIONS_REGISTER: usize = 3;
@@ -263,7 +263,7 @@ impl MemoryTool {
     }
 }
 
-/// Has a tool fill the table of functions. `None` if the tool does not listen, or lacks a function.
+/// Has a tool fill the table of functions. `None` if the tool does not listen, or does not have a function.
 fn functions_of(initialize: Initialize) -> Option<[usize; FUNCTIONS]> {
     let mut functions = [0; FUNCTIONS];
     let mut segment = Segment { id: 1, count: FUNCTIONS, functions: functions.as_mut_ptr() };

@@ -5,7 +5,7 @@
 //! ends a program that has not asked for it, though the program has written nothing. Every write of the library's own goes
 //! through [`quietly`], and fails with a code instead.
 //!
-//! A program that becomes a daemon closes every number, and opens files of its own under some of them. A file that the library keeps
+//! A program that becomes a daemon closes every number, and opens its own files under some of them. A file that the library keeps
 //! open is an [`OwnFile`], which is neither used nor closed once another file has its number.
 
 use core::mem::{ManuallyDrop, MaybeUninit};

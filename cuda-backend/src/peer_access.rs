@@ -14,7 +14,7 @@ impl CudaDevice {
     /// Returns whether `peer` can access the device's memory. Calls the driver.
     ///
     /// # Errors
-    /// The driver's errors. If the driver lacks the entry point, the result is `Ok(false)`.
+    /// The driver's errors. If the driver does not have the entry point, the result is `Ok(false)`.
     pub fn can_be_reached_from(&self, peer: &Self) -> DeviceResult<bool> {
         if self.driver().device_can_access_peer.is_none() {
             return Ok(false);

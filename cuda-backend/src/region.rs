@@ -28,9 +28,9 @@ const PIECE: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 /// How far the threads have come.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Bytes touched from the beginning.
+    /// Bytes touched from the start.
     touched: u64,
-    /// Nothing more is touched: the system lacks the memory, or the region is given back.
+    /// Nothing more is touched: the system does not have the memory, or the region is given back.
     ended: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Region {
     base: Base,
     /// Length in bytes.
     pub(crate) bytes: u64,
-    /// Pinned bytes from the beginning: whole pieces, or all bytes. Only the saving thread pins more.
+    /// Pinned bytes from the start: whole pieces, or all bytes. Only the saving thread pins more.
     pinned: AtomicU64,
     /// Whether a piece may be registered after a failed registration. The memory then stays mapped and
     /// unused.
@@ -95,7 +95,7 @@ impl Region {
         })
     }
 
-    /// Returns whether the region can take no further contents: the system lacks the memory, or a piece may
+    /// Returns whether the region can take no more contents: the system does not have the memory, or a piece may
     /// be registered after a failure.
     pub(crate) fn is_useless(&self) -> bool {
         if self.is_in_doubt.load(Ordering::Acquire) {
@@ -121,7 +121,7 @@ impl Region {
     /// Only one thread at a time may pass unpinned parts.
     ///
     /// # Errors
-    /// The first error of `copy` or of the driver; `OutOfMemory` if the system lacks the memory.
+    /// The first error of `copy` or of the driver; `OutOfMemory` if the system does not have the memory.
     pub(crate) fn each_part(
         &self,
         context: &Context,

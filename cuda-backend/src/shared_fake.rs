@@ -57,7 +57,7 @@ pub(crate) struct State {
     allocations: u64,
     /// Registered host memory by address, with the length.
     pinned: BTreeMap<usize, usize>,
-    /// Number of begun copies, and the copies in progress.
+    /// Number of started copies, and the copies in progress.
     copies: u64,
     copying: Vec<FakeCopy>,
     /// Device memory with bytes, by address.
@@ -251,7 +251,7 @@ fn switch() {
     }
 }
 
-/// Performs a call with the handle of a stream. Another thread may run between the beginning and the end of
+/// Performs a call with the handle of a stream. Another thread may run between the start and the end of
 /// the call.
 fn on_stream(name: &str, stream: CuStream, body: impl FnOnce(&mut State, u64) -> CuResult) -> CuResult {
     let id = |state: &mut State| state.living.get(&stream.0).copied();
@@ -500,7 +500,7 @@ extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
         })
     })
 }
-/// Begins a copy from or to registered memory.
+/// Starts a copy from or to registered memory.
 fn copy(host: usize, at: u64, bytes: usize, stream: CuStream, to_host: bool) -> CuResult {
     call(|| {
         on_stream("a copy", stream, |state, id| {

@@ -10,7 +10,7 @@
 //! regions are *under way* until `end_saves`: all saves go to them, and no thread gives them back. Memory without contents is
 //! kept for the next park, up to a limit set by the program, and otherwise given back. A file without contents is closed.
 //!
-//! The copies to and from memory run on a non-blocking stream of their own, in pieces as the pieces come. A single stream
+//! The copies to and from memory run on their own non-blocking stream, in pieces as the pieces come. A single stream
 //! reaches the rate of the link in either direction (51 GiB/s on an H100). Copies are numbered in the order
 //! of their calls. Memory goes back after the last of its copies. The copies to and from files are jobs of threads
 //! (`file_crew.rs`), and a mark counts them beside the stream's (`copy_marks.rs`).
@@ -86,7 +86,7 @@ impl Room {
 struct Entry {
     number: u64,
     room: Room,
-    /// Bytes from the beginning with contents, past or present.
+    /// Bytes from the start with contents, past or present.
     used: u64,
     /// How many contents are kept here, or are about to be.
     kept: u32,
@@ -226,7 +226,7 @@ impl State {
         NonZeroU64::new(name).map(Saved).ok_or(CuResult::UNKNOWN.error())
     }
 
-    /// Notes the number of copies to or from a region's memory that have begun.
+    /// Notes the number of copies to or from a region's memory that have started.
     fn note_copies(&mut self, region: u64, number: u64) {
         if let Some(entry) = self.entry(region) {
             entry.copied = entry.copied.max(number);
@@ -413,7 +413,7 @@ impl Store {
         state.name(place)
     }
 
-    /// Begins to copy the part of contents that begins at `from` and has `bytes` bytes.
+    /// Starts to copy the part of contents that starts at `from` and has `bytes` bytes.
     pub(crate) fn restore(
         &self,
         context: &Arc<Context>,

@@ -106,7 +106,7 @@ impl CudaDevice {
     }
 
     /// Records `event` on the stream with the given number; implements [`StreamOrder::record`]. The allocator calls this only
-    /// while no announced capture can begin.
+    /// while no announced capture can start.
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         self.look()?;
         self.end_stand_ins(event);
@@ -141,7 +141,7 @@ impl CudaDevice {
     /// Refuses a stream that captures now. Behind a recording: the event may then belong to the graph, and a question after
     /// the event, or a wait, would break the capture.
     ///
-    /// A look before the recording says nothing, because a program may begin a capture at any moment. To record an event
+    /// A look before the recording says nothing, because a program may start a capture at any moment. To record an event
     /// in a capture is harmless: the graph gets no node, and the event can be recorded again.
     fn refuse_capture(&self, handle: &Handle<'_>) -> DeviceResult<()> {
         if self.is_handle_capturing(handle)? { Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()) } else { Ok(()) }
@@ -185,7 +185,7 @@ impl CudaDevice {
 
     /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
     ///
-    /// The wait for a created stream is a wait for an event. The stream may end during the wait. A capture may begin on the
+    /// The wait for a created stream is a wait for an event. The stream may end during the wait. A capture may start on the
     /// stream at any moment of the call: a question after the stream's id would break the capture, and is left out.
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
@@ -208,7 +208,7 @@ impl CudaDevice {
         let recorded = self.record_handle(event.handle, &handle);
         drop(handle);
         let waited = recorded.and_then(|()| match self.wait(event.number()) {
-            // The driver's answer for an event of a capture, which has begun and ended since.
+            // The driver's answer for an event of a capture, which has started and ended since.
             Err(error) if error.code == CuResult::INVALID_VALUE.0 => Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
             waited => waited,
         });

@@ -183,7 +183,7 @@ struct Management {
     by_bus_id: unsafe extern "C" fn(*const c_char, *mut NvmlDevice) -> c_uint,
     /// `nvmlDeviceGetComputeRunningProcesses_v3`.
     running: unsafe extern "C" fn(NvmlDevice, *mut c_uint, *mut NvmlProcess) -> c_uint,
-    /// `nvmlDeviceGetMemoryInfo`. A library may lack it.
+    /// `nvmlDeviceGetMemoryInfo`. A library may not have it.
     memory: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> c_uint>,
 }
 

@@ -65,8 +65,8 @@ impl Turn {
 }
 
 impl Virtual {
-    /// Queries the device's virtual memory. Returns `None` if the device lacks virtual memory, or
-    /// the driver lacks an entry point for virtual memory. The caller has entered the context.
+    /// Queries the device's virtual memory. Returns `None` if the device does not have virtual memory, or
+    /// the driver does not have an entry point for virtual memory. The caller has entered the context.
     ///
     /// # Errors
     /// Sticky errors only. If the driver refuses a query, the device counts as a device without

@@ -282,7 +282,7 @@ fn unreported(device: &CudaDevice) -> StreamId {
     number
 }
 
-/// Begins to capture a stream.
+/// Starts to capture a stream.
 fn begin(device: &CudaDevice, stream: CuStream, mode: CuCaptureMode) {
     // SAFETY: the stream is the test's own.
     let begun = device.with_context(|driver| unsafe { driver.stream_begin_capture(stream, mode) });

@@ -201,7 +201,7 @@ CACHALOT_BODY void fill_many(Share, u64 table, u64 count, u64 launch, u64 eviden
 }
 
 // Compares every block of a table with its pattern. The reported lowest wrong offset is the row
-// times 2^40, plus the offset within the row's block. A row of another launch counts as a wrong byte at its beginning. The
+// times 2^40, plus the offset within the row's block. A row of another launch counts as a wrong byte at its start. The
 // first thread with a wrong byte leaves the Evidence at `evidence`, unless that is 0.
 CACHALOT_BODY void verify_many(Share, u64 table, u64 count, u64 result, u64 launch, u64 evidence) {
   const Row* rows = reinterpret_cast<const Row*>(table);

@@ -341,7 +341,7 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Probe, stream, on.bytes / 8, &[on.address.0, on.bytes, u64::from(value), result])
     }
 
-    /// Copies all of `from` to the beginning of `to`. The regions must not overlap.
+    /// Copies all of `from` to the start of `to`. The regions must not overlap.
     ///
     /// # Errors
     /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if `to` is

@@ -1,6 +1,6 @@
 //! Host version of the pattern that the kernels write and check.
 
-/// The life of a block, from allocation to free. Every life has a pattern of its own.
+/// The life of a block, from allocation to free. Every life has its own pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Life {
     /// Number of the block, different from the numbers of all other blocks.

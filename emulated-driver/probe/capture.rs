@@ -7,7 +7,7 @@ const GLOBAL: i32 = 0;
 const THREAD_LOCAL: i32 = 1;
 const RELAXED: i32 = 2;
 
-/// Begins a capture on the first stream and acts. Returns the answer, the status of the capture
+/// Starts a capture on the first stream and acts. Returns the answer, the status of the capture
 /// afterwards, and the code of the end.
 fn during(sheet: &Sheet, things: &Things, mode: i32, act: impl FnOnce() -> u32) -> String {
     assert_eq!(sheet.cuStreamBeginCapture_v2(things.stream, mode), 0, "cuStreamBeginCapture");

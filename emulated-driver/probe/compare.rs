@@ -1,7 +1,7 @@
 //! Compares answers with expected answers.
 //!
 //! A file of expected answers has the lines of a run. A line may end in a remark in brackets.
-//! `[real: x]` is a second accepted answer. Empty lines and lines that begin with `#` are skipped,
+//! `[real: x]` is a second accepted answer. Empty lines and lines that start with `#` are skipped,
 //! except for the remark of a group about a single device: missing answers of the group then count
 //! as not asked.
 

@@ -132,7 +132,7 @@ fn streams(sheet: &Sheet) {
         sheet.cuCtxGetCurrent(&mut context);
         sheet.cuCtxRecordEvent(context, event)
     });
-    // The value tells whether the work of a destroyed stream runs.
+    // The value says whether the work of a destroyed stream runs.
     let address = sheet.alloc(BYTES).expect("memory");
     assert_eq!((sheet.cuMemsetD8_v2(address, 0, 64), sheet.cuCtxSynchronize()), (0, 0));
     let stream = sheet.stream(1).expect("a stream");

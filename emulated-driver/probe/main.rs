@@ -2,7 +2,7 @@
 //! line: `name = answer`.
 //!
 //! The program runs on a real driver and on the emulated driver, and the two outputs are compared
-//! line by line. Lines that begin with `#` are for the reader and are not compared. Every group of
+//! line by line. Lines that start with `#` are for the reader and are not compared. Every group of
 //! questions runs in a separate process, because some groups end the process. An abnormal end is
 //! also reported as a line.
 
@@ -75,7 +75,7 @@ enum Way {
 }
 use Way::{Apart, Together};
 
-/// A question that is asked in a process of its own. An empty answer comes later, at the exit of the process.
+/// A question that is asked in its own process. An empty answer comes later, at the exit of the process.
 pub(crate) struct Question {
     name: String,
     ask: Box<dyn Fn(&Sheet) -> String>,

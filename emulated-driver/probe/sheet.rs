@@ -133,7 +133,7 @@ impl Gate {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Acts while the gate is closed, and tells whether the action waited until another thread opened the gate:
+    /// Acts while the gate is closed, and says whether the action waited until another thread opened the gate:
     /// `no 0` for a call that returned at once.
     pub(crate) fn asked(&self, action: impl FnOnce() -> u32) -> String {
         let (done, told) = std::sync::mpsc::channel::<()>();

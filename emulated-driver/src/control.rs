@@ -110,7 +110,7 @@ unsafe extern "C" fn emu_report(buffer: *mut c_char, size: u64) -> u64 {
     unsafe { hand_out(&text, buffer, size) }
 }
 
-/// Closes a gate on a stream of the current context. No work begins until as many releases as
+/// Closes a gate on a stream of the current context. No work starts until as many releases as
 /// holds.
 #[unsafe(no_mangle)]
 extern "C" fn emu_hold_stream(handle: u64) -> c_int {

@@ -145,7 +145,7 @@ fn a_table_has_one_address_and_unknown_tables_are_refused() {
     let first = table;
     assert_eq!((driver.cuInit(0), driver.cuGetExportTable(&mut table, &raw mut uuid)), (0, 0));
     assert_eq!(table, first);
-    // SAFETY: a table begins with the size.
+    // SAFETY: a table starts with the size.
     assert_eq!(unsafe { table.cast::<usize>().read() }, 16);
     // SAFETY: the function behind the size takes nothing.
     let function = unsafe { table.cast::<extern "C" fn() -> i32>().wrapping_add(1).read() };

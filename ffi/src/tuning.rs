@@ -24,7 +24,7 @@ const REST: u32 = 9;
 struct OnDevice {
     tuner: Tuner,
     job: Option<JoinHandle<Finding>>,
-    /// No job begins before.
+    /// No job starts before.
     rests_until: Option<Instant>,
 }
 
@@ -174,7 +174,7 @@ mod tests {
 
     const DEVICE: DeviceIndex = DeviceIndex(0);
 
-    /// Three blocks at a time, of sizes that grow and begin anew.
+    /// Three blocks at a time, of sizes that grow and start anew.
     fn work(allocator: &crate::SimulatedAllocator) {
         for step in 0..180 {
             let blocks = [0; 3].map(|_| allocator.malloc(DEVICE, (20 + step % 12) << 21, StreamId::DEFAULT).unwrap());

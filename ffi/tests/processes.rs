@@ -408,7 +408,7 @@ fn idle_memory_is_given_back_by_a_thread_of_the_library() {
     });
 }
 
-/// The other process has a driver and a context of its own, and maps the same memory.
+/// The other process has a driver and its own context, and maps the same memory.
 #[test]
 fn a_pinned_block_is_shared_with_another_process() {
     let Some(program) = program_with_driver("export") else { return };

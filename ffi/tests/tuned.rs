@@ -22,7 +22,7 @@ fn tuning(config: &CStr) -> Subject {
     })
 }
 
-/// Three blocks at a time, of sizes that grow and begin anew.
+/// Three blocks at a time, of sizes that grow and start anew.
 fn growing(subject: &Subject) {
     for step in 0..90 {
         let blocks = [0; 3].map(|_| subject.malloc((20 + step % 12) * 2 * MIB, null_mut()));

@@ -45,7 +45,7 @@ pub struct Member {
     /// First step at which the bytes belong to this member alone: the start of the buffer, or the
     /// end of the target. At least `end` for a writer that ends no later than its target.
     pub since: u64,
-    /// Distance in bytes from the beginning of the chain.
+    /// Distance in bytes from the start of the chain.
     pub offset: u64,
     /// Length in bytes.
     pub size: u64,

@@ -23,7 +23,7 @@ pub enum Unusable {
     Empty,
     /// The problem has more buffers than a 32-bit number can name.
     TooMany,
-    /// A buffer does not end after its beginning.
+    /// A buffer does not end after its start.
     Lifetime {
         /// Number of the buffer in the problem.
         buffer: u32,

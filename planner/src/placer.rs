@@ -12,7 +12,7 @@ struct Piece {
     /// Sections during which the bytes belong to the member alone. Lives overlap iff they share a section, and there are far fewer
     /// sections than steps.
     sections: Range<u32>,
-    /// Distance in bytes from the beginning of the chain.
+    /// Distance in bytes from the start of the chain.
     offset: u64,
     size: u64,
 }

@@ -50,7 +50,7 @@ class MemoryResource(_MemoryResource):
         be named: the graph would use memory that others get later.
 
         Raises:
-            OutOfDeviceMemoryError: the device or the limit lacks the memory.
+            OutOfDeviceMemoryError: the device or the limit does not have the memory.
         """
         address = self._source.malloc(size, self._device, _pool.number_of(stream))
         return Buffer.from_handle(address, size, mr=self, stream=stream)

@@ -64,7 +64,7 @@ def allocate(size: int) -> MemoryPointer:
     ``cupy.cuda.using_allocator``. May be called by any thread.
 
     Raises:
-        OutOfDeviceMemoryError: the device or the limit lacks the memory.
+        OutOfDeviceMemoryError: the device or the limit does not have the memory.
     """
     native = _native()
     if native is None:

@@ -100,7 +100,7 @@ class CuMemAllocator:
         others are lost. A tag that is parked stays as it is.
 
         Raises:
-            CachalotError: the host lacks the memory for the contents, or a graph is being captured. All that
+            CachalotError: the host does not have the memory for the contents, or a graph is being captured. All that
                 was awake is awake.
         """
         if offload_tags is None:
@@ -121,7 +121,7 @@ class CuMemAllocator:
         """Wakes the tags, and all others but ``weights`` and ``kv_cache``; everything without ``tags``.
 
         Raises:
-            OutOfDeviceMemoryError: the GPU lacks the memory. What lacks it stays parked, with its contents.
+            OutOfDeviceMemoryError: the GPU does not have the memory. What does not have it stays parked, with its contents.
         """
         with self._lock:
             known = {tag for tag, _ in self._tags}

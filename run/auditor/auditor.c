@@ -1,7 +1,7 @@
 /* Leads every way to the driver's library to one file: an auditor of the dynamic loader (rtld-audit(7)).
  *
  * The loader asks `la_objsearch` for each name that a program opens, and for each path that the loader is about to try.
- * The auditor runs in a namespace of its own before any library of the program, so the auditor uses no library, not even
+ * The auditor runs in its own namespace before any library of the program, so the auditor uses no library, not even
  * the C library, and no memory but the names below.
  */
 #define _GNU_SOURCE

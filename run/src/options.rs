@@ -79,7 +79,7 @@ pub struct SleepOptions {
     pub wake_timeout_ms: u64,
     /// Blocks of requests up to 1 MiB stay on the device while their pages take no more bytes.
     pub keep_awake: u64,
-    /// Members of the group that lack memory have this process parked, and this process waits for memory in their turn.
+    /// Members of the group that do not have memory have this process parked, and this process waits for memory in their turn.
     pub yields: bool,
     /// Milliseconds for which the memory stays awake at least before the group may have it parked.
     pub awake_ms: u64,
@@ -90,7 +90,7 @@ pub struct SleepOptions {
 }
 
 /// The bytes of a piece unless the options say otherwise. The driver clears memory that another process has just given back: 16 GiB
-/// in one piece took 42 ms before the first byte moved. In pieces of 512 MiB the copies begin at once and go on beside the clearing;
+/// in one piece took 42 ms before the first byte moved. In pieces of 512 MiB the copies start at once and go on beside the clearing;
 /// smaller ones gain no more, and cost more calls of the driver (an H200, tests/results/sleep.md).
 const PIECE: u64 = 512 << 20;
 

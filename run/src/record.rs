@@ -46,7 +46,7 @@ struct Sink {
 }
 
 impl Record {
-    /// Begins a record in a new file, and writes the settings of the allocator and the limit beside
+    /// Starts a record in a new file, and writes the settings of the allocator and the limit beside
     /// the file, for replays. If `path` exists, another process or context writes to the file, and the
     /// name is followed by the process id and a number.
     ///
@@ -76,7 +76,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Begins a record as [`begin`](Self::begin) does. `None` after a failure, which is told on the standard error: nothing is recorded.
+    /// Starts a record as [`begin`](Self::start) does. `None` after a failure, which is told on the standard error: nothing is recorded.
     pub fn begin_or_tell(path: &Path, config: &str, limit: Option<u64>) -> Option<Arc<Self>> {
         let begun = Self::begin(path, config, limit);
         begun.map_err(|error| log::warning(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(text.len() % BLOCK, 0);
         let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
         assert_eq!((lines.len(), lines[1], lines[1000]), (1001, "a,0,512,0", "a,3e70000000000,512,0"));
-        // A block begins a line and ends one.
+        // A block starts a line and ends one.
         assert!(text.as_bytes().chunks(BLOCK).all(|block| block.ends_with(b"\n")));
         assert!(std::fs::read_to_string(beside(&path)).unwrap().contains(r#""limit_bytes":7"#));
     }

@@ -34,7 +34,7 @@ operations() {
     $1 == "f" { print "f", slot[$2] }'
 }
 
-# train TRACE USES PASSES CONFIG: one run of the C interface, with the counts in a file of its own. Loaded first, because the library has
+# train TRACE USES PASSES CONFIG: one run of the C interface, with the counts in its own file. Loaded first, because the library has
 # another name for the linker.
 train() {
   operations "$1" "$2" | LLVM_PROFILE_FILE=$counts/$1-$4.profraw LD_PRELOAD=$built/libcachalot.so "$folder/train" "$4" "$3" >/dev/null

@@ -180,7 +180,7 @@ const SLACK: usize = 1;
 const FREE: usize = 2;
 
 /// Fills the characters of the occupancy from left to right. Positions are bytes times the width,
-/// so each character begins at a whole position.
+/// so each character starts at a whole position.
 struct Line {
     /// The width of a character: the bytes of the memory.
     length: u128,

@@ -53,7 +53,7 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
         Self::new(segments, traces, &config.unwrap_or_default(), stack).with_extent(extent)
     }
 
-    /// Tells how much of the history the events are.
+    /// Reports how much of the history the events are.
     #[must_use]
     pub fn with_extent(mut self, extent: TraceExtent) -> Self {
         self.settings.trace_alloc_max_entries = Some(signed(extent.capacity));

@@ -45,7 +45,7 @@ number() {
   echo "${value:-0}"
 }
 
-# Runs the configurations in turn on a GPU until the time is over. Each process begins with another configuration.
+# Runs the configurations in turn on a GPU until the time is over. Each process starts with another configuration.
 turns() {
   local gpu=$1 sharer=$2 turn=0
   while :; do

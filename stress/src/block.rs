@@ -24,7 +24,7 @@ pub(crate) struct Block {
     pub(crate) written: bool,
     /// Uses by other streams that may be incomplete.
     pub(crate) visits: Vec<Arc<Visit>>,
-    /// Whether the block has a claim of its own in the shadow map. The claim of a graph's block
+    /// Whether the block has its own claim in the shadow map. The claim of a graph's block
     /// belongs to the graph.
     pub(crate) claimed: bool,
 }

@@ -20,7 +20,7 @@ const ALL_SLOTS: usize = 2 * SLOTS + 1;
 const SLOT_BYTES: u64 = size_of::<Checks>() as u64;
 /// The numbers of blocks are smaller: a thread's number in front of 40 bits.
 const BLOCKS: u64 = 1 << 48;
-/// Larger blocks get a launch of their own, with all threads of the device. One block in a thousand is as large, so
+/// Larger blocks get their own launch, with all threads of the device. One block in a thousand is as large, so
 /// that nearly all blocks share launches, and the slots of a half last for thousands of blocks.
 const LARGE: u64 = 8 << 20;
 
@@ -32,7 +32,7 @@ pub(crate) type Row = (Region, Life);
 struct Launch {
     /// Index of the launch's slot within its half.
     slot: usize,
-    /// The number of a launch over the table. `None` for a block with a launch of its own.
+    /// The number of a launch over the table. `None` for a block with its own launch.
     number: Option<u64>,
     blocks: Vec<Row>,
 }

@@ -14,8 +14,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Held while a stream is asked whether it is idle, and alone while a capture begins of which the allocator is not told: the
-/// question would break the capture, and the documentation forbids to begin one beside calls of the allocator.
+/// Held while a stream is asked whether it is idle, and alone while a capture starts of which the allocator is not told: the
+/// question would break the capture, and the documentation forbids to start one beside calls of the allocator.
 pub(crate) static QUESTIONS: RwLock<()> = RwLock::new(());
 
 thread_local! {

@@ -17,7 +17,7 @@ use std::fmt::Write;
 /// frees and kernels only. After each round and at the end, the allocator's counters must agree
 /// with the run, and at the end all memory must be released.
 ///
-/// The exit status is 1 if a fault was found, and 2 if the run could not begin. The command line
+/// The exit status is 1 if a fault was found, and 2 if the run could not start. The command line
 /// that repeats a run is printed first. With one thread, the repeated run is identical; with
 /// several threads, each thread draws the same random numbers. Percentiles describe the time of a
 /// call in nanoseconds, including two readings of the clock.
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// invariants must hold. After the faults the allocator must work again, unless the allocator
     /// reported a lost context. The result is printed as a table in Markdown. Afterwards each
     /// function is removed from the driver: the run must then work without the function, or not
-    /// begin and print the reason. The exit status is 1 if a fault was found.
+    /// start and print the reason. The exit status is 1 if a fault was found.
     Sweep(SweepOptions),
     /// Creates and destroys streams, threads, private pools and blocks through the C interface, and
     /// checks that host memory stays flat.
@@ -130,7 +130,7 @@ pub(crate) struct RunOptions {
     /// Number of devices, from the first on.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) devices: u32,
-    /// Number of runs at a time on each device, in processes of their own. This run stays below its part of the memory.
+    /// Number of runs at a time on each device, in their own processes. This run stays below its part of the memory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) sharers: u32,
     /// The allocator's configuration, as in `PYTORCH_CUDA_ALLOC_CONF`.

@@ -54,7 +54,7 @@ struct Setup {
 /// Executes a run.
 ///
 /// # Errors
-/// The reason why the run did not begin.
+/// The reason why the run did not start.
 pub(crate) fn run(options: &RunOptions) -> Result<Report, SetupError> {
     emulated::connect();
     // Bytes left behind by a failed setup; the allocator does not account for them.
@@ -225,13 +225,13 @@ fn check_bytes(shared: &Shared) -> Result<(), Error> {
 }
 
 /// Bytes that a device keeps for waits: from its opening on if the driver is asked for the ids of streams, else from the
-/// first end of a stream that could not be recorded. Each byte is an allocation of its own.
+/// first end of a stream that could not be recorded. Each byte is its own allocation.
 const KEPT_BYTES: u64 = 16;
 
 /// Checks the driver's memory. The driver may hold the bytes that the allocator counts as leaked, those that open
 /// devices keep, and the bytes of calls that failed after their effect.
 fn check_driver(shared: &Shared, taken: u64, report: &Value) {
-    // A library in front of the driver keeps memory for later requests, and has tests of its own.
+    // A library in front of the driver keeps memory for later requests, and has its own tests.
     if std::env::var_os("CACHALOT_RUN").is_some() {
         return;
     }

@@ -62,7 +62,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates the state at the beginning of a run.
+    /// Creates the state at the start of a run.
     pub(crate) fn new(
         options: RunOptions,
         config: Config,
@@ -140,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Returns whether an error may result from a capture during the call, which began at `since`. While a
+    /// Returns whether an error may result from a capture during the call, which started at `since`. While a
     /// stream captures, the stream's cached memory cannot be unmapped, and a call that needs the memory fails.
     pub(crate) fn is_due_to_capture(&self, error: &Error, since: Moment) -> bool {
         matches!(error, Error::Device(error) if error.kind == ErrorKind::NotPermittedInCapture)

@@ -191,7 +191,7 @@ impl Device {
         self.copy_to_host(line, from, vec![u8::MAX; from.bytes() as usize])
     }
 
-    /// Copies the beginning of a region over `found`. Any bytes are a value of `T`.
+    /// Copies the start of a region over `found`. Any bytes are a value of `T`.
     fn copy_to_host<T: Copy>(&self, line: CuStream, from: Region, mut found: Vec<T>) -> DeviceResult<Vec<T>> {
         let bytes = size_of_val(found.as_slice());
         assert!(bytes <= from.bytes() as usize);
@@ -208,7 +208,7 @@ impl Device {
         Ok(found)
     }
 
-    /// Begins a capture.
+    /// Starts a capture.
     pub(crate) fn begin_capture(&self, handle: CuStream, mode: CuCaptureMode) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
             // SAFETY: takes no host pointers; the stream belongs to the caller.

@@ -130,7 +130,7 @@ impl Tenancy {
 }
 
 impl TenantStream {
-    /// Creates a part without blocks, with a stream of its own.
+    /// Creates a part without blocks, with its own stream.
     fn new(stage: &'static Device, pool: Option<PoolId>, batch: u32) -> Result<Self, SetupError> {
         let each = Checker::bytes(batch);
         let memory = stage.own_memory(each)?;

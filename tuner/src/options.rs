@@ -16,7 +16,7 @@ pub struct Options {
     pub budget: Budget,
     /// The largest part by which a recommendation may make a program worse.
     pub most_harm: f64,
-    /// The configuration to compare with, for programs without a baseline of their own.
+    /// The configuration to compare with, for programs without their own baseline.
     pub baseline: String,
     /// Source of all random choices.
     pub seed: u64,

@@ -41,7 +41,7 @@ struct Cli {
 }
 
 impl Cli {
-    /// Parses the configurations. A default policy that this version lacks is left out.
+    /// Parses the configurations. A default policy that this version does not have is left out.
     fn contenders(&self) -> Result<Vec<Contender>, String> {
         if !self.configs.is_empty() {
             return self.configs.iter().map(|text| Contender::parse(text)).collect();

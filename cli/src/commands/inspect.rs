@@ -272,7 +272,7 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
     text
 }
 
-/// Returns whether the history of a device begins in the middle of the program.
+/// Returns whether the history of a device starts in the middle of the program.
 fn is_cut(answers: &[OfRecord]) -> bool {
     answers.iter().any(|answer| answer.told.as_ref().is_some_and(|told| told.answer.cut_to_events.is_some()))
 }
@@ -384,7 +384,7 @@ pub(crate) struct StackPrinter<'a> {
     pub(crate) look: &'a Look,
 }
 
-/// Where the lines about a group begin, behind its bytes.
+/// Where the lines about a group start, behind its bytes.
 pub(crate) const INDENT: usize = 14;
 
 impl StackPrinter<'_> {

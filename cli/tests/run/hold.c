@@ -1,5 +1,5 @@
 /* Obeys lines of the standard input, in another thread after the end of the first one if there is an argument: `a N` asks for N MiB and prints the code of the answer, `f` frees the newest memory, `m`
- * prints the free and all MiB, `l N` allows files of N KiB, `x` begins the program again in this process, `q` ends the program with what it holds. */
+ * prints the free and all MiB, `l N` allows files of N KiB, `x` starts the program again in this process, `q` ends the program with what it holds. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>

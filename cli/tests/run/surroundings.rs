@@ -71,7 +71,7 @@ fn files_beyond_the_limit_of_the_process_end_no_program() {
     let record = place.folder.join("record.csv").display().to_string();
     let book = place.folder.join("book.json").display().to_string();
     let mut command = place.run(&["--ledger-file", &book, "--ledger-stacks", "--record", &record]);
-    // The book is published when the context begins, before the limit. The record becomes too long.
+    // The book is published when the context starts, before the limit. The record becomes too long.
     command.arg(&place.program).stderr(Stdio::piped()).env("CACHALOT_EMU_POISON", "off");
     let output = with_lines(&mut command, &format!("l 20\n{}", "a 1\nf\n".repeat(4000)));
     assert_eq!(answers(&output), "0 ".repeat(8001).trim_end());

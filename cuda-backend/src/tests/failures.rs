@@ -369,6 +369,6 @@ fn a_library_that_does_not_exist_is_named() {
     let error = crate::Driver::load_from(path).expect_err("there is no such file");
     let LoadError::NotLoaded { path: named, reason, by_variable } = error else { panic!("{error}") };
     assert_eq!((&*named, by_variable), (path, false));
-    // The loader's reason begins with the path, which the message has already.
+    // The loader's reason starts with the path, which the message has already.
     assert!(reason.contains("No such file") && !reason.contains("libcuda"), "{reason}");
 }

@@ -51,7 +51,7 @@ fn bytes(seed: u64) -> Vec<u8> {
     std::iter::repeat_with(|| random.u8(..)).take(PAGE as usize).collect()
 }
 
-/// Fills pages with bytes of their own.
+/// Fills pages with their own bytes.
 fn fill(pages: u64) {
     (0..pages).for_each(|page| shared_fake::put(at(page), bytes(page)));
 }
@@ -403,7 +403,7 @@ fn contents_that_go_by_one_write_come_back_by_one_read_each_to_its_place() {
     files.close();
 }
 
-/// Contents of two and a half pieces in memory, each piece pinned by a call of its own.
+/// Contents of two and a half pieces in memory, each piece pinned by its own call.
 #[test]
 #[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
 fn long_contents_come_back_from_memory_whole_and_in_parts() {

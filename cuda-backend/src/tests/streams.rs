@@ -435,7 +435,7 @@ fn the_event_that_was_kept_first_stays_and_is_recorded_again() {
     assert_eq!(streams.event_of_use(number, device.cu_context()), Some(known));
     assert_eq!(streams.note_use(number, elsewhere.clone(), None), Noted::Kept(Vec::new()));
     assert_eq!(streams.announced(number).map(|events| events.len()), Some(2));
-    // A later stream with the handle gets an event of its own, and the earlier stream keeps none of its two.
+    // A later stream with the handle gets its own event, and the earlier stream keeps none of its two.
     let later = StreamId(number.0 + (1 << 48));
     assert_eq!(streams.event_of_use(later, device.cu_context()), None);
     let Noted::Kept(mut earlier) = streams.note_use(later, second.clone(), None) else { panic!("another stream") };

@@ -30,7 +30,7 @@ pub(crate) struct Handed {
 
 /// Describes memory of a file for other processes. The handle is good as long as the description is open.
 pub(crate) fn offer(memory: &Handed, file: &File) -> Answer<(IpcMemory, File)> {
-    // A hasher of the standard library begins with a number by chance.
+    // A hasher of the standard library starts with a number by chance.
     let chance = RandomState::new().hash_one(std::process::id());
     let parts: Vec<_> = memory.extents.iter().map(|extent| (extent.offset, extent.bytes)).collect();
     let text = json!({

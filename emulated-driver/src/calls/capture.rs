@@ -1,6 +1,6 @@
 //! Stream capture: records work instead of running the work, and builds the graph.
 //!
-//! A capture begins on one stream, the origin. Another stream joins by waiting for an event
+//! A capture starts on one stream, the origin. Another stream joins by waiting for an event
 //! recorded in the capture, and must be joined back before the end. Each stream has a frontier: the
 //! predecessors of the stream's next node. A mistake invalidates the capture: every call on the
 //! capture answers `STREAM_CAPTURE_INVALIDATED` until the origin ends the capture.

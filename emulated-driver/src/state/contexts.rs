@@ -49,7 +49,7 @@ pub(crate) fn ends_of_device_of(state: &State, handle: u64) -> Vec<Mark> {
     its.flat_map(|(&handle, _)| state.streams.ends_of_context(handle)).collect()
 }
 
-/// Breaks a context with an unrecoverable error: work not begun is dropped, and every later call
+/// Breaks a context with an unrecoverable error: work not started is dropped, and every later call
 /// answers the error.
 pub(crate) fn break_down(state: &mut State, handle: u64, code: Code) {
     if let Some(context) = state.contexts.get_mut(&handle) {

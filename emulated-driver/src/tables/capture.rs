@@ -19,9 +19,9 @@ pub(crate) struct Node {
 /// A capture under way.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// The queue on which the capture began.
+    /// The queue on which the capture started.
     pub(crate) origin: u64,
-    /// The thread that began the capture.
+    /// The thread that started the capture.
     pub(crate) thread: u32,
     pub(crate) mode: i32,
     pub(crate) valid: bool,

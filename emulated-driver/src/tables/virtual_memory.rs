@@ -160,6 +160,6 @@ impl VirtualMemory {
     }
 }
 
-/// Error of a range that begins or ends inside a mapping.
+/// Error of a range that starts or ends inside a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cut;

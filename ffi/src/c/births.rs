@@ -54,7 +54,7 @@ mod tests {
         births.forget(DevicePtr(0x1000));
         births.note(DevicePtr(0x1000));
         assert_eq!([0x1000, 0x3000, 0x3fff, 0x5000, 0x10].map(|at| births.number(DevicePtr(at))), [3, 2, 2, 0, 0]);
-        // A part of longer memory, which begins below, may lie where other memory began before.
+        // A part of longer memory, which starts below, may lie where other memory started before.
         births.forget(DevicePtr(0x3000));
         assert_eq!(births.number(DevicePtr(0x3fff)), 3);
     }

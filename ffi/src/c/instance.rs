@@ -47,7 +47,7 @@ const FLAGS: u32 = CACHALOT_SIMULATED
 /// Flags that concern memory of devices.
 const NOT_OF_HOST: u32 = CACHALOT_SIMULATED | CACHALOT_PEER_ACCESS | CACHALOT_OPEN_LATER;
 
-// SAFETY: `repr(C)`, begins with the size, and consists of numbers and pointers without padding.
+// SAFETY: `repr(C)`, starts with the size, and consists of numbers and pointers without padding.
 unsafe impl Versioned for cachalot_options {
     // Version 0.1: all fields up to `simulated_bytes`.
     const FIRST_SIZE: usize = 56;

@@ -125,7 +125,7 @@ unsafe extern "C" fn describe(userdata: *mut c_void, stack: *mut cachalot_stack,
     let describer = unsafe { &mut *userdata.cast::<Describer>() };
     describer.asked.push(action);
     if let Some(allocator) = describer.subject {
-        // Requests of a callback are recorded, and lead to no further question.
+        // Requests of a callback are recorded, and lead to no other question.
         let mut block = null_mut();
         // SAFETY: the variable outlives the call.
         ok(unsafe { cachalot_malloc(allocator, 0, 5000, stream(2), &raw mut block) });

@@ -96,7 +96,7 @@ class History {
     }
   };
 
-  /* Begins, changes or ends the recording. */
+  /* Starts, changes or ends the recording. */
   void record(bool enabled, Recording arguments, bool clear);
   bool is_recording();
   void annotate(const std::vector<std::pair<std::string, std::string>> &metadata);

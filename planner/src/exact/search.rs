@@ -22,7 +22,7 @@ pub enum Progress {
     Spent,
 }
 
-/// A search for a plan within a capacity, in numbered runs. Each run has an order of its own.
+/// A search for a plan within a capacity, in numbered runs. Each run has its own order.
 pub struct Search {
     instance: Arc<Instance>,
     /// The partial plan, with what is known of unplaced items.
@@ -66,7 +66,7 @@ enum Kind {
 }
 
 impl Search {
-    /// Creates a search. Call [`begin`](Self::begin) before [`advance`](Self::advance).
+    /// Creates a search. Call [`begin`](Self::start) before [`advance`](Self::advance).
     pub fn new(instance: Arc<Instance>) -> Self {
         let state = State::new(&instance);
         let order = Order::of(0, &instance.items, &instance.load);
@@ -74,7 +74,7 @@ impl Search {
         Self { instance, state, order, stack: Vec::new(), part, progress: Progress::Spent, left: 0, nodes: 0 }
     }
 
-    /// Begins a run within `capacity` bytes. The number of the run determines the order and the
+    /// Starts a run within `capacity` bytes. The number of the run determines the order and the
     /// limit of nodes.
     pub fn begin(&mut self, run: u64, capacity: u64) {
         let instance = &*self.instance;
@@ -86,7 +86,7 @@ impl Search {
     }
 
     /// Searches at most `nodes` further nodes. After any result but [`Progress::Working`], only
-    /// [`begin`](Self::begin) restarts the search.
+    /// [`begin`](Self::start) restarts the search.
     pub fn advance(&mut self, nodes: u64) -> Progress {
         let before = self.nodes;
         while self.progress == Progress::Working && self.nodes - before < nodes {

@@ -80,7 +80,7 @@ pub(super) struct State {
     pub(super) failure: Span,
     /// Number of items that all runs have examined.
     pub(super) work: u64,
-    /// All changes since the beginning, oldest first.
+    /// All changes since the start, oldest first.
     trail: Vec<Undo>,
 }
 

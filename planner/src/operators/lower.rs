@@ -185,7 +185,7 @@ impl<'a> Lowering<'a> {
         }
         let mut order: Vec<u32> = (0..self.home.len() as u32).filter(|&value| self.is_planned(value)).collect();
         order.sort_by_key(|&root| (self.maker[root as usize], storages[root as usize].end()));
-        // Buffers are numbered per device, since every device has a problem of its own.
+        // Buffers are numbered per device, since every device has its own problem.
         let mut counts = vec![0; self.program.devices.len()];
         for root in order {
             let count: &mut u32 = &mut counts[self.program.values[root as usize].device as usize];

@@ -51,7 +51,7 @@ pub enum Memory {
     View {
         /// Number of the input value in [`Program::values`].
         of: u32,
-        /// Distance in bytes from the beginning of the input to the output.
+        /// Distance in bytes from the start of the input to the output.
         offset: u64,
     },
     /// Preferably a part of an input, which the output overwrites while the operator still reads
@@ -59,7 +59,7 @@ pub enum Memory {
     Over {
         /// Number of the input value in [`Program::values`].
         target: u32,
-        /// Distance in bytes from the beginning of the input to the output.
+        /// Distance in bytes from the start of the input to the output.
         offset: u64,
     },
     /// The memory of an input, with new content. An update is the operator's effect, and so cannot
@@ -115,14 +115,14 @@ pub enum Place {
     Buffer {
         /// Number of the buffer.
         buffer: u32,
-        /// Distance in bytes from the beginning of the buffer.
+        /// Distance in bytes from the start of the buffer.
         offset: u64,
     },
     /// Inside the memory of an external or persistent value, possibly the value itself.
     Outside {
         /// Number of the external or persistent value.
         value: u32,
-        /// Distance in bytes from the beginning of the external or persistent value.
+        /// Distance in bytes from the start of the external or persistent value.
         offset: u64,
     },
     /// No location: the value has no bytes, or no operator makes the value.
@@ -138,7 +138,7 @@ pub struct Forward {
     pub value: u32,
     /// Number of the input value in [`Program::values`].
     pub input: u32,
-    /// Distance in bytes from the beginning of the input to the output.
+    /// Distance in bytes from the start of the input to the output.
     pub offset: u64,
     /// Whether the output overwrites the input. If false, the output is an unchanged part of the
     /// input.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._installed import Device
 
 MOST_ENTRIES = 1_000_000
-"""The most events that are kept of each device. The ring is made when recording begins, with 50
+"""The most events that are kept of each device. The ring is made when recording starts, with 50
 bytes an event."""
 
 _recording = False

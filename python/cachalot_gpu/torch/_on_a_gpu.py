@@ -28,7 +28,7 @@ class _Stream:
         self.device = torch.device("cuda", 0)
 
     def __enter__(self) -> _Stream:
-        """Begins a scope, in which nothing changes."""
+        """Starts a scope, in which nothing changes."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -57,7 +57,7 @@ def page_stats(device: Device = None) -> dict[str, int]:
 
 
 def _of_group(group: str, device: Device) -> dict[str, int]:
-    """Returns the statistics whose names begin with ``group``, without the group and without the unit ``bytes``."""
+    """Returns the statistics whose names start with ``group``, without the group and without the unit ``bytes``."""
     _handle.require()
     figures = _statistics.statistics(device).items()
     return {key.removeprefix(group).removesuffix("_bytes"): value for key, value in figures if key.startswith(group)}

@@ -23,7 +23,7 @@ pub(super) struct MeasuredRun<'a> {
     pub(super) upkeep_us: u64,
 }
 
-/// The figures of a program. All figures but the time of a call cover all passes. The first pass begins on an
+/// The figures of a program. All figures but the time of a call cover all passes. The first pass starts on an
 /// empty allocator. With a plan, the bytes and the time count from the start of the plan.
 #[derive(Debug, Clone)]
 pub struct Figures {

@@ -18,7 +18,7 @@ pub fn policy_named(name: &str) -> Result<&'static str, String> {
 /// A configuration string, and the policies for the configuration.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// The policy at the beginning of the string.
+    /// The policy at the start of the string.
     policy: Option<&'static str>,
     /// The string behind the policy's name.
     text: String,

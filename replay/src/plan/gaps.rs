@@ -17,7 +17,7 @@ use std::ops::Range;
 pub(super) struct Gap {
     /// The steps.
     pub(super) life: Range<u64>,
-    /// The bytes that stay in use, counted from the beginning of the buffer. Empty if all are free.
+    /// The bytes that stay in use, counted from the start of the buffer. Empty if all are free.
     pub(super) window: Range<u64>,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn pieces(buffer: &Buffer, gaps: &[Gap], relaxed: bool) -> Result<Pie
         let piece = pieces.buffers.len();
         let mut own = Buffer { start: time.life.start, end: time.life.end, ..*buffer };
         if let Some((target, under)) = under.filter(|_| time.window.start > 0) {
-            // A buffer in place begins in the last step of the buffer under it.
+            // A buffer in place starts in the last step of the buffer under it.
             own = Buffer { start: own.start - 1, size: time.window.end - time.window.start, fixed: None, ..own };
             pieces.over.push((piece, target, time.window.start - under.window.start));
         } else if time.window.start > 0 && relaxed {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     impl Line {
-        /// Returns the bytes in use at a step, from the beginning of the buffer.
+        /// Returns the bytes in use at a step, from the start of the buffer.
         fn in_use(&self, step: u64) -> std::ops::Range<u64> {
             let gap = self.gaps.iter().find(|gap| gap.life.contains(&step));
             match gap {

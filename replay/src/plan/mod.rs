@@ -31,7 +31,7 @@ pub struct Task {
     pub problem: Problem,
     /// The source of the problem.
     pub source: Source,
-    /// Description of the memory before the first event, if a record begins in the middle of the
+    /// Description of the memory before the first event, if a record starts in the middle of the
     /// program.
     pub start: Option<String>,
     /// What a plan of the problem holds beyond the source, which the planner cannot express.

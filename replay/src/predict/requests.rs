@@ -16,7 +16,7 @@ use std::path::Path;
 /// The first line of a list.
 const HEADER: [&str; 4] = ["request", "block", "size", "stream"];
 
-/// Returns whether the bytes of a file begin as a list of requests.
+/// Returns whether the bytes of a file start as a list of requests.
 pub fn is_list(bytes: &[u8]) -> bool {
     bytes.starts_with(b"request,")
 }

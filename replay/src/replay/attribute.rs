@@ -76,7 +76,7 @@ impl Follower<'_> {
     }
 
     /// Returns whether a request released the segments of `cached` by the setting `compact`, before the segment that
-    /// `rest` begins with.
+    /// `rest` starts with.
     ///
     /// A forecast does not ask the device, and so does not know which segments the device has finished with. A release
     /// of everything may also be an `empty_cache`.

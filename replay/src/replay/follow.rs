@@ -1,6 +1,6 @@
 //! Follows a record: makes every implied call on an allocator whose device hands out the recorded addresses.
 //!
-//! A record lists events, not calls. A free and an allocation are calls of their own. The events between two
+//! A record lists events, not calls. A free and an allocation are their own calls. The events between two
 //! calls are attributed by three rules:
 //!
 //! * A completion right after its own free is part of the free. Any later completion was found by the event
@@ -21,7 +21,7 @@ use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, StreamId, TraceE
 use std::collections::HashMap;
 
 /// First of the streams on which freed blocks wait. A record does not name the streams behind a block's
-/// events. Each waiting block has a stream number of its own, so that blocks can be completed in any order.
+/// events. Each waiting block has its own stream number, so that blocks can be completed in any order.
 const FIRST_WAITING_STREAM: u64 = 1 << 63;
 
 /// How many calls are made before the allocator's trace is read.
@@ -51,7 +51,7 @@ pub(super) struct RecordedBlock {
 enum Capture {
     /// No graph is being captured.
     Off,
-    /// The cache was emptied. The given number of seeds is requested before the capture begins.
+    /// The cache was emptied. The given number of seeds is requested before the capture starts.
     Preparing(usize),
     /// Requests come from the graphs' pool.
     On,
@@ -76,12 +76,12 @@ pub(super) struct Follower<'t> {
     captured_streams: Vec<u64>,
     pub(super) captures: usize,
     /// Whether allocator and record hold different memory. Recorded addresses may then be taken, so the
-    /// device hands out no further ones.
+    /// device hands out no more.
     astray: bool,
     /// Bytes held from the device according to the record.
     pub(super) recorded_bytes: u64,
     pub(super) settings: &'t Settings,
-    /// Number of the event with which the present call begins.
+    /// Number of the event with which the present call starts.
     pub(super) position: usize,
     pub(super) trials: Trials,
     unread_calls: usize,
@@ -152,7 +152,7 @@ impl<'t> Follower<'t> {
         self.read_trace().map_err(|error| (at, error))
     }
 
-    /// Follows the call that begins at event `at`, with all events of the call. Returns the number of the
+    /// Follows the call that starts at event `at`, with all events of the call. Returns the number of the
     /// next call's first event.
     pub(super) fn follow_from(&mut self, at: usize) -> Result<usize, Error> {
         self.position = at;
@@ -163,7 +163,7 @@ impl<'t> Follower<'t> {
         if event.action == Action::FreeRequested {
             return self.follow_free(at);
         }
-        // The free that it is part of may be the last event before the record begins.
+        // The free that it is part of may be the last event before the record starts.
         if at == 0 && event.action == Action::FreeCompleted {
             self.complete(event.addr)?;
             return Ok(1);
@@ -233,7 +233,7 @@ impl<'t> Follower<'t> {
         if self.destroys_graphs(events) {
             self.perform(Operation::DestroyGraphs)?;
         }
-        // The call would find them itself, but in an order of its own, and what a merged block remembers depends on it.
+        // The call would find them itself, but in its own order, and what a merged block remembers depends on it.
         for event in events.iter().filter(|event| event.action == Action::FreeCompleted) {
             self.complete(event.addr)?;
         }
@@ -395,7 +395,7 @@ impl<'t> Follower<'t> {
         Ok(at + emptied)
     }
 
-    /// Begins the capture before the first request in the noted part that is no seed.
+    /// Starts the capture before the first request in the noted part that is no seed.
     fn turn_capture_on(&mut self, call: &Event) -> Result<(), Error> {
         match self.capture {
             Capture::Off => return Ok(()),
@@ -417,7 +417,7 @@ impl<'t> Follower<'t> {
     }
 }
 
-/// Whether the noted events begin with the two seeds of a generator, made before the capture. They then come
+/// Whether the noted events start with the two seeds of a generator, made before the capture. They then come
 /// from the default pool, as the record proves: the next small request, of the graphs' pool, finds no room
 /// beside them.
 fn has_seeds(noted: &[Event]) -> bool {

@@ -274,7 +274,7 @@ fn check(trace: &Trace, settings: &Settings, follower: &Follower<'_>, stats: &BT
         checked.mismatches += segments.mismatches;
         let file = trace.file.display();
         checked.first = checked.first.or_else(|| Some(format!("{file}: at the end, {}", segments.first?)));
-        // Statistics count from the beginning of the program.
+        // Statistics count from the start of the program.
         if trace.start.is_none() {
             checked.stats = expected.stats.len() as u64;
             checked.stat_differences = end::compare_stats(expected, stats);

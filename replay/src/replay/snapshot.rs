@@ -18,7 +18,7 @@ pub struct End {
     pub config: Config,
     /// The segments with their blocks.
     pub segments: Vec<SnapshotSegment>,
-    /// The events from the beginning of the program. The times come from the simulated device, and only their
+    /// The events from the start of the program. The times come from the simulated device, and only their
     /// order has a meaning.
     pub events: Vec<TraceEntry>,
 }

@@ -1,4 +1,4 @@
-//! Finds the state at the beginning of a record from the state at the end, by undoing the events,
+//! Finds the state at the start of a record from the state at the end, by undoing the events,
 //! the last event first.
 //!
 //! An undone allocation makes the block free again, and an undone completion of a free restores the

@@ -48,7 +48,7 @@ struct RecordedMemory {
 pub(super) enum Contradiction {
     /// Earlier events, or the event itself.
     Events(String),
-    /// Only the assumption that the record begins with an empty allocator.
+    /// Only the assumption that the record starts with an empty allocator.
     Beginning(String),
 }
 

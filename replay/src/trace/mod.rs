@@ -1,7 +1,7 @@
 //! Reads recorded programs: `.csv`, `.csv.gz`, and memory snapshots of `PyTorch` and cachalot.
 //!
 //! A record is the events of one device's allocator. If the first events are missing, the state at
-//! the beginning is reconstructed from the state at the end, which a snapshot has. Files are
+//! the start is reconstructed from the state at the end, which a snapshot has. Files are
 //! recognized by content. A contradictory record is refused with the line of the contradiction.
 
 mod backward;
@@ -36,7 +36,7 @@ pub struct Trace {
     pub device: i64,
     /// The events in order. Never empty, and free of contradictions.
     pub events: Vec<Event>,
-    /// The memory before the first event, if the record begins in the middle of the program.
+    /// The memory before the first event, if the record starts in the middle of the program.
     pub start: Option<Start>,
     /// The recorded end of the run, if known.
     pub expected: Option<Expected>,
@@ -44,8 +44,8 @@ pub struct Trace {
     pub device_free: Option<u64>,
     /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does not tell.
     pub has_late_keys: Option<bool>,
-    /// Whether the history begins in the middle of the program, so that its peaks are those of its events alone: the
-    /// first events were overwritten, or the recording began late.
+    /// Whether the history starts in the middle of the program, so that its peaks are those of its events alone: the
+    /// first events were overwritten, or the recording started late.
     pub is_cut: bool,
 }
 
@@ -112,7 +112,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Returns the record from event number `first` on, as if recording had begun there.
+    /// Returns the record from event number `first` on, as if recording had started there.
     ///
     /// # Errors
     /// If no event is left, or the remaining data is insufficient: without a state at the end, or
@@ -187,7 +187,7 @@ impl Trace {
         self.expected.as_ref().is_some_and(|expected| !expected.config_is_unknown)
     }
 
-    /// Returns the number of events of a history that begins in the middle of the program. `None` for a whole program.
+    /// Returns the number of events of a history that starts in the middle of the program. `None` for a whole program.
     pub fn cut_to(&self) -> Option<u64> {
         self.is_cut.then_some(self.events.len() as u64)
     }

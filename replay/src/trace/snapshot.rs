@@ -159,7 +159,7 @@ pub(super) fn trace<'s>(
     Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys, is_cut: false })
 }
 
-/// Returns whether a snapshot tells that the first events of its history were overwritten.
+/// Returns whether a snapshot says that the first events of its history were overwritten.
 pub fn overflowed<Segments, Traces>(snapshot: &Snapshot<Segments, Traces>) -> bool {
     snapshot.allocator_settings.as_ref().and_then(|settings| settings.trace_alloc_overflowed).unwrap_or_default()
 }

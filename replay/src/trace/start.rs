@@ -1,4 +1,4 @@
-//! The state at the beginning of a record from the middle of a program.
+//! The state at the start of a record from the middle of a program.
 
 use super::{BlockState, Segment};
 use std::fmt;

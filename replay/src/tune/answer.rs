@@ -91,7 +91,7 @@ pub struct Answer {
     pub ooms: u64,
     /// Size of the largest failed request in bytes.
     pub largest_failed_bytes: u64,
-    /// Number of events of a history that begins in the middle of the program: the peaks are those of these events.
+    /// Number of events of a history that starts in the middle of the program: the peaks are those of these events.
     /// `None` for a whole program.
     pub cut_to_events: Option<u64>,
     /// The changes with which no request fails, in the order in which they were tried.

@@ -180,7 +180,7 @@ impl Group {
         }
     }
 
-    /// Begins to wait for `bytes` more, or waits on for another number of bytes. [`end_wait`](Self::end_wait) ends the wait, and only
+    /// Starts to wait for `bytes` more, or waits on for another number of bytes. [`end_wait`](Self::end_wait) ends the wait, and only
     /// then the next member is served.
     pub fn turn(&self, bytes: u64) -> Turn {
         match &self.0 {

@@ -117,7 +117,7 @@ fn die(count: &Count, place: usize) -> ! {
     unreachable!("the process is dead")
 }
 
-/// The life of a member. Run by the tests below in a process of its own, and empty without them.
+/// The life of a member. Run by the tests below in its own process, and empty without them.
 #[test]
 #[ignore = "runs in a process of other tests"]
 fn member() {

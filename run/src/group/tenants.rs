@@ -112,7 +112,7 @@ fn check(tenant: &Charged) {
     let held = tenant.held.load(SeqCst);
     let budget = tenant.group.budget().unwrap();
     let most = budget.held_by_all <= LIMIT && budget.held_by_this == held && held <= tenant.max;
-    // What is within reach is at least what the `low` lacks.
+    // What is within reach is at least what the `low` does not have.
     let least =
         budget.available >= tenant.low.saturating_sub(held) && budget.available <= tenant.max.saturating_sub(held);
     tenant.count.expect(most && least);

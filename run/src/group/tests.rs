@@ -315,7 +315,7 @@ fn a_watcher_removes_the_file_of_a_group_whose_members_were_killed() {
     assert_eq!(watch::groups(dir.path()).unwrap().len(), 1);
     table_of(&dir).entries[0].start.store(1, Relaxed);
     forget_all_but_the_file(member, &dir);
-    // The mark of a member that has just begun.
+    // The mark of a member that has just started.
     let open = fs::OpenOptions::new().read(true).write(true).open(file_of(&dir)).unwrap();
     crate::shared::marks::hold(&open, 1).unwrap();
     assert_eq!(watch::groups(dir.path()).unwrap(), []);

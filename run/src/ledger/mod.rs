@@ -222,7 +222,7 @@ impl Ledger {
         (caller.object.map_or(UNKNOWN, |object| self.row(&object)), stack)
     }
 
-    /// Returns the number of an object's row, and begins a missing row.
+    /// Returns the number of an object's row, and starts a missing row.
     fn row(&self, object: &Arc<Object>) -> u16 {
         let known = self.rows.read().unwrap_or_else(PoisonError::into_inner).get(&object.name).copied();
         if let Some(row) = known {

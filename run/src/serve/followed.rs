@@ -87,7 +87,7 @@ impl Followed {
         if records.end_use(name) { ReleasedHandle::Last(name) } else { ReleasedHandle::Lives(name) }
     }
 
-    /// Begins a call that maps a handle's memory. The memory lives until [`mapped`](Self::mapped) or [`end_use`](Self::end_use).
+    /// Starts a call that maps a handle's memory. The memory lives until [`mapped`](Self::mapped) or [`end_use`](Self::end_use).
     pub(super) fn begin_use(&self, handle: CuMemHandle) -> Option<u64> {
         let mut records = self.lock();
         let &(name, _) = records.handles.get(&handle.0)?;
@@ -95,7 +95,7 @@ impl Followed {
         Some(name)
     }
 
-    /// Notes a mapping, begun by [`begin_use`](Self::begin_use).
+    /// Notes a mapping, started by [`begin_use`](Self::begin_use).
     pub(super) fn mapped(&self, address: CuDevicePtr, bytes: u64, name: u64) {
         self.lock().mappings.insert(address, FollowedMapping { name, bytes });
     }

@@ -41,7 +41,7 @@ pub(super) struct Frees {
     latest: AtomicU64,
     /// All work before the frees up to the number is complete.
     reached: AtomicU64,
-    /// Captures running or about to begin.
+    /// Captures running or about to start.
     captures: AtomicUsize,
     /// The contexts and the batches. Held during short calls of the driver, never during a wait: what a call waits for may be
     /// a function of the program, which waits for a thread that makes a request.
@@ -182,7 +182,7 @@ impl Frees {
         self.latest.fetch_max(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Announces a capture before it begins. No event of a context is recorded from the return
+    /// Announces a capture before it starts. No event of a context is recorded from the return
     /// on until [`capture_ended`](Self::capture_ended).
     pub(super) fn capture_begins(&self) {
         self.captures.fetch_add(1, Ordering::SeqCst);
@@ -195,7 +195,7 @@ impl Frees {
         self.captures.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns whether a capture runs, or is about to begin. Takes no lock.
+    /// Returns whether a capture runs, or is about to start. Takes no lock.
     #[inline]
     pub(super) fn is_capturing(&self) -> bool {
         self.captures.load(Ordering::SeqCst) != 0

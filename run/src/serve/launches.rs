@@ -17,7 +17,7 @@ const PROBES: usize = 32;
 /// contexts, and a handle reused by the driver for another function or graph counts as launched.
 static LAUNCHED: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 
-/// Returns whether a function or a graph is launched for the first time since the books began. Always false before
+/// Returns whether a function or a graph is launched for the first time since the books started. Always false before
 /// first launches are told apart.
 #[inline]
 pub fn is_first_launch(handle: usize) -> bool {

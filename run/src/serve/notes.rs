@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Numbers of blocks begin here. The driver counts from 1, and no process makes so
+/// Numbers of blocks start here. The driver counts from 1, and no process makes so
 /// many allocations.
 const FIRST_NUMBER: u64 = 1 << 62;
 
@@ -92,7 +92,7 @@ impl Notes {
         let last = note.sync_memops.filter(|segment| blocks.values().all(|other| other.sync_memops != Some(*segment)));
         drop(blocks);
         if let Some(segment) = last {
-            // The next block there begins without the flag, as fresh memory does.
+            // The next block there starts without the flag, as fresh memory does.
             let _ = set_flag(real, segment, false);
             // Without the lock meanwhile, which other frees need: a neighbour may have asked for the flag.
             if self.lock().values().any(|other| other.sync_memops == Some(segment)) {

@@ -47,7 +47,7 @@ fn host_memory_stays(time: Duration, yields: bool, memory: impl FnOnce() -> Opti
 }
 
 impl Process {
-    /// Begins a call that may use memory. Wakes the memory first. Costs a load where nothing sleeps.
+    /// Starts a call that may use memory. Wakes the memory first. Costs a load where nothing sleeps.
     ///
     /// # Errors
     /// The code for the caller, where the memory cannot wake.
@@ -59,7 +59,7 @@ impl Process {
         }
     }
 
-    /// Begins a call that may use memory, as [`enter`](Self::enter) does, unless the thread is inside a served call.
+    /// Starts a call that may use memory, as [`enter`](Self::enter) does, unless the thread is inside a served call.
     ///
     /// # Errors
     /// As for [`enter`](Self::enter).
@@ -78,7 +78,7 @@ impl Process {
     }
 
     /// Waits until the members of the group leave room for `bytes` more on the device of `charge`. The thread uses no memory while it
-    /// waits, and the process may be parked for another member, which began to wait earlier. Returns `None` when the patience is over:
+    /// waits, and the process may be parked for another member, which started to wait earlier. Returns `None` when the patience is over:
     /// the refusal is told then.
     ///
     /// # Errors
@@ -437,7 +437,7 @@ fn report(served: &Served) -> Option<ParkReport> {
     served.allocator().parking(DEVICE).ok()?.report(ParkTarget::Streams).ok()
 }
 
-/// Returns whether a wake may succeed later. The host may lack the memory for the copies from files, too.
+/// Returns whether a wake may succeed later. The host may not have the memory for the copies from files, too.
 fn lacks_memory(error: &Error) -> bool {
     match error {
         Error::OutOfMemory(_) => true,

@@ -60,7 +60,7 @@ impl Process {
         code
     }
 
-    /// `cuMemPoolSetAttribute`. The driver accepts nothing but 0 for a greatest figure, which begins anew from the figure of now.
+    /// `cuMemPoolSetAttribute`. The driver accepts nothing but 0 for a greatest figure, which starts anew from the figure of now.
     ///
     /// # Safety
     /// The pool lives, and `value` is null, or readable for the attribute.

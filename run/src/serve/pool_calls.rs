@@ -22,7 +22,7 @@ impl Process {
         }
     }
 
-    /// Makes a call that frees an address. Memory of a pool counts as the pool's from before the call on, until the driver tells what
+    /// Makes a call that frees an address. Memory of a pool counts as the pool's from before the call on, until the driver says what
     /// the pool holds.
     pub(super) fn free_of_pool<E>(
         &self,

@@ -1,6 +1,6 @@
 //! What the driver's own pools keep: the pools of the program, and default pools that are not served.
 //!
-//! A pool keeps freed memory for later requests, up to its threshold, and the device has less. The driver tells what a pool holds
+//! A pool keeps freed memory for later requests, up to its threshold, and the device has less. The driver says what a pool holds
 //! (0.1 µs on driver 580). So beside the memory of each request, what a pool holds beyond its requests is charged, and asked anew
 //! at each call for the pool, whenever the program asks for the free memory, and before a request fails (`pool_calls.rs`).
 

@@ -35,7 +35,7 @@ pub struct Process {
     settings: Config,
     streams: Arc<Streams>,
     pub(super) contexts: Contexts,
-    /// Held while the allocator of a context is opened: a second one of the context would begin a
+    /// Held while the allocator of a context is opened: a second one of the context would start a
     /// second record.
     opening: Mutex<()>,
     /// Held while the program retains, releases or resets a primary context: whether a release was the
@@ -60,7 +60,7 @@ pub struct Process {
     pub(super) followed: Followed,
     /// `None`: the memory stays on the device.
     pub(super) sleeping: Option<Sleeping>,
-    /// Whether the process is the one of [`process`], and may have threads of its own.
+    /// Whether the process is the one of [`process`], and may have its own threads.
     pub(super) is_whole: bool,
     pub(super) counters: Counters,
 }
@@ -255,7 +255,7 @@ impl Process {
         Some(opened)
     }
 
-    /// Begins the record of a context. `None`: nothing is recorded.
+    /// Starts the record of a context. `None`: nothing is recorded.
     fn begin_record(&self) -> Option<Arc<Record>> {
         let path = self.options.record.as_ref()?;
         Record::begin_or_tell(path, &self.settings.to_string(), self.options.limit)
@@ -338,14 +338,14 @@ pub fn process() -> Option<&'static Process> {
     if let Some(process) = PROCESS.get() {
         return process.as_ref();
     }
-    // Before the cell's lock: the loader runs constructors under a lock of its own, and the constructor
+    // Before the cell's lock: the loader runs constructors under its own lock, and the constructor
     // of a library may make the program's first call.
     real::real()?;
     PROCESS.get_or_init(start).as_ref()
 }
 
-/// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. ReadGuard a served
-/// call nothing is begun: the served call's own way keeps the memory that it uses.
+/// Starts a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. ReadGuard a served
+/// call nothing is started: the served call's own way keeps the memory that it uses.
 ///
 /// # Errors
 /// The code for the caller, where the memory cannot wake.

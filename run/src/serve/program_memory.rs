@@ -154,7 +154,7 @@ impl ProgramMapping {
         })
     }
 
-    /// Returns whether all of the memory is mapped from its begin.
+    /// Returns whether all of the memory is mapped from its start.
     const fn is_of_all(&self, recipe: &Recipe) -> bool {
         self.offset == 0 && self.bytes == recipe.bytes
     }
@@ -217,7 +217,7 @@ impl ProgramMemory {
         Some(physical.pieces.clone())
     }
 
-    /// Notes a mapping, begun by [`begin_use`](Self::begin_use).
+    /// Notes a mapping, started by [`begin_use`](Self::begin_use).
     pub(super) fn mapped(&self, address: CuDevicePtr, token: u64, bytes: u64, offset: u64) {
         let mapping = ProgramMapping { token, bytes, offset, access: Vec::new(), mapped: bytes };
         self.lock().mappings.insert(address, mapping);

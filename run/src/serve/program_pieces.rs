@@ -5,7 +5,7 @@
 //! after a wake             | handle      | handle      | handle      |    each mapped, opened and copied before the next is created
 //! ```
 //!
-//! Pieces come from the first to the last and go from the last to the first, so the handles are always those of the memory's begin.
+//! Pieces come from the first to the last and go from the last to the first, so the handles are always those of the memory's start.
 
 use cachalot_cuda::driver::types::CuMemHandle;
 

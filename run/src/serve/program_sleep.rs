@@ -38,7 +38,7 @@ pub(super) struct NotParked {
     /// The allocator whose device was asked.
     pub(super) served: Arc<Served>,
     pub(super) error: DeviceError,
-    /// Whether the host, and not the device, lacks memory.
+    /// Whether the host, and not the device, does not have memory.
     is_host: bool,
 }
 
@@ -80,7 +80,7 @@ impl Process {
         Ok(())
     }
 
-    /// Creates and maps the parked memory again, and begins the copies.
+    /// Creates and maps the parked memory again, and starts the copies.
     ///
     /// # Errors
     /// The first error. [`park_again`](Self::park_again) gives back what is there.
@@ -186,8 +186,8 @@ impl Process {
         Ok(())
     }
 
-    /// Creates a piece of parked memory anew. The charge of the memory begins with the first piece, and ends with the release of all:
-    /// a wake that the limit allows to begin can end.
+    /// Creates a piece of parked memory anew. The charge of the memory starts with the first piece, and ends with the release of all:
+    /// a wake that the limit allows to start can end.
     fn create_again(&self, item: &ProgramItem, kept: &ProgramContents, piece: &Piece) -> DeviceResult<CuMemHandle> {
         let recipe = &item.physical.recipe;
         let create = || {
@@ -211,7 +211,7 @@ impl Process {
     }
 
     /// Wakes a parked allocation piece by piece: creates each piece that the driver does not have, maps the piece at its place in every
-    /// mapping of the allocation, and begins to copy the piece's contents.
+    /// mapping of the allocation, and starts to copy the piece's contents.
     fn take_memory(&self, mut item: ProgramItem, kept: &ProgramContents) -> DeviceResult<()> {
         let cuda = kept.served.device().cuda();
         // The program may have unmapped the memory while it was parked.

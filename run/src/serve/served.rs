@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Settings in force unless the program's own settings say otherwise, beside the slack. Each block of more than 1 MiB
-/// begins a segment of the block's size, also when the segment serves again: a request may leave up to a quarter of its size, and
+/// starts a segment of the block's size, also when the segment serves again: a request may leave up to a quarter of its size, and
 /// no segment is cut. Only a request beyond the memory of the device is cut from a free segment.
 pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";
 
@@ -34,7 +34,7 @@ pub(super) struct Served {
     ordered: AtomicBool,
     /// A stream of the library's own, or 0 before the first block to clear.
     clearing: AtomicUsize,
-    /// The greatest reserved and used bytes before the allocator's figures began anew for the other one.
+    /// The greatest reserved and used bytes before the allocator's figures started anew for the other one.
     highest_before: Mutex<[u64; 2]>,
 }
 
@@ -139,7 +139,7 @@ impl Served {
         [before[0].max(peaks[0]), before[1].max(peaks[1])]
     }
 
-    /// Begins the greatest reserved bytes, or the greatest used bytes, from the bytes of now. The allocator begins both anew at once,
+    /// Starts the greatest reserved bytes, or the greatest used bytes, from the bytes of now. The allocator starts both anew at once,
     /// and the other one is kept beside.
     ///
     /// # Errors

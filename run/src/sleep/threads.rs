@@ -40,7 +40,7 @@ thread_local! {
 pub struct Serving(&'static ThreadState);
 
 impl Serving {
-    /// Begins a call. `None` inside a served call: the driver may call functions by name, and finds the library's.
+    /// Starts a call. `None` inside a served call: the driver may call functions by name, and finds the library's.
     #[inline]
     pub fn enter() -> Option<Self> {
         let state = own_state();

@@ -12,7 +12,7 @@ const LIMIT: u64 = 64 * PAGE as u64;
 /// How a context ends.
 const ENDS: [&str; 4] = ["destroy", "detach", "reset", "release"];
 
-/// Begins a context of the program's, or the primary one, and makes it current.
+/// Starts a context of the program's, or the primary one, and makes it current.
 fn begin(setup: &Setup, end: &str) -> CuContext {
     if matches!(end, "destroy" | "detach") {
         let mut context = CuContext::NULL;

@@ -44,7 +44,7 @@ fn setup() -> Sleeps {
 /// A block, and the byte that fills it.
 pub(super) type Filled = (u64, usize, u8);
 
-/// Requests blocks of several sizes, for the host and on a stream, and fills each with a byte of its own.
+/// Requests blocks of several sizes, for the host and on a stream, and fills each with its own byte.
 pub(super) fn filled(setup: &Setup) -> Vec<Filled> {
     let stream = setup.stream();
     let sizes = [512, 100 << 10, 3 * PAGE + 512, 700];

@@ -23,7 +23,7 @@ const UNKNOWN: u32 = 999;
 struct Twice {
     handle: CuMemHandle,
     at: [CuDevicePtr; 2],
-    /// Each page has a byte of its own.
+    /// Each page has its own byte.
     filled: Vec<Filled>,
 }
 

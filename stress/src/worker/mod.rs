@@ -400,7 +400,7 @@ impl Worker {
         }
     }
 
-    /// Records a failed call that began at `since` and may have needed a release of memory to the device.
+    /// Records a failed call that started at `since` and may have needed a release of memory to the device.
     fn failed_releasing(&mut self, what: &str, error: &Error, since: Moment) {
         if self.shared.is_due_to_capture(error, since) {
             self.counts.captured += 1;

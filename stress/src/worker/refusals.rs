@@ -14,14 +14,14 @@ pub(super) enum Reason {
     Turn,
     /// All blocks lie in ordinary segments.
     Ordinary,
-    /// The limit or the device lacks the memory.
+    /// The limit or the device does not have the memory.
     Memory,
     /// The memory was parked at some time during the call.
     Parked,
 }
 
 impl Worker {
-    /// Records an error of a call that began at `since`. The error is a finding unless a reason holds among
+    /// Records an error of a call that started at `since`. The error is a finding unless a reason holds among
     /// `reasons`, the reasons in the call's documentation.
     pub(super) fn refused_for(&mut self, what: &str, error: &Error, since: Moment, reasons: &[Reason]) {
         let holds = |reason: &Reason| match reason {

@@ -72,7 +72,7 @@ enum Phase {
 #[derive(Debug)]
 struct Measured {
     trial: Trial,
-    /// The time of the latest event when the trial began.
+    /// The time of the latest event when the trial started.
     since: u64,
 }
 
@@ -81,7 +81,7 @@ struct Measured {
 pub struct Tuner {
     limits: Limits,
     phase: Phase,
-    /// The program's changes of the configuration when the phase began.
+    /// The program's changes of the configuration when the phase started.
     serial: u64,
     /// A finding kept for a moment without a capture.
     waiting: Option<Finding>,
@@ -251,7 +251,7 @@ impl Tuner {
         }
     }
 
-    /// Begins to measure a trial.
+    /// Starts to measure a trial.
     fn measure<D: DeviceMemory, R: Lock, S: Storage>(
         &mut self,
         allocator: &Allocator<D, R, S>,

@@ -185,7 +185,7 @@ fn the_program_has_the_last_word() {
     tuner.conclude(&allocator, DEVICE, job.run(cost::<OnDevice>, &Arc::default())).expect("a healthy device");
     assert_eq!((in_force(&allocator).as_str(), report(&allocator).switches), ("max_split_size_mb:128", 0));
 
-    // A trial ends with a change, and a new search begins.
+    // A trial ends with a change, and a new search starts.
     iterate(&allocator);
     idle(&mut tuner, &allocator);
     assert_eq!((report(&allocator).switches, report(&allocator).is_tuned), (1, true));

@@ -16,7 +16,7 @@ pub(super) struct Seen {
     pub(super) reserved_bytes: u64,
 }
 
-/// A block in use at the beginning of the window.
+/// A block in use at the start of the window.
 #[derive(Clone, Copy)]
 struct Early {
     at: DevicePtr,

@@ -168,7 +168,7 @@ struct Compared {
     tells_config: bool,
     /// Number of recorded calls that empty the cache, and whether they are made.
     emptied: (usize, bool),
-    /// Number of events of a history that begins in the middle of the program.
+    /// Number of events of a history that starts in the middle of the program.
     cut_to: Option<u64>,
     /// The answer for the first row. `None` if the program is too long for an answer.
     answer: Option<Answer>,
@@ -326,7 +326,7 @@ fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, Re
         has_late_keys: trace.has_late_keys,
         limit_is_setting: options.limit.or(trace.limit_bytes()).is_some(),
     };
-    // A plan begins in the middle of a program, so its peak is not that of the program.
+    // A plan starts in the middle of a program, so its peak is not that of the program.
     let answer = if baseline.planned().is_some() { None } else { tune::answer(&question, &own.costs) };
     let answer = answer.map(|answer| Answer { cut_to_events: trace.cut_to(), ..answer });
     Ok(Compared {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Writes the events of a device. `OUT.csv` and `OUT.csv.gz` get the end of the program in
-/// `OUT.expected.json.gz` beside, without which a history that begins in the middle of a program
+/// `OUT.expected.json.gz` beside, without which a history that starts in the middle of a program
 /// cannot be replayed.
 pub(super) fn export(file: &Path, output: &Path, device: Option<u32>) -> Result<(), ExportFailure> {
     let traces = Trace::load(file)?;

@@ -168,7 +168,7 @@ fn key(base: &Path, front: &Path, driver: &Path, real: &Path, missing: &BTreeSet
 }
 
 /// Returns the mode of the folders. A child that root's program starts as another user must find the library, or it would run without
-/// a limit: entry points of containers begin as root, and go on by `su`, `setpriv` or `gosu`. Only root may write there.
+/// a limit: entry points of containers start as root, and go on by `su`, `setpriv` or `gosu`. Only root may write there.
 fn mode() -> u32 {
     if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 }
 }

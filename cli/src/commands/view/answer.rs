@@ -33,7 +33,7 @@ pub(super) struct Answer {
     pub(super) largest_failed_bytes: u64,
     /// Whether the file tells the configuration.
     pub(super) tells_config: bool,
-    /// Whether the history begins in the middle of the program.
+    /// Whether the history starts in the middle of the program.
     pub(super) is_cut: bool,
 }
 

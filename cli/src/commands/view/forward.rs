@@ -145,7 +145,7 @@ impl ForwardMemory {
     }
 
     /// Returns the bytes of the pages that a block touches and no other block does. The block is not
-    /// in the memory, and its part begins at `start`.
+    /// in the memory, and its part starts at `start`.
     fn own_pages(&self, address: u64, size: u64, start: u64, part: &Part) -> u64 {
         let page = part.page;
         if page == 0 || size == 0 {

@@ -52,7 +52,7 @@ pub(super) struct Event {
 /// The number of an unknown pool.
 pub(super) const UNKNOWN: u16 = u16::MAX;
 
-/// Most streams, and most pools, with names of their own. All further ones share the last number.
+/// Most streams, and most pools, with their own names. All further ones share the last number.
 const MOST_NAMES: usize = 1 << 12;
 
 /// Numbers for streams and pools.
@@ -180,6 +180,6 @@ pub(super) struct History {
     pub(super) answer: Option<Answer>,
     /// Whether the file tells the configuration.
     pub(super) tells_config: bool,
-    /// Whether the history begins in the middle of the program.
+    /// Whether the history starts in the middle of the program.
     pub(super) is_cut: bool,
 }

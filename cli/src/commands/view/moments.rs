@@ -18,7 +18,7 @@ pub(super) struct Limits {
     pub(super) blocks: u64,
 }
 
-/// Most failed requests with moments of their own.
+/// Most failed requests with their own moments.
 pub(super) const MOST_FAILURES: usize = 500;
 
 /// A block or part that exists at some moment.

@@ -77,7 +77,7 @@ impl Controlled for Fake {
     }
 }
 
-/// A process that answers in a folder of its own.
+/// A process that answers in its own folder.
 struct Setup {
     dir: TempDir,
     fake: &'static Fake,

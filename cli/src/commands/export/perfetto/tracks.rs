@@ -48,7 +48,7 @@ pub(super) fn text(name: &str, value: String) -> DebugAnnotation {
 }
 
 impl<'w> Tracks<'w> {
-    /// Begins a trace. `name` chooses the numbers of the tracks.
+    /// Starts a trace. `name` chooses the numbers of the tracks.
     pub(super) fn new(to: &'w mut dyn Write, name: &str, base_ns: i64) -> io::Result<Self> {
         let mut hasher = DefaultHasher::new();
         ("cachalot", name).hash(&mut hasher);
