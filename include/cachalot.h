@@ -345,7 +345,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *
  * The settings, generated: see tests/tests/configuration_page.rs.
  * allow_growth (`bfc`): `True` or `False`; default `True`.
- *     Segments start at `first_region_mb` and double. With `False`, the first segment takes
+ *     Segments begin at `first_region_mb` and double. With `False`, the first segment takes
  *     everything up to the memory limit.
  * arena_mb (`buddy`): a power of two in MiB up to 1048576; default `64`.
  *     The size of a segment. A larger request gets a separate segment with the next power of two.
@@ -414,12 +414,12 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     graph behind all these uses. Off: the block stays pending until the capture ends.
  * guard (`caching` and `bfc`): `off`, `all`, `after`, `before` or `sampled:N` with a number above
  * 0; default `off`.
- *     Which blocks lie at their own addresses, that are unmapped once the work known at the free
+ *     Which blocks lie at addresses of their own, that are unmapped once the work known at the free
  *     is complete: a kernel that still uses the block faults. `all`: every block, and small ones
  *     share physical pages. `after`: every block, at the end of its own pages, so that an overrun
  *     faults, too. `before`: at the start, so that an underrun faults. `sampled:N`: one block in N,
  *     as with `after`. Needs virtual memory. A request of a private pool, or for which the memory
- *     does not have, gets an ordinary block.
+ *     lacks, gets an ordinary block.
  * large_segment_size_mb (`caching` and `slab`): a whole number of MiB from 11 to 1099511627776;
  * default `20`.
  *     The size of a segment for several large blocks. Without expandable segments, a request of 10
