@@ -302,7 +302,7 @@ class allocator {
   allocator(allocator&& other) noexcept = default;
   /** Destroys the allocator, then takes over that of another object. */
   allocator& operator=(allocator&& other) noexcept {
-    // The callbacks run while their allocator is destroyed, and are destroyed behind it.
+    // The callbacks run while their allocator is destroyed, and are destroyed after it.
     allocator taken(std::move(other));
     std::swap(shortage_, taken.shortage_);
     std::swap(oom_, taken.oom_);
@@ -834,7 +834,7 @@ class buffer {
   cachalot_stream stream() const noexcept { return block_.stream(); }
   /** The address of the first element. */
   T* begin() const noexcept { return data(); }
-  /** The address behind the last element. */
+  /** The address after the last element. */
   T* end() const noexcept { return data() + count_; }
 
   /** Announces work on another stream that uses the buffer. Call it after the submission of the work. */
@@ -861,7 +861,7 @@ class buffer {
 
 /**
  * An elastic range: addresses that the program fills with memory part by part, for a table or a KV cache that grows in
- * place. The destructor releases the range, behind the present work of all its streams.
+ * place. The destructor releases the range, after the present work of all its streams.
  *
  * Offsets and sizes are in bytes, and multiples of page_bytes(). cachalot_range_commit has the rules of stream order.
  */
@@ -903,7 +903,7 @@ class range {
   void commit(std::size_t offset, std::size_t bytes, cachalot_stream stream) const {
     check(cachalot_range_commit(range_, offset, bytes, stream));
   }
-  /** Gives the memory of a part up, behind the present work of `stream`. */
+  /** Gives the memory of a part up, after the present work of `stream`. */
   void decommit(std::size_t offset, std::size_t bytes, cachalot_stream stream) const {
     check(cachalot_range_decommit(range_, offset, bytes, stream));
   }

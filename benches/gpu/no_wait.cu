@@ -71,7 +71,7 @@ constexpr std::size_t kBlockBytes = 3 * kMiB;
 // together need more than the holes have, so that pages are created, too.
 constexpr std::size_t kFewestBytes = 4 * kMiB, kMostBytes = 12 * kMiB;
 constexpr std::size_t kMostHeld = 56;
-// Steps of a round: with more, so much work waits behind the kernel that the driver itself waits for room.
+// Steps of a round: with more, so much work waits after the kernel that the driver itself waits for room.
 constexpr int kSteps = 300;
 // Steps between two calls of cachalot_maintain, and the driver's time that each may take.
 constexpr int kMaintainEvery = 4;
@@ -137,7 +137,7 @@ class Calls {
   std::vector<double> times_;
 };
 
-// The stream with the kernel, and the event behind the kernel.
+// The stream with the kernel, and the event after the kernel.
 struct Busy {
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -205,7 +205,7 @@ class Round {
   // Runs the kernel, and everything that is timed meanwhile.
   void run(unsigned number, Calls &requests, Calls &frees, Calls &upkeep) {
     busy_.launch(live_, number, kKernelNs);
-    // The busy stream's holes are in use until the kernel ends: their pages move behind an event.
+    // The busy stream's holes are in use until the kernel ends: their pages move after an event.
     for (void *block : holes_) {
       frees.time(busy_.end, [&] { free(block); });
     }

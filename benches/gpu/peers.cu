@@ -307,7 +307,7 @@ void threads(Allocators &...allocators) {
   std::printf("\n");
 }
 
-// Adds nanoseconds an operation of three passes, behind two that fill the cache, and gives all memory back.
+// Adds nanoseconds an operation of three passes, after two that fill the cache, and gives all memory back.
 template <class Allocator>
 void program_ns(Allocator &allocator, const Program &program, const std::vector<cudaStream_t> &streams, std::vector<double> &times) {
   std::vector<void *> blocks(program.blocks, nullptr);

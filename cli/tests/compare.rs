@@ -497,7 +497,7 @@ fn the_picture_has_a_panel_for_each_trace_and_a_line_for_each_contender() {
     for name in ["first", "second&last"] {
         assert!(texts.contains(&name), "{name} in {texts:?}");
     }
-    // Behind each line stand its value at the end and its contender; a line that several have is drawn once.
+    // After each line stand its value at the end and its contender; a line that several have is drawn once.
     let both = format!("22.00 MiB caching (recorded), caching {config}");
     assert!(texts.iter().any(|text| *text == both), "{both} in {texts:?}");
     let lines = |colour: &str| {

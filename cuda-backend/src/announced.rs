@@ -20,7 +20,7 @@ impl CudaDevice {
     /// [`stream_id`](Self::stream_id) does. Must be called **after** the work that uses the block was
     /// queued.
     ///
-    /// Unless the host [reports](StreamIdentity::Reported) ends, records an event behind that work, because the stream may
+    /// Unless the host [reports](StreamIdentity::Reported) ends, records an event after that work, because the stream may
     /// be destroyed before the block is freed. Records nothing on a capturing stream.
     ///
     /// # Errors
@@ -51,8 +51,8 @@ impl CudaDevice {
         }
     }
 
-    /// Records an event behind the present work of a stream: again the one of its latest announcement, unless freed blocks
-    /// wait for it. Behind later work, it would hold them up for as long as the stream is in use. Returns the event to start
+    /// Records an event after the present work of a stream: again the one of its latest announcement, unless freed blocks
+    /// wait for it. After later work, it would hold them up for as long as the stream is in use. Returns the event to start
     /// with anew if another thread was faster. The context is entered.
     fn announce(
         &self,
@@ -63,7 +63,7 @@ impl CudaDevice {
     ) -> DeviceResult<Option<Known>> {
         if let Some(known) = known {
             if !is_identified {
-                // The event may be behind the work of an earlier stream with the handle, and must stay so.
+                // The event may be after the work of an earlier stream with the handle, and must stay so.
                 self.chain(known.event.event(), handle)?;
             }
             if !known.event.is_waited_for() {
@@ -84,7 +84,7 @@ impl CudaDevice {
         }
     }
 
-    /// Returns an event recorded behind the present work of a stream, for an announcement. The context is entered.
+    /// Returns an event recorded after the present work of a stream, for an announcement. The context is entered.
     fn new_announcement(&self, handle: &Handle<'_>) -> DeviceResult<SharedEvent> {
         // The host polls it, and a driver without ids makes a stream wait for it.
         let is_chained = self.driver().stream_get_id.is_none();
@@ -99,7 +99,7 @@ impl CudaDevice {
         }
     }
 
-    /// Orders later work of a stream behind an event that is not complete yet. The context is entered.
+    /// Orders later work of a stream after an event that is not complete yet. The context is entered.
     fn chain(&self, event: DeviceEvent, handle: &Handle<'_>) -> DeviceResult<()> {
         if self.is_complete(event.number())? {
             return Ok(());
@@ -107,7 +107,7 @@ impl CudaDevice {
         self.context.check(event.hold_back(self.driver(), handle))
     }
 
-    /// Records `event` behind the announced work of the stream with the given number; implements
+    /// Records `event` after the announced work of the stream with the given number; implements
     /// [`StreamOrder::record_announced`].
     pub(crate) fn record_announced_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         if stream != StreamId::EVERY && !self.may_be_gone(stream) {
@@ -154,7 +154,7 @@ impl CudaDevice {
         complete
     }
 
-    /// Gives up events behind announced work that is complete, once there are many. The context is entered.
+    /// Gives up events after announced work that is complete, once there are many. The context is entered.
     fn sweep_uses(&self) {
         for (number, event) in self.streams.next_uses(self.cu_context(), SWEPT_AT_ONCE) {
             let is_complete = self.is_complete(event.event().number()) == Ok(true);

@@ -55,7 +55,7 @@ impl CaptureMarks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the nodes behind which the next work of a stream will come; see
+    /// Marks the nodes after which the next work of a stream will come; see
     /// [`StreamOrder::mark_capture`](cachalot_core::StreamOrder::mark_capture). `stream` is the stream's handle, if the
     /// stream can capture.
     pub(crate) fn extend(
@@ -89,7 +89,7 @@ impl CaptureMarks {
         Ok(Some(CaptureMark(number)))
     }
 
-    /// Returns whether later work of the stream with the number `number` comes behind a mark; see
+    /// Returns whether later work of the stream with the number `number` comes after a mark; see
     /// [`StreamOrder::is_behind`](cachalot_core::StreamOrder::is_behind). `stream` as for [`extend`](Self::extend).
     pub(crate) fn is_behind(
         &self,

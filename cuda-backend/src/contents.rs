@@ -40,7 +40,7 @@ impl CudaDevice {
     }
 
     /// Starts to copy the part of kept contents that starts at the offset `from` and has `bytes` bytes to the mapped memory at `at`,
-    /// so that the memory behind the part may still be without mappings. Ends as the copies of
+    /// so that the memory after the part may still be without mappings. Ends as the copies of
     /// [`restore`](Contents::restore) do.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl CudaDevice {
         self.store.restore(&self.context, saved, from, at, bytes)
     }
 
-    /// Waits for all work of the context with an event behind the work. Calls of other threads continue
+    /// Waits for all work of the context with an event after the work. Calls of other threads continue
     /// during the wait. A call that frees memory would block them.
     pub(crate) fn wait_for_all_work(&self) -> DeviceResult<()> {
         if self.driver().ctx_record_event.is_none() {
@@ -96,7 +96,7 @@ impl Contents for CudaDevice {
         let handle = self.streams.handle(stream);
         let on = handle.map_or_else(|| self.store.copies.stream(&self.context), Ok)?;
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; the allocator has mapped the range, and orders every use behind the fill.
+            // SAFETY: takes no host pointers; the allocator has mapped the range, and orders every use after the fill.
             unsafe { driver.memset_d8_async(at.0, value, bytes as usize, on) }
         })?;
         if handle.is_some() {

@@ -1,4 +1,4 @@
-//! The copies of a device: numbered on their own stream, or jobs of files, with marks behind both.
+//! The copies of a device: numbered on their own stream, or jobs of files, with marks after both.
 
 use crate::context::Context;
 use crate::device_event::DeviceEvent;
@@ -11,7 +11,7 @@ use cachalot_core::{CopyMark, DeviceError, DeviceResult};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An event behind copies.
+/// An event after copies.
 #[derive(Debug)]
 struct EventAfterCopies {
     event: DeviceEvent,
@@ -64,7 +64,7 @@ impl CopyMarks {
         marks.begun
     }
 
-    /// Waits until the copy with the number has ended. Calls the driver only if no mark behind the copy was waited for:
+    /// Waits until the copy with the number has ended. Calls the driver only if no mark after the copy was waited for:
     /// after a failed save, mark or wait.
     pub(crate) fn wait_for_copy(&self, context: &Context, copy: u64) -> DeviceResult<()> {
         let begun = {
@@ -82,7 +82,7 @@ impl CopyMarks {
 
     pub(crate) fn mark(&self, context: &Context) -> DeviceResult<CopyMark> {
         let stream = self.stream.get(context)?;
-        // Read before the event is recorded, so that the event comes behind every copy that counts.
+        // Read before the event is recorded, so that the event comes after every copy that counts.
         let copied = self.lock().begun;
         let event = match Self::record(context, stream) {
             Ok(event) => event,
@@ -111,7 +111,7 @@ impl CopyMarks {
         Ok(CopyMark(mark))
     }
 
-    /// Returns a new event behind the copies started so far.
+    /// Returns a new event after the copies started so far.
     fn record(context: &Context, stream: CuStream) -> DeviceResult<DeviceEvent> {
         let event = spare_events::create(context)?;
         let recorded = context.call(|driver| {
@@ -127,7 +127,7 @@ impl CopyMarks {
     pub(crate) fn finish(&self, context: &Context, mark: CopyMark) -> DeviceResult<()> {
         let due: Vec<_> =
             self.lock().open.range(..=mark.0).map(|(&number, marked)| (number, Arc::clone(marked))).collect();
-        // The latest event comes behind the earlier ones, unless two threads made marks at the same time.
+        // The latest event comes after the earlier ones, unless two threads made marks at the same time.
         let waited = due.iter().rev().try_for_each(|(_, marked)| {
             context.call(|driver| {
                 // SAFETY: takes no host pointers; the event is destroyed by the last thread that has it.

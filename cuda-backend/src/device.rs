@@ -72,7 +72,7 @@ pub struct CudaDevice {
     pub(crate) identity: StreamIdentity,
     /// Unused events.
     pub(crate) spare_events: SpareEvents,
-    /// Events behind announced work, which stand for events of the allocator.
+    /// Events after announced work, which stand for events of the allocator.
     pub(crate) stand_ins: StandIns,
     /// Properties of virtual memory, or `None` iff the device has no virtual memory.
     virtual_memory: Option<Virtual>,

@@ -5,7 +5,7 @@
 //! are answered right, and so is the wait of a stream for an event made for other processes, too
 //! (`CU_EVENT_INTERPROCESS`). The program `stress/gpu/graph_order.cu` asks a driver, and `tests/results/graph_order.md` has the answers.
 //!
-//! So events behind which streams are ordered are made for other processes, although none uses them. Such an event takes longer to
+//! So events after which streams are ordered are made for other processes, although none uses them. Such an event takes longer to
 //! record, and a process has 4,096 of them at most. Where an event is of the other kind, the host waits in the place of the
 //! stream.
 

@@ -23,7 +23,7 @@ impl StreamOrder for CudaDevice {
     }
 
     /// Creates an event that a stream's wait cannot miss. If the driver makes no more of them, creates an event
-    /// behind which [`order_behind`](Self::order_behind) waits on the host.
+    /// after which [`order_behind`](Self::order_behind) waits on the host.
     fn create_order_event(&self) -> DeviceResult<Event> {
         Ok(spare_events::create_for_streams(&self.context)?.number())
     }
@@ -39,10 +39,10 @@ impl StreamOrder for CudaDevice {
         spare_events::destroy(&self.context, event)
     }
 
-    /// Records `event` behind all work queued on `stream`.
+    /// Records `event` after all work queued on `stream`.
     ///
     /// * A stream of another device: a stream of this device waits for the foreign stream, and the
-    ///   event is recorded behind the wait.
+    ///   event is recorded after the wait.
     /// * Another thread's own default stream: the event is recorded on the legacy default stream,
     ///   which is ordered after it.
     /// * A retired stream: no stream is left to record on. The call waits on the host until the
@@ -53,7 +53,7 @@ impl StreamOrder for CudaDevice {
         self.record_number(DeviceEvent::of(event).handle, stream)
     }
 
-    /// Records `event` behind the announced work of `stream`, as [`record`](Self::record) does where the host
+    /// Records `event` after the announced work of `stream`, as [`record`](Self::record) does where the host
     /// reports the end of a stream. Elsewhere the event of [`stream_in_use`](CudaDevice::stream_in_use) stands for it. If none
     /// was recorded, the call waits on the host for all work of the context.
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
@@ -106,7 +106,7 @@ impl StreamOrder for CudaDevice {
         })
     }
 
-    /// Orders later work on `stream` behind `event`.
+    /// Orders later work on `stream` after `event`.
     ///
     /// Waits on the host instead if the event was not made for streams, if no handle stands for the stream, which is
     /// retired or another thread's own default stream, and if the driver does not have `cuStreamWaitEvent`. A stream that
@@ -116,7 +116,7 @@ impl StreamOrder for CudaDevice {
         self.order_number(stream, DeviceEvent::of(event))
     }
 
-    /// False for a stream without a handle, behind which the host would wait: a retired one, and another thread's own default
+    /// False for a stream without a handle, after which the host would wait: a retired one, and another thread's own default
     /// stream.
     fn can_order(&self, stream: StreamId) -> bool {
         self.streams.handle(stream).is_some()

@@ -42,7 +42,7 @@ pub(crate) struct Crew {
 /// What a crew and its threads tell each other.
 #[derive(Default, Debug)]
 struct CrewState {
-    /// The threads end behind the jobs at hand. Changed under the lock of the queue.
+    /// The threads end after the jobs at hand. Changed under the lock of the queue.
     dismissed: AtomicBool,
     /// A copy may be in progress in a chunk. No thread uses any chunk, and the memory stays pinned forever.
     in_doubt: AtomicBool,
@@ -108,7 +108,7 @@ impl Crew {
     }
 }
 
-/// Ends threads behind the jobs at hand.
+/// Ends threads after the jobs at hand.
 fn join(crew: &CrewState, threads: Vec<JoinHandle<()>>, jobs: &FileJobs) {
     jobs.change(|| crew.dismissed.store(true, Ordering::Relaxed));
     for thread in threads {

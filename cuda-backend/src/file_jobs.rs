@@ -1,8 +1,8 @@
 //! Copies between the device and files as jobs: numbered, started in their order, and waited for.
 //!
-//! A failed job is a failure of all marks behind the job, up to the first mark made after a wait has told of the failure. So a
+//! A failed job is a failure of all marks after the job, up to the first mark made after a wait has told of the failure. So a
 //! wait repeated with a new mark asks only whether copies are still in progress. The allocator parks and wakes by a thread
-//! at a time: no other thread waits between a copy and the mark behind it.
+//! at a time: no other thread waits between a copy and the mark after it.
 
 use crate::contents_file::{ContentsFile, is_no_room};
 use crate::driver::result::CuResult;

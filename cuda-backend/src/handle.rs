@@ -85,7 +85,7 @@ impl<'a> Handle<'a> {
         unsafe { driver.stream_synchronize(self.stream) }
     }
 
-    /// Records an event of the entered context behind the work of the stream.
+    /// Records an event of the entered context after the work of the stream.
     pub(crate) fn record(&self, driver: &Driver, event: CuEvent) -> CuResult {
         // SAFETY: takes no host pointers; the stream exists, and the caller has the event.
         unsafe { driver.event_record(event, self.stream) }

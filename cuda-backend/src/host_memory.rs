@@ -280,7 +280,7 @@ pub(crate) fn of_process() -> Option<u64> {
     Some(pages * PAGE as u64)
 }
 
-/// Returns the number behind a name at the start of a line.
+/// Returns the number after a name at the start of a line.
 fn entry(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }

@@ -176,7 +176,7 @@ impl Region {
         progress.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         moved.notify_all();
         if let Some(thread) = self.thread.take() {
-            // The thread does not panic, and ends behind the piece at hand.
+            // The thread does not panic, and ends after the piece at hand.
             let _ = thread.join();
         }
         let mut result = Ok(());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// An event of a context, shared by threads.
 ///
-/// While any thread has the event, the event is neither destroyed nor recorded behind the work of another
+/// While any thread has the event, the event is neither destroyed nor recorded after the work of another
 /// stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SharedEvent(Arc<(DeviceEvent, CuContext)>);

@@ -404,7 +404,7 @@ impl Store {
         state.note_copies(place.region, number);
         if let Err(error) = copied {
             if let Some(entry) = state.entry(place.region) {
-                // Copies of earlier parts may be in progress. A later save to the place comes behind them.
+                // Copies of earlier parts may be in progress. A later save to the place comes after them.
                 entry.used = place.offset;
                 entry.kept -= 1;
             }

@@ -55,7 +55,7 @@ impl CudaDevice {
     /// Reports that the host is about to destroy a stream, and returns the stream's number. Must be
     /// called **before** `cuStreamDestroy`; the handle must not be used afterwards.
     ///
-    /// The stream's work need not be complete: an event is recorded behind the work, and later
+    /// The stream's work need not be complete: an event is recorded after the work, and later
     /// operations on the old number use the event. The next stream with the same handle gets
     /// another number.
     ///
@@ -120,7 +120,7 @@ impl CudaDevice {
         let _scope = self.context.enter()?;
         match self.usable(stream, target)? {
             Some(handle) => self.record_handle(event, &handle),
-            // All work of the stream is complete then. The event keeps its earlier state, which may be behind other work of
+            // All work of the stream is complete then. The event keeps its earlier state, which may be after other work of
             // the context: what waits for it may wait longer than needed, and never too short.
             None => self.wait_for_retired(stream),
         }
@@ -138,7 +138,7 @@ impl CudaDevice {
             && handle.id(driver).is_ok_and(|id| self.streams.number_of_id(handle, id) == Some(number))
     }
 
-    /// Refuses a stream that captures now. Behind a recording: the event may then belong to the graph, and a question after
+    /// Refuses a stream that captures now. After a recording: the event may then belong to the graph, and a question after
     /// the event, or a wait, would break the capture.
     ///
     /// A look before the recording says nothing, because a program may start a capture at any moment. To record an event
@@ -167,7 +167,7 @@ impl CudaDevice {
         }
     }
 
-    /// Orders later work on the stream with the given number behind `event`; implements
+    /// Orders later work on the stream with the given number after `event`; implements
     /// [`StreamOrder::order_behind`].
     pub(crate) fn order_number(&self, stream: StreamId, event: DeviceEvent) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
@@ -323,7 +323,7 @@ impl CudaDevice {
         }
     }
 
-    /// Returns an event of this device recorded behind all work of a stream, or `None` if the
+    /// Returns an event of this device recorded after all work of a stream, or `None` if the
     /// recording failed. The context is entered.
     fn last_event(&self, handle: &Handle<'_>) -> Option<DeviceEvent> {
         let event = self.spare_events.take(&self.context).ok()?;
@@ -425,8 +425,8 @@ impl CudaDevice {
         handle.context(self.driver()).ok().filter(|context| !context.is_null())
     }
 
-    /// Records `event` behind all work of a stream of another context. A stream of the device waits for an
-    /// event of the other context, and `event` is recorded behind the wait.
+    /// Records `event` after all work of a stream of another context. A stream of the device waits for an
+    /// event of the other context, and `event` is recorded after the wait.
     fn record_across(&self, event: CuEvent, handle: &Handle<'_>, foreign: CuContext) -> DeviceResult<()> {
         let bridge = Handle::vouched(self.bridge.get(&self.context)?);
         let foreign_context = Context::new(self.driver(), foreign);

@@ -138,7 +138,7 @@ impl Header {
         }
     }
 
-    /// Returns the number behind `what` in bindgen's own layout checks.
+    /// Returns the number after `what` in bindgen's own layout checks.
     fn layout(&self, what: &str) -> usize {
         let key = format!("[\"{}\"]", what.split_whitespace().collect::<String>());
         let at = self.text.find(&key).unwrap_or_else(|| panic!("the header has no {what}"));

@@ -108,7 +108,7 @@ CACHALOT_BODY void report(const Found& found, u64 result) {
   }
 }
 
-// Loads the `count` bytes behind the last whole word, as the low bytes of a word.
+// Loads the `count` bytes after the last whole word, as the low bytes of a word.
 CACHALOT_BODY u64 load_tail(const unsigned char* at, u64 count) {
   u64 word = 0;
   for (u64 byte = 0; byte < count; ++byte) {

@@ -91,7 +91,7 @@ pub struct Evidence {
     pub generation: u64,
     /// The index of the wrong word within the block; for a row of another launch, the number of the kernel's launch.
     pub word: u64,
-    /// The word that was there; fewer bytes behind the last whole word.
+    /// The word that was there; fewer bytes after the last whole word.
     pub actual: u64,
     /// The number of the launch that the row was written for, as read from the table.
     pub launch: u64,

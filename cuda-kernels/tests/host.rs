@@ -41,7 +41,7 @@ impl Kernels {
     }
 }
 
-/// A buffer aligned to 8, with `bytes` bytes in use and a margin behind the bytes.
+/// A buffer aligned to 8, with `bytes` bytes in use and a margin after the bytes.
 struct Buffer {
     /// The memory, in words.
     words: Vec<u64>,

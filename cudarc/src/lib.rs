@@ -18,7 +18,7 @@
 //! ```
 //!
 //! A slice belongs to the stream of the request. cudarc orders the work of several streams on a slice with two events
-//! of the slice, and the drop of a slice orders the slice's stream behind both events. After
+//! of the slice, and the drop of a slice orders the slice's stream after both events. After
 //! [`disable_event_tracking`](cudarc::driver::CudaContext::disable_event_tracking) there are no events, and a program
 //! announces the uses of other streams with [`CachalotSlice::record_stream`].
 

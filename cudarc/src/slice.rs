@@ -16,14 +16,14 @@ use std::sync::Arc;
 ///
 /// Dereferences to a [`CudaSlice`] for reading. A copy by [`CudaSlice::try_clone`] is memory of cudarc.
 ///
-/// The drop frees the memory in the order of the slice's stream, behind all work of other streams known to cudarc.
+/// The drop frees the memory in the order of the slice's stream, after all work of other streams known to cudarc.
 /// The drop never waits. Failures are kept by the context
 /// ([`check_err`](cudarc::driver::CudaContext::check_err)) and told by
 /// [`on_failed_drop`](cachalot::Allocator::on_failed_drop).
 pub struct CachalotSlice<T> {
     /// cudarc's slice with events over the memory. Never dropped, but leaked: cudarc would free the pool's memory.
     slice: ManuallyDrop<CudaSlice<T>>,
-    /// Freed behind `slice`'s last work.
+    /// Freed after `slice`'s last work.
     memory: Buffer<T, Pool>,
     /// Held until the memory is free.
     _stream: Arc<CudaStream>,
@@ -102,7 +102,7 @@ impl<T> CachalotSlice<T> {
         self.memory.block().allocator()
     }
 
-    /// Announces work queued on `stream` as a use of the values: after the drop, the memory is reused behind the
+    /// Announces work queued on `stream` as a use of the values: after the drop, the memory is reused after the
     /// work. Needed for work untracked by cudarc.
     ///
     /// Device: called, to record an event.
@@ -140,7 +140,7 @@ impl<T> Drop for CachalotSlice<T> {
     fn drop(&mut self) {
         // SAFETY: the slice is not used again.
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // Orders the slice's stream behind its events, and leaves the memory to the buffer.
+        // Orders the slice's stream after its events, and leaves the memory to the buffer.
         slice.leak();
     }
 }

@@ -32,7 +32,7 @@ static cachalot_status grow(kv_cache *cache, int sequence, size_t bytes, CUstrea
   return status;
 }
 
-/* Ends a sequence: its pages serve others, behind the work submitted to `stream`. */
+/* Ends a sequence: its pages serve others, after the work submitted to `stream`. */
 static void end(kv_cache *cache, int sequence, CUstream stream) {
   CACHALOT(cachalot_range_decommit(cache->range, (size_t)sequence * LONGEST, cache->held[sequence], stream));
   cache->held[sequence] = 0;

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // SAFETY: the blocks are this program's, as long as it says, until the kernels are done.
         let [to, from, and] = [sum, left, right].map(|block| unsafe { Region::new(block, bytes) });
         kernels.add(stream, to, from, and)?;
-        // The kernel is queued, so its inputs may be freed: whoever gets them next on this stream comes behind it.
+        // The kernel is queued, so its inputs may be freed: whoever gets them next on this stream comes after it.
         allocator.free_sized(left, bytes)?;
         allocator.free_sized(right, bytes)?;
         let sums = download(device, sum, count, stream)?;

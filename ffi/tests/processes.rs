@@ -136,7 +136,7 @@ fn a_memory_error_faults_and_the_library_names_the_block() {
     let Some(program) = build(&source, Link::Shared, &["-I".as_ref(), include.as_os_str()]) else { return };
     for config in ["guard:after", "guard:all", "guard:sampled:1", "policy:bfc,guard:after"] {
         for case in ["after_free", "overrun", "missing_record", "clean"] {
-            // Small blocks share pages under `guard:all`: the next one lies behind, at other addresses.
+            // Small blocks share pages under `guard:all`: the next one lies after, at other addresses.
             if (config, case) != ("guard:all", "overrun") {
                 succeed(emulated(&program).args([config, case]).env("CACHALOT_KERNELS", kernels));
             }

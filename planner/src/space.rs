@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 pub(super) struct Runs(SmallVec<[(u64, u64); 1]>);
 
 impl Runs {
-    /// Returns every run as (first byte, byte behind the last).
+    /// Returns every run as (first byte, byte after the last).
     pub(super) fn all(&self) -> &[(u64, u64)] {
         &self.0
     }

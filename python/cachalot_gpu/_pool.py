@@ -113,7 +113,7 @@ class Source:
                 self._told.add(stream)
 
     def free(self, address: int, size: int, device: int, stream: int | None = None) -> None:
-        """Frees a block behind the work submitted to the block's stream so far. If ``stream`` is another one, the block
+        """Frees a block after the work submitted to the block's stream so far. If ``stream`` is another one, the block
         is pending until the work submitted to it so far is done as well. Never waits."""
         if not address:
             return

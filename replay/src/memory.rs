@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// A segment, or a mapped part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<P> {
-    /// Address behind the last byte.
+    /// Address after the last byte.
     pub end: u64,
     /// Size of the pages of an expandable segment, which go back to the device one by one. 0 for a segment
     /// that is released as a whole.

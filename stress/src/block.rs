@@ -33,7 +33,7 @@ impl Block {
     /// Returns the block's memory for use by kernels.
     pub(crate) fn region(&self) -> Region {
         // SAFETY: the allocator has served the block to this run only. The block is freed only
-        // behind the kernels that use the memory: in the order of the block's stream, or announced
+        // after the kernels that use the memory: in the order of the block's stream, or announced
         // by `record_stream`.
         unsafe { block_region(self.ptr, self.bytes) }
     }

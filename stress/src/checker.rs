@@ -42,7 +42,7 @@ struct Launch {
 struct Half {
     event: Event,
     launches: Vec<Launch>,
-    /// Whether the event is recorded behind all launches of the half.
+    /// Whether the event is recorded after all launches of the half.
     recorded: bool,
 }
 

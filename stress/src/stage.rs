@@ -148,7 +148,7 @@ impl Device {
         spare.map_or_else(|| self.cuda.create_event(), Ok)
     }
 
-    /// Creates an event behind which streams are ordered. The driver may lose a stream's wait for an event of
+    /// Creates an event after which streams are ordered. The driver may lose a stream's wait for an event of
     /// [`take_event`](Self::take_event) while another thread launches a graph. An order event cannot be captured.
     pub(crate) fn make_order_event(&self) -> DeviceResult<Event> {
         self.cuda.create_order_event()

@@ -384,7 +384,7 @@ pub(crate) struct StackPrinter<'a> {
     pub(crate) look: &'a Look,
 }
 
-/// Where the lines about a group start, behind its bytes.
+/// Where the lines about a group start, after its bytes.
 pub(crate) const INDENT: usize = 14;
 
 impl StackPrinter<'_> {

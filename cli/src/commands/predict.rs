@@ -123,7 +123,7 @@ struct Named {
     record: Option<PredictRecord>,
 }
 
-/// A recording behind a program.
+/// A recording after a program.
 struct PredictRecord {
     config: Config,
     tells_config: bool,

@@ -180,7 +180,7 @@ fn closing_releases_the_context_and_the_streams_once() {
     assert_eq!(fake::with(|fake| fake.streams.len()), 1);
     assert_eq!(device.close(), Ok(()));
     assert!(fake::with(|fake| fake.streams.is_empty()));
-    // The allocator destroys the two events of `prepared`; closing destroys the event behind the
+    // The allocator destroys the two events of `prepared`; closing destroys the event after the
     // retired stream, and the one that a wait for a stream has left.
     assert_eq!(fake::with(|fake| fake.events.len()), events - 2);
     assert_eq!(fake::with(|fake| (fake.retained, fake.contexts.len())), ([0, 1], 0));

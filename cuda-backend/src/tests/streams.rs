@@ -81,7 +81,7 @@ fn another_threads_stream_is_not_recorded_while_the_legacy_stream_cannot_be_used
     assert_eq!((refused, recorded_behind(event)), (Err(ErrorKind::NotPermittedInCapture), None));
 }
 
-/// Orders a stream behind an event. Returns the driver calls, and the streams with a new wait.
+/// Orders a stream after an event. Returns the driver calls, and the streams with a new wait.
 fn order(device: &CudaDevice, stream: StreamId, event: Event) -> (Vec<&'static str>, Vec<CuStream>) {
     fake::with(|fake| fake.waits.clear());
     let made = calls(|| device.order_behind(stream, event).expect("ordered"));
@@ -427,7 +427,7 @@ fn the_event_that_was_kept_first_stays_and_is_recorded_again() {
     let elsewhere = SharedEvent::new(DeviceEvent::of(Event(0x53)), CuContext(0x10));
     let streams = device.streams();
     assert_eq!(streams.note_use(number, first.clone(), None), Noted::Kept(Vec::new()));
-    // Recorded at the same time, and possibly before work that the first event is behind.
+    // Recorded at the same time, and possibly before work that the first event is after.
     let Noted::Known { known, unused } = streams.note_use(number, second.clone(), None) else {
         panic!("a first event")
     };

@@ -162,7 +162,7 @@ fn status_of(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
     Ok(answer)
 }
 
-/// Returns the addresses of the nodes and of their edges, and the number of the nodes behind which the
+/// Returns the addresses of the nodes and of their edges, and the number of the nodes after which the
 /// next work of a capturing stream will come. Valid until the next such call for the stream.
 fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, *const [u8; 8], usize)> {
     let number = call.queue(stream)?;

@@ -71,8 +71,8 @@ fn ends(call: &Call, wanted: &Copy3D) -> Answer<(End, End, Volume)> {
     Ok((end(call, &wanted.to, volume)?, end(call, &wanted.from, volume)?, volume))
 }
 
-/// Returns the end of a copy of a volume. A line must have room for a row behind the bytes before the row, and a slice for its rows
-/// behind the lines before the rows.
+/// Returns the end of a copy of a volume. A line must have room for a row after the bytes before the row, and a slice for its rows
+/// after the lines before the rows.
 fn end(call: &Call, wanted: &End3D, [width, height, depth]: Volume) -> Answer<End> {
     let (on_device, start) = match wanted.kind {
         1 => (false, wanted.host),

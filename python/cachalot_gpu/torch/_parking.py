@@ -131,7 +131,7 @@ def wake(*tags: str, device: Device = None) -> None:
 
     Raises:
         OutOfDeviceMemoryError: the GPU does not have the memory for a tag, also after all that was cached was released.
-            The tags before are awake then. This one and those behind are parked, and nothing of them is lost.
+            The tags before are awake then. This one and those after are parked, and nothing of them is lost.
     """
     index = device_index(device)
     # Every wake that starts is waited for, whatever fails on the way.

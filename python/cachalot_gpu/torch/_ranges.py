@@ -129,7 +129,7 @@ class ElasticTensor:
         return torch.as_tensor(whole, device=f"cuda:{self.device}").view(self.dtype).view(rows, *self._rest)
 
     def release(self) -> None:
-        """Gives all memory and the addresses back, behind the work submitted so far to every stream that a call of
+        """Gives all memory and the addresses back, after the work submitted so far to every stream that a call of
         :meth:`resize` has named. No tensor of the rows may be used afterwards. A second call does nothing. The last
         reference to the object and its tensors does the same.
 

@@ -20,7 +20,7 @@ pub fn policy_named(name: &str) -> Result<&'static str, String> {
 pub struct Configuration {
     /// The policy at the start of the string.
     policy: Option<&'static str>,
-    /// The string behind the policy's name.
+    /// The string after the policy's name.
     text: String,
 }
 

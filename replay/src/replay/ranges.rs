@@ -37,7 +37,7 @@ struct Range {
 impl Ranges {
     /// Returns the ranges of a whole record, in the state before the first event.
     ///
-    /// Memory is mapped at the start of a range, or directly behind mapped memory. All parts ever mapped in a
+    /// Memory is mapped at the start of a range, or directly after mapped memory. All parts ever mapped in a
     /// range are therefore contiguous, and a distance lies between any two ranges. In a record that starts in
     /// the middle of a program, a range may have gaps that are never mapped again. A gap lies between two
     /// parts of one heap, with no other segment in between.

@@ -75,7 +75,7 @@ struct ContextEvents {
 struct Batch {
     /// The number of the frees.
     count: u64,
-    /// An event behind the work of each context. Events found complete are removed. A null event stands for a context that was ending.
+    /// An event after the work of each context. Events found complete are removed. A null event stands for a context that was ending.
     events: Vec<(CuContext, CuEvent)>,
 }
 
@@ -330,7 +330,7 @@ impl Frees {
     }
 }
 
-/// Records an event behind the work of each context. `None` if a context with work refused the
+/// Records an event after the work of each context. `None` if a context with work refused the
 /// event.
 fn record(real: &Real, state: &mut Waiting) -> Option<Vec<(CuContext, CuEvent)>> {
     let Waiting { contexts, ending, .. } = state;

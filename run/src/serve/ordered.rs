@@ -125,7 +125,7 @@ impl Process {
     /// work submitted before the call is complete.
     ///
     /// # Safety
-    /// The stream lives, and no work behind the call uses the memory.
+    /// The stream lives, and no work after the call uses the memory.
     pub unsafe fn mem_free_async(&self, address: CuDevicePtr, stream: CuStream) -> CuResult {
         // SAFETY: the arguments are the caller's.
         let pass = || unsafe { self.real.mem_free_async(address, stream) };

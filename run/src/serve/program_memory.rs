@@ -159,7 +159,7 @@ impl ProgramMapping {
         self.offset == 0 && self.bytes == recipe.bytes
     }
 
-    /// Returns the address behind the mapping.
+    /// Returns the address after the mapping.
     fn end(&self, address: CuDevicePtr) -> CuDevicePtr {
         address.saturating_add(self.bytes)
     }

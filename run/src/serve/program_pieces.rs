@@ -31,7 +31,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Returns the offset behind the piece.
+    /// Returns the offset after the piece.
     pub(super) const fn end(&self) -> u64 {
         self.offset + self.bytes
     }

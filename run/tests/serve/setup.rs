@@ -123,13 +123,13 @@ impl Setup {
 
     /// Frees memory.
     pub(crate) fn give(&self, address: u64) -> u32 {
-        // SAFETY: the tests queue no work behind the free.
+        // SAFETY: the tests queue no work after the free.
         unsafe { self.process.mem_free(address) }.0
     }
 
     /// Frees memory in the order of a stream.
     pub(crate) fn give_on(&self, address: u64, stream: u64) -> u32 {
-        // SAFETY: the tests queue no work behind the free.
+        // SAFETY: the tests queue no work after the free.
         unsafe { self.process.mem_free_async(address, CuStream(stream as usize)) }.0
     }
 

@@ -162,7 +162,7 @@ fn build_and_devices<D: DeviceMemory, R: Lock, S: Storage>(
     Ok(())
 }
 
-/// Returns a UUID as `nvidia-smi -L` prints it behind `GPU-` or `MIG-`.
+/// Returns a UUID as `nvidia-smi -L` prints it after `GPU-` or `MIG-`.
 fn hyphenated(uuid: [u8; 16]) -> String {
     let digits = format!("{:032x}", u128::from_be_bytes(uuid));
     [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-")

@@ -156,7 +156,7 @@ impl Worker {
         self.places[from].filled.extend(unreached);
         let (before, after) = (self.line(from), self.line(to));
         let event = self.order[there];
-        // Order the visit behind the stream that wrote the blocks last.
+        // Order the visit after the stream that wrote the blocks last.
         let ordered =
             devices[there].record(event, before.handle).and_then(|()| devices[here].wait_for(after.handle, event));
         if let Err(error) = ordered {

@@ -1,8 +1,8 @@
 //! Steps with elastic ranges: parts committed, written, checked on several streams, and decommitted, and
-//! whole ranges released behind queued work.
+//! whole ranges released after queued work.
 //!
 //! A page's contents are known in the order of a single place, the page's home. Every further place is
-//! ordered behind the home before a use of the page, and then becomes the home.
+//! ordered after the home before a use of the page, and then becomes the home.
 
 use super::Worker;
 use super::refusals::Reason::{self, Capture, Memory};
@@ -85,7 +85,7 @@ impl Worker {
         begin..begin + self.rng.usize(1..=(range.pages.len() - begin).min(4))
     }
 
-    /// Orders a stream behind the last uses of the committed pages among `pages`.
+    /// Orders a stream after the last uses of the committed pages among `pages`.
     fn order_pages(&mut self, range: &ElasticRange, pages: Range<usize>, line: Line) -> bool {
         let mut homes: Vec<usize> =
             range.pages[pages].iter().filter(|page| page.committed).map(|page| page.home).collect();
@@ -144,7 +144,7 @@ impl Worker {
         self.write_pages(range, &new, place);
     }
 
-    /// Commits pages on a stream that ends with its work incomplete. A lane is ordered behind the work.
+    /// Commits pages on a stream that ends with its work incomplete. A lane is ordered after the work.
     fn commit_as_guest(&mut self, range: &mut ElasticRange, place: usize) {
         let stage = &self.shared.devices[range.device];
         let guest = match stage.make_line() {
@@ -174,7 +174,7 @@ impl Worker {
         self.end_line(stage, guest);
     }
 
-    /// Checks the pages with contents, on the stream of a place behind the pages' last uses.
+    /// Checks the pages with contents, on the stream of a place after the pages' last uses.
     fn check_pages(&mut self, range: &mut ElasticRange, pages: impl Iterator<Item = usize>, place: usize) {
         let line = self.line(place);
         let mut rows = Vec::new();
@@ -193,7 +193,7 @@ impl Worker {
         }
     }
 
-    /// Writes pages anew, on the stream of a place behind their last uses.
+    /// Writes pages anew, on the stream of a place after their last uses.
     fn write_pages(&mut self, range: &mut ElasticRange, pages: &[usize], place: usize) {
         let line = self.line(place);
         for &page in pages {
@@ -246,7 +246,7 @@ impl Worker {
         named
     }
 
-    /// Decommits pages behind the queued work of a lane, which follows all work with the pages.
+    /// Decommits pages after the queued work of a lane, which follows all work with the pages.
     fn decommit(&mut self, range: &mut ElasticRange, place: usize) {
         let (pages, line) = (self.some_pages(range), self.line(place));
         if !self.order_pages(range, pages.clone(), line) {

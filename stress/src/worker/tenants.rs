@@ -299,7 +299,7 @@ impl Worker {
                 waited.unwrap_or_else(|error| self.device_failed("synchronize", error));
             }
         }
-        // A block whose use was recorded may serve its own stream at once, ordered behind the use.
+        // A block whose use was recorded may serve its own stream at once, ordered after the use.
         if !after && let Some(visit) = self.end_visit(stage, guest) {
             used.iter_mut().for_each(|block| block.add_visit(&visit));
         }

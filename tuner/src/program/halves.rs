@@ -48,7 +48,7 @@ impl Program {
         places.min().map(|(_, at)| at)
     }
 
-    /// Returns the operations from number `at` on, behind requests for the blocks held there.
+    /// Returns the operations from number `at` on, after requests for the blocks held there.
     fn rest_from(&self, at: usize) -> Vec<Operation> {
         let mut held: Vec<Option<Held>> = vec![None; self.slots as usize];
         let mut uses: Vec<Vec<StreamId>> = vec![Vec::new(); self.slots as usize];

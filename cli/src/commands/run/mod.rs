@@ -143,7 +143,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PATH")]
     driver: Option<PathBuf>,
     /// The program and the arguments
-    // No hyphens: a misspelled option is no program. Behind the program everything is an argument.
+    // No hyphens: a misspelled option is no program. After the program everything is an argument.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
