@@ -132,11 +132,11 @@ class device_resource {
   friend bool operator!=(const device_resource& left, const device_resource& right) noexcept {
     return !(left == right);
   }
-  /** Tells CCCL that devices can access the memory. */
+  /** Declares to CCCL that devices can access the memory. */
   friend constexpr void get_property(const device_resource&, ::cuda::mr::device_accessible) noexcept {}
 
  private:
-  /* Throws the error of a wait that has failed. Without a GPU, the runtime's own text does not lead to the cause. */
+  /* Throws the error of a wait that has failed. Without a GPU, the runtime's own text does not name the cause. */
   [[noreturn]] void refuse(cudaError_t waited) const {
     const std::string said = cudaGetErrorString(waited);
     const auto code = static_cast<std::uint32_t>(waited);

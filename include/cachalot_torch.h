@@ -138,7 +138,7 @@ CACHALOT_API cachalot_status cachalot_torch_set_pool_flags(int device, cachalot_
 
 /** Allocates the block of `bytes` bytes at `address`, for a request of `requested_bytes`, from free memory of a pool. So
  * a program returns a pool to an earlier state: it frees the blocks of the pool, and allocates the earlier blocks where
- * they were. The block belongs to the stream whose memory lies there. The memory before and after stays free.
+ * they were. The block belongs to the stream of that memory. The memory before and after it stays free.
  *   - Errors: INVALID_POINTER (no memory of the allocator), INVALID_ARGUMENT (not free, another pool, no multiple of
  *     512, or a policy without a fixed place for blocks), TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_torch_allocate_at(cachalot_pool pool, void *address, size_t bytes,

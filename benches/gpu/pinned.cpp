@@ -1,4 +1,4 @@
-// Pinned memory of the host: an allocator of cachalot with CACHALOT_HOST beside the driver's own cuMemHostAlloc.
+// Pinned memory of the host: an allocator of cachalot with CACHALOT_HOST, compared with the driver's own cuMemHostAlloc.
 //
 //   pinned ready GIB        the time until so much pinned memory is ready, and until it is given back
 //   pinned copy MIB         the rates of copies to and from the device, in MiB/s

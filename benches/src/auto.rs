@@ -1,4 +1,4 @@
-//! Tables of `tests/results/auto.md`: recorded programs with `tune:auto`, beside the default and the best
+//! Tables of `tests/results/auto.md`: recorded programs with `tune:auto`, compared with the default and the best
 //! static setting of each program. Nothing is timed, so the figures are equal on every machine.
 
 use crate::tables::table;

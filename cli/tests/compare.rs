@@ -196,7 +196,7 @@ fn a_recorded_program_is_cold_once() {
 fn memory_in_use_by_other_streams_can_be_reused_at_once() {
     let file = write(&folder("at_once"), "pending.csv", PENDING_BLOCK);
     let line = line(&["--policy=direct", "--ignore-record-stream"], &file);
-    // The second block has the memory of the first; the third is beside it.
+    // The second block has the memory of the first; the third is next to it.
     assert_eq!((number(&line, "peak_live_bytes"), number(&line, "peak_reserved_bytes")), (2_000, 2 * 1_024));
     assert_eq!(calls(&line), [("cuMemAlloc", 3), ("cuMemFree", 1)]);
 }

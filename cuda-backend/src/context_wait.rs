@@ -1,10 +1,10 @@
-//! A wait for all work of a context, including the work of destroyed streams, beside captures.
+//! A wait for all work of a context, including the work of destroyed streams, during captures.
 //!
 //! `cuCtxSynchronize` is unsuitable: while a stream of the context captures, in any mode and thread, the call
 //! fails and breaks the capture, and so does an event of the context (`cuCtxRecordEvent`). No driver call
 //! reports captures on streams unknown to the crate. Freeing device memory of any size waits for equally much
 //! work, and is permitted during captures to a thread in relaxed mode. (Checked on an H100 with CUDA 13.0:
-//! for kernels of blocking and non-blocking streams after `cuStreamDestroy`, beside captures of each mode.
+//! for kernels of blocking and non-blocking streams after `cuStreamDestroy`, during captures of each mode.
 //! `cuMemUnmap`, `cuMemRelease` and `cuStreamDestroy` do not wait.)
 //!
 //! So a wait obtains a byte and frees the byte. When the device is full, the wait frees a kept byte. A device

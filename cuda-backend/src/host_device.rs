@@ -55,7 +55,7 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
-    /// Opens host memory beside the GPU with the given ordinal, in the GPU's primary context.
+    /// Opens host memory for the GPU with the given ordinal, in the GPU's primary context.
     ///
     /// # Errors
     /// As for [`open_with`](Self::open_with).
@@ -63,7 +63,7 @@ impl HostDevice {
         Self::open_with(driver, ordinal, DeviceOptions::default())
     }
 
-    /// Opens host memory beside the GPU with the given ordinal. Calls the driver, as
+    /// Opens host memory for the GPU with the given ordinal. Calls the driver, as
     /// [`CudaDevice::open_with`] does.
     ///
     /// # Errors

@@ -113,7 +113,7 @@ fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
     let base = start.wrapping_byte_add(before);
     for (at, bytes) in [(start, before), (base.wrapping_byte_add(length), spare - before)] {
         if bytes > 0 {
-            // SAFETY: a part of the new mapping beside the memory. If the part stays, only addresses are
+            // SAFETY: a part of the new mapping outside the memory. If the part stays, only addresses are
             // lost.
             let _ = unsafe { libc::munmap(at, bytes) };
         }

@@ -248,7 +248,7 @@ mod tests {
             }
         }
 
-        /// Runs calls of threads with the given numbers beside a report, in every order.
+        /// Runs calls of threads with the given numbers during a report, in every order.
         fn explore(threads: &'static [u64]) {
             let mut model = ::loom::model::Builder::new();
             (model.preemption_bound, model.max_branches) = (Some(3), 100_000);

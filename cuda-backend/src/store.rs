@@ -13,7 +13,7 @@
 //! The copies to and from memory run on their own non-blocking stream, in pieces as the pieces come. A single stream
 //! reaches the rate of the link in either direction (51 GiB/s on an H100). Copies are numbered in the order
 //! of their calls. Memory goes back after the last of its copies. The copies to and from files are jobs of threads
-//! (`file_crew.rs`), and a mark counts them beside the stream's (`copy_marks.rs`).
+//! (`file_crew.rs`), and a mark counts them in addition to the stream's (`copy_marks.rs`).
 //!
 //! No lock is held across a call of the driver. Any thread may call any method at any time, with a single
 //! rule for the allocator: from `prepare` to `end_saves`, only one thread saves, for one park.
@@ -394,7 +394,7 @@ impl Store {
         };
         let copied = region.each_part(context, place.offset, bytes, |to, from, part| {
             context.call(|driver| {
-                // SAFETY: the part lies in the region, beside all other contents, and stays pinned while
+                // SAFETY: the part is in the region, outside all other contents, and stays pinned while
                 // contents are kept there or copies are in progress.
                 unsafe { driver.memcpy_dtoh_async(to, at.0 + from, part as usize, stream) }
             })

@@ -63,7 +63,7 @@ const PROBES: usize = 8;
 pub enum StreamIdentity {
     /// The host reports each stream before its destruction, see `stream_destroyed`. The device trusts that: it asks streams
     /// for their state, records events on them and waits for them in calls that do not name them. A stream that ends
-    /// without a report crashes the process. The driver is asked for an id only beside a call on the stream (event,
+    /// without a report crashes the process. The driver is asked for an id only together with a call on the stream (event,
     /// wait), so a number costs 3 ns.
     #[default]
     Reported,

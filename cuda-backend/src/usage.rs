@@ -1,7 +1,7 @@
 //! Memory use of a device by process. A process that the driver does not report is left out.
 //!
 //! The driver interface reports free memory and the size of the driver's own pool. The driver's
-//! management library (NVML), installed beside the driver, reports the memory of each process. Both
+//! management library (NVML), installed next to the driver, reports the memory of each process. Both
 //! are queried only for a written report.
 
 use crate::device::CudaDevice;

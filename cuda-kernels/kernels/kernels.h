@@ -348,7 +348,7 @@ CACHALOT_BODY void trap(Share, u64 code) {
 
 #else
 
-// A host function receives pointers to the parameters. A constant beside the function holds the
+// A host function receives pointers to the parameters. A constant next to the function holds the
 // number of parameters.
 #define CACHALOT_HOST_KERNEL(name, count, ...)                                              \
   extern "C" {                                                                              \

@@ -1,5 +1,5 @@
 /*
- * A KV cache over an elastic range, beside a model that is parked for a while. Each sequence has addresses for its
+ * A KV cache over an elastic range, and a model that is parked for a while. Each sequence has addresses for its
  * longest length, and memory for its tokens only. Pages of sequences that have ended serve the others, and the pages of
  * the parked model serve the cache.
  *

@@ -43,7 +43,7 @@ pub fn open_cuda(ordinals: &[u32], config: &Config) -> Result<CudaAllocator, Ope
 /// The allocator over pinned memory of the host, as used by the C ABI with `CACHALOT_HOST`.
 pub type HostAllocator = Allocator<HostDevice, HeapLock, Growable>;
 
-/// Opens an allocator over pinned memory of the host, beside the GPUs with the given ordinals:
+/// Opens an allocator over pinned memory of the host, for the GPUs with the given ordinals:
 /// `DeviceIndex(0)` is memory on the NUMA node of the first of `ordinals`. Every GPU may use all of the
 /// memory. Requests name [`HOST_STREAM`](crate::HOST_STREAM).
 ///

@@ -50,7 +50,7 @@ pub struct Memory<P, B> {
 pub struct FreeMemory {
     /// Free memory that can go back to the device: a wholly free part, or wholly free pages.
     pub idle: u64,
-    /// Free memory beside blocks, which cannot go back.
+    /// Free memory next to blocks, which cannot go back.
     pub holes: u64,
     /// The largest piece of `holes`.
     pub largest_hole: u64,

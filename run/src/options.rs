@@ -90,7 +90,7 @@ pub struct SleepOptions {
 }
 
 /// The bytes of a piece unless the options say otherwise. The driver clears memory that another process has just given back: 16 GiB
-/// in one piece took 42 ms before the first byte moved. In pieces of 512 MiB the copies start at once and go on beside the clearing;
+/// in one piece took 42 ms before the first byte moved. In pieces of 512 MiB the copies start immediately and continue during the clearing;
 /// smaller ones gain no more, and cost more calls of the driver (an H200, tests/results/sleep.md).
 const PIECE: u64 = 512 << 20;
 
@@ -120,7 +120,7 @@ pub struct GroupOptions {
     /// Greatest number of bytes that this process may hold. `None`: the limit of the group.
     #[serde(default)]
     pub max: Option<u64>,
-    /// The share of this process beside the weights of the others. 100 by default.
+    /// The share of this process relative to the weights of the others. 100 by default.
     #[serde(default = "default_weight")]
     pub weight: u32,
 }

@@ -46,7 +46,7 @@ struct Sink {
 }
 
 impl Record {
-    /// Starts a record in a new file, and writes the settings of the allocator and the limit beside
+    /// Starts a record in a new file, and writes the settings of the allocator and the limit next to
     /// the file, for replays. If `path` exists, another process or context writes to the file, and the
     /// name is followed by the process id and a number.
     ///
@@ -172,7 +172,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(format!("{stem}-{}{count}{ending}", std::process::id()))
 }
 
-/// Returns the path of the file beside a record.
+/// Returns the path of the file next to a record.
 fn beside(record: &Path) -> PathBuf {
     let name = record.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(".csv").unwrap_or(&name);

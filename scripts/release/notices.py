@@ -6,7 +6,7 @@ Rust's standard library.
 
 OUT receives ``THIRD-PARTY.txt``, and ``sbom.cdx.json`` in the form of CycloneDX 1.5. CRATE is a crate of the workspace
 that is shipped: ``cachalot-library`` (the default), ``cachalot-cli``, ``cachalot-front``. The script needs Python 3.9 and cargo, which
-``CARGO`` names where it is not on the path. It fails if ``licences.toml`` beside it does not allow a crate's licence,
+``CARGO`` names where it is not on the path. It fails if ``licences.toml`` next to it does not allow a crate's licence,
 or if a crate has no licence file.
 """
 

@@ -55,7 +55,7 @@ struct Site {
     operation: u64,
 }
 
-/// The operations beside those of a layer's forward pass, by number.
+/// The operations other than those of a layer's forward pass, by number.
 const BACKWARD: u64 = BLOCKS;
 const FREE: u64 = BLOCKS + 1;
 const PARAMETERS: u64 = BLOCKS + 2;

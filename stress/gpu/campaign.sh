@@ -6,7 +6,7 @@
 # BIN is `cachalot-stress`, built with --release and nvcc. GPUs are numbers such as `0,2`, all if left out. Each run is a line of the
 # ledger (tests/ledger.sh), with the configuration, the seed, the requests and frees, the blocks that kernels checked, and the
 # findings. A run that ends by a signal, or two minutes late, counts as a finding, and ends the turns of its process. The reports
-# lie beside the ledger, in LEDGER.runs/SECOND. The last line is the sum of this campaign. The exit status is 1 if there was a
+# lie next to the ledger, in LEDGER.runs/SECOND. The last line is the sum of this campaign. The exit status is 1 if there was a
 # finding.
 #
 #   SLICE=30       seconds of a run, after which the next configuration has its turn

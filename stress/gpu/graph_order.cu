@@ -180,7 +180,7 @@ void Run::visit() {
 
   std::vector<CUevent> pace(AHEAD);
   for (auto &event : pace) event = make_event(CU_EVENT_DISABLE_TIMING);
-  // Captured here: an event of the whole context would break a capture beside it.
+  // Captured here: an event of the whole context would break a capture at the same time.
   CUgraphExec graph = make_graph();
   std::thread launcher;
   if (of.launches != Launches::None) launcher = std::thread([this, graph] { launch(graph); });

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Held while a stream is asked whether it is idle, and alone while a capture starts of which the allocator is not told: the
-/// question would break the capture, and the documentation forbids to start one beside calls of the allocator.
+/// question would break the capture, and the documentation forbids to start one during calls of the allocator.
 pub(crate) static QUESTIONS: RwLock<()> = RwLock::new(());
 
 thread_local! {

@@ -33,7 +33,7 @@ impl Default for Budget {
 /// A segment of the caching policy for several large blocks, in bytes.
 const SEGMENT: u64 = 20 * MIB;
 
-/// A candidate over several programs, beside the baseline.
+/// A candidate over several programs, compared with the baseline.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Summary {

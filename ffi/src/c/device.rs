@@ -34,7 +34,7 @@ pub(crate) enum Backing {
     Cuda(CudaDevice),
     /// A device of the driver, opened on first use.
     Lazy(LazyDevice),
-    /// Pinned memory of the host, beside a device of the driver.
+    /// Pinned memory of the host, for a device of the driver.
     Host(HostDevice),
     /// A simulated device, without a driver.
     Simulated(SimulatedDevice),

@@ -419,7 +419,7 @@ impl<'t> Follower<'t> {
 
 /// Whether the noted events start with the two seeds of a generator, made before the capture. They then come
 /// from the default pool, as the record proves: the next small request, of the graphs' pool, finds no room
-/// beside them.
+/// next to them.
 fn has_seeds(noted: &[Event]) -> bool {
     let requests = || {
         let noted = noted.iter().take_while(|event| event.note == Note::Capture);

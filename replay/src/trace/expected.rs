@@ -84,7 +84,7 @@ pub enum BlockState {
     Inactive,
 }
 
-/// Reads `NAME.expected.json.gz` (or `NAME.expected.json`) beside a record, if present.
+/// Reads `NAME.expected.json.gz` (or `NAME.expected.json`) next to a record, if present.
 pub(super) fn beside(record: &Path, name: &str) -> Result<Option<Expected>, BadInput> {
     for ending in ["expected.json.gz", "expected.json"] {
         let file = record.with_file_name(format!("{name}.{ending}"));

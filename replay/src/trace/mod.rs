@@ -53,10 +53,10 @@ impl Trace {
     /// Reads every record of a file: a single record, or a record for each device of a snapshot.
     ///
     /// # Errors
-    /// The first mistake in the file, or in the `NAME.expected.json.gz` beside the file.
+    /// The first mistake in the file, or in the `NAME.expected.json.gz` next to the file.
     pub fn load(file: &Path) -> Result<Vec<Self>, BadInput> {
         let mut traces = Self::parse(file, open::decompressed(file)?)?;
-        // A file beside the record has more data than the record: limit, statistics, and the
+        // A file next to the record has more data than the record: limit, statistics, and the
         // configuration of a `.csv`.
         if let Some(expected) = expected::beside(file, &base_name(file))? {
             for trace in &mut traces {
@@ -67,7 +67,7 @@ impl Trace {
         Ok(traces)
     }
 
-    /// Reads every record from the bytes of a file, without a file beside.
+    /// Reads every record from the bytes of a file, without a second file.
     ///
     /// # Errors
     /// The first mistake in the bytes.
@@ -75,7 +75,7 @@ impl Trace {
         Self::read(file, open::decompress(file, bytes.len() as u64, bytes)?)
     }
 
-    /// Reads every record from the decompressed content of a file, without a file beside.
+    /// Reads every record from the decompressed content of a file, without a second file.
     pub(crate) fn read(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
         let mut traces = Self::parse(file, content)?;
         traces.iter_mut().try_for_each(Self::complete)?;

@@ -197,7 +197,7 @@ impl DeviceCharge {
         }
     }
 
-    /// Notes the driver's figures beside the book, where somebody wants full books.
+    /// Notes the driver's figures outside the book, if full books are wanted.
     pub fn note(&self, figures: impl FnOnce() -> Option<DriverFigures>) {
         if self.notes_figures
             && let Some((ledger, figures)) = self.ledger.as_deref().zip(figures())

@@ -4,7 +4,7 @@
 //! tenant ─ malloc, free, trim ─▶ allocator ─ obtain, release ─▶ Charged ─ reserve, give_back ─▶ the group
 //! ```
 //!
-//! Each device counts beside the group. After each operation, the tenant is not above its `max`, the sum not above the limit,
+//! Each device keeps its own count. After each operation, the tenant is not above its `max`, the sum not above the limit,
 //! and the group's figures are those of the tenants. A request for a segment within a tenant's `low` is never refused, and the
 //! group never asks a tenant for bytes below its `low`.
 
@@ -32,7 +32,7 @@ const TERMS: [(u64, u64, u32); 2] = [(300 * MIB, 700 * MIB, 300), (200 * MIB, 90
 /// The code of a refusal, which no driver has.
 const REFUSED: u32 = 7_000_001;
 
-/// What the tenants count beside the group.
+/// What the tenants count outside the group.
 #[derive(Default, Debug)]
 struct Count {
     /// Bytes of both tenants.

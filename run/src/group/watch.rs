@@ -37,7 +37,7 @@ pub struct MemberView {
     pub low: u64,
     /// Greatest number of bytes of the member. `None`: the group's limit.
     pub max: Option<u64>,
-    /// The member's share beside the weights of all members.
+    /// The member's share relative to the weights of all members.
     pub weight: u64,
     /// Bytes of the last refused reservation, or 0.
     pub want: u64,

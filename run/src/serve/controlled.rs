@@ -72,12 +72,12 @@ fn remaining(
             }
         }
     }
-    // The book has the allocators' own pages, and what a park moves of the program's, beside the rest of the program's.
+    // The book has the allocators' own pages, and separately what a park moves of the program's memory and the rest of it.
     if let Some(pages) = by_kind.get_mut(&Kind::Pages) {
         *pages = pages.saturating_sub(held + program.awake + program.shared);
     }
     let booked = by_kind.into_iter().filter_map(|(kind, bytes)| Some((reason_of(kind)?, bytes)));
-    // What a parked process keeps awake beside pinned pages is what the options say.
+    // What a parked process keeps awake besides pinned pages is what the options say.
     let kept = if state == SleepState::Parked { memory.mapped.saturating_sub(memory.pinned) } else { 0 };
     let own = [
         (RemainderKind::Exported, program.shared),

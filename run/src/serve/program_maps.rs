@@ -1,4 +1,4 @@
-//! `cuMemCreate`, `cuMemMap` and the calls beside them: memory that the program creates and maps by itself.
+//! `cuMemCreate`, `cuMemMap` and related calls: memory that the program creates and maps by itself.
 //!
 //! Where memory can be parked, the program gets tokens in place of the driver's handles ([`ProgramMemory`]), and the calls change a
 //! token into the handles of the moment. Calls that end memory wake nothing. A call that the driver would answer otherwise for memory

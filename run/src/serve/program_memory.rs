@@ -111,7 +111,7 @@ pub(super) enum ParkedRange {
     Absent,
     /// Parked mappings from end to end, taken out, and the memory that has ended with them.
     Whole(Vec<Ended>),
-    /// Parked mappings beside others, or a part of a parked mapping.
+    /// Parked mappings next to others, or a part of a parked mapping.
     Mixed,
 }
 

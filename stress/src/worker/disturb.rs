@@ -1,4 +1,4 @@
-//! Disturbances: rare calls beside requests, frees and uses of blocks.
+//! Disturbances: rare calls besides requests, frees and uses of blocks.
 
 use super::{PoolRoute, Worker};
 use crate::sizes;

@@ -60,7 +60,7 @@ const RUNS: Range<u32> = 0..4;
 const FINDINGS: u64 = size_of::<Findings>() as u64;
 /// Steps with a graph per park of the graph's memory.
 const NAPS: u32 = 8;
-/// Largest block of a graph. Several graphs must fit beside all other blocks.
+/// Largest block of a graph. Several graphs must fit in addition to all other blocks.
 const LARGEST: u64 = 2 * MIB;
 
 impl Site {

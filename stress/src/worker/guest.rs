@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// Number of blocks requested by a guest.
 const BLOCKS: Range<u32> = 1..6;
-/// Largest block of a guest. Several guests must fit beside all other blocks.
+/// Largest block of a guest. Several guests must fit in addition to all other blocks.
 const LARGEST: u64 = 2 * MIB;
 /// Upper bound for the number of a lane's blocks used by a guest.
 const VISITED: usize = 4;

@@ -91,7 +91,7 @@ pub(crate) struct Worker {
     pub(crate) counts: Counts,
 }
 
-/// Steps out of a thousand beside requests and frees.
+/// Steps out of a thousand besides requests and frees.
 const OTHER_STEPS: u32 = 40;
 /// Largest used fraction of a thread's share of the device.
 const SHARE: (u64, u64) = (1, 2);
@@ -218,7 +218,7 @@ impl Worker {
         self.counts.ops = self.counts.ops.max(before + 1);
     }
 
-    /// Makes a step beside requests and frees.
+    /// Makes a step besides requests and frees.
     fn other_step(&mut self) {
         match self.rng.u32(0..10) {
             0 | 1 => self.exchange(),

@@ -17,7 +17,7 @@ pub(super) enum Wake {
 impl Worker {
     /// Parks the memory of `target`. Returns whether the memory is parked.
     ///
-    /// Work with the memory may be queued, on the streams in `order`. Parks nothing beside a capture unknown
+    /// Work with the memory may be queued, on the streams in `order`. Parks nothing during a capture unknown
     /// to the allocator.
     pub(super) fn park(&mut self, stage: &Device, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> bool {
         let (shared, since) = (self.shared, self.shared.captures.now());

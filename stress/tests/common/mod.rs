@@ -1,4 +1,4 @@
-//! Runs of the stress program for the tests, on the emulated driver built beside the program.
+//! Runs of the stress program for the tests, on the emulated driver built next to the program.
 
 use cachalot_emulated_driver::install::built_library;
 use serde_json::Value;

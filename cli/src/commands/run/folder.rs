@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The file of the library in front, built by cargo or installed.
 const BUILT: &str = "libcachalot_front.so";
 
-/// Finds the library in front: beside the command or where cargo built the library, and in `../lib/cachalot`.
+/// Finds the library in front: next to the command or where cargo built the library, and in `../lib/cachalot`.
 ///
 /// # Errors
 /// A line with the searched folders.
@@ -28,7 +28,7 @@ pub(super) fn front_library() -> Result<PathBuf, String> {
         let files = folders.iter().map(|folder| beside.join(folder).join(BUILT));
         files.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path))).max()
     };
-    // Cargo puts the library of a test into `deps`, and leaves an older one beside the command.
+    // Cargo puts the library of a test into `deps`, and leaves an older one next to the command.
     let found = files(&[".", "deps"]).or_else(|| files(&["../lib/cachalot"]));
     found.and_then(|(_, path)| fs::canonicalize(path).ok()).ok_or_else(|| {
         let folder = beside.display();

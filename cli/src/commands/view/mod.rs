@@ -173,7 +173,7 @@ fn print_answer(args: &ViewArgs, source: &Source) -> io::Result<()> {
     }
 }
 
-/// Returns the page's file: by default beside the first file.
+/// Returns the page's file: by default next to the first file.
 fn output(args: &ViewArgs) -> PathBuf {
     let beside = || args.files[0].with_file_name(format!("{}.html", base_name(&args.files[0])));
     args.output.clone().unwrap_or_else(beside)
