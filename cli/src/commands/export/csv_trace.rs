@@ -5,8 +5,8 @@ use cachalot_replay::trace::{BadInput, Note, Trace};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes the events of a device. `OUT.csv` and `OUT.csv.gz` get the end of the program in
-/// the second file is `OUT.expected.json.gz`, without which a history that starts in the middle of a program
+/// Writes the events of a device. For `OUT.csv` and `OUT.csv.gz`, the end of the program goes into a second file,
+/// `OUT.expected.json.gz`, without which a history that starts in the middle of a program
 /// cannot be replayed.
 pub(super) fn export(file: &Path, output: &Path, device: Option<u32>) -> Result<(), ExportFailure> {
     let traces = Trace::load(file)?;
