@@ -15,7 +15,7 @@ from setuptools.errors import ExecError
 import build_native
 
 LEFT_OUT = ("tests/", "examples/", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json")
-"""What cargo lists for a package and a build does not need: programs on the crate, and files that
+"""The files that cargo lists for a package and a build does not need: programs on the crate, and files that
 cargo makes itself."""
 
 

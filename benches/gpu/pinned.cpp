@@ -207,7 +207,7 @@ class Program {
   double seconds = 0, longest = 0;
   std::deque<Group> images, texts, audios, cache;
   size_t cached = 0;
-  // What an allocator would hold that rounds up to a power of two, and reuses blocks of equal size only.
+  // The bytes that an allocator would hold that rounds up to a power of two, and reuses only blocks of the same size.
   std::map<size_t, int64_t> unused;
   size_t of_powers = 0;
 

@@ -124,7 +124,7 @@ class StreamOrdered : public Allocator {
   cudaMemPool_t pool_ = nullptr;
 };
 
-// What the calls of a pass took.
+// The times of the calls of a pass.
 struct Times {
   double all_us = 0, slow_us = 0, longest_us = 0;
   std::size_t slow = 0, longest_bytes = 0;

@@ -33,7 +33,7 @@ const SIZE_FACTORS: [f64; 7] = [0.61, 0.72, 0.83, 1.37, 1.7, 2.9, 20.0];
 /// Time of each of two calls of `maintain` between two passes, in a variation.
 const UPKEEP_US: u64 = 2000;
 
-/// How the programs run.
+/// The way in which the programs run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
     /// Number of runs of each program.

@@ -1,4 +1,4 @@
-//! What the commands say of a recording: the recorded peak to the byte, sums that add up, and no advice that a
+//! The figures of the commands about a recording: the recorded peak to the byte, sums that add up, and no advice that a
 //! replay does not confirm. On the recorded traces, and on generated programs.
 //!
 //! `CACHALOT_PROGRAMS=N` checks N generated programs and every recorded trace in full.

@@ -39,7 +39,7 @@ pub(crate) struct Crew {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a crew and its threads tell each other.
+/// The state that a crew and its threads share.
 #[derive(Default, Debug)]
 struct CrewState {
     /// The threads end after the jobs at hand. Changed under the lock of the queue.

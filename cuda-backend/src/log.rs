@@ -24,7 +24,7 @@ use std::time::SystemTime;
 /// The variable of the environment.
 pub const VARIABLE: &str = "CACHALOT_LOG";
 
-/// How much an event matters.
+/// The importance of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
     /// The program does not have memory.
@@ -44,7 +44,7 @@ const LEVELS: [(&str, Option<Level>); 4] =
 struct Log {
     /// The highest level to be written.
     most: Option<Level>,
-    /// Where lines go; the standard error, if there is none.
+    /// The file for the lines; the standard error, if there is none.
     file: Option<LogFile>,
     /// Whether the variable is set. Lines then start with the time and the process.
     is_set: bool,

@@ -25,7 +25,7 @@ use std::thread::{Builder, JoinHandle};
 /// Bytes pinned by a single call of the driver. A copy lies within a piece. In tests, contents are longer.
 const PIECE: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 
-/// How far the threads have come.
+/// The progress of the threads.
 #[derive(Debug, Default)]
 struct Progress {
     /// Bytes touched from the start.

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Alignment of contents in their region, in bytes.
 const ALIGNMENT: u64 = 4096;
 
-/// Where contents are kept.
+/// The place of kept contents.
 #[derive(Clone, Copy, Debug)]
 struct ContentsPlace {
     region: u64,
@@ -88,7 +88,7 @@ struct Entry {
     room: Room,
     /// Bytes from the start with contents, past or present.
     used: u64,
-    /// How many contents are kept here, or are about to be.
+    /// The number of contents that are kept here, or are about to be.
     kept: u32,
     /// The number of the last copy to or from the region's memory.
     copied: u64,

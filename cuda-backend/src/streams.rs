@@ -58,7 +58,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// Number of neighbouring slots for a handle in each level.
 const PROBES: usize = 8;
 
-/// How the device learns which stream a handle belongs to, and whether the stream may have ended.
+/// The way in which the device learns which stream a handle belongs to, and whether the stream may have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum StreamIdentity {
     /// The host reports each stream before its destruction, see `stream_destroyed`. The device trusts that: it asks streams

@@ -171,7 +171,7 @@ struct Row {
   u64 distance, bytes, block, generation, launch;
 };
 
-// What one thread has read and compared: the row as in the table, the index of the first wrong word, and the word that was
+// The values that one thread has read and compared: the row as in the table, the index of the first wrong word, and the word that was
 // there. For a row of another launch, `word` is the number of the kernel's launch.
 struct Evidence {
   u64 is_taken, block, generation, word, actual, launch;

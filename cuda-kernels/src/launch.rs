@@ -78,7 +78,7 @@ impl Findings {
     }
 }
 
-/// What one thread of [`Kernels::fill_many`] or [`Kernels::verify_many`] has read and compared (`Evidence` in `kernels.h`).
+/// The values that one thread of [`Kernels::fill_many`] or [`Kernels::verify_many`] has read and compared (`Evidence` in `kernels.h`).
 /// Tells a wrong table from wrong memory, and whose pattern is there.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]

@@ -1,4 +1,4 @@
-//! What a library in front of a driver asks and answers: addresses of functions, pointers, handles of memory,
+//! The calls that a library in front of a driver makes and serves: addresses of functions, pointers, handles of memory,
 //! several contexts.
 
 use crate::sheet::{PAGE, Sheet, code, yes};

@@ -10,7 +10,7 @@ const STEP: i64 = 64 << 20;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
 const USED: i32 = 7;
 
-/// How a context ends.
+/// The way in which a context ends.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     /// `cuCtxDestroy` of a created context.

@@ -66,7 +66,7 @@ const AT_ONCE: usize = 6;
 /// The name of a group, and the way of its questions.
 type Group = (&'static str, Way);
 
-/// How the questions of a group are asked.
+/// The way in which the questions of a group are asked.
 enum Way {
     /// In one process, by a function that writes the answers.
     Together(fn(&Sheet)),

@@ -26,7 +26,7 @@ pub(crate) struct Call {
     pub(crate) out: Option<u64>,
     /// Whether stream 0 is the calling thread's own stream.
     per_thread: bool,
-    /// What writes the results, once the call is a success.
+    /// The functions that write the results, once the call is a success.
     results: Vec<Box<dyn FnOnce()>>,
     /// Kind and handle of an object created by the call, to be released by the caller.
     made: Option<(&'static str, u64)>,

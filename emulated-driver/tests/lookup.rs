@@ -18,7 +18,7 @@ const TOO_OLD: i32 = 2;
 /// stream 0 is the thread's own.
 type Row = (&'static str, &'static [(i32, &'static str)], &'static [(i32, &'static str)]);
 
-/// What driver 580.159 answered, as far as the emulated driver has the symbols.
+/// The answers of driver 580.159, as far as the emulated driver has the symbols.
 const ANSWERS: &[Row] = &[
     ("cuMemAlloc", &[(3020, "cuMemAlloc_v2")], &[(3020, "cuMemAlloc_v2")]),
     (

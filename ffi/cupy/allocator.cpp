@@ -28,7 +28,7 @@ struct Held {
   std::atomic<int64_t> blocks;
 };
 
-/* What the functions use, in the order of the structure in Python. */
+/* The state that the functions use, in the order of the structure in Python. */
 struct Source {
   const cachalot_allocator* allocator;
   intptr_t (*current_stream)(); /* CuPy's, with the GIL. -1: perhaps an exception is set. */

@@ -153,7 +153,7 @@ fn driver(name: &str) -> (&'static Driver, Client) {
 
 type Host = Allocator<HostDevice, HeapLock, Growable>;
 
-/// What is left after a program: the allocator's figures, and the driver's.
+/// The state after a program: the allocator's figures, and the driver's.
 #[derive(Debug, PartialEq, Eq)]
 struct Left {
     leaked: u64,

@@ -1,4 +1,4 @@
-//! What the driver is asked for a block that two streams use.
+//! The driver calls for a block that two streams use.
 
 use crate::common::{Link, build, emulated, root, succeed};
 use std::ffi::OsStr;

@@ -91,10 +91,10 @@ pub fn fits(
     (outcome, verdict)
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Race<'a> {
     problem: &'a Problem,
-    /// What is asked: a plan within so many bytes, or the best one.
+    /// The question: a plan within so many bytes, or the best one.
     capacity: Option<u64>,
     end: Option<Instant>,
     /// The lower bound before the search.

@@ -73,7 +73,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
 
 
 _numba_memory_manager = MemoryManager
-"""What Numba looks for in the module that ``NUMBA_CUDA_MEMORY_MANAGER`` names."""
+"""The class that Numba looks for in the module that ``NUMBA_CUDA_MEMORY_MANAGER`` names."""
 
 
 def enable(config: str | None = None) -> bool:

@@ -51,7 +51,7 @@ _first = threading.Lock()
 
 
 class CuMemAllocator:
-    """What vLLM asks of its own class of the same name. All methods may be called by any thread."""
+    """The interface of vLLM's own class of the same name. All methods may be called by any thread."""
 
     instance: CuMemAllocator | None = None
     default_tag: str = "default"

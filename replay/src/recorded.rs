@@ -1,11 +1,11 @@
-//! What a recording held: sums of its events, without a replay.
+//! The memory of a recording: sums of its events, without a replay.
 
 use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
 use crate::trace::{Action, BlockState, Event, ExpectedBlock, Segment, Trace};
 use cachalot_core::Config;
 use std::collections::{HashMap, HashSet};
 
-/// What a recording held from the device, and for the program.
+/// The memory of a recording: held from the device, and live for the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordedPeaks {
     /// Peak of the bytes reserved from the device.

@@ -82,7 +82,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a run left."""
+    """The results of a run."""
 
     status: str
     printed: str

@@ -1,4 +1,4 @@
-//! What `cachalot run` passes to the program's process, in one environment variable.
+//! The options that `cachalot run` passes to the program's process, in one environment variable.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ pub struct Options {
     pub slack: u64,
 }
 
-/// How the memory of a process sleeps.
+/// The options for the sleep of a process's memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SleepOptions {

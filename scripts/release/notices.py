@@ -31,7 +31,7 @@ LICENCE_FILE = re.compile(r"(?i)((un)?licen[sc]e|copying|copyright|notice)")
 INSIDE = {
     "libsqlite3-sys": "The crate contains SQLite, which is in the public domain: https://sqlite.org/copyright.html",
 }
-"""What a crate contains besides its own code."""
+"""The content of a crate besides its own code."""
 
 Package = dict[str, Any]
 

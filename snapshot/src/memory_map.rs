@@ -186,7 +186,7 @@ struct Line {
     length: u128,
     /// The position reached.
     at: u128,
-    /// How much of each character is filled, by kind.
+    /// The filled part of each character, by kind.
     filled: [[u128; KINDS.len()]; OCCUPANCY_WIDTH],
 }
 

@@ -180,7 +180,7 @@ pub(crate) struct RunOptions {
     pub(crate) faults: Option<Faults>,
 }
 
-/// How streams with a reused handle are distinguished.
+/// The way to distinguish streams with a reused handle.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Identity {
     /// Each stream is reported before its destruction.

@@ -27,7 +27,7 @@ use std::num::NonZeroU64;
 /// Part of a device that the blocks of all its tenants may have.
 const SHARE: u64 = 8;
 
-/// Where the memory of a tenant is.
+/// The state of a tenant's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Awake,
@@ -49,7 +49,7 @@ pub(crate) struct TenantStream {
     pub(crate) readers: Vec<Line>,
 }
 
-/// What a thread with the tenant's lock works with.
+/// The state that a thread with the tenant's lock works with.
 pub(crate) struct Tenant {
     pub(crate) parts: Vec<TenantStream>,
     pub(crate) state: State,

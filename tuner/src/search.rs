@@ -54,7 +54,7 @@ impl Runner for InTurn {
     }
 }
 
-/// How far a search is.
+/// The progress of a search.
 #[derive(Debug)]
 pub struct Progress<'a> {
     /// Number of candidates tried so far in the search.

@@ -384,7 +384,7 @@ pub(crate) struct StackPrinter<'a> {
     pub(crate) look: &'a Look,
 }
 
-/// Where the lines about a group start, after its bytes.
+/// The column of the lines about a group, after its bytes.
 pub(crate) const INDENT: usize = 14;
 
 impl StackPrinter<'_> {

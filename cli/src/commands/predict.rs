@@ -119,7 +119,7 @@ struct Named {
     name: String,
     program: Program,
     limit: Option<u64>,
-    /// What is known of the recording. `None` for a list of requests.
+    /// The facts about the recording. `None` for a list of requests.
     record: Option<PredictRecord>,
 }
 

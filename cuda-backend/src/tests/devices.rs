@@ -1,4 +1,4 @@
-//! What drivers and devices tell of themselves, over the fake driver.
+//! The properties that drivers and devices report, over the fake driver.
 
 use super::*;
 use crate::driver::result::CuResult;

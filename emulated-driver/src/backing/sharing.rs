@@ -46,7 +46,7 @@ pub(crate) struct Import {
     pub(crate) device: i32,
     /// The parts of the file.
     pub(crate) extents: Vec<Extent>,
-    /// What keeps the memory.
+    /// The source that keeps the memory.
     pub(crate) source: Imported,
 }
 

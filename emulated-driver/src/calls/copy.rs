@@ -25,7 +25,7 @@ pub(crate) struct End {
     pub(crate) slice: u64,
 }
 
-/// Whose memory an end is.
+/// The owner of the memory at an end of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// A device's, in the view of the device with this index.

@@ -1,4 +1,4 @@
-//! What the driver knows of an address: `cuPointerGetAttribute` and its like.
+//! Questions about an address: `cuPointerGetAttribute` and similar functions.
 //!
 //! The answers are those of driver 580.159 on an H100.
 

@@ -1,4 +1,4 @@
-//! What a capture records, and which calls a capture permits.
+//! Captures: what they record, and which calls they permit.
 
 use super::driver::State;
 use super::threads;

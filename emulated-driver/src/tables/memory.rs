@@ -42,7 +42,7 @@ impl Region {
     }
 }
 
-/// What an allocation came from, besides a pool.
+/// The source of an allocation that is not from a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     /// `cuMemAlloc`, or a pool.

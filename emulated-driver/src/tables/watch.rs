@@ -25,7 +25,7 @@ pub(crate) enum Width {
 /// A wait for a number in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
-    /// Where the driver's threads read the number: a multiple of the width.
+    /// The address at which the driver's threads read the number: a multiple of the width.
     pub(crate) at: u64,
     pub(crate) width: Width,
     pub(crate) value: u64,

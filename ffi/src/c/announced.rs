@@ -1,4 +1,4 @@
-//! What a memory checker is told: each segment as a heap, each live block as a region.
+//! Announcements to a memory checker: each segment as a heap, each live block as a region.
 
 use crate::c::stacks::Stacks;
 use cachalot_core::config::{Guard, Policy};

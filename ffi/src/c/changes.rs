@@ -9,7 +9,7 @@ use cachalot_cuda::log::{self, Level};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What was told of a device.
+/// The changes reported for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Told {
     plans: u64,
@@ -18,7 +18,7 @@ struct Told {
     taken_back: u64,
 }
 
-/// What was told of the devices of an allocator.
+/// The changes reported for the devices of an allocator.
 #[derive(Default)]
 pub(crate) struct Changes(Mutex<BTreeMap<u32, Told>>);
 

@@ -49,7 +49,7 @@ pub(crate) struct Device {
     pub(crate) ordinal: c_int,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
-    /// What a memory checker is told, if one listens.
+    /// The announcements to a memory checker, if one listens.
     pub(crate) announced: Option<Arc<Announced>>,
 }
 

@@ -38,7 +38,7 @@ impl Drop for Supply {
     }
 }
 
-/// What is in force.
+/// The active supplies.
 #[derive(Default)]
 struct Tables {
     /// The functions of each pool, by device and name.

@@ -112,7 +112,7 @@ fn snapshots_are_pickles_too() {
     subject.free(block);
 }
 
-/// How a callback describes stacks, and how often it was asked.
+/// The stacks that a callback describes, and the number of its calls.
 #[derive(Default)]
 struct Describer {
     subject: Option<*mut cachalot_allocator>,

@@ -62,7 +62,7 @@ class Pinned final : public at::HostAllocator {
   at::HostAllocator *before;
   std::mutex mutex;
   std::atomic<cachalot_allocator *> made{nullptr};
-  /* What only this file knows of the statistics, under `mutex`. */
+  /* The statistics that only this file knows, under `mutex`. */
   c10::CachingAllocator::DurationStat alloc_time, free_time;
   std::vector<int64_t> buckets = std::vector<int64_t>(64);
   /* The segments obtained so far, to tell which request has obtained one. */

@@ -19,7 +19,7 @@
 
 namespace cachalot_torch {
 
-/* What the calling thread adds to its events. */
+/* The data that the calling thread adds to its events. */
 struct OfThread {
   Context context;
   std::stack<std::string> compile_contexts;

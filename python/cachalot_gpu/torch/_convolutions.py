@@ -1,4 +1,4 @@
-"""What a convolution requests on a GPU: its outputs, the workspaces of cuDNN, and copies of
+"""The requests of a convolution on a GPU: its outputs, the workspaces of cuDNN, and copies of
 operands."""
 
 from __future__ import annotations

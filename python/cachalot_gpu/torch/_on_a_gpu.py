@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` answers while a program is predicted: as on an H100 that does nothing."""
+"""The answers of ``torch.cuda`` while a program is predicted: those of an H100 that does nothing."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@
 use crate::program::{Operation, Program};
 use std::collections::HashSet;
 
-/// How the sizes of a program change.
+/// The change of a program's sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scaled {
     /// Requests whose sizes changed.

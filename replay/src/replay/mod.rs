@@ -27,7 +27,7 @@ type Simulated = OnDevice;
 /// A device for runs whose addresses do not matter, in bytes (64 TiB): never full before a limit says so.
 const ROOMY_DEVICE: u64 = 1 << 46;
 
-/// How to replay.
+/// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The configuration in the place of the record's own.

@@ -58,7 +58,7 @@ pub struct Charge {
 /// The memory of a process on a device, and the limit.
 #[derive(Debug)]
 pub struct DeviceCharge {
-    /// How the group is joined.
+    /// The group, or the way to join it.
     joining: Joining,
     /// Empty while the group cannot be joined: every reservation is refused.
     group: OnceLock<Group>,
@@ -80,7 +80,7 @@ pub struct DeviceCharge {
     notes_figures: bool,
 }
 
-/// How a group is joined, again if need be.
+/// The way to join a group, again if necessary.
 #[derive(Debug)]
 struct Joining {
     group: Option<GroupOptions>,

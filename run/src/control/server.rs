@@ -171,7 +171,7 @@ struct Connection {
     until: Instant,
 }
 
-/// What a connection has sent.
+/// The data that a connection has sent.
 enum Received {
     /// A part of a request.
     Part,
@@ -340,7 +340,7 @@ impl Desk {
     }
 }
 
-/// What a wait has found.
+/// The result of a wait.
 struct Ready {
     listener: bool,
     connections: Vec<bool>,

@@ -1,4 +1,4 @@
-//! What a process tells about its sleep.
+//! The state of a process's sleep, for other processes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -44,7 +44,7 @@ pub struct Status {
     pub last_error: Option<String>,
 }
 
-/// Where the memory of a process is.
+/// The state of a process's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SleepState {

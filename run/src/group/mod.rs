@@ -159,7 +159,7 @@ impl Group {
     }
 }
 
-/// What a member of a group tells the others of its sleep.
+/// The state of a member's sleep, for the others of its group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SleepNews {
     /// For how long the memory has been awake, 0 on its way to the device. `None`: the memory is parked.

@@ -1,4 +1,4 @@
-//! How much each owner may take, and must give back.
+//! Shares: how much each owner may take, and must give back.
 
 use super::layout::{Figures, NONE};
 

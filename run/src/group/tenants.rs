@@ -32,7 +32,7 @@ const TERMS: [(u64, u64, u32); 2] = [(300 * MIB, 700 * MIB, 300), (200 * MIB, 90
 /// The code of a refusal, which no driver has.
 const REFUSED: u32 = 7_000_001;
 
-/// What the tenants count outside the group.
+/// The tenants' own counts, outside the group.
 #[derive(Default, Debug)]
 struct Count {
     /// Bytes of both tenants.

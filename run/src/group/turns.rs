@@ -1,4 +1,4 @@
-//! Whose turn it is to hold memory, in a group whose members park each other.
+//! Turns: the order in which members hold memory, in a group where members park each other.
 //!
 //! A member that does not have memory *waits*: for a wake, or for a request. While the bytes of the oldest waiting member are short, another
 //! member is *due* to be parked, a single one at a time. Every member comes to the same answer from the shared words, and parks itself.
@@ -14,7 +14,7 @@ pub(super) const SLICE: u64 = 4;
 /// Milliseconds after which a member without calls counts as idle.
 pub(super) const IDLE: u64 = 50;
 
-/// What a member tells the others, in bytes and in milliseconds of the machine's monotonic clock.
+/// The state of a member that the others read, in bytes and in milliseconds of the machine's monotonic clock.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Contender {
     /// Bytes held.

@@ -1,4 +1,4 @@
-//! Who holds the card: every piece of the device's memory, booked to the asking object.
+//! Attribution of device memory: every piece is booked to the shared object that asked for it.
 //!
 //! A book is of a process and a device. The caller of each booking is the first object on the stack
 //! beyond the CUDA runtime, the driver, the library in front, the C library and the loader. Nothing

@@ -29,7 +29,7 @@ const TRANSPARENT: [&str; 15] = [
 pub(super) struct Object {
     /// The path, as known to the loader. For the program, the path of the program's file.
     pub(super) name: String,
-    /// Where the object's addresses start.
+    /// The start of the object's addresses.
     pub(super) base: usize,
     /// Whether the object only passes wishes on.
     pub(super) is_transparent: bool,
@@ -41,7 +41,7 @@ struct Mapped {
     objects: Vec<Arc<Object>>,
     /// Ranges of code, in the order of addresses: start, end, and the number of the object.
     code: Vec<(usize, usize, usize)>,
-    /// How many objects were ever mapped, and ever unmapped.
+    /// The numbers of objects that were ever mapped, and ever unmapped.
     changes: Changes,
 }
 

@@ -16,7 +16,7 @@ use cachalot_cuda::driver::types::{CuDevicePtr, CuMemHandle};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is followed. All methods may be called from every thread.
+/// The memory that is followed. All methods may be called from every thread.
 #[derive(Default)]
 pub(super) struct Followed(Mutex<FollowedRecords>);
 

@@ -1,4 +1,4 @@
-//! What a program is told about a default pool that is served: `cuMemPoolGetAttribute`, `cuMemPoolSetAttribute` and what
+//! Attributes of a served default pool: `cuMemPoolGetAttribute`, `cuMemPoolSetAttribute`, and the memory that
 //! `cuMemPoolTrimTo` gives back.
 //!
 //! The pool holds the segments of the device's contexts beside what the driver's own pool holds. Segments serve `cuMemAlloc`, too, so

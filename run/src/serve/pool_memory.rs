@@ -1,4 +1,4 @@
-//! What the driver's own pools keep: the pools of the program, and default pools that are not served.
+//! The memory that the driver's own pools keep: the pools of the program, and default pools that are not served.
 //!
 //! A pool keeps freed memory for later requests, up to its threshold, and the device has less. The driver says what a pool holds
 //! (0.1 µs on driver 580). So beside the memory of each request, what a pool holds beyond its requests is charged, and asked anew

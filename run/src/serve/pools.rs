@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default, Debug)]
 pub(super) struct Pools(Mutex<KnownPools>);
 
-/// What is behind the lock of [`Pools`].
+/// The state under the lock of [`Pools`].
 #[derive(Default, Debug)]
 struct KnownPools {
     devices: Vec<DevicePool>,

@@ -46,7 +46,7 @@ pub struct Process {
     pub(super) notes: Notes,
     observed: Observed,
     pub(super) pools: Pools,
-    /// What pools keep that are not served.
+    /// The memory of pools that are not served.
     pub(super) pool_memory: PoolMemory,
     pub(super) handles: Handles,
     /// Capturing streams, with their contexts.
@@ -65,14 +65,14 @@ pub struct Process {
     pub(super) counters: Counters,
 }
 
-/// How many calls went which way.
+/// The numbers of calls, by the way they went.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) passed: AtomicU64,
     pub(super) missed: AtomicU64,
 }
 
-/// How many calls for memory a process has made, by their way.
+/// The numbers of calls for memory that a process has made, by the way they went.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     /// Requests and frees answered by the driver.

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The bits of every token: neither an address of the host nor a small number, as handles of the driver are.
 const TOKENS: u64 = 0xa000_0000_0000_0000;
 
-/// What the program has created and mapped. All methods may be called from every thread.
+/// The memory that the program has created and mapped. All methods may be called from every thread.
 #[derive(Default)]
 pub(super) struct ProgramMemory(Mutex<ProgramRecords>);
 
@@ -105,7 +105,7 @@ pub(super) enum Released {
     Last(Ended),
 }
 
-/// What parked mappings a range of addresses has.
+/// The parked mappings in a range of addresses.
 pub(super) enum ParkedRange {
     /// No parked mapping.
     Absent,

@@ -29,7 +29,7 @@ use std::sync::Arc;
 struct Parting {
     item: ProgramItem,
     served: Arc<Served>,
-    /// Where the memory is read.
+    /// The address at which the memory is read.
     from: CuDevicePtr,
 }
 

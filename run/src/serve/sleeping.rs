@@ -1,4 +1,4 @@
-//! What a process knows of the sleep of the process's memory.
+//! The sleep of a process's served memory: options, idle time and figures.
 
 use crate::control::Transfer;
 use crate::options::SleepOptions;
@@ -20,7 +20,7 @@ pub(super) struct Sleeping {
     figures: Mutex<SleepFigures>,
 }
 
-/// What the sleep of a process has been so far.
+/// The history of a process's sleep so far.
 #[derive(Clone, Default, Debug)]
 pub struct SleepFigures {
     /// Parks that succeeded.

@@ -1,4 +1,4 @@
-//! A wait for memory in a group whose members are parked for each other.
+//! A wait for memory, in a group where members are parked for each other.
 
 use crate::charge::DeviceCharge;
 use crate::group::Turn;

@@ -3,7 +3,7 @@
 use cachalot_gate::Scan;
 use std::time::{Duration, Instant};
 
-/// How long a program has not submitted anything.
+/// The time for which a program has not submitted anything.
 #[derive(Debug)]
 pub struct Idle {
     last: Scan,

@@ -50,7 +50,7 @@ struct Progress<E> {
     settled: SleepState,
     /// When the memory became awake or parked.
     since: Instant,
-    /// How many tries to wake have ended.
+    /// The number of tries to wake that have ended.
     tries: u64,
     /// The error of the last try to wake.
     error: Option<E>,

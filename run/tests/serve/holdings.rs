@@ -1,4 +1,4 @@
-//! What the limit counts, compared with the driver's own figure.
+//! The memory that the limit counts, compared with the driver's own figure.
 
 use super::setup::{PAGE, Setup};
 use super::sleep::{setup_with, used};

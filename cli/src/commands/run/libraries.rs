@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How the names of sanitizers' libraries start that want to be the first library of a program.
+/// Prefixes of the names of sanitizers' libraries, which want to be the first library of a program.
 const SANITIZERS: [&str; 6] = ["libasan.so", "libtsan.so", "liblsan.so", "libhwasan.so", "libclang_rt.", "libmsan.so"];
 
 /// Libraries of a program, each once.

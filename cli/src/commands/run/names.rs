@@ -11,7 +11,7 @@ pub(super) const ALIAS: &str = "libcachalot-driver.so.1";
 /// The auditor of the loader.
 pub(super) const AUDITOR: &str = "libcachalot-audit.so";
 
-/// How the name of every private folder starts.
+/// The prefix of the name of every private folder.
 pub(super) const PREFIX: &str = "cachalot-run-";
 
 /// Returns whether a path has the name of a private folder.

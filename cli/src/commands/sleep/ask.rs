@@ -59,7 +59,7 @@ pub(crate) struct WakeArgs {
     ask: AskArgs,
 }
 
-/// What both commands take.
+/// The arguments of both commands.
 #[derive(clap::Args)]
 struct AskArgs {
     /// How long to wait for the program's work to end, and for free memory of the GPU: a number with

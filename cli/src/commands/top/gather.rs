@@ -21,7 +21,7 @@ pub(super) struct Answers {
     pub(super) groups: Vec<GroupView>,
 }
 
-/// Who told a figure.
+/// The source of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Teller {
@@ -63,7 +63,7 @@ pub(super) struct ProcessMemory {
     pub(super) sleep: Option<SleepView>,
 }
 
-/// Where the memory of a process is.
+/// The place of a process's memory.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct SleepView {
     pub(super) state: SleepState,

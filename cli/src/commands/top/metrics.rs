@@ -1,4 +1,4 @@
-//! What `cachalot top` shows, as metrics.
+//! The figures of `cachalot top`, as metrics.
 
 use super::gather::{Answers, DeviceMemory, ProcessMemory};
 use cachalot_run::group::watch::{GroupView, MemberView};

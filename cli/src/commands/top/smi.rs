@@ -1,4 +1,4 @@
-//! What `nvidia-smi` tells: the memory of devices, and of processes.
+//! The figures of `nvidia-smi`: the memory of devices and of processes.
 
 use std::io::Read;
 use std::process::{Command, Stdio};

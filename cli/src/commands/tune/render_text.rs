@@ -129,7 +129,7 @@ fn searched(parts: &Parts, outcome: &Outcome, look: &Look) -> Vec<String> {
     lines
 }
 
-/// What a search found.
+/// The result of a search.
 struct Found<'a> {
     /// The recommendation.
     best: Option<&'a Tried>,

@@ -13,10 +13,10 @@ use serde::Serialize;
 pub(super) struct Answer {
     /// The answer in words.
     pub(super) sentence: String,
-    /// What the record and its replays tell. `None` without events, and for a replay with another
+    /// The findings about the record and its replays. `None` without events, and for a replay with another
     /// configuration.
     pub(super) of_record: Option<tune::Answer>,
-    /// What would have served every failed request, in words. `None` without failures and replays.
+    /// The change that would have served every failed request, in words. `None` without failures and replays.
     pub(super) rescue: Option<String>,
     /// Peak of reserved memory.
     pub(super) peak_reserved_bytes: u64,

@@ -1,4 +1,4 @@
-//! What a page shows of a device, as compressed columns of numbers in base64.
+//! The data of a page about a device, as compressed columns of numbers in base64.
 //!
 //! ```text
 //! gzip( length of the header, 4 bytes │ header, JSON │ column │ column │ … )

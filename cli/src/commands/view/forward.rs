@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// A part of the device's memory: a segment, or contiguous memory of an expandable segment.
 pub(super) type Part = memory::Part<Share>;
 
-/// What is kept of a part.
+/// The state of a part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Share {
     pub(super) origin: Origin,

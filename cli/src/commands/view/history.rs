@@ -86,7 +86,7 @@ fn number<T: PartialEq>(names: &mut Vec<T>, name: T) -> u16 {
     at as u16
 }
 
-/// What is known of memory from the device.
+/// A part of the memory from the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Origin {
     pub(super) stream: u16,
@@ -97,7 +97,7 @@ pub(super) struct Origin {
     pub(super) stack: u32,
 }
 
-/// What the blocks of a segment are.
+/// The kind of the blocks of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) enum Kind {
     #[default]
@@ -175,7 +175,7 @@ pub(super) struct History {
     pub(super) stacks: Rc<Stacks>,
     /// Whether times are recorded.
     pub(super) has_times: bool,
-    /// What the record tells. `None` without events, for a record that is too long or contradicts
+    /// The findings about the record. `None` without events, for a record that is too long or contradicts
     /// itself, and for a replay.
     pub(super) answer: Option<Answer>,
     /// Whether the file tells the configuration.
