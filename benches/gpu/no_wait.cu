@@ -5,7 +5,7 @@
 //   ./no_wait [SETTINGS]        default: policy:stitched,slack:0
 //
 // In each round, one stream is kept busy by a kernel of 80 ms that writes to a live block. Blocks of every stream are
-// allocated before, and one out of four is freed once the kernel runs, so all free memory lies in holes. Meanwhile
+// allocated before, and one out of four is freed once the kernel runs, so all free memory is in holes. Meanwhile
 // other streams request blocks that are larger than any hole, use them, and free some, and every few steps the program
 // calls cachalot_maintain. Every call that starts while the kernel runs is timed. At the end of the round, the kernel's
 // block is checked. The second row of the table has cudaMalloc and cudaFree in the same situation.

@@ -57,7 +57,7 @@ pub struct Figures {
 pub struct Pass {
     /// Bytes reserved, on average over the calls of the pass.
     pub mean_bytes: f64,
-    /// The settings in force during the pass.
+    /// The active settings during the pass.
     pub settings: String,
 }
 

@@ -55,7 +55,7 @@ pub struct Crowd {
     requests: Vec<u64>,
     /// The blocks allocated to build the crowd, in address order.
     members: Vec<Member>,
-    /// Whether all members lie in a single segment, rather than in many segments of the small pool.
+    /// Whether all members are in a single segment, rather than in many segments of the small pool.
     one_segment: bool,
 }
 

@@ -69,7 +69,7 @@ impl Subject for Rlsf {
     }
 }
 
-/// `offset-allocator`: two-level bins by size, constant time, good fit; the metadata lies outside,
+/// `offset-allocator`: two-level bins by size, constant time, good fit; the metadata is outside,
 /// in units.
 pub struct Offset(Allocator<u32>);
 
@@ -146,7 +146,7 @@ impl BuddyHeap {
         let (memory, bytes) = (map(bytes / SCALE * 2), (bytes / SCALE) as usize);
         let start = (memory.as_ptr() as usize).next_multiple_of(bytes);
         let mut heap = Heap::new();
-        // SAFETY: the range lies inside the mapping, which does not move and is used through `heap`
+        // SAFETY: the range is inside the mapping, which does not move and is used through `heap`
         // only. Both have one owner, which exposes neither, so the mapping lives as long as `heap`;
         // dropping `heap` accesses no memory.
         unsafe { heap.init(start, bytes) };

@@ -56,7 +56,7 @@ fn a_table() {
 #[test]
 fn memory_is_planned_into_the_gaps_of_a_buffer() {
     let folder = folder("plan_gaps");
-    // `b` lies in the gap of `a`; `c` beside the four bytes that `d` keeps in its gap.
+    // `b` is in the gap of `a`; `c` beside the four bytes that `d` keeps in its gap.
     let text = "id,lower,upper,size,gaps,hint\na,0,9,8,3-6,-1\nb,3,6,8,,0\nd,20,29,8,23-26@4:8,\nc,23,26,4,,\n";
     let file = write(&folder, "gaps.csv", text);
     let output = folder.join("plan.csv");
@@ -120,7 +120,7 @@ fn columns_in_any_order_alignment_and_fixed_offsets() {
 fn an_alignment_for_what_states_none() {
     let file = write(&folder("plan_alignment"), "two.csv", "id,lower,upper,size\na,0,2,10\nb,0,2,10\n");
     assert_eq!(line([], &file)["peak_bytes"], json!(20));
-    // The upper one lies at 16, and its end is not rounded up.
+    // The upper one is at 16, and its end is not rounded up.
     assert_eq!(line(["--alignment", "16"], &file)["peak_bytes"], json!(16 + 10));
 }
 
@@ -191,7 +191,7 @@ fn operators() {
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
     let lines = finished.json();
     assert_eq!(lines.iter().map(|line| &line["part"]).collect::<Vec<_>>(), [&json!("gpu"), &json!("host")]);
-    // `x` and `y` live at once: the upper one lies at 1024.
+    // `x` and `y` live at once: the upper one is at 1024.
     assert_eq!((&lines[0]["peak_bytes"], &lines[1]["peak_bytes"]), (&json!(1024 + 1000), &json!(1000)));
     let names = |entries: &Value| -> Vec<String> {
         let entries = entries.as_array().expect("a list");

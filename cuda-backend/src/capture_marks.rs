@@ -1,4 +1,4 @@
-//! Marks in graphs under capture: which captured work comes before all further captures of a stream.
+//! Marks in graphs under capture: which captured work comes before all other captures of a stream.
 //!
 //! ```text
 //! stream 1   a ── b ──────────── d ── e      the end of stream 1: e

@@ -119,7 +119,7 @@ impl Context {
         answer.or_else(|code| self.check(code).and(Err(code.error())))
     }
 
-    /// Refuses all further calls with [`ErrorKind::Deinitialized`], or with the earlier error if
+    /// Refuses all other calls with [`ErrorKind::Deinitialized`], or with the earlier error if
     /// the context was lost before.
     pub(crate) fn close(&self) {
         self.lose(CuResult::DEINITIALIZED);

@@ -8,7 +8,7 @@
 //! `cuMemUnmap`, `cuMemRelease` and `cuStreamDestroy` do not wait.)
 //!
 //! So a wait obtains a byte and frees the byte. When the device is full, the wait frees a kept byte. A device
-//! that asks the driver for the identity of streams keeps bytes from the opening on. Any further device keeps
+//! that asks the driver for the identity of streams keeps bytes from the opening on. Any other device keeps
 //! bytes from the moment when a wait for a context becomes possible. The driver cuts small allocations from a
 //! page of 2 MiB, which the remaining kept bytes hold. The place of a freed byte is therefore free for the
 //! next byte.

@@ -102,7 +102,7 @@ pub(crate) struct Fake {
     pub(crate) retained: [i32; 2],
     /// The allocated device memory, as addresses with sizes in bytes.
     pub(crate) memory: BTreeMap<u64, usize>,
-    /// Number of further allocations before the device is full, if limited.
+    /// Number of allocations left before the device is full, if limited.
     pub(crate) room: Option<usize>,
     /// The address of the next allocation.
     pub(crate) next_address: u64,

@@ -20,7 +20,7 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// Id of the process of the first check, or 0 before the first check. Decides as long as [`MARK`] is null.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the kernel refused to mark a page. Prevents further attempts.
+/// Whether the kernel refused to mark a page. Prevents other attempts.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the process is a forked child of the process of the first check. The first check is part

@@ -1,7 +1,7 @@
 //! A stream's handle, and every call of the driver with a handle.
 //!
 //! The program destroys a stream after the report of the stream's end. So the handle behind a number is used
-//! only within the life of a [`Handle`], for which the report waits. No further code of the crate passes a
+//! only within the life of a [`Handle`], for which the report waits. No other code of the crate passes a
 //! handle to the driver, except for the crate's own streams, which are never reported.
 
 use crate::driver::Driver;

@@ -191,7 +191,7 @@ fn touch_piece(start: usize, length: usize) -> bool {
         }
     }
     for page in (0..length).step_by(PAGE) {
-        // SAFETY: the byte lies in the new mapping, which nothing else uses. A volatile write is never
+        // SAFETY: the byte is in the new mapping, which nothing else uses. A volatile write is never
         // left out.
         unsafe { at.wrapping_byte_add(page).cast::<u8>().write_volatile(0) };
     }

@@ -377,7 +377,7 @@ mod tests {
         // SAFETY: the caller passes on its own pointer.
         let listens = unsafe { initialize(module) };
         let functions = at(at(module).segments).functions;
-        // SAFETY: the place lies in the table.
+        // SAFETY: the place is in the table.
         unsafe { *functions.wrapping_add(AT) = ABSENT };
         listens
     }

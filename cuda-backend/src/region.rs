@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Bytes pinned by a single call of the driver. A copy lies within a piece. In tests, contents are longer.
+/// Bytes pinned by a single call of the driver. A copy is within a piece. In tests, contents are longer.
 const PIECE: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 
 /// The progress of the threads.
@@ -117,7 +117,7 @@ impl Region {
     }
 
     /// Calls `copy` with the host address, offset and length of each part of the `bytes` from `offset` on,
-    /// until a call fails. Each part lies in a single piece. The method pins the parts before the copies.
+    /// until a call fails. Each part is in a single piece. The method pins the parts before the copies.
     /// Only one thread at a time may pass unpinned parts.
     ///
     /// # Errors

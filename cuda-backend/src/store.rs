@@ -440,7 +440,7 @@ impl Store {
         };
         let copied = region.each_part(context, place.offset, bytes, |from, to, part| {
             context.call(|driver| {
-                // SAFETY: the contents lie in a region, which stays until they are forgotten.
+                // SAFETY: the contents are in a region, which lives until they are forgotten.
                 unsafe { driver.memcpy_htod_async(at.0 + to, from, part as usize, stream) }
             })
         });

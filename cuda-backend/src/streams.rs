@@ -46,7 +46,7 @@ const PER_THREAD: u64 = 0xffff;
 /// The lowest address a process can map by default (`vm.mmap_min_addr`), and so the lowest handle of a
 /// created stream.
 const LOWEST_HANDLE: u64 = 65_536;
-/// Slots of the first level; each further level has twice as many.
+/// Slots of the first level; each additional level has twice as many.
 const FIRST_LEVEL_SLOTS: usize = 256;
 /// Number of levels. All levels together have room for 2^28 handles, more than a process can
 /// create.

@@ -89,7 +89,7 @@ struct Found {
   u64 wrong, lowest;
 };
 
-// Compares `count` (at most 8) bytes of two words. The words lie `offset` bytes into the block.
+// Compares `count` (at most 8) bytes of two words. The words are `offset` bytes into the block.
 CACHALOT_BODY void compare(Found& found, u64 expected, u64 actual, u64 offset, u64 count) {
   for (u64 byte = 0, different = expected ^ actual; different != 0 && byte < count; ++byte, different >>= 8) {
     if ((different & 0xff) != 0) {

@@ -63,7 +63,7 @@ fn region(device: &CudaDevice, bytes: u64) -> Region {
 /// Returns the `bytes` bytes of a region from `offset` on.
 fn part(of: Region, offset: u64, bytes: u64) -> Region {
     assert!(offset + bytes <= of.bytes());
-    // SAFETY: the range lies inside a region.
+    // SAFETY: the range is inside a region.
     unsafe { Region::new(of.address().offset(offset), bytes) }
 }
 

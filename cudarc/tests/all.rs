@@ -174,7 +174,7 @@ fn uses_that_cudarc_does_not_track_are_announced() {
     let next = pool.alloc_zeros::<f32>(&stream, LEN).expect("memory");
     assert_ne!(at(&next, &stream), before, "the other stream still works");
     other.synchronize().expect("it waits");
-    // The event of the use lies on a stream of the device's own, after the other stream.
+    // The event of the use is on a stream of the device's own, after the other stream.
     context.synchronize().expect("it waits");
     pool.process_events(DEVICE).expect("a look at the events");
     let last = pool.alloc_zeros::<f32>(&stream, LEN).expect("memory");

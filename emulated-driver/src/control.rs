@@ -172,7 +172,7 @@ extern "C" fn emu_set_seed(seed: u64) {
     control((), |call| call.state.random = Random::new(seed));
 }
 
-/// Delays each further piece of work by a random time up to `delay_us`.
+/// Delays each later piece of work by a random time up to `delay_us`.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_delay_us(delay_us: u64) {
     control((), |call| call.state.config.delay_us = delay_us);

@@ -11,7 +11,7 @@
 
 enum { MIB = 1 << 20, SEQUENCES = 8, MODEL = 40 * MIB, LIMIT = 64 * MIB, LONGEST = 16 * MIB, MODEL_TAG = 1 };
 
-/* The rows of all sequences: sequence i lies at `range.base + i * LONGEST`. Its first `held[i]` bytes have memory. */
+/* The rows of all sequences: sequence i is at `range.base + i * LONGEST`. Its first `held[i]` bytes have memory. */
 typedef struct kv_cache {
   cachalot_range range;
   size_t held[SEQUENCES];
@@ -96,7 +96,7 @@ int main(int count, char **texts) {
   CACHALOT(cachalot_malloc(allocator, 0, sizeof nothing, stream, &findings));
   CUDA(cuMemcpyHtoD(address(findings), &nothing, sizeof nothing));
 
-  /* The model lies in a pool with a tag, so that it can be parked. */
+  /* The model is in a pool with a tag, so that it can be parked. */
   CACHALOT(cachalot_pool_create(allocator, 0, 0, &pool));
   CACHALOT(cachalot_pool_tag(allocator, 0, pool, MODEL_TAG));
   CACHALOT(cachalot_pool_begin(allocator, 0, pool, CACHALOT_ROUTE_STREAM, stream));

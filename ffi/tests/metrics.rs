@@ -158,7 +158,7 @@ impl ForwardSegments for Named {
 impl ForwardStreamOrder for Named {}
 impl ForwardHost for Named {}
 
-/// The version, and for each device the settings in force. A GPU has a UUID, and no other device has.
+/// The version, and for each device the active settings. A GPU has a UUID, and no other device has.
 #[test]
 fn metrics_name_the_version_the_settings_and_the_gpu() {
     let version = concat!("cachalot_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n");

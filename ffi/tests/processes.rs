@@ -136,7 +136,7 @@ fn a_memory_error_faults_and_the_library_names_the_block() {
     let Some(program) = build(&source, Link::Shared, &["-I".as_ref(), include.as_os_str()]) else { return };
     for config in ["guard:after", "guard:all", "guard:sampled:1", "policy:bfc,guard:after"] {
         for case in ["after_free", "overrun", "missing_record", "clean"] {
-            // Small blocks share pages under `guard:all`: the next one lies after, at other addresses.
+            // Small blocks share pages under `guard:all`: the next one is after, at other addresses.
             if (config, case) != ("guard:all", "overrun") {
                 succeed(emulated(&program).args([config, case]).env("CACHALOT_KERNELS", kernels));
             }
@@ -311,7 +311,7 @@ fn the_log_tells_of_parked_memory_and_of_plans() {
     let [served, given_up] = changes[..] else { panic!("{lines:?}") };
     assert!(served.contains("requests are served from plans with a peak of "), "{served}");
     assert!(given_up.contains("the plans are given up"), "{given_up}");
-    // A test of this program that waits until other settings are in force.
+    // A test of this program that waits until other settings are active.
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
     let lines = logged(command.args(["--exact", "tuned::a_capture_keeps_its_settings"]), "info", "tuned");
     let told: Vec<_> = lines.iter().filter(|line| line.starts_with("info: device 0: ")).collect();

@@ -167,7 +167,7 @@ const OWN: &str = "CACHALOT_CONF";
 const NEW: &str = "PYTORCH_ALLOC_CONF";
 const OLD: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
-/// Environment variables, the program's own settings, and the expected settings in force.
+/// Environment variables, the program's own settings, and the expected active settings.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
 
 #[test]

@@ -45,7 +45,7 @@ fn tuned(subject: &Subject) -> cachalot_tune_report {
     report
 }
 
-/// Announces iterations until settings are put in force.
+/// Announces iterations until settings are activated.
 fn until_switched(subject: &Subject) {
     let end = Instant::now() + LONGEST;
     while tuned(subject).switches == 0 {

@@ -44,7 +44,7 @@ impl Overwrites {
         else {
             return;
         };
-        // The writer starts in the last step of the target, lies inside, and has no target yet.
+        // The writer starts in the last step of the target, is inside, and has no target yet.
         let in_time = source.start.checked_add(1) == Some(dest.end);
         let inside = offset.checked_add(source.size).is_some_and(|end| end <= dest.size);
         let free = self.target[writer as usize] == NONE;

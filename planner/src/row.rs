@@ -28,7 +28,7 @@ type FreeBlockKey = (u64, Reverse<u64>, u32, u32);
 
 /// The blocks of the row. Two free blocks are never adjacent.
 pub(super) struct Row {
-    /// The blocks, linked in a circle through the sentinel at [`EDGE`]. The sentinel lies after
+    /// The blocks, linked in a circle through the sentinel at [`EDGE`]. The sentinel is after
     /// the last block and before the first.
     blocks: Vec<Block>,
     /// Keys of all free blocks.

@@ -32,7 +32,7 @@ pub enum Fault {
         /// Required alignment in bytes, a power of two.
         alignment: u64,
     },
-    /// A buffer does not lie at its fixed offset.
+    /// A buffer does not be at its fixed offset.
     Moved {
         /// Number of the buffer in the problem.
         buffer: u32,
@@ -41,7 +41,7 @@ pub enum Fault {
         /// Offset that the problem requires.
         fixed: u64,
     },
-    /// A writer does not lie at its place inside the target.
+    /// A writer does not be at its place inside the target.
     NotInPlace {
         /// Number of the writer in the problem.
         writer: u32,
@@ -52,7 +52,7 @@ pub enum Fault {
         /// Offset that the target requires.
         place: u64,
     },
-    /// Two colocated buffers lie at different offsets.
+    /// Two colocated buffers are at different offsets.
     Apart {
         /// Number of the first buffer of the pair.
         first: u32,

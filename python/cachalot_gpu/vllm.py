@@ -4,7 +4,7 @@
 
 before the first use of CUDA in every process of vLLM: in a plug-in of the group ``vllm.general_plugins``,
 or by ``CACHALOT_VLLM=policy:stitched`` in the environment, which this package's own plug-in reads. Then
-weights, caches and captured graphs lie in tagged pools of cachalot, and ``sleep`` and ``wake_up`` park
+weights, caches and captured graphs are in tagged pools of cachalot, and ``sleep`` and ``wake_up`` park
 and wake them.
 
 vLLM has a registry of sleep-mode backends since 0.25 (``--sleep-mode-backend cachalot``). Before, its

@@ -63,7 +63,7 @@ impl RecordedPeaks {
         (0..fullest).for_each(|number| again.apply(number));
         recorded.fullest = again.stuck();
         if let (None, Some((reserved, wanted))) = (recorded.limit_bytes, refused_at) {
-            // A device with enough free memory refused for a limit, which lies above all that was held.
+            // A device with enough free memory refused for a limit, which is above all that was held.
             let left = trace.device_free.filter(|&free| free < wanted).unwrap_or(0);
             recorded.limit_bytes = Some(recorded.peak_reserved_bytes.max(reserved.saturating_add(left)));
         }

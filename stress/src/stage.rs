@@ -284,7 +284,7 @@ impl Device {
 /// Returns a part of a region.
 pub(crate) fn part(of: Region, offset: u64, bytes: u64) -> Region {
     assert!(offset.checked_add(bytes).is_some_and(|end| end <= of.bytes()));
-    // SAFETY: the part lies inside a region, and the caller of `Region::new` vouches for the whole
+    // SAFETY: the part is inside a region, and the caller of `Region::new` vouches for the whole
     // region.
     unsafe { Region::new(of.address().offset(offset), bytes) }
 }

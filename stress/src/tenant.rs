@@ -76,7 +76,7 @@ impl Tenant {
 
 impl Tenancy {
     /// Creates the tenants of a device, of three kinds in turn: a tag on two pools, a tag on one pool, and a stream
-    /// in the default pool if its memory lies on pages.
+    /// in the default pool if its memory is on pages.
     ///
     /// # Errors
     /// The device's, the allocator's, and a device without virtual memory.

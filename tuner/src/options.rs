@@ -29,7 +29,7 @@ pub struct Options {
     /// Whether to search `PyTorch`'s own settings only.
     pub torch_only: bool,
     /// Whether to search only settings changeable in a living allocator: the settings of the baseline's own
-    /// policy. A candidate keeps all further settings of the baseline.
+    /// policy. A candidate keeps all other settings of the baseline.
     pub living: bool,
     /// Whether the device has virtual memory. Without virtual memory no segment is expandable.
     pub has_virtual_memory: bool,

@@ -1,6 +1,6 @@
 //! Tables for people: at most six columns, fitted to the terminal, or all columns with `--wide`.
 //!
-//! The first column names the row, and is folded to fit the width. All further columns have
+//! The first column names the row, and is folded to fit the width. All other columns have
 //! figures, which are never folded.
 //!
 //! ```text
@@ -109,7 +109,7 @@ impl Table {
         Self { columns: columns.to_vec(), rows: Vec::new(), marked: None }
     }
 
-    /// Adds a row: the name, then a figure for each further column. Missing figures stay empty.
+    /// Adds a row: the name, then a figure for each additional column. Missing figures stay empty.
     pub(crate) fn row(&mut self, mut cells: Vec<String>) {
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);

@@ -355,7 +355,7 @@ fn a_chunk_with_a_copy_that_may_be_in_progress_is_never_used_again() {
     assert_eq!(device.finish(mark), failed);
     shared_fake::set_stuck(false);
     device.forget(saved);
-    // The threads of the park refuse further jobs, and their memory stays pinned forever.
+    // The threads of the park refuse later jobs, and their memory stays pinned forever.
     let saved = device.save(at(0), PAGE / 2).expect("room");
     assert_eq!(finish(device), failed);
     device.forget(saved);

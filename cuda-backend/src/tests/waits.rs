@@ -6,7 +6,7 @@ use crate::driver::types::CuCaptureStatus;
 use crate::fake::{CONTEXT, Plan, When};
 use cachalot_core::ErrorKind;
 
-/// Lets the device have memory for `room` further allocations.
+/// Lets the device have memory for `room` more allocations.
 fn leave_room(room: usize) {
     fake::with(|fake| fake.room = Some(room));
 }

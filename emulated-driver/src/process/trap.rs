@@ -96,7 +96,7 @@ fn map_scratch(address: u64) -> bool {
     let page = address / SCRATCH * SCRATCH;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the fault shows that nothing accessible lies there, and the page is inside the driver's reservation.
+    // SAFETY: the fault shows that nothing accessible is there, and the page is inside the driver's reservation.
     let mapped = unsafe { libc::mmap(page as *mut libc::c_void, SCRATCH as usize, access, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return false;

@@ -38,7 +38,7 @@ pub(crate) fn frontier(state: &State, id: u64, queue: u64) -> Vec<usize> {
     state.captures.get(&id).and_then(|capture| capture.frontiers.get(&queue)).cloned().unwrap_or_default()
 }
 
-/// `cuStreamWaitEvent`: orders a queue's further work after a point.
+/// `cuStreamWaitEvent`: orders a queue's later work after a point.
 pub(crate) fn wait(state: &mut State, queue: u64, point: &Point) -> Answer<()> {
     let capturing = of_queue(state, queue)?;
     match (capturing, point) {
@@ -52,7 +52,7 @@ pub(crate) fn wait(state: &mut State, queue: u64, point: &Point) -> Answer<()> {
     }
 }
 
-/// Orders a queue's further work after nodes of a capture. The queue enters the capture if
+/// Orders a queue's later work after nodes of a capture. The queue enters the capture if
 /// necessary.
 fn join(state: &mut State, queue: u64, capturing: Option<u64>, id: u64, nodes: &[usize]) -> Answer<()> {
     if let Some(own) = capturing.filter(|&own| own != id) {

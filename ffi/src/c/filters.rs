@@ -41,7 +41,7 @@ impl Drop for Filter {
     }
 }
 
-/// The filters in force, by route number.
+/// The active filters, by route number.
 #[derive(Default)]
 pub(crate) struct Filters {
     /// The route number assigned last; numbers start at 1.

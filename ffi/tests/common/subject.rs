@@ -133,7 +133,7 @@ impl Subject {
         pool
     }
 
-    /// Returns the settings in force on device 0.
+    /// Returns the active settings on device 0.
     #[track_caller]
     pub(crate) fn config(&self) -> String {
         let mut length = 0;

@@ -40,7 +40,7 @@ fn planned(buffers: &[cachalot_buffer], threads: u32, deadline_us: u64) -> (i32,
     (status, offsets, out)
 }
 
-/// Checks that no two buffers share a byte at a step, and that all lie below the peak.
+/// Checks that no two buffers share a byte at a step, and that all are below the peak.
 fn check(buffers: &[cachalot_buffer], offsets: &[u64], peak: u64) {
     for (at, (one, &low)) in buffers.iter().zip(offsets).enumerate() {
         assert!(low + one.bytes <= peak && low % one.alignment.max(1) == 0, "buffer {at} at {low}");

@@ -97,7 +97,7 @@ class ExportedPages {
   }
 
  public:
-  /* Returns the handle of a live block, which stays pinned until `forget`; "" if the block lies in an ordinary
+  /* Returns the handle of a live block, which stays pinned until `forget`; "" if the block is in an ordinary
    * segment. */
   std::string share(const cachalot_allocator *allocator, const void *block) {
     const std::lock_guard<std::mutex> lock(mutex);

@@ -85,7 +85,7 @@ impl Search {
         self.progress = if self.state.begin(instance, capacity) { Progress::Working } else { Progress::DoesNotFit };
     }
 
-    /// Searches at most `nodes` further nodes. After any result but [`Progress::Working`], only
+    /// Searches at most `nodes` more nodes. After any result but [`Progress::Working`], only
     /// [`begin`](Self::start) restarts the search.
     pub fn advance(&mut self, nodes: u64) -> Progress {
         let before = self.nodes;
@@ -192,7 +192,7 @@ impl Search {
             if decision.kind == Kind::Open {
                 self.part = decision.part;
                 self.state.split = false;
-                // The item is now known to lie higher. This depends on the failure of the
+                // The item is now known to be higher. This depends on the failure of the
                 // placement, and on the reasons for deciding on the item now.
                 let why = failure.join(self.state.reasons(instance, item, self.part));
                 self.stack.push(Decision { kind: Kind::Closed, why, ..decision });

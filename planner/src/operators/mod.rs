@@ -22,10 +22,10 @@ pub enum Life {
     Planned,
     /// The plan owns the memory, from the maker of the value to the end of the program and beyond.
     Kept,
-    /// The program owns the memory and may free or reuse it at any time. No other value may lie
+    /// The program owns the memory and may free or reuse it at any time. No other value may be
     /// there.
     External,
-    /// The program owns the memory permanently. Views may lie there; only an
+    /// The program owns the memory permanently. Views may be there; only an
     /// [update](Memory::Update) may write there.
     Persistent,
 }
@@ -75,7 +75,7 @@ pub enum Memory {
 pub struct Output {
     /// Number of the value in [`Program::values`].
     pub value: u32,
-    /// Source of the memory in which the value lies.
+    /// Source of the memory in which the value is.
     pub memory: Memory,
 }
 
@@ -129,7 +129,7 @@ pub enum Place {
     Nowhere,
 }
 
-/// A forward offered by the program: `value`, an output of `operator`, may lie inside `input`.
+/// A forward offered by the program: `value`, an output of `operator`, may be inside `input`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forward {
     /// Number of the operator in execution order.

@@ -43,7 +43,7 @@ pub(super) struct Pieces {
     buffers: Vec<Buffer>,
     /// The number of a piece with all bytes: its offset is that of the buffer.
     whole: usize,
-    /// The pieces that lie in place over another one: the piece, the other, and the distance.
+    /// The pieces in place over another one: the piece, the other, and the distance.
     over: Vec<(usize, usize, u64)>,
     /// The number of gaps of which more bytes are held than the table asks for.
     pub(super) held: usize,

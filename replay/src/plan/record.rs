@@ -63,7 +63,7 @@ pub(super) fn tasks(file: &Path, traces: &[Trace], reading: &Reading) -> Result<
     traces.iter().map(task).collect()
 }
 
-/// Returns name and problem of the section, and further data of the record.
+/// Returns name and problem of the section, and other data of the record.
 fn plan(file: &Path, trace: &Trace, reading: &Reading) -> Result<(String, Problem, Recorded), BadInput> {
     let allocations = allocations(trace);
     let count = allocations.len();

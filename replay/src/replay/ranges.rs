@@ -38,8 +38,8 @@ impl Ranges {
     /// Returns the ranges of a whole record, in the state before the first event.
     ///
     /// Memory is mapped at the start of a range, or directly after mapped memory. All parts ever mapped in a
-    /// range are therefore contiguous, and a distance lies between any two ranges. In a record that starts in
-    /// the middle of a program, a range may have gaps that are never mapped again. A gap lies between two
+    /// range are therefore contiguous, and there is a distance between any two ranges. In a record that starts in
+    /// the middle of a program, a range may have gaps that are never mapped again. A gap is between two
     /// parts of one heap, with no other segment in between.
     pub(super) fn of(trace: &Trace, settings: &Settings) -> Self {
         let parts = trace.start.iter().flat_map(|start| &start.segments);

@@ -12,7 +12,7 @@
 //!                                            Controlled   park · wake · status
 //! ```
 //!
-//! The socket lies in the folder of the user's files, and the name of its file is the identity of the
+//! The socket is in the folder of the user's files, and the name of its file is the identity of the
 //! process (`socket`). No request reaches a forked child.
 
 pub mod client;

@@ -118,7 +118,7 @@ pub(super) fn check_options(options: &GroupOptions, limit: Option<u64>) -> Resul
 }
 
 impl Membership {
-    /// Joins a group whose file lies in a folder. See [`Group::join`](super::Group::join).
+    /// Joins a group whose file is in a folder. See [`Group::join`](super::Group::join).
     pub(super) fn join(
         folder: &Path,
         options: &GroupOptions,

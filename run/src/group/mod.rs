@@ -93,7 +93,7 @@ impl Group {
         Self::join_in(&folder, options, limit, device)
     }
 
-    /// Joins a group whose shared file lies in the given folder. See [`Self::join`].
+    /// Joins a group whose shared file is in the given folder. See [`Self::join`].
     ///
     /// # Errors
     /// As of [`Self::join`].

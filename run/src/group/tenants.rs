@@ -80,7 +80,7 @@ impl ForwardSegments for Charged {
         let held = self.held.load(SeqCst);
         if self.group.reserve(bytes).is_err() {
             self.refused.fetch_add(1, SeqCst);
-            // A promise: what lies within the `low` is always there.
+            // A promise: what is within the `low` is always there.
             self.count.expect(held + bytes > self.low);
             return Err(DeviceError::new(ErrorKind::OutOfMemory, REFUSED));
         }

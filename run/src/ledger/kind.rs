@@ -23,7 +23,7 @@ pub enum Kind {
     Pool = 4,
     /// Arrays and textures (`cuArrayCreate`).
     Array = 5,
-    /// Managed memory, which lies on the device or on the host.
+    /// Managed memory, which is on the device or on the host.
     Managed = 6,
     /// Pinned memory of the host.
     Host = 7,
@@ -33,7 +33,7 @@ pub enum Kind {
     Module = 9,
     /// Graphs and their memory.
     Graph = 10,
-    /// Memory taken by further calls.
+    /// Memory taken by other calls.
     Other = 11,
 }
 

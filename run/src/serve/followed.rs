@@ -105,7 +105,7 @@ impl Followed {
         self.lock().end_use(name)
     }
 
-    /// Takes the mappings that lie in a range out, ahead of a call to unmap the range.
+    /// Takes out the mappings in a range, ahead of a call to unmap the range.
     pub(super) fn take_mappings(&self, address: CuDevicePtr, bytes: u64) -> Vec<(CuDevicePtr, FollowedMapping)> {
         let mut records = self.lock();
         let end = address.saturating_add(bytes);

@@ -56,7 +56,7 @@ impl Notes {
         self.lock().get(&base).is_some_and(|note| note.sync_memops.is_some())
     }
 
-    /// Sets or clears `SYNC_MEMOPS` for the block at `base`, which lies in the driver's allocation at
+    /// Sets or clears `SYNC_MEMOPS` for the block at `base`, which is in the driver's allocation at
     /// `segment`. The driver has a single flag for a whole allocation, set while any block of the
     /// allocation asks for the flag. Copies of neighbours then wait, too.
     pub(super) fn set_syncs(&self, real: &Real, base: u64, segment: u64, on: bool) -> CuResult {

@@ -16,7 +16,7 @@ pub(super) struct Pools(Mutex<KnownPools>);
 #[derive(Default, Debug)]
 struct KnownPools {
     devices: Vec<DevicePool>,
-    /// Pools to which the program has given further access, perhaps before the first request for memory.
+    /// Pools to which the program has given additional access, perhaps before the first request for memory.
     shared: Vec<CuMemoryPool>,
 }
 
@@ -64,7 +64,7 @@ impl Pools {
         pool.is_current = pool.default == chosen;
     }
 
-    /// Notes further access to a pool, given by the program.
+    /// Notes additional access to a pool, given by the program.
     pub(super) fn shared(&self, pool: CuMemoryPool) {
         let mut known = self.lock();
         if !known.shared.contains(&pool) {

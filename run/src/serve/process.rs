@@ -100,7 +100,7 @@ pub(super) enum MemoryAt {
 }
 
 impl Process {
-    /// Returns the state of a process over a driver, for tests. No further process can read the books.
+    /// Returns the state of a process over a driver, for tests. No other process can read the books.
     /// Calls no driver.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The program holds a *token* in place of the driver's handle: a park releases the physical memory, and the wake creates the
-//! memory anew, with further handles. The driver's handles are released when the program has released the token and unmapped
+//! memory anew, with new handles. The driver's handles are released when the program has released the token and unmapped
 //! every address, so a park finds handles for all memory.
 //!
 //! The records call no driver, and the lock is never held across a call.
@@ -74,7 +74,7 @@ pub(super) struct ProgramMapping {
     pub(super) mapped: u64,
 }
 
-/// The part of a mapping that lies on a piece of the memory.
+/// The part of a mapping that is on a piece of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MappedPart {
     pub(super) address: CuDevicePtr,
@@ -142,7 +142,7 @@ impl ProgramMapping {
         self.mapped == self.bytes
     }
 
-    /// Returns the part of the mapping at `address` that lies on a piece.
+    /// Returns the part of the mapping at `address` that is on a piece.
     pub(super) fn part_on(&self, address: CuDevicePtr, piece: &Piece) -> Option<MappedPart> {
         let begin = self.offset.max(piece.offset);
         let end = (self.offset + self.bytes).min(piece.end());
@@ -250,7 +250,7 @@ impl ProgramMemory {
         Some(token)
     }
 
-    /// Takes the mappings that lie in a range out, ahead of a call to unmap the range.
+    /// Takes out the mappings in a range, ahead of a call to unmap the range.
     pub(super) fn take_mappings(&self, address: CuDevicePtr, bytes: u64) -> Vec<(CuDevicePtr, ProgramMapping)> {
         let mut records = self.lock();
         let end = address.saturating_add(bytes);
@@ -320,7 +320,7 @@ impl ProgramMemory {
         found.iter().map(|at| records.mappings[at].token).collect()
     }
 
-    /// Returns the tokens of the memory whose mappings lie in a range in part only.
+    /// Returns the tokens of the memory with mappings that are only partly in a range.
     pub(super) fn tokens_cut_by(&self, address: CuDevicePtr, bytes: u64) -> Vec<u64> {
         let records = self.lock();
         let end = address.saturating_add(bytes);
@@ -450,7 +450,7 @@ impl ProgramMemory {
         self.lock().mappings.remove(&address).map_or(0, |mapping| mapping.mapped)
     }
 
-    /// Returns whether contents lie with the allocator of a context.
+    /// Returns whether contents are with the allocator of a context.
     pub(super) fn has_contents_in(&self, is_it: impl Fn(&Served) -> bool) -> bool {
         let records = self.lock();
         records.physical.values().filter_map(|physical| physical.contents.as_ref()).any(|kept| is_it(&kept.served))

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// no segment is cut. Only a request beyond the memory of the device is cut from a free segment.
 pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";
 
-/// Settings in place of [`SETTINGS`] for memory that can be parked: blocks lie on pages. Pages of 20 MiB wake at the rate of the
+/// Settings in place of [`SETTINGS`] for memory that can be parked: blocks are on pages. Pages of 20 MiB wake at the rate of the
 /// link (46 GiB/s of 49 on an H100), and pages of 2 MiB at 38 GiB/s.
 pub(super) const PAGES: &str = "expandable_segments:True";
 
@@ -235,7 +235,7 @@ impl AllocatorOwner for Served {
     }
 }
 
-/// Parses the settings of a program, added to [`SETTINGS`] where [`SETTINGS`] have an effect. Memory that sleeps lies on pages. Memory
+/// Parses the settings of a program, added to [`SETTINGS`] where [`SETTINGS`] have an effect. Memory that sleeps is on pages. Memory
 /// within the slack is not released for a budget.
 ///
 /// # Errors
@@ -269,7 +269,7 @@ mod tests {
     use crate::options::{Options, SleepOptions};
     use cachalot_core::Config;
 
-    /// Returns the settings in force for a text.
+    /// Returns the active settings for a text.
     fn settings(text: &str, sleeps: bool) -> Result<Config, cachalot_core::config::ConfigError> {
         let sleep = sleeps.then(SleepOptions::default);
         super::settings(&Options { settings: text.to_owned(), sleep, slack: 64 << 20, ..Options::default() })

@@ -4,7 +4,7 @@ use super::setup::{PAGE, Setup};
 use cachalot_run::Options;
 
 /// Requests blocks of `bytes` bytes until a block has an address of `wanted`, at most `most` times.
-/// Returns the address. The further blocks stay in use.
+/// Returns the address. The other blocks stay in use.
 fn taken_again(setup: &Setup, bytes: usize, wanted: &[u64], most: usize) -> Option<u64> {
     (0..most).map(|_| setup.take(bytes)).find(|address| wanted.contains(address))
 }

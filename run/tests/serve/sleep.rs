@@ -30,7 +30,7 @@ impl Deref for Sleeps {
     }
 }
 
-/// Starts a process whose memory can be parked, with further options.
+/// Starts a process whose memory can be parked, with additional options.
 pub(super) fn setup_with(sleep: SleepOptions, options: Options) -> Sleeps {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

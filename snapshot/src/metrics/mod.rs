@@ -139,7 +139,7 @@ fn by_tag<D: DeviceMemory, R: Lock, S: Storage>(
     Ok(())
 }
 
-/// Writes the version of the library, and the settings in force and the GPU of every device.
+/// Writes the version of the library, and the active settings and the GPU of every device.
 fn build_and_devices<D: DeviceMemory, R: Lock, S: Storage>(
     text: &mut MetricsText,
     allocator: &Allocator<D, R, S>,

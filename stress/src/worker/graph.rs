@@ -54,7 +54,7 @@ pub(super) struct Graph {
 const GRAPHS: usize = 3;
 /// Number of a graph's blocks.
 const BLOCKS: Range<u32> = 2..12;
-/// Number of runs right after the capture; further runs may follow.
+/// Number of runs right after the capture; more runs may follow.
 const RUNS: Range<u32> = 0..4;
 /// Bytes of a set of findings.
 const FINDINGS: u64 = size_of::<Findings>() as u64;

@@ -1,7 +1,7 @@
 //! Steps with elastic ranges: parts committed, written, checked on several streams, and decommitted, and
 //! whole ranges released after queued work.
 //!
-//! A page's contents are known in the order of a single place, the page's home. Every further place is
+//! A page's contents are known in the order of a single place, the page's home. Every other place is
 //! ordered after the home before a use of the page, and then becomes the home.
 
 use super::Worker;

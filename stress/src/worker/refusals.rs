@@ -12,7 +12,7 @@ pub(super) enum Reason {
     Capture,
     /// Another thread parked or woke memory of the device, or gave parked memory up.
     Turn,
-    /// All blocks lie in ordinary segments.
+    /// All blocks are in ordinary segments.
     Ordinary,
     /// The limit or the device does not have the memory.
     Memory,

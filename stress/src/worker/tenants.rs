@@ -418,7 +418,7 @@ impl Worker {
         }
     }
 
-    /// Returns whether a block lies in an ordinary segment, and not on pages.
+    /// Returns whether a block is in an ordinary segment, and not on pages.
     fn is_in_segment(&self, stage: &Device, block: DevicePtr) -> Result<bool, Error> {
         let mut found = false;
         self.shared.subject.pages(stage.index)?.extents(block, |extent| {

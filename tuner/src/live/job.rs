@@ -24,7 +24,7 @@ const CONFIRMED: f64 = 0.5;
 #[derive(Debug)]
 pub struct Job {
     pub(super) seen: Seen,
-    /// The settings in force, without `tune`.
+    /// The active settings, without `tune`.
     pub(super) config: Config,
     pub(super) limit: Option<u64>,
     pub(super) serial: u64,
@@ -38,7 +38,7 @@ pub struct Job {
 pub(super) enum What {
     /// Search. The queue has settings taken back before, which the search must not find again.
     Search(VecDeque<Config>),
-    /// Check whether the settings in force keep their promise.
+    /// Check whether the active settings keep their promise.
     Check(Trial),
 }
 

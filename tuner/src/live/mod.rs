@@ -62,7 +62,7 @@ enum Phase {
     Recording,
     /// A search is under way.
     Searching,
-    /// The settings in force are measured.
+    /// The active settings are measured.
     Measuring(Measured),
     /// The measured trial is being checked.
     Checking,

@@ -142,7 +142,7 @@ impl<'a> PageStacks<'a> {
         Self { numbers, stacks, shown }
     }
 
-    /// Returns the number on the page. All further stacks have the number after the last.
+    /// Returns the number on the page. All other stacks have the number after the last.
     fn number(&self, stack: u32) -> u32 {
         self.numbers.get(&stack).copied().unwrap_or(self.shown.len() as u32)
     }

@@ -52,7 +52,7 @@ pub(super) struct Event {
 /// The number of an unknown pool.
 pub(super) const UNKNOWN: u16 = u16::MAX;
 
-/// Most streams, and most pools, with their own names. All further ones share the last number.
+/// Most streams, and most pools, with their own names. All other ones share the last number.
 const MOST_NAMES: usize = 1 << 12;
 
 /// Numbers for streams and pools.
