@@ -1,4 +1,4 @@
-// Compares cachalot with the allocators that a program would use otherwise, on equal work in the same run, through
+// Compares cachalot with the allocators that a program would use otherwise, on the same work in the same run, through
 // the public interfaces: those of the CUDA toolkit, and where their headers are, PyTorch's and RMM's arena.
 //
 //   cargo build --release -p cachalot-library

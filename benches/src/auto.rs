@@ -1,5 +1,5 @@
 //! Tables of `tests/results/auto.md`: recorded programs with `tune:auto`, compared with the default and the best
-//! static setting of each program. Nothing is timed, so the figures are equal on every machine.
+//! static setting of each program. Nothing is timed, so the figures are the same on every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};

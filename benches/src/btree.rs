@@ -9,7 +9,7 @@
 //! The implementation is meant to be fast. All blocks are in one table, and a pair allocates no host memory
 //! except inside the `BTreeSet`. The hash tables use the fastest hash for integers, and each operation takes
 //! a single uncontended lock. The baseline makes the decisions of the default configuration,
-//! `roundup_power2_divisions` and `max_split_size_mb`, and keeps equal statistics. Events, private pools,
+//! `roundup_power2_divisions` and `max_split_size_mb`, and keeps the same statistics. Events, private pools,
 //! limits and expandable segments are not supported.
 
 use crate::settings::{CAPACITY, Settings};

@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// The baseline must make the decisions of this project's allocator, and keep equal statistics.
+    /// The baseline must make the decisions of this project's allocator, and keep the same statistics.
     #[test]
     fn the_baseline_makes_equal_decisions() {
         let mut compared = 0;

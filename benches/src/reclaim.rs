@@ -1,5 +1,5 @@
 //! Tables of `tests/results/reclaim.md`: memory held by recorded programs over time, with and without
-//! `reclaim:auto`. The simulated device's clock gives the time, so the figures are equal on every machine.
+//! `reclaim:auto`. The simulated device's clock gives the time, so the figures are the same on every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::SimulatedDevice;

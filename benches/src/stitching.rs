@@ -1,5 +1,5 @@
 //! Tables of `tests/results/stitching.md`: the used part of the reserved memory for recorded programs under
-//! each policy, and the driver's estimated time. Nothing is timed, so the figures are equal on every machine.
+//! each policy, and the driver's estimated time. Nothing is timed, so the figures are the same on every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::DriverCosts;

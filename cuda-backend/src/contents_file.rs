@@ -167,7 +167,7 @@ fn lengthen(file: &File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)
 }
 
-/// Returns whether an error of [`CudaDevice::take_contents_error`](crate::CudaDevice::take_contents_error) tells of a
+/// Returns whether an error of [`CudaDevice::take_contents_error`](crate::CudaDevice::take_contents_error) reports a
 /// folder without enough room.
 pub fn is_no_room(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};

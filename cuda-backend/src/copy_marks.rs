@@ -156,7 +156,7 @@ impl CopyMarks {
         waited.and(release(context, due.into_iter().map(|(_, marked)| marked)))
     }
 
-    /// Tells of the failure of a copy to or from a file before a mark that was waited for. `jobs`: the copies before
+    /// Reports the failure of a copy to or from a file before a mark that was waited for. `jobs`: the copies before
     /// the mark.
     fn failure_of(&self, mark: CopyMark, jobs: Option<JobSpan>) -> DeviceResult<()> {
         let marks = self.lock();

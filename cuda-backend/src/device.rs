@@ -58,7 +58,7 @@ pub struct CudaDevice {
     pub(crate) context: Arc<Context>,
     /// The driver's handle of the device.
     pub(crate) device: CuDevice,
-    /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not tell.
+    /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not say.
     uuid: Option<[u8; 16]>,
     /// Whether the device retains the primary context, and `close` must release the context.
     retained: AtomicBool,

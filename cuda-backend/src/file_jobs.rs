@@ -1,6 +1,6 @@
 //! Copies between the device and files as jobs: numbered, started in their order, and waited for.
 //!
-//! A failed job is a failure of all marks after the job, up to the first mark made after a wait has told of the failure. So a
+//! A failed job is a failure of all marks after the job, up to the first mark made after a wait has reported the failure. So a
 //! wait repeated with a new mark asks only whether copies are still in progress. The allocator parks and wakes by a thread
 //! at a time: no other thread waits between a copy and the mark after it.
 
@@ -50,7 +50,7 @@ struct Queue {
     doing: Vec<u64>,
     begun: u64,
     failures: BTreeMap<u64, DeviceError>,
-    /// The last failed job that a wait has told of.
+    /// The last failed job that a wait has reported.
     told: u64,
     /// The system's last error, until taken.
     error: Option<io::Error>,
@@ -213,7 +213,7 @@ impl FileJobs {
         self.lock().failures.range(span.after + 1..=span.last).next_back().map(|(_, &error)| error)
     }
 
-    /// Notes that a wait tells of the failures up to the end of the span.
+    /// Notes that a wait reports the failures up to the end of the span.
     pub(crate) fn tell(&self, span: JobSpan) {
         let mut queue = self.lock();
         queue.told = queue.told.max(span.last);

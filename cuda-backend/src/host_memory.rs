@@ -199,7 +199,7 @@ fn touch_piece(start: usize, length: usize) -> bool {
 }
 
 /// Returns the NUMA node of a device on the bus, by its `domain:bus:device.function`. `None` if the system
-/// has one node, or does not tell.
+/// has one node, or does not say.
 pub(crate) fn node_of(bus_id: &str) -> Option<u32> {
     node_in(Path::new("/sys"), bus_id)
 }
@@ -218,7 +218,7 @@ fn node_in(system: &Path, bus_id: &str) -> Option<u32> {
 }
 
 /// Returns the memory of the system and the part that a program can still get, in bytes. Within a control
-/// group with a limit, the group's. `None` if the system does not tell. Calls no driver.
+/// group with a limit, the group's. `None` if the system does not say. Calls no driver.
 pub fn of_system() -> Option<(u64, u64)> {
     let text = read("/proc/meminfo")?;
     let mut memory = (entry(&text, "MemTotal:")? << 10, entry(&text, "MemAvailable:")? << 10);

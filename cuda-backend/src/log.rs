@@ -188,7 +188,7 @@ pub fn error(text: impl Display) {
     }
 }
 
-/// Logs a request that was refused to a program that knows nothing of the library: a code of the driver does not tell the reason.
+/// Logs a request that was refused to a program that knows nothing about the library: a code of the driver does not tell the reason.
 pub fn refusal(text: impl Display) {
     log().write(Level::Error, format_args!("{text}"));
 }

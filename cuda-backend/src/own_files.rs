@@ -92,7 +92,7 @@ impl OwnFile {
     /// Keeps a file open, under a number that the program does not choose.
     ///
     /// # Errors
-    /// The system does not tell the file's numbers.
+    /// The system does not report the file's numbers.
     pub fn new(file: File) -> io::Result<Self> {
         let file = out_of_the_way(file);
         let inode = numbers(&file.metadata()?);

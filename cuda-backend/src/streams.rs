@@ -117,7 +117,7 @@ pub(crate) enum Remaining {
 pub(crate) struct UnrecordedEnd {
     /// The stream's context, or null if the driver did not report the context.
     pub(crate) context: CuContext,
-    /// Distinguishes the entry from later entries for an equal handle and context.
+    /// Distinguishes the entry from later entries for the same handle and context.
     stamp: u64,
 }
 
@@ -417,7 +417,7 @@ impl Streams {
         }
     }
 
-    /// Returns the context of the present stream with the handle of a number; null if the driver did not tell.
+    /// Returns the context of the present stream with the handle of a number; null if the driver did not say.
     pub(crate) fn present_context(&self, stream: StreamId) -> CuContext {
         self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)
     }

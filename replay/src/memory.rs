@@ -205,7 +205,7 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         (address < part.end).then_some(part)
     }
 
-    /// Adds a part. Replaces a part at an equal address.
+    /// Adds a part. Replaces a part at the same address.
     pub fn insert(&mut self, address: u64, part: Part<P>) {
         self.reserved = self.reserved.saturating_add(part.end - address);
         if let Some(before) = self.parts.insert(address, part) {

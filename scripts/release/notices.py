@@ -109,7 +109,7 @@ def notices(packages: list[Package]) -> str:
 
 
 def bill(crates: list[str], packages: list[Package]) -> dict[str, Any]:
-    """Returns the bill of materials. It has no time and no serial number, so equal sources have equal bills."""
+    """Returns the bill of materials. It has no time and no serial number, so the same sources have the same bills."""
     manifest = (WORKSPACE / "Cargo.toml").read_text(encoding="utf-8")
     version = re.search(r'^version = "(.+)"', manifest, re.MULTILINE)
     assert version, "Cargo.toml states no version"

@@ -5,7 +5,7 @@
 #   scripts/release/profile.sh FOLDER BUILD...
 #
 # BUILD is a command that builds the libraries, and prints their folder. Its `RUSTFLAGS` ask for code that counts, and its
-# CARGO_TARGET_DIR is in FOLDER. The real build then has `RUSTFLAGS=-Cprofile-use=FILE`. Equal sources give an equal profile.
+# CARGO_TARGET_DIR is in FOLDER. The real build then has `RUSTFLAGS=-Cprofile-use=FILE`. The same sources give the same profile.
 set -euo pipefail
 usage="usage: profile.sh FOLDER BUILD..."
 mkdir -p "${1:?$usage}"

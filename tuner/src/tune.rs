@@ -5,7 +5,7 @@
 //! the candidate: no program becomes worse by more than [`Options::most_harm`], by default 1 %.
 //!
 //! The search is an evolution in rounds of fixed size. All choices come from a seed, and no choice
-//! depends on time or on the number of threads, so equal inputs lead to equal results unless the
+//! depends on time or on the number of threads, so the same inputs lead to the same results unless the
 //! deadline ends a search early.
 
 pub use crate::options::{Options, Outcome, Tried};

@@ -171,7 +171,7 @@ fn each_step_of_a_file_fails_once_and_no_contents_are_lost() {
             let woken = wake(device, &saved);
             let is_left = device.store.with_folder(|folder| folder.faults.end());
             assert_eq!(woken, if step == Read && !is_left { Err(expected) } else { Ok(()) }, "{step:?} {skip}");
-            // The contents are kept, and the failure is told once.
+            // The contents are kept, and the failure is reported once.
             wake(device, &saved).expect("awake");
             check(5);
             saved.into_iter().for_each(|name| device.forget(name));
@@ -301,7 +301,7 @@ fn run_model(seed: u64) -> u32 {
     device.store.with_folder(|folder| folder.faults.end());
     for (page, Known { name, bytes }) in kept {
         device.restore(name, at(page), PAGE).expect("begun");
-        // The wait that tells of an earlier failure is not this page's.
+        // The wait that reports an earlier failure is not this page's.
         finish(device).or_else(|_| finish(device)).expect("copied");
         assert!(shared_fake::bytes_at(at(page)) == bytes, "seed {seed}, page {page} at the end");
         device.forget(name);

@@ -241,7 +241,7 @@ fn park_beside_give_backs(folder: Option<&Path>) {
         shared_fake::set_faults(0);
         assert_eq!(failed.into_inner() > 0, percent > 0);
         let closed = device.close();
-        // The close tells of a registration whose end failed.
+        // The close reports a registration whose end failed.
         assert!(closed.is_ok() || percent > 0, "{closed:?}");
         let (violations, [events, pinned, _]) = shared_fake::left();
         assert_eq!(violations, Vec::<String>::new(), "{percent} percent");

@@ -199,7 +199,7 @@ fn simulated_stream_id(stream: CuStream) -> Outcome<StreamId> {
     }
 }
 
-/// Marks the number of a thread's own default stream. The CUDA backend uses an equal mark.
+/// Marks the number of a thread's own default stream. The CUDA backend uses the same mark.
 const OWN_STREAM: u64 = 0xffff << 48;
 
 /// Returns the handle of a simulated device's stream, or `None` for another thread's default

@@ -128,7 +128,7 @@ class PinnedHistory {
     }
   }
 
-  /* Tells of memory that the program pins itself. */
+  /* Reports memory that the program pins itself. */
   void registered(void *memory, size_t bytes) {
     if (is_recording()) {
       add(memory, {bytes, {0, 0}, nullptr, true, true});

@@ -545,7 +545,7 @@ void Whole::attachOomRejectionObserver(interface::OomRejectionObserver observer)
 }
 #endif
 
-/* Tells of a request that was rejected. The error of the request reaches the program, whatever an observer does. */
+/* Reports a request that was rejected. The error of the request reaches the program, whatever an observer does. */
 void Whole::tell_of_rejection(size_t bytes, DeviceIndex device) {
 #if CACHALOT_TORCH >= 212
   std::vector<interface::OomRejectionObserver> told;

@@ -24,7 +24,7 @@ class ExportedBlock {
   const void *block;
   std::vector<int> descriptors;
 
-  /* The driver does not tell that the process may open no more files, of which an export needs two for a moment. */
+  /* The driver does not say that the process may open no more files, of which an export needs two for a moment. */
   static void require_room() {
     int ends[2];
     if (pipe(ends) == 0) {

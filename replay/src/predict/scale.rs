@@ -39,7 +39,7 @@ pub fn by_rule(program: &Program, scale: f64) -> (Program, Scaled) {
 /// with the batch multiplied by `other_scale`.
 ///
 /// # Errors
-/// The records differ in the number of requests, or have equal batches.
+/// The records differ in the number of requests, or have the same batches.
 pub fn by_records(
     program: &Program,
     other: &Program,

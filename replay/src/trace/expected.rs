@@ -12,7 +12,7 @@ use std::path::Path;
 pub struct Expected {
     /// The configuration string; empty for the default configuration.
     pub config: String,
-    /// Whether the record does not tell the configuration.
+    /// Whether the record does not contain the configuration.
     #[serde(skip)]
     pub config_is_unknown: bool,
     /// The memory limit in bytes, if any.

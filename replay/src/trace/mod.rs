@@ -40,9 +40,9 @@ pub struct Trace {
     pub start: Option<Start>,
     /// The recorded end of the run, if known.
     pub expected: Option<Expected>,
-    /// Free bytes of the device at the first failed request, if the record tells.
+    /// Free bytes of the device at the first failed request, if the record has it.
     pub device_free: Option<u64>,
-    /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does not tell.
+    /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does not say.
     pub has_late_keys: Option<bool>,
     /// Whether the history starts in the middle of the program, so that its peaks are those of its events alone: the
     /// first events were overwritten, or the recording started late.

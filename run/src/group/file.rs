@@ -232,7 +232,7 @@ impl Membership {
         }
         *looked = Some(Instant::now());
         drop(looked);
-        // A failure is told at the next request.
+        // A failure is reported at the next request.
         let _ = self.stay_in_group();
         let entry = self.own_entry();
         if let Ok(held) = entry.state().lock.take() {

@@ -125,7 +125,7 @@ impl OwnerEntry {
         }
     }
 
-    /// Returns what the owner tells of its sleep.
+    /// Returns the state of the owner's sleep.
     pub(super) fn contender(&self) -> Contender {
         Contender {
             held: self.held.load(Ordering::Acquire),

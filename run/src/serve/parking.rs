@@ -171,7 +171,7 @@ impl Process {
         }
         let look = other_threads();
         if let Err(error) = sleeping.sleeper.park_idle(&self.memory(), look) {
-            // A failure is told once, and tried again after another idle time.
+            // A failure is reported once, and tried again after another idle time.
             let is_lasting = matches!(
                 error.kind,
                 RefusalKind::Unsupported | RefusalKind::NoHostMemory | RefusalKind::NoFileSpace | RefusalKind::Driver

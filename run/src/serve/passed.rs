@@ -74,7 +74,7 @@ impl Process {
         code
     }
 
-    /// Makes a call as [`take_held`](Self::take_held) does, and tells of no refusal.
+    /// Makes a call as [`take_held`](Self::take_held) does, and reports no refusal.
     pub(super) fn try_to_hold(
         &self,
         device: CuDevice,

@@ -97,7 +97,7 @@ impl PoolMemory {
     }
 
     /// Asks the driver what a pool holds. Returns the pool's device and the bytes beyond the requests. `None`: the pool is not known,
-    /// the driver does not tell, or another thread has asked later and been answered.
+    /// the driver does not say, or another thread has asked later and been answered.
     pub(super) fn beyond_requests(&self, real: &Real, pool: CuMemoryPool) -> Option<(CuDevice, u64)> {
         let mut held = 0_u64;
         let value = (&raw mut held).cast();

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A process, told apart from later processes with an equal id.
+/// A process, told apart from later processes with the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The process id.

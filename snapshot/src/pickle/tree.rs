@@ -158,7 +158,7 @@ impl Tree {
         is_event
     }
 
-    /// Replaces a list by a reference to an earlier list with equal nodes, if any.
+    /// Replaces a list by a reference to an earlier list with the same nodes, if any.
     fn share(&mut self, list: u32) {
         let Node::List(entries) = &self.nodes[list as usize] else { return };
         self.latest.clear();

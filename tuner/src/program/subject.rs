@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
 /// The pool shared by all captured graphs of a program. A record does not name the pool. `PyTorch`
-/// gives the first pool of graphs an equal name.
+/// gives the first pool of graphs the same name.
 const GRAPHS: PoolId = PoolId(0, 1);
 
 /// Settings of an allocator.

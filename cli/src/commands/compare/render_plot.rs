@@ -85,7 +85,7 @@ pub(super) fn draw(compared: &[Compared]) -> Result<String, Box<dyn Error>> {
     Ok(image)
 }
 
-/// Returns the lines of a trace. Contenders with an equal curve share a line.
+/// Returns the lines of a trace. Contenders with the same curve share a line.
 fn lines(trace: &Compared) -> Vec<PlotLine<'_>> {
     let mut lines: Vec<PlotLine<'_>> = Vec::new();
     for (contender, figures) in trace.comparison.figures.iter().enumerate() {

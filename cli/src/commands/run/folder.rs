@@ -1,6 +1,6 @@
 //! The private folder: the library in front under the driver's names, the real driver under an alias, and the auditor.
 //!
-//! The name of a folder follows from the contents, so programs with equal contents share a folder, and no folder changes
+//! The name of a folder follows from the contents, so programs with the same contents share a folder, and no folder changes
 //! while in use.
 
 use super::driver;
@@ -51,7 +51,7 @@ pub(super) fn prepare(front: &Path, driver: &Path, is_limited: bool) -> Result<P
     let folder = base.join(format!("{PREFIX}{:016x}{mark}", key(&base, front, driver, &real, &missing)?));
     if !is_complete(&folder) {
         let failed = |error: io::Error| format!("{}: {error}", folder.display());
-        // A random name: containers with one home have processes with equal numbers.
+        // A random name: containers with one home have processes with the same numbers.
         let new = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}new-"))
             .permissions(fs::Permissions::from_mode(mode()))
@@ -74,7 +74,7 @@ fn is_complete(folder: &Path) -> bool {
 fn put(new: &Path, folder: &Path) -> io::Result<()> {
     match fs::rename(new, folder) {
         Ok(()) => Ok(()),
-        // Another command was faster with equal contents.
+        // Another command was faster with the same contents.
         Err(_) if is_complete(folder) => Ok(()),
         Err(_) => {
             let exchanged = rustix::fs::renameat_with(CWD, new, CWD, folder, RenameFlags::EXCHANGE);

@@ -36,7 +36,7 @@ pub(super) struct DeviceMemory {
     pub(super) device: String,
     /// The number of the device, as `nvidia-smi` has it. `None`: not known.
     pub(super) index: Option<u32>,
-    /// The driver's own figures of the device. `None`: neither `nvidia-smi` nor a process with a book has told the figures.
+    /// The driver's own figures of the device. `None`: neither `nvidia-smi` nor a process with a book has reported the figures.
     pub(super) used: Option<u64>,
     pub(super) total: Option<u64>,
     pub(super) source: Option<Teller>,
@@ -55,7 +55,7 @@ pub(super) struct ProcessMemory {
     pub(super) program: String,
     /// The program and its arguments, as the system has them. `None`: the process has ended, or is hidden.
     pub(super) command: Option<String>,
-    /// The driver's figure for the process, if `nvidia-smi` tells.
+    /// The driver's figure for the process, if `nvidia-smi` reports it.
     pub(super) used: Option<u64>,
     /// `None`: the process has no book.
     pub(super) book: Option<BookView>,
@@ -154,7 +154,7 @@ impl DeviceMemory {
 }
 
 impl ProcessMemory {
-    /// Returns the number of milliseconds without a submission, if the process tells.
+    /// Returns the number of milliseconds without a submission, if the process reports it.
     pub(super) fn idle_ms(&self) -> Option<u64> {
         self.sleep.and_then(|sleep| sleep.idle_ms)
     }

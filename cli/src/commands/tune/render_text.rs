@@ -244,7 +244,7 @@ fn table(outcome: &Outcome, options: &Options, baseline: &str, most: usize) -> T
     let mut rows = 0;
     for (number, tried) in outcome.tried.iter().enumerate() {
         let is_named = [Some(0), outcome.torch, outcome.cachalot].contains(&Some(number)) || tried.config == EXPANDABLE;
-        // Of candidates with equal costs, the first is the simplest.
+        // Of candidates with the same costs, the first is the simplest.
         let held = |one: &Tried| one.held_back.as_ref().map(|held| held.programs.clone());
         let is_known =
             others.iter().any(|other| other.seen.programs == tried.seen.programs && held(other) == held(tried));

@@ -167,7 +167,7 @@ pub extern "C" fn cachalot_stream_destroyed(
     })
 }
 
-/// Tells of a stream that may end without a report.
+/// Reports a stream that may end without a report.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_stream_unreported(
     allocator: *const cachalot_allocator,
