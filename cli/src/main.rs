@@ -21,7 +21,7 @@ Examples:
   cachalot park server
   cachalot top --once
 
-`cachalot COMMAND --help` explains a command, and has further examples.";
+`cachalot COMMAND --help` explains a command, and has more examples.";
 
 /// Run programs on cachalot's GPU memory allocator, and examine recorded programs without a GPU.
 #[derive(Parser)]

@@ -98,7 +98,7 @@ fn the_text_tells_what_grew_with_the_frames_of_the_program_first() {
     assert!(grew.contains("   +1.00 MiB  new: 1.00 MiB in 1 block\n"), "{grew}");
     assert!(shrank.contains("   −6.00 MiB  from 10.00 MiB in 1 block to 4.00 MiB in 1 block\n"), "{shrank}");
     let short = diff(&["--most=1", "--frames=0"], &two("short")).output;
-    assert!(short.contains("    1.00 MiB  in 1 further stack\n"), "{short}");
+    assert!(short.contains("    1.00 MiB  in 1 other stack\n"), "{short}");
 }
 
 #[test]

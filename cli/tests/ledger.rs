@@ -41,7 +41,7 @@ fn call_stacks_follow_the_table() {
     let text = cachalot([Path::new("ledger"), &path]).output;
     assert!(text.contains("By call stack") && text.contains("200.00 MiB  in 1 entry"), "{text}");
     let text = cachalot([Path::new("ledger"), Path::new("--most=1"), &path]).output;
-    assert!(text.ends_with("1 further stack: see --most\n"), "{text}");
+    assert!(text.ends_with("1 other stack: see --most\n"), "{text}");
 }
 
 #[test]

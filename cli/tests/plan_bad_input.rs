@@ -91,7 +91,7 @@ fn gaps() {
 
 #[test]
 fn ids() {
-    let complaint = "column 1: id `a` is on line 2, too: accepted is an id of its own for each buffer";
+    let complaint = "column 1: id `a` is on line 2, too: each buffer needs a different id";
     refuse_line("plan_id", PLAIN, "a,0,9,1", complaint);
     refuse_line("plan_id_empty", PLAIN, "a,0,9,0", complaint);
 }

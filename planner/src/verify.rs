@@ -87,13 +87,13 @@ impl fmt::Display for Fault {
             Self::Count { buffers, offsets } => write!(f, "{buffers} buffers have {offsets} offsets"),
             Self::Beyond { buffer } => write!(f, "buffer {buffer} ends beyond 64 bits"),
             Self::Misaligned { buffer, offset, alignment } => {
-                write!(f, "buffer {buffer} lies at {offset}, which is no multiple of its alignment {alignment}")
+                write!(f, "buffer {buffer} is at {offset}, which is no multiple of its alignment {alignment}")
             }
             Self::Moved { buffer, offset, fixed } => {
-                write!(f, "buffer {buffer} lies at {offset}, but it must lie at {fixed}")
+                write!(f, "buffer {buffer} is at {offset}, but it must be at {fixed}")
             }
             Self::NotInPlace { writer, target, offset, place } => {
-                write!(f, "buffer {writer} is written over {target}, at {place}, but it lies at {offset}")
+                write!(f, "buffer {writer} is written over {target}, at {place}, but it is at {offset}")
             }
             Self::Apart { first, second, place, offset } => {
                 write!(f, "buffers {first} and {second} are colocated, but they lie at {place} and {offset}")

@@ -121,7 +121,7 @@ class TorchMemorySaver:
             raise NotImplementedError("cachalot keeps contents in memory of the host, and not on a disk")
         part = self._part(tag, kept)
         if torch.cuda.is_current_stream_capturing():
-            raise errors.CachalotError("no region begins while the stream captures a graph: use cuda_graph()")
+            raise errors.CachalotError("no region starts while the stream captures a graph: use cuda_graph()")
         depth = getattr(self._within, "depth", 0)
         with _own.tag(part.name, part.device):
             self._within.depth = depth + 1

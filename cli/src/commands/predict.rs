@@ -379,7 +379,7 @@ fn text(predicted: &Predicted, args: &PredictArgs) -> String {
         head.push_str(", without calls of empty_cache()");
     }
     if named.record.as_ref().is_some_and(|record| !record.tells_config) {
-        head.push_str("; the record does not tell its settings, and the defaults are assumed");
+        head.push_str("; the record does not contain its settings, so the defaults are assumed");
     }
     let mut head = args.look.fold(&head, 2);
     if let Some(fits) = predicted.fits() {

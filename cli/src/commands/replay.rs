@@ -222,7 +222,7 @@ impl Verdict {
         };
         let stats = |words: String| if self.stats == 0 { String::new() } else { format!(" and {words}") };
         match (self.decisions, self.differing + self.differing_stats) {
-            (0, _) => format!("{what}: the record tells no decisions to compare"),
+            (0, _) => format!("{what}: the record has no decisions to compare"),
             (_, 0) => {
                 let (decisions, stats) = (all(self.decisions, "decisions"), stats(all(self.stats, "statistics")));
                 format!("{what}: {decisions}{stats} are those of the recorded allocator")

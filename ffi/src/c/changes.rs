@@ -56,7 +56,7 @@ impl Changes {
         {
             let (peak, predicted) = (tuned.before_bytes, tuned.predicted_bytes);
             log::info(format_args!(
-                "device {number}: tune:auto has put `{config}` in force: {predicted} bytes are predicted in place of {peak}"
+                "device {number}: tune:auto has activated `{config}`: {predicted} bytes are predicted instead of {peak}"
             ));
         }
         if now.taken_back > before.taken_back {

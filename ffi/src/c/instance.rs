@@ -284,7 +284,7 @@ impl Instance {
             let allocated = stats.allocated_bytes().current;
             // Where the cache could be emptied, only these keep memory without a block.
             let why = match (blocks == 0 && held > 0, self.allocator.is_capturing(index)?) {
-                (true, true) => ": a capture was begun and not ended",
+                (true, true) => ": a capture was started and not ended",
                 (true, false) => ": a private pool has users, or pages are pinned",
                 (false, _) => "",
             };
@@ -346,7 +346,7 @@ impl ParsedOptions {
         }
         if flags & CACHALOT_STREAMS_REPORTED != 0 && flags & CACHALOT_ASK_STREAM_ID != 0 {
             return Err(Status::argument(format_args!(
-                "options: a stream whose end is reported need not be asked for its id"
+                "options: if the ends of streams are reported, their ids need not be asked for"
             )));
         }
         let devices = (0..count).map(|index| {

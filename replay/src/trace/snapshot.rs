@@ -70,7 +70,7 @@ fn parse_by<'r, T>(
             file,
             match error {
                 ReadError::Pickle(pickle::Error::Truncated(at)) => {
-                    format!("the snapshot ends early, behind byte {at}: the file is truncated")
+                    format!("the snapshot ends early, after byte {at}: the file is truncated")
                 }
                 ReadError::Io(error) => describe_io(&error),
                 ReadError::Pickle(_) if !is_known => {

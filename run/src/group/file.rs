@@ -555,7 +555,7 @@ fn check(state: &State, device: Uuid) -> io::Result<()> {
         "was made by a program with another C library, or by another version of cachalot"
     } else if read(&state.namespace) != process::namespace()? {
         // There, other processes have the ids of the owners, and nobody could tell who is dead.
-        "was made in a container with process ids of its own"
+        "was made in a container that has its own process ids"
     } else if Uuid::of_words([read(&state.uuid[0]), read(&state.uuid[1])]) != device {
         "is of another device"
     } else {

@@ -413,7 +413,7 @@ fn tell_of_uncounted_contexts() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         log::warning(format_args!(
-            "what a context takes is not counted: no libnvidia-ml.so.1 tells, and no other context of the device was current"
+            "what a context takes is not counted: libnvidia-ml.so.1 does not report it, and no other context of the device was current"
         ));
     }
 }

@@ -46,7 +46,7 @@ impl NotParked {
     /// Returns the refusal for the error, unless a file has a better one.
     pub(super) fn refusal(&self) -> ControlRefusal {
         let (kind, what) = match self.error.kind {
-            ErrorKind::OutOfMemory if self.is_host => (RefusalKind::NoHostMemory, "the host lacks room"),
+            ErrorKind::OutOfMemory if self.is_host => (RefusalKind::NoHostMemory, "the host has no room"),
             ErrorKind::NotPermittedInCapture => (RefusalKind::Capturing, "a stream captures a graph"),
             _ => (RefusalKind::Driver, "the driver refuses"),
         };

@@ -46,7 +46,7 @@ impl<T: Words> Shared<T> {
     }
 
     fn of(map: MmapRaw) -> io::Result<Self> {
-        const { assert!(align_of::<T>() <= 4096, "a mapping begins at a page") };
+        const { assert!(align_of::<T>() <= 4096, "a mapping starts at a page") };
         if map.len() < size_of::<T>() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -158,7 +158,7 @@ fn build_and_devices<D: DeviceMemory, R: Lock, S: Storage>(
         labels.extend(uuid.map(|uuid| ("uuid", hyphenated(uuid))));
         devices.push(labels);
     }
-    text.infos("cachalot_device", "Policy, settings in force and UUID of the GPU.", &devices);
+    text.infos("cachalot_device", "Policy, active settings and UUID of the GPU.", &devices);
     Ok(())
 }
 
@@ -197,7 +197,7 @@ fn families() -> [(Family<'static>, OfStats); 9] {
         (counter("cachalot_allocation_retries", "retries", "Requests that emptied the cache first."), |stats| {
             stats.alloc_retries().cast_signed()
         }),
-        (counter("cachalot_out_of_memory_failures", "failures", "Requests that failed for lack of memory."), |stats| {
+        (counter("cachalot_out_of_memory_failures", "failures", "Requests that failed because memory ran out."), |stats| {
             stats.ooms().cast_signed()
         }),
     ]

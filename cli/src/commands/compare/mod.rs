@@ -262,7 +262,7 @@ fn files(args: &CompareArgs) -> Result<Vec<PathBuf>, String> {
     }
     let list = || -> io::Result<Vec<PathBuf>> { fs::read_dir(SHIPPED)?.map(|entry| Ok(entry?.path())).collect() };
     let mut files = list().map_err(|error| {
-        format!("{SHIPPED}: cannot be read: {error}; name the traces, or run this where the project lies")
+        format!("{SHIPPED}: cannot be read: {error}; name the traces, or run this in the project's folder")
     })?;
     files.retain(|file| file.to_string_lossy().ends_with(RECORD));
     files.sort();

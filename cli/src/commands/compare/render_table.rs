@@ -105,7 +105,7 @@ pub(super) fn each(compared: &[Compared], view: View, look: &Look) -> String {
             let _ = write!(head, ", limit {}", bytes::show(limit));
         }
         if !trace.tells_config {
-            head.push_str("; the record does not tell its settings, and the defaults are assumed");
+            head.push_str("; the record does not contain its settings, so the defaults are assumed");
         }
         if let Some(answer) = &trace.answer {
             // An answer is about one pass, and a table in passes about all.

@@ -10,7 +10,7 @@ type MetricSample = MetricsSample<'static>;
 type OfDevice = (&'static str, &'static str, fn(&DeviceMemory) -> Option<i64>);
 
 const DEVICES: [OfDevice; 4] = [
-    ("cachalot_run_device_used_bytes", "Memory in use, as the driver tells.", |device| signed(device.used)),
+    ("cachalot_run_device_used_bytes", "Memory in use, as the driver reports it.", |device| signed(device.used)),
     ("cachalot_run_device_memory_bytes", "All memory of the device.", |device| signed(device.total)),
     ("cachalot_run_device_booked_bytes", "Memory in the books of all processes.", |device| signed(Some(device.booked))),
     ("cachalot_run_device_unexplained_bytes", "Used memory that no book and no process has.", |device| {

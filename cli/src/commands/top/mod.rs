@@ -193,10 +193,10 @@ fn text(moment: &Answers, look: &Look, order: Order) -> String {
 fn sentence(device: &DeviceMemory) -> String {
     let (name, booked) = (whole_name(device), show(device.booked));
     let (Some(used), Some(total), Some(unexplained)) = (device.used, device.total, device.unexplained) else {
-        return format!("{name}: {booked} booked; nobody told the driver's figure.");
+        return format!("{name}: {booked} booked; the driver's figure is unknown.");
     };
     let source = match device.source {
-        Some(Teller::Process) => ", as a process was told last",
+        Some(Teller::Process) => ", as last reported to a process",
         _ => "",
     };
     let unexplained = book::signed(unexplained);

@@ -87,7 +87,7 @@ fn held(record: &TuneRecord, args: &TuneArgs) -> String {
         _ => line = format!("{line}; {calls} of empty_cache()"),
     }
     match record.answer.config.as_str() {
-        _ if !record.tells_config => line + "; the record does not tell its settings, and the defaults are assumed",
+        _ if !record.tells_config => line + "; the record does not contain its settings, so the defaults are assumed",
         "" => line,
         config => format!("{line}; recorded with {config}"),
     }

@@ -96,7 +96,7 @@ impl Answer {
             |answer| format!("{} The peak was {when}.", sentence(answer)),
         );
         if !self.tells_config {
-            text.push_str(" The file does not tell its settings: the defaults are assumed.");
+            text.push_str(" The file does not contain its settings, so the defaults are assumed.");
         }
         text
     }

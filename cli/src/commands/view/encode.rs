@@ -35,7 +35,7 @@ const MOST_TEXT: usize = 300;
 const MOST_MARKS: usize = 1000;
 
 /// The text of all stacks beyond [`MOST_STACKS`].
-const FURTHER: &str = "further stacks";
+const FURTHER: &str = "other stacks";
 
 /// Everything but the columns.
 #[derive(Serialize)]
