@@ -172,7 +172,7 @@ fn what_programs_do() {
     refuse_program(
         "plan_outside",
         (r#"{"value": "y"}"#, r#"{"value": "y", "view": "x"}"#),
-        ":9: column 5: `y` reaches beyond the end of `x`: accepted is what lies inside",
+        ":9: column 5: `y` reaches beyond the end of `x`: only its inside is accepted",
     );
     let accepted = "an output has at most one of `view`, `over` and `update`, and `offset` only with the first two";
     refuse_program(

@@ -44,7 +44,7 @@ pub struct MemoryUsers {
 
 impl MemoryUsers {
     /// Returns the bytes used by this process, contexts and libraries included, or `None` if the
-    /// process is not listed. In a container with process ids of its own the process is not listed either: another process may have
+    /// process is not listed. In a container that has its own process ids the process is not listed either: another process may have
     /// the number there.
     #[must_use]
     pub fn own(&self) -> Option<u64> {
