@@ -1,4 +1,4 @@
-//! The log: a line for each event that an operator asks about later, on the standard error or in a file.
+//! The log: a line for each event that an operator may look for later, on the standard error or in a file.
 //!
 //! `CACHALOT_LOG` has the form `LEVEL` or `LEVEL:FILE`. A level includes the levels before it:
 //!

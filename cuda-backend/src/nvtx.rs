@@ -1,4 +1,4 @@
-//! A memory checker that listens through the memory interface of NVTX, such as compute-sanitizer: it learns which part of
+//! Announcements to a memory checker that listens through the memory interface of NVTX, such as compute-sanitizer: it learns which part of
 //! a segment is a block.
 //!
 //! ```text

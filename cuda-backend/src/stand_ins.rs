@@ -1,8 +1,8 @@
-//! Events after announced work, which stand for events of the allocator.
+//! Stand-ins: events after announced work, which replace events of the allocator.
 //!
 //! A block that was announced on a stream waits for the event that the announcement recorded, because the stream may be gone at
 //! the free. The allocator's own event is then not recorded at all: the device asks the announced events in its place. To record
-//! it on a stream that waits for the announced ones would hold a block up after the announced work of others, and the
+//! it on a stream that waits for the announced ones would delay a block until the announced work of others is done, and the
 //! event would be complete only a moment after the work that it waits for.
 
 use crate::driver::types::CuEvent;

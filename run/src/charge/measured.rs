@@ -1,4 +1,4 @@
-//! Memory of calls that do not say what they take: code, graphs, arrays, contexts.
+//! Memory of calls that do not say how much they take: code, graphs, arrays, contexts.
 //!
 //! The driver's figure around such a call has the memory of every process in it. So the bytes that this process and its group have
 //! reserved or given back meanwhile are taken out, a call that takes memory never lowers the sum and a call that gives memory back

@@ -1,4 +1,4 @@
-//! The way in for other processes: a process is parked, woken and asked over its own socket.
+//! Requests of other processes: a process is parked, woken and asked over its own socket.
 //!
 //! ```text
 //!  cachalot park server                      the program behind the library

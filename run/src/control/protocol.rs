@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A connection has one request and one answer. An unknown field of a request is refused, because the
-//! sender expects an effect. An unknown field of an answer is passed over, so later versions may add
+//! sender expects an effect. An unknown field of an answer is ignored, so later versions may add
 //! fields without another [`SCHEMA`].
 
 use super::status::{Status, plain};

@@ -1,4 +1,4 @@
-//! Processes of a group, killed at random, also with the group's lock in their hands.
+//! Processes of a group, killed at random, even while they hold the group's lock.
 //!
 //! Each member is the test program again, and runs [`member`]. In addition to the group, the members keep a
 //! count of their own in another file: they add after a reservation and subtract before they give
