@@ -345,7 +345,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *
  * The settings, generated: see tests/tests/configuration_page.rs.
  * allow_growth (`bfc`): `True` or `False`; default `True`.
- *     Segments begin at `first_region_mb` and double. With `False`, the first segment takes
+ *     Segments start at `first_region_mb` and double. With `False`, the first segment takes
  *     everything up to the memory limit.
  * arena_mb (`buddy`): a power of two in MiB up to 1048576; default `64`.
  *     The size of a segment. A larger request gets a separate segment with the next power of two.
@@ -353,7 +353,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * default `native`.
  *     No effect. The key is accepted for existing strings.
  * canary (`caching` and `bfc`): `True` or `False`; default `False`.
- *     Each block is at least 512 bytes larger than its request. The bytes behind the request, 1,024
+ *     Each block is at least 512 bytes larger than its request. The bytes after the request, 1,024
  *     at most, get a value that is checked once the work known at the free is complete. A line in
  *     the log names a block whose value has changed. Under `guard:after`, only the bytes to the end
  *     of the last 512 are checked. A free takes a call of the driver more.
@@ -370,7 +370,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     before it serves again: otherwise what waits has segments released and obtained again.
  * completed_pages_only (`stitched`): `True` or `False`; default `False`.
  *     A page moves only after the work that used the page is complete, and no stream is ordered
- *     behind another for memory. For programs with programmatic dependent launch or persistent
+ *     after another for memory. For programs with programmatic dependent launch or persistent
  *     kernels.
  * decisions (`caching`): `pytorch` or `improved`; default `pytorch`.
  *     With `pytorch`, each decision is PyTorch's. `improved` repairs four defects of these
@@ -411,15 +411,15 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     before the driver is asked for memory. Without a limit nothing is released.
  * graph_capture_record_stream_reuse (`caching`): `True` or `False`; default `False`.
  *     A block that several streams of a graph use, freed during the capture, may be reused in the
- *     graph behind all these uses. Off: the block stays pending until the capture ends.
+ *     graph after all these uses. Off: the block stays pending until the capture ends.
  * guard (`caching` and `bfc`): `off`, `all`, `after`, `before` or `sampled:N` with a number above
  * 0; default `off`.
- *     Which blocks lie at addresses of their own, that are unmapped once the work known at the free
- *     is complete: a kernel that still uses the block faults. `all`: every block, and small ones
- *     share physical pages. `after`: every block, at the end of its own pages, so that an overrun
- *     faults, too. `before`: at the start, so that an underrun faults. `sampled:N`: one block in N,
- *     as with `after`. Needs virtual memory. A request of a private pool, or for which the memory
- *     lacks, gets an ordinary block.
+ *     Which blocks get their own addresses, which are unmapped once the work known at the free is
+ *     complete: a kernel that still uses the block faults. `all`: every block, and small ones share
+ *     physical pages. `after`: every block, at the end of its own pages, so that an overrun faults,
+ *     too. `before`: at the start, so that an underrun faults. `sampled:N`: one block in N, as with
+ *     `after`. Needs virtual memory. A request of a private pool, or without enough memory, gets an
+ *     ordinary block.
  * large_segment_size_mb (`caching` and `slab`): a whole number of MiB from 11 to 1099511627776;
  * default `20`.
  *     The size of a segment for several large blocks. Without expandable segments, a request of 10
@@ -444,8 +444,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * nvtx (every policy): `off` or `auto`; default `auto`.
  *     With `auto`, a memory checker that has announced itself by the variable
  *     `NVTX_INJECTION64_PATH`, such as compute-sanitizer, is told of each segment and of each
- *     block, and finds accesses beyond a block and after its free. No block lies on pages then,
- *     since such checkers refuse them: `expandable_segments`, `guard` and `policy:stitched` have no
+ *     block, and finds accesses beyond a block and after its free. No block is on pages then, since
+ *     such checkers refuse them: `expandable_segments`, `guard` and `policy:stitched` have no
  *     effect. Without such a checker nothing happens.
  * parity (`caching`): `True` or `False`; default `True`.
  *     An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is
@@ -513,8 +513,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     nothing is retried.
  * tune (`caching`): `auto` or `off`; default `off`.
  *     With `auto`, the allocator records its latest requests, searches the settings of the caching
- *     policy for less reserved memory, and puts the best in force at an announced iteration or
- *     during upkeep. It takes back what does not hold what the search has predicted.
+ *     policy for less reserved memory, and activates the best at an announced iteration or during
+ *     upkeep. It takes back settings that do not meet the prediction.
  * tune_budget_ms (`caching`): a whole number of milliseconds; default `2000`.
  *     The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine
  *     times as long afterwards.

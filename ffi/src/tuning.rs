@@ -1,5 +1,5 @@
 //! Background tuning for `tune:auto`: searches settings with the latest requests on a thread of the library, and
-//! puts them in force at idle moments.
+//! activates them at idle moments.
 
 use crate::open::SimulatedAllocator;
 use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Storage};

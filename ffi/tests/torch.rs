@@ -190,12 +190,12 @@ fn settings_come_from_the_first_place_that_has_any() {
     ];
     for (variables, own, expected) in cases {
         let Some((printed, said)) = settings(variables, own) else { return };
-        assert_eq!((printed, said), (vec![format!("in force: {expected}")], String::new()), "{variables:?} {own:?}");
+        assert_eq!((printed, said), (vec![format!("active: {expected}")], String::new()), "{variables:?} {own:?}");
     }
     // A key without effect is no failure.
     let kept = "pinned_use_background_threads:True";
     let Some((printed, said)) = settings(&[(OWN, kept)], &[]) else { return };
-    assert_eq!(printed, [format!("in force: {kept}")]);
+    assert_eq!(printed, [format!("active: {kept}")]);
     let note = "pinned_use_background_threads has no effect: pinned memory has the settings of other memory";
     assert_eq!(said, format!("cachalot: {note}\n"));
 }
@@ -210,9 +210,9 @@ fn wrong_settings_are_told_and_nothing_works_with_them() {
         let why = first.strip_prefix("failed: ").expect("the text of the exception");
         assert!(first == second && why.starts_with(&format!("{variable}: ")), "{printed:?}");
         assert_eq!(said, format!("cachalot: no allocator can be made: {why}\n").repeat(2));
-        assert_eq!(last, "in force: max_split_size_mb:40");
+        assert_eq!(last, "active: max_split_size_mb:40");
     }
     let Some((printed, said)) = settings(&[(OWN, "max_split_size_mb:32")], &["max_split_size_mb:1"]) else { return };
     assert!(printed[0].starts_with("refused: config: max_split_size_mb does not take `1`"), "{printed:?}");
-    assert_eq!((&printed[1][..], &said[..]), ("in force: max_split_size_mb:32", ""));
+    assert_eq!((&printed[1][..], &said[..]), ("active: max_split_size_mb:32", ""));
 }

@@ -151,7 +151,7 @@ impl MemoryMap {
     }
 
     /// Draws all segments together in [`OCCUPANCY_WIDTH`] characters: `*` for requested bytes, `x`
-    /// for the rest of blocks in use, `_` for free blocks. A character represents an equal part of
+    /// for the rest of blocks in use, `_` for free blocks. Each character represents the same part of
     /// the memory, and shows what fills most of that part; in a tie, the first in this order. Empty
     /// without segments.
     #[must_use]

@@ -85,7 +85,7 @@ pub fn cost<A: Subject>(
 ) -> Result<Cost, Unfinished> {
     let refused = |at: usize| move |error: cachalot_core::Error| Unfinished::Refused(at, error.to_string());
     let device = SimulatedDevice::new(DEVICE_BYTES.max(part.limit.unwrap_or(0))).with_costs(costs.clone());
-    // No other thread frees memory, so a wait for one is in vain.
+    // No other thread frees memory, so a wait for one is useless.
     device.set_patience(0);
     let settings = Settings { config: config.clone(), limit: part.limit };
     let mut run: Run<A> = Run::new(A::create(device, &settings).map_err(refused(0))?);

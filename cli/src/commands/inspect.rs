@@ -163,8 +163,11 @@ impl OfRecord {
     fn text(&self, several: bool) -> String {
         let of = self.record.as_ref().filter(|_| several).map_or(String::new(), |record| format!("{record}: "));
         let sentence = self.told.as_ref().map(|told| &told.sentence).or(self.sentence.as_ref());
-        let settings =
-            if self.tells_config { "" } else { " The snapshot does not contain its settings, so the defaults are assumed." };
+        let settings = if self.tells_config {
+            ""
+        } else {
+            " The snapshot does not contain its settings, so the defaults are assumed."
+        };
         format!("{of}{}{settings}", sentence.map_or("", String::as_str))
     }
 }

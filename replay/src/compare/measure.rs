@@ -72,7 +72,7 @@ pub(super) fn measure(task: &MeasuredRun<'_>) -> Result<Figures, Refusal> {
     if task.work_done_at_once {
         device = device.with_work_done_at_once();
     }
-    // Waiting for other threads is in vain: there are none.
+    // Waiting for other threads is useless: there are none.
     device.set_patience(0);
     let mut run = Run::new(OnDevice::create(device, &task.settings).map_err(|error| (0, error))?);
     run.upkeep_us = task.upkeep_us;

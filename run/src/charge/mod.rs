@@ -285,7 +285,7 @@ impl DeviceCharge {
         }
     }
 
-    /// Reports a request for bytes that has waited for its turn in vain.
+    /// Reports a request for bytes that has waited for its turn without success.
     pub fn tell_wait_in_vain(&self, bytes: u64) {
         if has_refusal(self) {
             self.tell_refusal();

@@ -395,7 +395,7 @@ impl OwnEntry {
         Refusal { bytes, available, reason: Reason::Limit { group, limit, holders } }
     }
 
-    /// Returns what all owners tell of their sleep, and the number of the process among them.
+    /// Returns the states of all owners' sleep, and the number of the process among them.
     fn contenders(&self) -> (Vec<Contender>, usize) {
         let state = self.state();
         // In the order of the table, so that all members come to the same answer.

@@ -20,7 +20,9 @@ impl Controlled for Process {
     fn wake(&self, timeout: Duration) -> Result<Status, ControlRefusal> {
         self.wake_within(timeout).map(|()| self.status()).map_err(|code| {
             let (kind, text) = match code {
-                CuResult::OUT_OF_MEMORY => (RefusalKind::NoDeviceMemory, "the device does not have the memory".to_owned()),
+                CuResult::OUT_OF_MEMORY => {
+                    (RefusalKind::NoDeviceMemory, "the device does not have the memory".to_owned())
+                }
                 CuResult(code) => (RefusalKind::Driver, format!("the driver answers {code}")),
             };
             ControlRefusal::new(kind, text)

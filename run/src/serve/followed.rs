@@ -171,7 +171,7 @@ mod tests {
         // A handle of the first memory, by an address.
         followed.add_handle(CuMemHandle(8), 1);
         let taken = followed.take_mappings(10, 15);
-        assert_eq!(taken.len(), 1, "the second lies in the range in part only");
+        assert_eq!(taken.len(), 1, "only a part of the second is in the range");
         followed.put_mappings_back(taken);
         for (_, mapping) in followed.take_mappings(0, 100) {
             assert!(!followed.end_use(mapping.name));

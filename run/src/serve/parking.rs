@@ -9,7 +9,7 @@ use crate::serve::served::{DEVICE, Served, code_of};
 use crate::serve::sleeping::{SleepFigures, Sleeping};
 use crate::serve::turns::InTurn;
 use crate::shared::time::milliseconds;
-use crate::sleep::{Body, AwakeGuard, PhaseGuard, other_threads};
+use crate::sleep::{AwakeGuard, Body, PhaseGuard, other_threads};
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
 use cachalot_cuda::driver::types::CuContext;
 use cachalot_cuda::{CuResult, is_no_room, log, memory_of_system};
@@ -137,7 +137,9 @@ impl Process {
 
     /// Starts a call that frees memory, or uses none. Wakes nothing, and no park or wake starts before the call ends.
     pub(super) fn hold_phase(&self) -> ProcessPhase<'_> {
-        self.sleeping.as_ref().map_or_else(|| PhaseGuard::Awake(AwakeGuard::without_lock()), |sleeping| sleeping.sleeper.hold_phase())
+        self.sleeping
+            .as_ref()
+            .map_or_else(|| PhaseGuard::Awake(AwakeGuard::without_lock()), |sleeping| sleeping.sleeper.hold_phase())
     }
 
     /// Makes a call that may destroy a context, while no thread parks or wakes. Memory that the program maps by itself outlives

@@ -13,7 +13,7 @@ use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentit
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Settings in force unless the program's own settings say otherwise, beside the slack. Each block of more than 1 MiB
+/// The settings unless the program's own settings say otherwise, besides the slack. Each block of more than 1 MiB
 /// starts a segment of the block's size, also when the segment serves again: a request may leave up to a quarter of its size, and
 /// no segment is cut. Only a request beyond the memory of the device is cut from a free segment.
 pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";

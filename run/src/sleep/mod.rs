@@ -24,5 +24,5 @@ mod threads;
 
 pub(crate) use call_state::CALL_STATE;
 pub use idle::Idle;
-pub use sleeper::{Body, Change, AwakeGuard, MemorySleep, PhaseGuard, fast_guard};
+pub use sleeper::{AwakeGuard, Body, Change, MemorySleep, PhaseGuard, fast_guard};
 pub use threads::{Serving, other_threads};

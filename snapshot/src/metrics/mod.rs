@@ -197,9 +197,10 @@ fn families() -> [(Family<'static>, OfStats); 9] {
         (counter("cachalot_allocation_retries", "retries", "Requests that emptied the cache first."), |stats| {
             stats.alloc_retries().cast_signed()
         }),
-        (counter("cachalot_out_of_memory_failures", "failures", "Requests that failed because memory ran out."), |stats| {
-            stats.ooms().cast_signed()
-        }),
+        (
+            counter("cachalot_out_of_memory_failures", "failures", "Requests that failed because memory ran out."),
+            |stats| stats.ooms().cast_signed(),
+        ),
     ]
 }
 

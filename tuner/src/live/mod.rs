@@ -177,7 +177,7 @@ impl Tuner {
         Ok(job)
     }
 
-    /// Puts the finding of a job in force. Call the method at an idle moment. During the capture of a graph,
+    /// Activates the finding of a job. Call the method at an idle moment. During the capture of a graph,
     /// the finding waits for the next [`prepare`](Self::prepare).
     ///
     /// Device: called to release memory. Never waits for the device.
@@ -199,7 +199,7 @@ impl Tuner {
         let Finding { serial, config, reserved_bytes, requests, candidates, took, answer } = finding;
         self.phase = Phase::Recording;
         self.restart(allocator, device)?;
-        // The next window is as long as this one, and after each search in vain twice as long.
+        // The next window is as long as this one, and after each search without success twice as long.
         self.interval = (requests as u64).clamp(FIRST_REQUESTS, MOST_REQUESTS).max(self.interval);
         let is_search = matches!(answer, Answer::Better(..) | Answer::Nothing);
         tuning.update_report(|report| {
