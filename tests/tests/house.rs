@@ -22,3 +22,4 @@ mod tour;
 mod trust;
 mod type_names;
 mod views;
+mod wrapping;
