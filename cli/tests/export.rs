@@ -199,8 +199,8 @@ fn perfetto_s_schema_reads_the_trace() {
     }
 }
 
-/// Builds a snapshot with annotations, marks, a failed request, a private pool and a segment that is
-/// released.
+/// Builds a snapshot with annotations, marks, a failed request, a private pool and a segment that
+/// is released.
 fn made_up() -> Value {
     let event = |action: &str, addr: u64, size: u64, time_us: u64| {
         json!({"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time_us, "frames": [

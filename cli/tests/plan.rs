@@ -66,7 +66,8 @@ fn memory_is_planned_into_the_gaps_of_a_buffer() {
     assert_eq!(offsets, ["0"; 4]);
 }
 
-/// A window after a gap without bytes follows no whole buffer: its low bytes are held, and no proof is claimed.
+/// A window after a gap without bytes follows no whole buffer: its low bytes are held, and no proof
+/// is claimed.
 #[test]
 fn a_gap_that_cannot_be_planned_exactly_says_so() {
     let text = "id,lower,upper,size,gaps\na,0,9,8,3-4 4-6@4:8\nb,4,6,4,\n";
@@ -241,7 +242,8 @@ fn a_record_is_planned_by_its_repeated_section() {
     let output = folder.join("plan.csv");
     let one = line(["-o", output.to_str().expect("UTF-8")], &file);
     // Three allocations a step. The 900 live for more than a step, so two copies exist at all
-    // times. All four are live at once: the 700, which leave most of their last 512 unused, are on top.
+    // times. All four are live at once: the 700, which leave most of their last 512 unused, are on
+    // top.
     assert!(one["part"].as_str().is_some_and(|part| part.ends_with("repeated")), "{one}");
     assert_eq!((&one["buffers"], &one["peak_bytes"]), (&json!(4), &json!(512 + 2 * 1024 + 700)));
     let rows = rows(&output);

@@ -1,5 +1,5 @@
-//! The sentence that every report opens with: what was reserved and live at most, and what a setting would
-//! have saved.
+//! The sentence that every report opens with: what was reserved and live at most, and what a
+//! setting would have saved.
 
 use super::bytes::{grouped, plural, show};
 use cachalot_replay::tune::{Answer, Better, Rescue, Stuck};

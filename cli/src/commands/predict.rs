@@ -95,7 +95,8 @@ pub(crate) struct PredictArgs {
                 of --policy that has its keys, else for `caching`"
     )]
     configurations: Vec<Configuration>,
-    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB,
+    /// or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
     /// Leave out the recorded calls that empty the cache
@@ -140,7 +141,8 @@ struct Predicted {
     /// Whether the first prediction has the peak of the recording.
     is_recorded: bool,
     predictions: Vec<Prediction>,
-    /// If requests of the first contender fail under the limit, the peak of its reserved memory without one.
+    /// If requests of the first contender fail under the limit, the peak of its reserved memory
+    /// without one.
     needs: Option<u64>,
 }
 
@@ -262,8 +264,8 @@ fn predict_file(file: &Path, args: &PredictArgs, contenders: &[Contender]) -> Re
     programs.map(predict).collect()
 }
 
-/// Returns the contenders for a program, and whether each was named: the recorded settings first, then all
-/// contenders with others.
+/// Returns the contenders for a program, and whether each was named: the recorded settings first,
+/// then all contenders with others.
 fn own_contenders(named: &Named, args: &PredictArgs, contenders: &[Contender]) -> (Vec<Contender>, Vec<bool>) {
     let has_names = !args.policies.is_empty() || !args.configurations.is_empty();
     let Some(record) = &named.record else {

@@ -55,7 +55,8 @@ impl Look {
         (!self.wide).then(|| variable.unwrap_or_else(terminal))
     }
 
-    /// Folds a paragraph between words so that its lines fit. All lines but the first start with `indent` spaces.
+    /// Folds a paragraph between words so that its lines fit. All lines but the first start with
+    /// `indent` spaces.
     pub(crate) fn fold(&self, paragraph: &str, indent: usize) -> String {
         let Some(width) = self.width() else { return paragraph.to_owned() };
         let indent = " ".repeat(indent);

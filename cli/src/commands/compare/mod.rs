@@ -115,7 +115,8 @@ pub(crate) struct CompareArgs {
                 (`policy:caching,max_split_size_mb:64`), else for each of --policy, else for `caching`"
     )]
     configurations: Vec<Configuration>,
-    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB,
+    /// or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
     /// Exit with 1 if a named contender, or without names the first row, runs out of memory
@@ -150,7 +151,8 @@ pub(crate) struct CompareArgs {
 enum View {
     /// Figures of a program that runs once.
     Once,
-    /// Figures of several passes. The driver's time per allocation stands in place of the whole time.
+    /// Figures of several passes. The driver's time per allocation stands in place of the whole
+    /// time.
     Passes,
 }
 
@@ -161,7 +163,8 @@ struct Compared {
     comparison: Comparison,
     /// The contenders of the figures: first the recorded settings.
     contenders: Vec<Contender>,
-    /// The number of the figures for each named contender. A contender with the recorded settings has number 0.
+    /// The number of the figures for each named contender. A contender with the recorded settings
+    /// has number 0.
     places: Vec<usize>,
     /// Whether the first figures are those of the recording.
     is_recorded: bool,
@@ -219,7 +222,8 @@ pub(crate) fn run(args: &CompareArgs) -> ExitCode {
     super::end(status, &written)
 }
 
-/// Prints a line on standard error for each key of a contender that has no effect. A limit of any record counts.
+/// Prints a line on standard error for each key of a contender that has no effect. A limit of any
+/// record counts.
 fn announce_notes(options: &CompareOptions, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
     let limited = outcomes.iter().flatten().flatten().any(|trace| trace.comparison.limit.is_some());
     for contender in &options.contenders {

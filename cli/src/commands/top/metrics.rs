@@ -97,7 +97,8 @@ fn objects<'a>(
     })
 }
 
-/// Returns the labels of a device: the identity as the other metrics have it, and the number, if it is known.
+/// Returns the labels of a device: the identity as the other metrics have it, and the number, if it
+/// is known.
 fn labels(moment: &Answers, device: &str) -> Vec<(&'static str, String)> {
     let uuid = device.split_once('-').map_or(device, |(_, uuid)| uuid).to_owned();
     let index = moment.devices.iter().find(|known| known.device == device).and_then(|known| known.index);

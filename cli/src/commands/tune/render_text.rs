@@ -12,7 +12,8 @@ pub(super) const TORCH: &str = "PYTORCH_CUDA_ALLOC_CONF";
 /// The variable with the settings of cachalot.
 pub(super) const CACHALOT: &str = "CACHALOT_CONF";
 
-/// The places of two columns in both tables. If requests fail, they count more than the worst program.
+/// The places of two columns in both tables. If requests fail, they count more than the worst
+/// program.
 const WORST: usize = 3;
 const OOMS: usize = 8;
 

@@ -1,5 +1,5 @@
-//! The answer that comes first: what was reserved and live at most, which setting would have saved some of
-//! it, and when the peak was.
+//! The answer that comes first: what was reserved and live at most, which setting would have saved
+//! some of it, and when the peak was.
 
 use super::history::{Action, History};
 use super::moments::Shown;
@@ -13,10 +13,11 @@ use serde::Serialize;
 pub(super) struct Answer {
     /// The answer in words.
     pub(super) sentence: String,
-    /// The findings about the record and its replays. `None` without events, and for a replay with another
-    /// configuration.
+    /// The findings about the record and its replays. `None` without events, and for a replay with
+    /// another configuration.
     pub(super) of_record: Option<tune::Answer>,
-    /// The change that would have served every failed request, in words. `None` without failures and replays.
+    /// The change that would have served every failed request, in words. `None` without failures
+    /// and replays.
     pub(super) rescue: Option<String>,
     /// Peak of reserved memory.
     pub(super) peak_reserved_bytes: u64,

@@ -175,8 +175,8 @@ pub(super) struct History {
     pub(super) stacks: Rc<Stacks>,
     /// Whether times are recorded.
     pub(super) has_times: bool,
-    /// The findings about the record. `None` without events, for a record that is too long or contradicts
-    /// itself, and for a replay.
+    /// The findings about the record. `None` without events, for a record that is too long or
+    /// contradicts itself, and for a replay.
     pub(super) answer: Option<Answer>,
     /// Whether the file tells the configuration.
     pub(super) tells_config: bool,

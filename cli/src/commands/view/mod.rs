@@ -102,7 +102,8 @@ pub(crate) struct ViewArgs {
         help = "A configuration in PyTorch's syntax, any number of times: every program is also replayed with it"
     )]
     configs: Vec<(String, Config)>,
-    /// The memory limit of the replays: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    /// The memory limit of the replays: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB,
+    /// TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "configs")]
     limit: Option<u64>,
     /// Print a JSON object for each file, device and configuration instead of text

@@ -120,7 +120,8 @@ impl Survey {
         (states, 1 << exponent)
     }
 
-    /// Returns the state with the most reserved memory, with the block for which memory was obtained.
+    /// Returns the state with the most reserved memory, with the block for which memory was
+    /// obtained.
     fn reserved_peak(&self, events: &[Event]) -> u32 {
         let mut state = self.most_reserved.1;
         let is = |state: u32, wanted: fn(Action) -> bool| {

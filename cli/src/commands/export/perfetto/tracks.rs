@@ -93,8 +93,8 @@ impl<'w> Tracks<'w> {
         self.event(time_ns, TrackEvent { name: Some(name.to_owned()), debug_annotations, ..event(INSTANT, track) })
     }
 
-    /// Writes slices on tracks of one name, which Perfetto shows as one track. `track` is the name and
-    /// the rank.
+    /// Writes slices on tracks of one name, which Perfetto shows as one track. `track` is the name
+    /// and the rank.
     pub(super) fn slices(
         &mut self,
         parent: u64,
