@@ -24,8 +24,8 @@ struct EventAfterCopies {
 /// The numbers of copies, and the marks.
 #[derive(Default, Debug)]
 struct Marks {
-    /// Marks without a finished wait, by number. Shared with the waiting threads. The last thread destroys
-    /// the event.
+    /// Marks without a finished wait, by number. Shared with the waiting threads. The last thread
+    /// destroys the event.
     open: BTreeMap<u64, Arc<EventAfterCopies>>,
     /// The errors of the marks before which a copy to or from a file has failed.
     failed: BTreeMap<u64, DeviceError>,
@@ -64,8 +64,8 @@ impl CopyMarks {
         marks.begun
     }
 
-    /// Waits until the copy with the number has ended. Calls the driver only if no mark after the copy was waited for:
-    /// after a failed save, mark or wait.
+    /// Waits until the copy with the number has ended. Calls the driver only if no mark after the
+    /// copy was waited for: after a failed save, mark or wait.
     pub(crate) fn wait_for_copy(&self, context: &Context, copy: u64) -> DeviceResult<()> {
         let begun = {
             let marks = self.lock();
@@ -87,8 +87,8 @@ impl CopyMarks {
         let event = match Self::record(context, stream) {
             Ok(event) => event,
             Err(error) => {
-                // Copies that nothing waits for would go on after their memory is unmapped. Without an event, the calling
-                // thread waits for them here.
+                // Copies that nothing waits for would go on after their memory is unmapped. Without
+                // an event, the calling thread waits for them here.
                 let jobs = self.files.jobs.span();
                 self.files.wait(context, jobs.last)?;
                 self.stream.synchronize(context).map_err(|_| error)?;
@@ -127,10 +127,12 @@ impl CopyMarks {
     pub(crate) fn finish(&self, context: &Context, mark: CopyMark) -> DeviceResult<()> {
         let due: Vec<_> =
             self.lock().open.range(..=mark.0).map(|(&number, marked)| (number, Arc::clone(marked))).collect();
-        // The latest event comes after the earlier ones, unless two threads made marks at the same time.
+        // The latest event comes after the earlier ones, unless two threads made marks at the same
+        // time.
         let waited = due.iter().rev().try_for_each(|(_, marked)| {
             context.call(|driver| {
-                // SAFETY: takes no host pointers; the event is destroyed by the last thread that has it.
+                // SAFETY: takes no host pointers; the event is destroyed by the last thread that
+                // has it.
                 unsafe { driver.event_synchronize(marked.event.handle) }
             })
         });
@@ -156,8 +158,8 @@ impl CopyMarks {
         waited.and(release(context, due.into_iter().map(|(_, marked)| marked)))
     }
 
-    /// Reports the failure of a copy to or from a file before a mark that was waited for. `jobs`: the copies before
-    /// the mark.
+    /// Reports the failure of a copy to or from a file before a mark that was waited for. `jobs`:
+    /// the copies before the mark.
     fn failure_of(&self, mark: CopyMark, jobs: Option<JobSpan>) -> DeviceResult<()> {
         let marks = self.lock();
         let failure = marks.failed.get(&mark.0).copied();
@@ -169,8 +171,8 @@ impl CopyMarks {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Destroys the stream and the events of the copies after the end of the copies, for the closing of the device. No other
-    /// thread may be inside a call of the device.
+    /// Destroys the stream and the events of the copies after the end of the copies, for the
+    /// closing of the device. No other thread may be inside a call of the device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         self.files.close(context);
         let marks = core::mem::take(&mut *self.lock());

@@ -1,5 +1,5 @@
-//! A fake driver for unit tests, as a table of entry points. The fake has two devices and a separate state
-//! per thread. Every call can fail on request, before or after the call's effect.
+//! A fake driver for unit tests, as a table of entry points. The fake has two devices and a
+//! separate state per thread. Every call can fail on request, before or after the call's effect.
 
 mod table;
 
@@ -282,7 +282,8 @@ pub(crate) extern "C" fn bus_id(to: *mut c_char, length: c_int, device: CuDevice
         bytes.map(|(at, &byte)| answer(to.wrapping_add(at), byte as c_char)).fold(CuResult::SUCCESS, |_, code| code)
     })
 }
-/// Writes a text that the driver has for `CUDA_ERROR_OUT_OF_MEMORY`, and for a code without a meaning.
+/// Writes a text that the driver has for `CUDA_ERROR_OUT_OF_MEMORY`, and for a code without a
+/// meaning.
 fn text(code: CuResult, to: *mut *const c_char, texts: [(u32, &'static CStr); 2]) -> CuResult {
     match texts.iter().find(|(known, _)| *known == code.0) {
         Some((_, text)) => answer(to, text.as_ptr()),

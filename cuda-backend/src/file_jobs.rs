@@ -1,8 +1,9 @@
 //! Copies between the device and files as jobs: numbered, started in their order, and waited for.
 //!
-//! A failed job is a failure of all marks after the job, up to the first mark made after a wait has reported the failure. So a
-//! wait repeated with a new mark asks only whether copies are still in progress. The allocator parks and wakes by a thread
-//! at a time: no other thread waits between a copy and the mark after it.
+//! A failed job is a failure of all marks after the job, up to the first mark made after a wait has
+//! reported the failure. So a wait repeated with a new mark asks only whether copies are still in
+//! progress. The allocator parks and wakes by a thread at a time: no other thread waits between a
+//! copy and the mark after it.
 
 use crate::contents_file::{ContentsFile, is_no_room};
 use crate::driver::result::CuResult;
@@ -97,7 +98,8 @@ impl FileJobs {
         self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for jobs, and takes those of one read or write. `None` once `is_dismissed` returns true, asked under the lock.
+    /// Waits for jobs, and takes those of one read or write. `None` once `is_dismissed` returns
+    /// true, asked under the lock.
     pub(crate) fn take(&self, is_dismissed: impl Fn() -> bool) -> Option<Vec<Job>> {
         let mut queue = self.lock();
         loop {
@@ -128,7 +130,8 @@ impl FileJobs {
     /// Notes the end of jobs.
     pub(crate) fn end(&self, jobs: Vec<Job>, result: Result<(), Failed>) {
         let numbers: Vec<u64> = jobs.iter().map(|job| job.number).collect();
-        // Once a wait has ended, no job has the file. To close it may take the system time: no lock is held.
+        // Once a wait has ended, no job has the file. To close it may take the system time: no lock
+        // is held.
         drop(jobs);
         let mut queue = self.lock();
         queue.doing.retain(|number| numbers.first() != Some(number));
@@ -140,7 +143,8 @@ impl FileJobs {
         self.changed.notify_all();
     }
 
-    /// Notes the error of a file, for [`take_error`](Self::take_error), and returns the error of the call.
+    /// Notes the error of a file, for [`take_error`](Self::take_error), and returns the error of
+    /// the call.
     pub(crate) fn note(&self, error: io::Error) -> DeviceError {
         let code = code_of(&error);
         self.lock().error = Some(error);
@@ -174,7 +178,8 @@ impl FileJobs {
         JobSpan { after: queue.told, last: queue.begun }
     }
 
-    /// Waits until the jobs up to `last` have ended. No child of the process may call this: the threads are the parent's.
+    /// Waits until the jobs up to `last` have ended. No child of the process may call this: the
+    /// threads are the parent's.
     pub(crate) fn wait(&self, last: u64) {
         let mut queue = self.lock();
         let is_open = |queue: &Queue| {
@@ -219,8 +224,8 @@ impl FileJobs {
         queue.told = queue.told.max(span.last);
     }
 
-    /// Forgets the failures that were told, and that no mark covers. `oldest`: the jobs of the oldest mark without a
-    /// finished wait.
+    /// Forgets the failures that were told, and that no mark covers. `oldest`: the jobs of the
+    /// oldest mark without a finished wait.
     pub(crate) fn forget_failures(&self, oldest: Option<JobSpan>) {
         let mut queue = self.lock();
         let after = oldest.map_or(queue.told, |span| span.after.min(queue.told));

@@ -51,7 +51,8 @@ impl Header {
             .prepend_enum_name(false)
             .formatter(bindgen::Formatter::None)
             .allowlist_item("(cu|CU).*");
-        // The packaged libclang does not have its own headers; the C compiler's headers replace them.
+        // The packaged libclang does not have its own headers; the C compiler's headers replace
+        // them.
         let include = Command::new("cc").arg("-print-file-name=include").output();
         if let Ok(output) = include {
             builder = builder.clang_arg(format!("-I{}", String::from_utf8_lossy(&output.stdout).trim()));

@@ -1,5 +1,5 @@
-//! Tests of the kernels on a device: a GPU, or the emulated driver. Without a device, each test prints a line
-//! and is skipped.
+//! Tests of the kernels on a device: a GPU, or the emulated driver. Without a device, each test
+//! prints a line and is skipped.
 
 use cachalot_core::{DevicePtr, ErrorKind, Segments, StreamOrder};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;

@@ -1,7 +1,7 @@
 //! Slices of a pool in cudarc's copies and launches, on the emulated driver.
 //!
-//! cudarc loads `libcuda.so` by name, so the emulated driver is loaded first: the loader then finds it by its own
-//! name. Where another driver comes before it, the tests say so in a line.
+//! cudarc loads `libcuda.so` by name, so the emulated driver is loaded first: the loader then finds
+//! it by its own name. Where another driver comes before it, the tests say so in a line.
 
 use cachalot_cudarc::{CachalotSlice, Config, DEVICE, Pool, RequestError};
 use cachalot_emulated_driver::client::Client;
@@ -22,7 +22,8 @@ fn context() -> Option<Arc<CudaContext>> {
     context_of(0)
 }
 
-/// Returns a context on one of the emulated driver's devices, or prints a line about the skipped tests.
+/// Returns a context on one of the emulated driver's devices, or prints a line about the skipped
+/// tests.
 fn context_of(ordinal: usize) -> Option<Arc<CudaContext>> {
     static LOADED: OnceLock<bool> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {

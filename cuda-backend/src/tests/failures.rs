@@ -16,8 +16,8 @@ fn callers() -> Vec<(Vec<CuContext>, CuCaptureMode)> {
     stacks.iter().flat_map(|stack| modes.map(|mode| (stack.clone(), mode))).collect()
 }
 
-/// Runs an operation with the thread in the caller's state, and checks the restored state afterwards. Returns
-/// the result and the number of driver calls.
+/// Runs an operation with the thread in the caller's state, and checks the restored state
+/// afterwards. Returns the result and the number of driver calls.
 fn run(
     (name, operation): &Operation,
     (stack, mode): &(Vec<CuContext>, CuCaptureMode),

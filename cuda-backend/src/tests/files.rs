@@ -231,7 +231,8 @@ struct Known {
     bytes: Vec<u8>,
 }
 
-/// Parks and wakes random pages against a model, with random failures of the files. Returns the failures.
+/// Parks and wakes random pages against a model, with random failures of the files. Returns the
+/// failures.
 fn run_model(seed: u64) -> u32 {
     let files = to_files();
     let device = &files.device;
