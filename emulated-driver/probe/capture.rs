@@ -91,8 +91,8 @@ pub(crate) fn calls_of_an_exchanged_thread(sheet: &Sheet) {
     calls_of_another(sheet, GLOBAL, RELAXED);
 }
 
-/// Makes calls about a whole context while a stream of another context captures, while a blocking stream captures, and
-/// with two captures.
+/// Makes calls about a whole context while a stream of another context captures, while a blocking
+/// stream captures, and with two captures.
 pub(crate) fn contexts(sheet: &Sheet) {
     let own = sheet.begin();
     sheet.cuDevicePrimaryCtxRetain(&mut 0, 0);

@@ -1,5 +1,5 @@
-//! Calls with handles of objects that are gone, and at the exit of the process. Real drivers crash in some of them, so each
-//! question has its own process.
+//! Calls with handles of objects that are gone, and at the exit of the process. Real drivers crash
+//! in some of them, so each question has its own process.
 
 use crate::Question;
 use crate::calls::do_nothing;

@@ -1,7 +1,7 @@
 //! Calls beside a busy stream: which of them wait for its work.
 //!
-//! Each stream first fills the memory in question, and is then kept busy by a gate that another thread opens. The fill is
-//! complete before, so no work uses what a call takes away.
+//! Each stream first fills the memory in question, and is then kept busy by a gate that another
+//! thread opens. The fill is complete before, so no work uses what a call takes away.
 
 use crate::calls::do_nothing;
 use crate::sheet::{Gate, PAGE, Sheet, code, host_pages, image, yes};

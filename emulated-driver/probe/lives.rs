@@ -24,7 +24,8 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Returns the context that stays, which is current. The other context is of the kind that ends.
+    /// Returns the context that stays, which is current. The other context is of the kind that
+    /// ends.
     pub(crate) fn survivor(self, sheet: &Sheet) -> u64 {
         assert_eq!(sheet.cuInit(0), 0, "cuInit");
         match self {

@@ -130,8 +130,8 @@ impl Call {
     }
 }
 
-/// Makes a call of `function`. `body` acts, answers, and leaves the results for the caller, who gets them
-/// only with a success. Returns the code for the caller.
+/// Makes a call of `function`. `body` acts, answers, and leaves the results for the caller, who
+/// gets them only with a success. Returns the code for the caller.
 pub(crate) fn make(function: Function, args: &[u64], body: impl FnOnce(&mut Call) -> Answer<()>) -> u32 {
     if let Some(code) = latch::refusal() {
         return code.0;

@@ -197,7 +197,8 @@ extern "C" fn emu_set_free_waits(on: c_int) {
     control((), |call| call.state.config.free_waits = on != 0);
 }
 
-/// Lets work that touches forbidden memory break its context (1, as on a device), or kill the process (0).
+/// Lets work that touches forbidden memory break its context (1, as on a device), or kill the
+/// process (0).
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_delivers_faults(on: c_int) {
     control((), |call| call.state.set_delivers_faults(on != 0));

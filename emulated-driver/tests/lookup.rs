@@ -1,5 +1,5 @@
-//! Addresses of functions and of tables: what a library in front of the driver, or a runtime, asks for first.
-//! The versions are those of driver 580.159.
+//! Addresses of functions and of tables: what a library in front of the driver, or a runtime, asks
+//! for first. The versions are those of driver 580.159.
 
 use crate::common::Emulated;
 use cachalot_emulated_driver::api::EXPORT_TABLE;
@@ -14,8 +14,8 @@ const FOUND: i32 = 0;
 const NOT_FOUND: i32 = 1;
 const TOO_OLD: i32 = 2;
 
-/// A name, the symbols with the version since which the name means the symbol, and the same for programs whose
-/// stream 0 is the thread's own.
+/// A name, the symbols with the version since which the name means the symbol, and the same for
+/// programs whose stream 0 is the thread's own.
 type Row = (&'static str, &'static [(i32, &'static str)], &'static [(i32, &'static str)]);
 
 /// The answers of driver 580.159, as far as the emulated driver has the symbols.

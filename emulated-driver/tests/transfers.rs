@@ -1,4 +1,5 @@
-//! Copies of lines and rows, fills of every width, and the variants for programs whose stream 0 is the thread's own.
+//! Copies of lines and rows, fills of every width, and the variants for programs whose stream 0 is
+//! the thread's own.
 
 use crate::common::Emulated;
 use cachalot_emulated_driver::api::{Copy2D, Copy3D, End2D, End3D, Location};

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! An import reads the message and leaves it there, so a descriptor can be imported several times,
-//! also after the exporter has ended. Each import keeps a duplicate of the descriptor. Our end of the
-//! socket hangs up once the last descriptor and the last import are gone: until then the exporter
-//! does not use the memory again.
+//! also after the exporter has ended. Each import keeps a duplicate of the descriptor. Our end of
+//! the socket hangs up once the last descriptor and the last import are gone: until then the
+//! exporter does not use the memory again.
 
 use crate::backing::pages::Extent;
 use crate::values::code::{Answer, Code};

@@ -142,7 +142,8 @@ pub(crate) fn cuStreamWaitEvent(call: &mut Call, stream: u64, handle: u64, flags
     captures::wait(&mut call.state, queue, &point)
 }
 
-/// Records an event on a whole context: the event is complete when all work of all streams so far is.
+/// Records an event on a whole context: the event is complete when all work of all streams so far
+/// is.
 pub(crate) fn record_on_context(call: &mut Call, context: u64, handle: u64) -> Answer<()> {
     let event = find(&call.state, handle)?;
     if event.context != context {

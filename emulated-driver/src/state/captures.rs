@@ -103,8 +103,8 @@ pub(crate) fn check_wait(state: &mut State, queue: u64) -> Answer<()> {
     }
 }
 
-/// Refuses to wait for a context with a capturing stream, and breaks the capture, in every mode. Captures in other
-/// contexts go on.
+/// Refuses to wait for a context with a capturing stream, and breaks the capture, in every mode.
+/// Captures in other contexts go on.
 pub(crate) fn check_context_wait(state: &mut State, context: u64) -> Answer<()> {
     let its = state.streams.queues.values().filter(|queue| queue.context == context);
     let broken: Vec<u64> = its.filter_map(|queue| queue.capture).collect();
@@ -115,8 +115,8 @@ pub(crate) fn check_context_wait(state: &mut State, context: u64) -> Answer<()> 
     state.answers.outcome("wait_capturing")
 }
 
-/// Refuses to record an event for a context with a capturing stream, or to let the context wait, and breaks
-/// the capture, in every mode.
+/// Refuses to record an event for a context with a capturing stream, or to let the context wait,
+/// and breaks the capture, in every mode.
 pub(crate) fn check_context_event(state: &mut State, context: u64) -> Answer<()> {
     let its = state.streams.queues.values().filter(|queue| queue.context == context);
     let broken: Vec<u64> = its.filter_map(|queue| queue.capture).collect();

@@ -30,12 +30,14 @@ pub(crate) fn accessors(state: &State, handle: u64) -> Vec<usize> {
     others.map(|context| context.device).collect()
 }
 
-/// Returns the context that owns memory which is taken in a context: of a green context the primary one.
+/// Returns the context that owns memory which is taken in a context: of a green context the primary
+/// one.
 pub(crate) fn owner(state: &State, handle: u64) -> u64 {
     state.contexts.get(&handle).and_then(|context| context.green_of).unwrap_or(handle)
 }
 
-/// Returns the marks after all work queued so far in a context, and in the green contexts over the context.
+/// Returns the marks after all work queued so far in a context, and in the green contexts over the
+/// context.
 pub(crate) fn ends(state: &State, handle: u64) -> Vec<Mark> {
     let greens = state.contexts.iter().filter(|(_, context)| context.green_of == Some(handle));
     let all = greens.map(|(&green, _)| green).chain([handle]);

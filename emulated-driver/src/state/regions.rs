@@ -138,8 +138,8 @@ pub(crate) fn take_managed(state: &mut State, context: u64, bytes: u64) -> Answe
     Ok(start)
 }
 
-/// Adds memory of another process: a region, with one allocation at an offset. Returns the address of the
-/// allocation.
+/// Adds memory of another process: a region, with one allocation at an offset. Returns the address
+/// of the allocation.
 pub(crate) fn add_imported(state: &mut State, region: Region, offset: u64, bytes: u64) -> Answer<u64> {
     let start = state.space().take(region.bytes, PAGE, 0)?;
     let region = Region { users: 1, ..region };

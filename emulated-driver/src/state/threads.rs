@@ -30,8 +30,8 @@ enum Next {
     End,
 }
 
-/// Queues work, after the marks in `after` and the marks implied by the kind of stream. A wait for memory
-/// becomes its own piece, so that no thread waits inside a piece.
+/// Queues work, after the marks in `after` and the marks implied by the kind of stream. A wait for
+/// memory becomes its own piece, so that no thread waits inside a piece.
 pub(crate) fn push(state: &mut State, number: u64, work: Work, mut after: Vec<Mark>) -> Answer<()> {
     if let Some(pieces) = work.pieces_with_a_wait() {
         let mut after = Some(after);

@@ -28,7 +28,8 @@ pub(crate) struct Capture {
     pub(crate) nodes: Vec<Node>,
     /// The frontier of each captured queue.
     pub(crate) frontiers: BTreeMap<u64, Vec<usize>>,
-    /// The handles that the program was shown of each frontier, and as many edges, which are all zero.
+    /// The handles that the program was shown of each frontier, and as many edges, which are all
+    /// zero.
     pub(crate) shown: BTreeMap<u64, Shown>,
 }
 

@@ -5,7 +5,8 @@
 //! queue is the stream's identity (`cuStreamGetId`). Handles are reused, numbers never.
 //!
 //! An item runs when all earlier items of the queue are done, every [`Mark`] of the item is
-//! reached, and a number in memory is as the item wants. Events, the legacy stream's barriers and joins are all marks.
+//! reached, and a number in memory is as the item wants. Events, the legacy stream's barriers and
+//! joins are all marks.
 
 use crate::process::sync::Condition;
 use crate::tables::work::Work;

@@ -9,8 +9,8 @@ use crate::values::handles::Handles;
 use std::collections::BTreeMap;
 use std::fs::File;
 
-/// Physical memory created with `cuMemCreate`, or imported. Alive while the handle is live, a mapping
-/// exists, or another process may use the memory.
+/// Physical memory created with `cuMemCreate`, or imported. Alive while the handle is live, a
+/// mapping exists, or another process may use the memory.
 #[derive(Debug)]
 pub(crate) struct Physical {
     pub(crate) device: usize,

@@ -48,8 +48,8 @@ impl Watch {
         let Self { value, until, .. } = *self;
         match self.width {
             Width::Four => {
-                // SAFETY: aligned memory of a device, or pinned memory. If the program has freed the memory since, the
-                // following fault is the purpose of the library.
+                // SAFETY: aligned memory of a device, or pinned memory. If the program has freed
+                // the memory since, the following fault is the purpose of the library.
                 let seen = unsafe { AtomicU32::from_ptr(self.at as *mut u32) }.load(Ordering::Acquire);
                 let value = value as u32;
                 match until {
