@@ -1,5 +1,5 @@
-//! Background tuning for `tune:auto`: searches settings with the latest requests on a thread of the library, and
-//! activates them at idle moments.
+//! Background tuning for `tune:auto`: searches settings with the latest requests on a thread of the
+//! library, and activates them at idle moments.
 
 use crate::open::SimulatedAllocator;
 use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Storage};
@@ -32,8 +32,8 @@ struct OnDevice {
 /// threads have the lowest priority and use no lock of the allocator. They try settings on allocators of the type `A`, each
 /// over a simulated device.
 ///
-/// The program calls [`idle`](Self::idle) at idle moments, such as the end of an iteration. Everything that
-/// touches the allocator happens there, and a search only between two such moments.
+/// The program calls [`idle`](Self::idle) at idle moments, such as the end of an iteration.
+/// Everything that touches the allocator happens there, and a search only between two such moments.
 ///
 /// ```
 /// use cachalot::{AutoTuner, Config, DeviceIndex, StreamId};

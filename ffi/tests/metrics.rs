@@ -27,8 +27,8 @@ fn policies() -> impl Iterator<Item = String> {
     named.chain(["expandable_segments:True".to_owned()])
 }
 
-/// Returns an allocator with a past: blocks on two streams and in a private pool, pending blocks, and
-/// requests that failed.
+/// Returns an allocator with a past: blocks on two streams and in a private pool, pending blocks,
+/// and requests that failed.
 fn busy(policy: &str) -> SimulatedAllocator {
     let config = Config::parse(policy).expect(policy);
     let devices = [SimulatedDevice::new(512 * MIB), SimulatedDevice::new(512 * MIB)];

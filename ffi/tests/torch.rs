@@ -205,7 +205,8 @@ fn wrong_settings_are_told_and_nothing_works_with_them() {
     let wrong = [(OWN, "max_split_size_mb:1"), (OWN, "of_2030:7"), (OWN, "policy"), (OLD, "max_split_size_mb:1")];
     for (variable, value) in wrong {
         let Some((printed, said)) = settings(&[(variable, value)], &[]) else { return };
-        // The init hook and both requests fail; one line says so, and another after the settings were chosen anew.
+        // The init hook and both requests fail; one line says so, and another after the settings
+        // were chosen anew.
         let [first, second, last] = &printed[..] else { panic!("{printed:?}") };
         let why = first.strip_prefix("failed: ").expect("the text of the exception");
         assert!(first == second && why.starts_with(&format!("{variable}: ")), "{printed:?}");

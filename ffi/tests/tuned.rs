@@ -1,4 +1,5 @@
-//! `tune:auto` through the C interface, on simulated devices. The tests of the tuner have the searches in turn.
+//! `tune:auto` through the C interface, on simulated devices. The tests of the tuner have the
+//! searches in turn.
 
 use crate::common::subject::{MIB, Subject, ok};
 use cachalot::c::abi::{CACHALOT_ROUTE_ALL, CACHALOT_TUNE_OFF, CACHALOT_TUNE_SEARCHING, cachalot_tune_report};

@@ -120,8 +120,8 @@ struct Describer {
 }
 
 unsafe extern "C" fn describe(userdata: *mut c_void, stack: *mut cachalot_stack, action: cachalot_action) {
-    // SAFETY: `userdata` points to the describer that the test passed, and nothing else uses the describer
-    // during the call.
+    // SAFETY: `userdata` points to the describer that the test passed, and nothing else uses the
+    // describer during the call.
     let describer = unsafe { &mut *userdata.cast::<Describer>() };
     describer.asked.push(action);
     if let Some(allocator) = describer.subject {
