@@ -151,9 +151,9 @@ impl MemoryMap {
     }
 
     /// Draws all segments together in [`OCCUPANCY_WIDTH`] characters: `*` for requested bytes, `x`
-    /// for the rest of blocks in use, `_` for free blocks. Each character represents the same part of
-    /// the memory, and shows what fills most of that part; in a tie, the first in this order. Empty
-    /// without segments.
+    /// for the rest of blocks in use, `_` for free blocks. Each character represents the same part
+    /// of the memory, and shows what fills most of that part; in a tie, the first in this order.
+    /// Empty without segments.
     #[must_use]
     pub fn occupancy(&self) -> String {
         let mut line = Line { length: u128::from(self.bytes), at: 0, filled: [[0; KINDS.len()]; OCCUPANCY_WIDTH] };

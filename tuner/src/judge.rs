@@ -63,7 +63,8 @@ pub struct Part {
     pub program: Program,
     /// The memory limit in bytes. `None` without a limit.
     pub limit: Option<u64>,
-    /// The configuration that gains of this program are measured against. `None` for the search's baseline.
+    /// The configuration that gains of this program are measured against. `None` for the search's
+    /// baseline.
     pub baseline: Option<Config>,
     /// The number of the process. Programs of one process stay together in a division.
     pub process: Option<usize>,

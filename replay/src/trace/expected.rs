@@ -26,7 +26,8 @@ pub struct Expected {
     /// Statistics that the events determine only approximately: the replayed value may be smaller.
     #[serde(default)]
     pub not_in_the_record: Vec<String>,
-    /// Whether only the configuration and the limit are known, because the record was written while the program ran.
+    /// Whether only the configuration and the limit are known, because the record was written while
+    /// the program ran.
     #[serde(default)]
     pub end_is_unknown: bool,
 }

@@ -42,10 +42,11 @@ pub struct Trace {
     pub expected: Option<Expected>,
     /// Free bytes of the device at the first failed request, if the record has it.
     pub device_free: Option<u64>,
-    /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does not say.
+    /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does
+    /// not say.
     pub has_late_keys: Option<bool>,
-    /// Whether the history starts in the middle of the program, so that its peaks are those of its events alone: the
-    /// first events were overwritten, or the recording started late.
+    /// Whether the history starts in the middle of the program, so that its peaks are those of its
+    /// events alone: the first events were overwritten, or the recording started late.
     pub is_cut: bool,
 }
 
@@ -92,8 +93,8 @@ impl Trace {
         Ok(traces)
     }
 
-    /// Returns the record of `device` from events that were read one by one. `segments` are those of
-    /// the end.
+    /// Returns the record of `device` from events that were read one by one. `segments` are those
+    /// of the end.
     ///
     /// # Errors
     /// If there are no events, or the data contradicts itself.
@@ -187,7 +188,8 @@ impl Trace {
         self.expected.as_ref().is_some_and(|expected| !expected.config_is_unknown)
     }
 
-    /// Returns the number of events of a history that starts in the middle of the program. `None` for a whole program.
+    /// Returns the number of events of a history that starts in the middle of the program. `None`
+    /// for a whole program.
     pub fn cut_to(&self) -> Option<u64> {
         self.is_cut.then_some(self.events.len() as u64)
     }

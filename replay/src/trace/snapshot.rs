@@ -164,9 +164,9 @@ pub fn overflowed<Segments, Traces>(snapshot: &Snapshot<Segments, Traces>) -> bo
     snapshot.allocator_settings.as_ref().and_then(|settings| settings.trace_alloc_overflowed).unwrap_or_default()
 }
 
-/// Returns whether the `PyTorch` that wrote a snapshot accepts the settings of version 2.11. It does if the snapshot
-/// has a later setting. It does not if the snapshot has no pinned host memory, which snapshots have since 2.10. `None`
-/// if the keys of the snapshot do not say.
+/// Returns whether the `PyTorch` that wrote a snapshot accepts the settings of version 2.11. It
+/// does if the snapshot has a later setting. It does not if the snapshot has no pinned host memory,
+/// which snapshots have since 2.10. `None` if the keys of the snapshot do not say.
 pub fn has_late_keys<Segments, Traces>(snapshot: &Snapshot<Segments, Traces>) -> Option<bool> {
     let settings = snapshot.allocator_settings.as_ref()?;
     if settings.max_cached_size.is_some() || settings.max_round_threshold.is_some() {

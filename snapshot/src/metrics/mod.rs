@@ -1,8 +1,8 @@
 //! Metrics in the text form of `OpenMetrics` 1.0: of a snapshot, and of a living allocator.
 //!
-//! Every family has its type and help, and a unit unless it is an `info`. The text ends with `# EOF`. A pool is named
-//! `0.0` as in a trace, a stream by its number in hexadecimal, and pinned host memory is the
-//! device −1.
+//! Every family has its type and help, and a unit unless it is an `info`. The text ends with
+//! `# EOF`. A pool is named `0.0` as in a trace, a stream by its number in hexadecimal, and pinned
+//! host memory is the device −1.
 //!
 //! Source of the form: the `OpenMetrics` specification, version 1.0.0, section 3 (text format).
 

@@ -363,7 +363,8 @@ fn values_are_nested_64_deep() {
 
 #[test]
 fn shared_values_expand_up_to_the_bound() {
-    // A list of references to a text that counts as 1 + 100 values, and of `None`: 65,536 values or one more.
+    // A list of references to a text that counts as 1 + 100 values, and of `None`: 65,536 values or
+    // one more.
     let list = |operation: u8, numbers: usize| {
         let text = [&[operation][..], &3200_u32.to_le_bytes(), &b"x".repeat(3200), b"q\0"].concat();
         [b"](", &text[..], &b"h\0".repeat(647), &b"N".repeat(numbers), b"e"].concat()

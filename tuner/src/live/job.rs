@@ -121,7 +121,8 @@ impl Job {
     }
 }
 
-/// Searches with the earlier part of the window, checks with the later part, and then with the whole.
+/// Searches with the earlier part of the window, checks with the later part, and then with the
+/// whole.
 fn search(
     whole: &Part,
     config: &Config,
@@ -159,8 +160,9 @@ fn gain(base: &Cost, new: &Cost) -> f64 {
     1.0 - new.reserved_bytes as f64 / base.reserved_bytes.max(1) as f64
 }
 
-/// Compares the memory reserved during a trial with memory under the old settings: reserved before the trial,
-/// or needed for the requests of the trial. A program with larger requests is no fault of the settings.
+/// Compares the memory reserved during a trial with memory under the old settings: reserved before
+/// the trial, or needed for the requests of the trial. A program with larger requests is no fault
+/// of the settings.
 fn check(
     whole: &Part,
     trial: Trial,

@@ -129,7 +129,8 @@ impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
     }
 
     fn end_capture(&self) -> Result<(), Error> {
-        // A record may have the graphs destroyed within the noted part: without users of their pool, the capture has ended.
+        // A record may have the graphs destroyed within the noted part: without users of their
+        // pool, the capture has ended.
         if self.pool_users(DEVICE, GRAPHS).is_ok_and(|users| users > 0) {
             Allocator::end_capture(self, DEVICE, GRAPHS)
         } else {
