@@ -1,8 +1,8 @@
 //! Measurements on a shared machine: all subjects in turn, in many short rounds, and the median of
 //! the rounds.
 //!
-//! A slow phase of the machine slows all subjects equally. Work of a single thread is timed by the thread's
-//! own clock, which stands still while the thread is preempted.
+//! A slow phase of the machine slows all subjects equally. Work of a single thread is timed by the
+//! thread's own clock, which stands still while the thread is preempted.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;

@@ -1,10 +1,10 @@
-//! Peers: other allocators, each over an arena and unmodified, without locks, statistics, streams or
-//! segments. The caller stores each allocator's data for a free. All peers do less work than
+//! Peers: other allocators, each over an arena and unmodified, without locks, statistics, streams
+//! or segments. The caller stores each allocator's data for a free. All peers do less work than
 //! [`Cachalot`](crate::cachalot); their times indicate a lower bound.
 //!
-//! Two allocators store metadata inside the managed memory, which is impossible in device memory. Both get
-//! host memory, [`SCALE`] times smaller than the nominal arena, so the density of the metadata is as their
-//! authors intended.
+//! Two allocators store metadata inside the managed memory, which is impossible in device memory.
+//! Both get host memory, [`SCALE`] times smaller than the nominal arena, so the density of the
+//! metadata is as their authors intended.
 
 use crate::subject::Subject;
 use buddy_system_allocator::{FrameAllocator, Heap};

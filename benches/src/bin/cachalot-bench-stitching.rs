@@ -34,8 +34,8 @@ struct Cli {
     /// Folder of the recorded programs
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"), hide_default_value = true)]
     traces: PathBuf,
-    /// File for the tables (printed by default); beside a `.md` file, the picture of the frontier is
-    /// written as `.svg`
+    /// File for the tables (printed by default); beside a `.md` file, the picture of the frontier
+    /// is written as `.svg`
     #[arg(long)]
     output: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! Captured graphs: work allocates, writes, checks and frees during the capture, and then runs several times.
+//! Captured graphs: work allocates, writes, checks and frees during the capture, and then runs
+//! several times.
 //!
 //! All memory used during the capture belongs to the graph until the graph is destroyed, even
 //! memory of blocks freed during the capture. The graph's pool has a user, so the allocator may not
@@ -208,8 +209,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Claims a block's memory for a graph. The graph may have used the memory before, but not for a live
-    /// block.
+    /// Claims a block's memory for a graph. The graph may have used the memory before, but not for
+    /// a live block.
     fn claim_for(&self, graph: &mut Graph, block: &Block) {
         if let Some(other) = graph.unfreed.iter().find(|other| overlap(other, block)) {
             let text = format!("blocks {:#x} and {:#x} of one graph", other.life.block, block.life.block);

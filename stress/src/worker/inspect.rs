@@ -1,5 +1,5 @@
-//! Queries with known answers, and invalid calls with an expected refusal. No call changes the allocator's
-//! state.
+//! Queries with known answers, and invalid calls with an expected refusal. No call changes the
+//! allocator's state.
 
 use super::Worker;
 use crate::verdict::Kind;

@@ -1,5 +1,5 @@
-//! Errors of calls that park, wake, commit, decommit and release. Each error is a finding, unless the
-//! documentation of the call permits the error under the disturbances of the run.
+//! Errors of calls that park, wake, commit, decommit and release. Each error is a finding, unless
+//! the documentation of the call permits the error under the disturbances of the run.
 
 use super::Worker;
 use crate::captures::Moment;
@@ -21,8 +21,8 @@ pub(super) enum Reason {
 }
 
 impl Worker {
-    /// Records an error of a call that started at `since`. The error is a finding unless a reason holds among
-    /// `reasons`, the reasons in the call's documentation.
+    /// Records an error of a call that started at `since`. The error is a finding unless a reason
+    /// holds among `reasons`, the reasons in the call's documentation.
     pub(super) fn refused_for(&mut self, what: &str, error: &Error, since: Moment, reasons: &[Reason]) {
         let holds = |reason: &Reason| match reason {
             Reason::Capture => self.shared.is_due_to_capture(error, since),
