@@ -148,7 +148,7 @@ impl CudaDevice {
     }
 
     /// Returns the device's place on the bus as a text that ends in NUL, or `None` if the driver
-    /// does not tell. The context is entered.
+    /// does not say. The context is entered.
     pub(crate) fn bus_id(&self) -> Option<[c_char; BUS_ID_BYTES]> {
         let mut bus_id: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
         // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL

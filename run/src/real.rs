@@ -103,7 +103,7 @@ cachalot_cuda_abi::table! {
         optional array_destroy = cuArrayDestroy;
         /// Destroys an array with levels.
         optional mipmapped_array_destroy = cuMipmappedArrayDestroy;
-        /// Begins to capture a stream into a graph.
+        /// Starts to capture a stream into a graph.
         optional stream_begin_capture_to_graph = cuStreamBeginCaptureToGraph;
     }
 }

@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 /// Largest number of operations for an answer, over all candidates. The bound limits work, not
-/// time, so equal files have the same answers.
+/// time, so the same files have the same answers.
 const MOST_OPERATIONS: usize = 8_000_000;
 
 /// Largest number of events in a record with an answer. Each operation is at least two events, and

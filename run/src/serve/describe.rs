@@ -52,7 +52,7 @@ impl Process {
         attribute: CuPointerAttribute,
         address: CuDevicePtr,
     ) -> CuResult {
-        // The driver knows nothing of an address whose memory is parked.
+        // The driver knows nothing about an address whose memory is parked.
         self.awake(|| {
             // SAFETY: the arguments are the caller's.
             let pass = || unsafe { self.real.pointer_get_attribute(value, attribute, address) };

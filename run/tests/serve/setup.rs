@@ -153,7 +153,7 @@ impl Setup {
         self.driver.stream(flags).expect("a stream")
     }
 
-    /// Begins to capture a stream. Mode 0 is global, 1 thread-local, 2 relaxed.
+    /// Starts to capture a stream. Mode 0 is global, 1 thread-local, 2 relaxed.
     pub(crate) fn begin(&self, stream: u64, mode: u32) -> u32 {
         // SAFETY: the stream lives.
         unsafe { self.process.stream_begin_capture(CuStream(stream as usize), CuCaptureMode(mode)) }.0
