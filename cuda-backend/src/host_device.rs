@@ -23,8 +23,8 @@ use cachalot_core::{
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
-/// The settings that suit host memory, in the syntax of [`Config`](cachalot_core::Config), under the caching
-/// policy: exact segments, of which at most 1 % more are held than were ever in use.
+/// The settings that suit host memory, in the syntax of [`Config`](cachalot_core::Config), under
+/// the caching policy: exact segments, of which at most 1 % more are held than were ever in use.
 pub const HOST_SETTINGS: &str = "compact:0.01,exact_segments:True";
 
 /// Pinned memory of the host, on the NUMA node of a GPU.
