@@ -344,7 +344,7 @@ pub fn process() -> Option<&'static Process> {
     PROCESS.get_or_init(start).as_ref()
 }
 
-/// Starts a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. ReadGuard a served
+/// Starts a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Inside a served
 /// call nothing is started: the served call's own way keeps the memory that it uses.
 ///
 /// # Errors
