@@ -52,9 +52,9 @@ fn of_rust(line: &str) -> Option<Prose<'_>> {
     Some(Prose { prefix: &line[..line.len() - text.len()], text })
 }
 
-/// Returns the prose in a line of Markdown: all of it.
+/// Returns the prose in a line of Markdown: all of it, except comments.
 fn of_markdown(line: &str) -> Option<Prose<'_>> {
-    Some(Prose { prefix: "", text: line })
+    (!line.starts_with("<!--")).then_some(Prose { prefix: "", text: line })
 }
 
 /// Returns the width of a list's marker at the start of a text, with the blanks around. 0 if there is none.
