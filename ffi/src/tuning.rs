@@ -28,9 +28,9 @@ struct OnDevice {
     rests_until: Option<Instant>,
 }
 
-/// Tunes the devices of an allocator with the setting `tune:auto`, with at most one thread per device. The
-/// threads have the lowest priority and use no lock of the allocator. They try settings on allocators of the type `A`, each
-/// over a simulated device.
+/// Tunes the devices of an allocator with the setting `tune:auto`, with at most one thread per
+/// device. The threads have the lowest priority and use no lock of the allocator. They try settings
+/// on allocators of the type `A`, each over a simulated device.
 ///
 /// The program calls [`idle`](Self::idle) at idle moments, such as the end of an iteration.
 /// Everything that touches the allocator happens there, and a search only between two such moments.
@@ -72,9 +72,9 @@ impl<A> Default for AutoTuner<A> {
 }
 
 impl<A: Subject> AutoTuner<A> {
-    /// Does what is due on a device: begins a search, puts the result of the latest one in force, or takes
-    /// settings back. Does nothing without `tune:auto`, during a capture, and while another thread is here.
-    /// Callable from any thread; never waits for a search.
+    /// Does what is due on a device: starts a search, activates the result of the latest one,
+    /// or takes settings back. Does nothing without `tune:auto`, during a capture, and while
+    /// another thread is here. Callable from any thread; never waits for a search.
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
@@ -128,8 +128,8 @@ impl<A: Subject> AutoTuner<A> {
 }
 
 impl<A> AutoTuner<A> {
-    /// Waits until no search runs, and ends the rest after it. For tests: the result takes effect at the next idle
-    /// moment.
+    /// Waits until no search runs, and ends the rest after it. For tests: the result takes effect
+    /// at the next idle moment.
     pub fn wait(&self) {
         let is_running = |devices: &BTreeMap<u32, OnDevice>| {
             devices.values().any(|device| device.job.as_ref().is_some_and(|job| !job.is_finished()))

@@ -70,8 +70,9 @@ pub struct Part {
     pub process: Option<usize>,
 }
 
-/// [`cost`] on one type of allocator. A search gets the function from its caller: a program that has an allocator anyway, such
-/// as a library with `tune:auto`, tries settings on the same type, and the allocator is compiled once and not twice.
+/// [`cost`] on one type of allocator. A search gets the function from its caller: a program that
+/// has an allocator anyway, such as a library with `tune:auto`, tries settings on the same type,
+/// and the allocator is compiled once and not twice.
 pub type Judge = fn(&Part, &Config, &DriverCosts, &(dyn Fn() -> bool + Sync)) -> Result<Cost, Unfinished>;
 
 /// Runs a program once, on an empty allocator of type `A`. Asks `stop` now and then.

@@ -22,7 +22,8 @@ use std::time::Instant;
 /// measures the setting, for comparison.
 pub const EXPANDABLE: &str = "expandable_segments:True";
 
-/// Searches for the best settings, on allocators of the type that `judge` uses. Calls `watch` after each round, from the calling thread.
+/// Searches for the best settings, on allocators of the type that `judge` uses. Calls `watch` after
+/// each round, from the calling thread.
 ///
 /// # Errors
 /// The baseline is no configuration, or an allocator refused a call of a program with the baseline.

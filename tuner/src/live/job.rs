@@ -91,7 +91,8 @@ impl Finding {
 }
 
 impl Job {
-    /// Does the work, on allocators of the type that `judge` uses. Ends early once `abandoned` is set.
+    /// Does the work, on allocators of the type that `judge` uses. Ends early once `abandoned` is
+    /// set.
     pub fn run(self, judge: Judge, abandoned: &Arc<AtomicBool>) -> Finding {
         let begin = Instant::now();
         // What was found in time is checked with the whole window: two runs more.
