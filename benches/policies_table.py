@@ -1,4 +1,4 @@
-"""Writes tests/results/policies.md: every policy on the recorded programs, beside the recordings.
+"""Writes tests/results/policies.md: every policy on the recorded programs, compared with the recordings.
 
     cargo build --release -p cachalot-cli
     python3 benches/policies_table.py target/release/cachalot tests/traces/*.csv.gz > tests/results/policies.md

@@ -17,7 +17,7 @@ if [ -z "${MDBOOK:-}" ]; then
 fi
 
 # mdBook renders the files below one folder only, and the book has pages from the whole repository. So the chapters are copied to
-# a folder with the repository's layout, in which the links between them hold, and the files that they link to beside them.
+# a folder with the repository's layout, in which the links between them hold, and the files that they link to next to them.
 source=$root/.tools/book
 rm -rf "$source" "$root/docs/book"
 mkdir -p "$source/src"
@@ -35,7 +35,7 @@ sed -e 's,](\([^.)]\),](docs/\1,' -e 's,](\.\./,](,' docs/SUMMARY.md >"$source/s
 
 "$MDBOOK" build --dest-dir "$root/docs/book" "$source"
 
-# The reference of the C and C++ headers, beside the book.
+# The reference of the C and C++ headers, next to the book.
 if command -v doxygen >/dev/null; then
   DOXYGEN_OUTPUT=$root/docs/book doxygen docs/Doxyfile
 else

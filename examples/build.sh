@@ -6,7 +6,7 @@
 # PREFIX is where ffi/packaging/install.sh installed; OUT gets the programs and the kernels. The hosts of the driver need cuda.h,
 # whose folder CUDA_INCLUDE names if the compiler does not find it, and libcuda.so, whose folder CUDA_LIBRARIES names likewise. The
 # hosts of the CUDA runtime need nvcc, on the path or named by NVCC. With CUDA_RUNTIME=emulated they are built for the emulated
-# runtime, which lies in CUDA_LIBRARIES.
+# runtime, which is in CUDA_LIBRARIES.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/.." && pwd)

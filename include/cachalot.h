@@ -1,7 +1,7 @@
 /**
  * @file cachalot.h
- * The C interface of cachalot, a GPU memory allocator. The text of this file is the contract of the interface. C++
- * programs use cachalot.hpp.
+ * The C interface of cachalot, a GPU memory allocator. The text of this file is the contract. C++ programs use
+ * cachalot.hpp.
  *
  * @code
  * cachalot_options options = CACHALOT_OPTIONS_INIT;
@@ -32,9 +32,9 @@
  *   - return cached memory to the driver: cachalot_empty_cache, cachalot_trim, cachalot_pool_trim, cachalot_tag_trim
  *   - change settings: cachalot_configure, cachalot_config
  *   - capture a graph: cachalot_pool_create, cachalot_capture_begin, cachalot_capture_end, cachalot_pool_release
- *   - keep some requests apart: cachalot_pool_begin, cachalot_pool_end
- *   - give memory to others for a while: cachalot_pool_tag, cachalot_park, cachalot_wake
- *   - keep parts of a program to limits: cachalot_pool_tag, cachalot_tag_limit, cachalot_tag_trim, cachalot_tag_held
+ *   - separate some requests from the others: cachalot_pool_begin, cachalot_pool_end
+ *   - lend memory to others for a while: cachalot_pool_tag, cachalot_park, cachalot_wake
+ *   - limit parts of a program: cachalot_pool_tag, cachalot_tag_limit, cachalot_tag_trim, cachalot_tag_held
  *   - grow a table or a cache in place: cachalot_range_reserve, cachalot_range_commit, cachalot_range_decommit
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - allocate pinned memory of the host: CACHALOT_HOST
@@ -73,8 +73,8 @@
  *     cached request of another stream needs.
  *   - A callback runs on the thread of the call that caused it, and may call every function of the allocator except
  *     cachalot_destroy, which returns CACHALOT_ERROR_BUSY. A callback must return: no C++ exception and no longjmp may
- *     leave it. Requests of a callback cause no further callbacks, except for those of
- *     cachalot_on_map and cachalot_on_unmap.
+ *     leave it. Requests made in a callback cause no other callbacks, except those of cachalot_on_map
+ *     and cachalot_on_unmap.
  *   - Signal handlers must not call the library, and threads must not be cancelled inside it.
  *
  * Errors
@@ -95,24 +95,24 @@
  * Streams
  *   - cachalot_stream is the type of cudaStream_t and CUstream. NULL and cudaStreamLegacy mean the legacy default
  *     stream, and cudaStreamPerThread means the calling thread's own stream.
- *   - A request names a stream, and the block can be used on this stream at once. Free a block as soon as the last use
+ *   - A request names a stream, and the block can be used on this stream immediately. Free a block as soon as the last use
  *     on the stream has been submitted, without waiting for the device. The next block at this address goes to the same
- *     stream, behind the last use.
+ *     stream, after the last use.
  *   - Announce work on another stream with cachalot_record_stream, after the submission of the work and before the
  *     free. The freed block then stays pending until the work is done. Order reads and writes between streams with
  *     events, as for memory of cudaMalloc.
  *   - A stream may be destroyed without a report. A driver crashes on the handle of a destroyed stream, so the library
- *     uses the handle of a created stream only in calls that name the stream. What it must know later is recorded as an
- *     event by these calls, or the library waits for all work of the device. Default streams always exist.
+ *     uses the handle of a created stream only in calls that name the stream. These calls record an event for what the
+ *     library must know later; otherwise it waits for all work of the device. Default streams always exist.
  *   - The driver reuses the handles of destroyed streams. A new stream with an old handle may receive the old stream's
  *     cached memory. So call cachalot_stream_destroyed before cudaStreamDestroy, or destroy a stream only once its
  *     work is done, or create the allocator with CACHALOT_ASK_STREAM_ID (about 30 ns for each call; driver for CUDA 12.0
  *     or later). Every function with a stream then calls the driver, and fails with its status if the stream is not
  *     identified. A thread that used cudaStreamPerThread calls cachalot_stream_destroyed for this stream before the
  *     thread ends.
- *   - With CACHALOT_STREAMS_REPORTED the program promises to report every end of a stream: then the library waits for
- *     single streams, and orders streams among each other. A stream that ends without a report then crashes the process,
- *     unless cachalot_stream_unreported told of it.
+ *   - With CACHALOT_STREAMS_REPORTED the program promises to report every end of a stream: the library
+ *     then waits for single streams, and orders one stream after another. A stream that ends without a report then
+ *     crashes the process, unless cachalot_stream_unreported announced it.
  *   - Memory cached for a stream that ended without a report is released when memory is short, and by
  *     cachalot_empty_cache. It is also released when more than 64 streams have memory and the stream made no request
  *     while the number of streams grew by half.
@@ -122,10 +122,10 @@
  * Capture
  *   - Every function may be called while a stream captures a graph, in every capture mode. No function becomes a part
  *     of the graph.
- *   - Call cachalot_capture_begin before a capture begins. Otherwise the capture must not begin during a call of another
+ *   - Call cachalot_capture_begin before a capture starts. Otherwise the capture must not start during a call of another
  *     thread: the call may ask the driver for the stream's id at that moment, or whether it is idle, which breaks the
  *     capture.
- *   - Under policy:stitched without CACHALOT_STREAMS_REPORTED, announce every capture beside which other streams request
+ *   - Under policy:stitched without CACHALOT_STREAMS_REPORTED, announce every capture during which other streams request
  *     memory: a request that finds no free block may record an event of the whole device, which breaks a capture that
  *     was not announced.
  *   - A graph's memory must remain unused by others while the graph can be launched. Route the requests of the capture
@@ -140,9 +140,9 @@
  *
  * Host memory
  *   - An allocator with CACHALOT_HOST allocates pinned memory of the host, for copies between the host and a GPU. The
- *     memory of device i lies on the NUMA node of this GPU, where the system has several nodes. Every GPU of the process
+ *     memory of device i is on the NUMA node of this GPU, if the system has several nodes. Every GPU of the process
  *     can copy from and to it, and kernels can use it at the same address where the GPU has unified addressing.
- *   - A block belongs to no stream: `stream` is NULL in cachalot_malloc, and the host may write to the block at once.
+ *   - A block belongs to no stream: `stream` is NULL in cachalot_malloc, and the host may write to the block immediately.
  *     Announce each stream that copies from or to the block, the default stream included, with cachalot_record_stream or
  *     cachalot_record_use. The freed block then stays pending until the copies are done.
  *   - Under the policy caching, the settings that `config` does not name are "compact:0.01,exact_segments:True". A limit
@@ -162,13 +162,13 @@
  *   - At the end of a process or thread, the library does nothing: the system releases the memory. Destroying an
  *     allocator before the end is optional, and must happen while the driver works. Functions that run at exit may find
  *     the driver gone: driver calls then return CACHALOT_ERROR_SHUTDOWN. The thread of cachalot_maintain_every ends its
- *     round before the driver ends, and begins no further one.
+ *     round before the driver ends, and starts no other one.
  *   - The library never unloads the driver. Do not unload the library while an allocator exists.
  *   - Destroy every allocator of a device before cudaDeviceReset, cuDevicePrimaryCtxReset or the end of its context. The
  *     memory of cached and live blocks is gone afterwards. The next call that needs the driver finds this out and returns
- *     CACHALOT_ERROR_CONTEXT_LOST, and so does every later request; a request that the cache serves before does not find
- *     it out. cachalot_health asks the driver. Drivers before CUDA 12.0 cannot tell a context that was made anew from the
- *     former one. cachalot_destroy returns the same status, and a new allocator works. Memory on pages stays on the
+ *     CACHALOT_ERROR_CONTEXT_LOST, and so does every later request; a request that the cache serves before that does not
+ *     find it out. cachalot_health asks the driver. Drivers before CUDA 12.0 cannot tell a recreated context from the former
+ *     one. cachalot_destroy returns the same status, and a new allocator works. Memory on pages stays on the
  *     device until the process ends.
  *
  * Versions
@@ -179,7 +179,7 @@
  * How to read the descriptions
  *   - `Driver:` says when a function calls the driver. A function without `Driver:` never does. A driver call can fail
  *     with a status of 300 to 399.
- *   - `Errors:` lists further statuses of the function, without the prefix CACHALOT_ERROR_. Every function with an
+ *   - `Errors:` lists the other statuses of the function, without the prefix CACHALOT_ERROR_. Every function with an
  *     allocator can also return NULL, INVALID_HANDLE, POISONED, FORKED and PANIC. Every function with a device can also
  *     return UNKNOWN_DEVICE.
  *   - Sizes are in bytes.
@@ -234,14 +234,14 @@ enum {
   CACHALOT_ERROR_INVALID_POINTER = 136,  /**< The address is no allocated block. */
   CACHALOT_ERROR_WRONG_SIZE = 140,       /**< The block was requested with another size. */
   CACHALOT_ERROR_NOT_PINNED = 142,       /**< No memory at the address is pinned. */
-  CACHALOT_ERROR_TOO_LARGE = 144,        /**< No device can have so much memory: after rounding, 1 EiB or more. */
+  CACHALOT_ERROR_TOO_LARGE = 144,        /**< No device has so much memory: 1 EiB or more after rounding. */
   CACHALOT_ERROR_INVALID_STREAM = 148,   /**< No stream can have this handle. */
   CACHALOT_ERROR_UNKNOWN_POOL = 152,     /**< The device has no such private pool, or the pool was released. */
   CACHALOT_ERROR_UNKNOWN_TAG = 153,      /**< No pool of the device has this tag. */
   CACHALOT_ERROR_UNKNOWN_RANGE = 154,    /**< The device has no such elastic range, or the range was released. */
   CACHALOT_ERROR_NOT_ROUTED = 156,       /**< No route and no capture leads to the pool. */
   CACHALOT_ERROR_INVALID_CONFIG = 160,   /**< The configuration string is not valid, or not UTF-8. */
-  CACHALOT_ERROR_INVALID_FRACTION = 164, /**< The fraction lies outside of 0 to 1. */
+  CACHALOT_ERROR_INVALID_FRACTION = 164, /**< The fraction is not from 0 to 1. */
   CACHALOT_ERROR_UNKNOWN_KEY = 168,      /**< No statistic has this name. */
   CACHALOT_ERROR_INVALID_ARGUMENT = 172, /**< Flags, or another argument, have no meaning. */
   CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, /**< The result does not fit into the buffer. */
@@ -256,9 +256,9 @@ enum {
                                             cachalot_tag_trim, a captured graph has the memory. */
   /* 300 to 399: the driver. */
   CACHALOT_ERROR_NO_DRIVER = 310,      /**< There is no CUDA driver, or the driver did not start. */
-  CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /**< The driver is older than CUDA 11.4, or lacks a function. */
+  CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /**< The driver is older than CUDA 11.4, or does not have a function. */
   CACHALOT_ERROR_DRIVER = 320,         /**< The driver failed: see cachalot_last_driver_code. */
-  CACHALOT_ERROR_UNSUPPORTED = 330,    /**< The device or the driver lacks this feature. */
+  CACHALOT_ERROR_UNSUPPORTED = 330,    /**< The device or the driver does not have this feature. */
   CACHALOT_ERROR_CAPTURING = 340,      /**< The operation is not possible while a stream captures a graph. */
   CACHALOT_ERROR_CONTEXT_LOST = 350,   /**< The CUDA context is lost, for example after a fault in a kernel. */
   CACHALOT_ERROR_SHUTDOWN = 354,       /**< The driver is shutting down. */
@@ -338,14 +338,14 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *
  * The setting `policy` selects a policy: caching (the default), bfc, buddy, size_class, slab,
  * stitched, direct or planned.
- * Further settings follow after commas: "policy:slab,largest_object_kb:64". The policy planned serves repeated
+ * Other settings follow after commas: "policy:slab,largest_object_kb:64". The policy planned serves repeated
  * iterations from a plan, and all other requests by the policy that `fallback` names: "policy:planned,fallback:bfc".
  * An unknown policy or key is INVALID_CONFIG, and cachalot_last_error names the most similar key. docs/configuration.md
  * describes every setting.
  *
  * The settings, generated: see tests/tests/configuration_page.rs.
  * allow_growth (`bfc`): `True` or `False`; default `True`.
- *     Segments begin at `first_region_mb` and double. With `False`, the first segment takes
+ *     Segments start at `first_region_mb` and double. With `False`, the first segment takes
  *     everything up to the memory limit.
  * arena_mb (`buddy`): a power of two in MiB up to 1048576; default `64`.
  *     The size of a segment. A larger request gets a separate segment with the next power of two.
@@ -353,7 +353,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * default `native`.
  *     No effect. The key is accepted for existing strings.
  * canary (`caching` and `bfc`): `True` or `False`; default `False`.
- *     Each block is at least 512 bytes larger than its request. The bytes behind the request, 1,024
+ *     Each block is at least 512 bytes larger than its request. The bytes after the request, 1,024
  *     at most, get a value that is checked once the work known at the free is complete. A line in
  *     the log names a block whose value has changed. Under `guard:after`, only the bytes to the end
  *     of the last 512 are checked. A free takes a call of the driver more.
@@ -370,7 +370,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     before it serves again: otherwise what waits has segments released and obtained again.
  * completed_pages_only (`stitched`): `True` or `False`; default `False`.
  *     A page moves only after the work that used the page is complete, and no stream is ordered
- *     behind another for memory. For programs with programmatic dependent launch or persistent
+ *     after another for memory. For programs with programmatic dependent launch or persistent
  *     kernels.
  * decisions (`caching`): `pytorch` or `improved`; default `pytorch`.
  *     With `pytorch`, each decision is PyTorch's. `improved` repairs four defects of these
@@ -411,15 +411,15 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     before the driver is asked for memory. Without a limit nothing is released.
  * graph_capture_record_stream_reuse (`caching`): `True` or `False`; default `False`.
  *     A block that several streams of a graph use, freed during the capture, may be reused in the
- *     graph behind all these uses. Off: the block stays pending until the capture ends.
+ *     graph after all these uses. Off: the block stays pending until the capture ends.
  * guard (`caching` and `bfc`): `off`, `all`, `after`, `before` or `sampled:N` with a number above
  * 0; default `off`.
- *     Which blocks lie at addresses of their own, that are unmapped once the work known at the free
- *     is complete: a kernel that still uses the block faults. `all`: every block, and small ones
- *     share physical pages. `after`: every block, at the end of its own pages, so that an overrun
- *     faults, too. `before`: at the start, so that an underrun faults. `sampled:N`: one block in N,
- *     as with `after`. Needs virtual memory. A request of a private pool, or for which the memory
- *     lacks, gets an ordinary block.
+ *     Which blocks get their own addresses, which are unmapped once the work known at the free is
+ *     complete: a kernel that still uses the block faults. `all`: every block, and small ones share
+ *     physical pages. `after`: every block, at the end of its own pages, so that an overrun faults,
+ *     too. `before`: at the start, so that an underrun faults. `sampled:N`: one block in N, as with
+ *     `after`. Needs virtual memory. A request of a private pool, or without enough memory, gets an
+ *     ordinary block.
  * large_segment_size_mb (`caching` and `slab`): a whole number of MiB from 11 to 1099511627776;
  * default `20`.
  *     The size of a segment for several large blocks. Without expandable segments, a request of 10
@@ -444,8 +444,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * nvtx (every policy): `off` or `auto`; default `auto`.
  *     With `auto`, a memory checker that has announced itself by the variable
  *     `NVTX_INJECTION64_PATH`, such as compute-sanitizer, is told of each segment and of each
- *     block, and finds accesses beyond a block and after its free. No block lies on pages then,
- *     since such checkers refuse them: `expandable_segments`, `guard` and `policy:stitched` have no
+ *     block, and finds accesses beyond a block and after its free. No block is on pages then, since
+ *     such checkers refuse them: `expandable_segments`, `guard` and `policy:stitched` have no
  *     effect. Without such a checker nothing happens.
  * parity (`caching`): `True` or `False`; default `True`.
  *     An older name of `decisions`: `True` is `decisions:pytorch`, and `False` is
@@ -513,8 +513,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     nothing is retried.
  * tune (`caching`): `auto` or `off`; default `off`.
  *     With `auto`, the allocator records its latest requests, searches the settings of the caching
- *     policy for less reserved memory, and puts the best in force at an announced iteration or
- *     during upkeep. It takes back what does not hold what the search has predicted.
+ *     policy for less reserved memory, and activates the best at an announced iteration or during
+ *     upkeep. It takes back settings that do not meet the prediction.
  * tune_budget_ms (`caching`): a whole number of milliseconds; default `2000`.
  *     The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine
  *     times as long afterwards.
@@ -584,7 +584,7 @@ typedef struct cachalot_outlook {
   uint32_t reserved;        /**< 0. */
 } cachalot_outlook;
 
-/** What keeps a request from being served; see cachalot_would_fit. */
+/** The reason why a request would fail; see cachalot_would_fit. */
 typedef int32_t cachalot_bound;
 /** The values of cachalot_bound. */
 enum {
@@ -603,7 +603,7 @@ typedef struct cachalot_fit {
   uint64_t new_bytes;         /**< The bytes that the served requests would add to the bytes held from the device. */
   uint64_t reserved_bytes;    /**< The bytes held from the device after the served requests. */
   uint64_t device_free_bytes; /**< The free memory of the device that the answer assumes. UINT64_MAX: unknown, enough. */
-  cachalot_bound bound;       /**< Why the request behind the served ones would fail. */
+  cachalot_bound bound;       /**< Why the request after the served ones would fail. */
   uint32_t reserved;          /**< 0. */
 } cachalot_fit;
 
@@ -613,11 +613,11 @@ typedef struct cachalot_calls {
   uint64_t us;    /**< The time of the calling threads in these calls, in microseconds. */
 } cachalot_calls;
 
-/** What the pages of virtual memory of a device are used for, and what they have cost; see cachalot_page_stats. */
+/** The use and the cost of a device's pages of virtual memory; see cachalot_page_stats. */
 typedef struct cachalot_pages {
   size_t struct_size;          /**< sizeof(cachalot_pages). */
   uint64_t mapped_bytes;       /**< Pages mapped where blocks can use them. */
-  uint64_t spare_bytes;        /**< Pages mapped nowhere, and parts of pages beside guarded blocks. */
+  uint64_t spare_bytes;        /**< Pages mapped nowhere, and parts of pages outside guarded blocks. */
   uint64_t stale_bytes;        /**< Addresses that pages have left, still mapped until their work is done. No memory. */
   uint64_t pinned_bytes;       /**< Mapped pages that neither move nor return to the driver. */
   uint64_t moved_bytes;        /**< Pages moved so far. */
@@ -635,9 +635,9 @@ typedef struct cachalot_pages {
   uint64_t parked_bytes;       /**< Parked memory: addresses without memory of the driver. */
 } cachalot_pages;
 
-/** What cachalot_maintain has given back to the driver under `reclaim:auto`, and what it has kept and why; see
- * cachalot_reclaim_stats. A unit is a segment without a block in use, or a page of an expandable segment. The figures
- * from `idle_bytes` on are of the latest call that looked at the memory; the others are sums. */
+/** The memory that cachalot_maintain has given back to the driver under `reclaim:auto`, and what it has kept and why;
+ * see cachalot_reclaim_stats. A unit is a segment without a block in use, or a page of an expandable segment. The
+ * figures from `idle_bytes` on are of the latest call that looked at the memory; the others are sums. */
 typedef struct cachalot_reclaimed {
   size_t struct_size;            /**< sizeof(cachalot_reclaimed). */
   uint64_t looks;                /**< Calls that looked at the memory. */
@@ -649,21 +649,21 @@ typedef struct cachalot_reclaimed {
   uint64_t driver_us;            /**< The time of the driver's calls that gave memory back, in microseconds. */
   uint64_t observed_units;       /**< Units whose idle time has ended: what predictions are made from. */
   uint64_t idle_bytes;           /**< Idle memory. */
-  uint64_t needed_soon_bytes;    /**< Of it, what is expected to be needed too soon to be worth giving back. */
+  uint64_t needed_soon_bytes;    /**< The part of it that is expected to be needed too soon to be worth giving back. */
   uint64_t busy_bytes;           /**< What is worth giving back, and cannot go back without a wait for the device. */
-  uint64_t unpaid_bytes;         /**< What is worth giving back, and for which time or budget was lacking. */
+  uint64_t unpaid_bytes;         /**< What is worth giving back, but not within the time or the budget. */
   uint64_t budget_us;            /**< The driver time that is left of the budget, in microseconds. */
   uint64_t caution;              /**< Memory must be idle for longer by 2 to the power of this. Rises with units
                                       that were released too early. */
 } cachalot_reclaimed;
 
-/* What parked memory contains when it wakes, for cachalot_park: one of three, and a flag. */
+/* The contents of parked memory when it wakes, for cachalot_park: one of three, and a flag. */
 #define CACHALOT_PARK_KEEP 0x1u     /**< What it contained before. The host keeps a copy. */
 #define CACHALOT_PARK_DROP 0x2u     /**< Anything. */
 #define CACHALOT_PARK_ZERO 0x3u     /**< Zeroes. */
 #define CACHALOT_PARK_STREAMS 0x10u /**< Waits for the streams of the parked blocks, not for all work of the device. */
 
-/** Where memory is that can be parked. */
+/** The state of memory that can be parked. */
 typedef int32_t cachalot_park_state;
 /** The values of cachalot_park_state. */
 enum {
@@ -686,7 +686,7 @@ typedef struct cachalot_park_report {
   uint32_t reserved;         /**< 0. */
 } cachalot_park_report;
 
-/** The memory of a device in use, by name; see cachalot_remaining. `used_bytes` is the sum of the six fields behind. */
+/** The memory of a device in use, by name; see cachalot_remaining. `used_bytes` is the sum of the next six fields. */
 typedef struct cachalot_remaining_memory {
   size_t struct_size;     /**< sizeof(cachalot_remaining_memory). */
   uint64_t used_bytes;    /**< The memory of the device in use, by all processes. */
@@ -704,12 +704,12 @@ typedef struct cachalot_remaining_memory {
 typedef struct cachalot_tag_limits {
   size_t struct_size; /**< sizeof(cachalot_tag_limits). */
   uint64_t max_bytes; /**< The most that the tag's pools hold of the device's memory; 0: no limit. */
-  uint64_t low_bytes; /**< None of the tag's memory below it goes back for others; at most `max_bytes`. */
-  uint32_t weight;    /**< The share beside the weights of others when memory is short; 0: 100. */
+  uint64_t low_bytes; /**< Up to this, the tag's memory never goes back for others; at most `max_bytes`. */
+  uint32_t weight;    /**< The share, relative to the weights of others, when memory is short; 0: 100. */
   uint32_t clear;     /**< 1: pages that leave the tag are filled with zeroes first; otherwise 0. */
 } cachalot_tag_limits;
 
-/** What the pools of a tag hold; see cachalot_tag_held. */
+/** The memory held by the pools of a tag; see cachalot_tag_held. */
 typedef struct cachalot_tag_report {
   size_t struct_size;    /**< sizeof(cachalot_tag_report). */
   uint64_t charge_bytes; /**< Memory held from the device: blocks, and the free rest of their pages and segments. */
@@ -723,7 +723,7 @@ typedef struct cachalot_tag_report {
   uint32_t clear;        /**< 1: pages are filled with zeroes before they leave the tag; otherwise 0. */
 } cachalot_tag_report;
 
-#define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent lies in an ordinary segment, which has no handle to export. */
+#define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent is in an ordinary segment, which has no handle to export. */
 
 /** A physical part of a block; see cachalot_extents. The structure never grows. */
 typedef struct cachalot_extent {
@@ -769,20 +769,20 @@ enum {
   CACHALOT_STAGE_WAITING = 1,   /**< The next iteration will be observed. Other policies are always in this stage. */
   CACHALOT_STAGE_OBSERVING = 2, /**< This iteration is being observed. */
   CACHALOT_STAGE_PLANNING = 3,  /**< The observed iteration is being planned in the background. */
-  CACHALOT_STAGE_READY = 4,     /**< The next announcement puts the plan in force. */
-  CACHALOT_STAGE_SERVING = 5    /**< The plan is in force. */
+  CACHALOT_STAGE_READY = 4,     /**< The next announcement activates the plan. */
+  CACHALOT_STAGE_SERVING = 5    /**< The plan is active. */
 };
 
 /** A report on the planned policy of a device. Counts start with the allocator. */
 typedef struct cachalot_plan_report {
   size_t struct_size;         /**< sizeof(cachalot_plan_report). */
   uint64_t announced;         /**< Announced iterations. */
-  uint64_t plans;             /**< Plans that came into force. */
+  uint64_t plans;             /**< Plans that became active. */
   uint64_t given_up;          /**< Plans that were given up after too many deviations. */
-  uint64_t no_memory;         /**< Plans that could not come into force because memory ran out. */
+  uint64_t no_memory;         /**< Plans that could not become active because memory ran out. */
   uint64_t peak_bytes;        /**< The bytes that the latest plan needs, for all streams together. */
   uint64_t lower_bound_bytes; /**< The bytes that any plan of the same requests needs. */
-  uint64_t segment_bytes;     /**< The reserved bytes of the plan in force. */
+  uint64_t segment_bytes;     /**< The reserved bytes of the active plan. */
   uint64_t served;            /**< Requests served from plans. */
   uint64_t lasting;           /**< Requests that outlive their iteration as observed: served by the fallback. */
   uint64_t extra;             /**< Requests without a place nearby in the plan: served by the fallback. */
@@ -793,7 +793,7 @@ typedef struct cachalot_plan_report {
   uint32_t reserved;          /**< 0. */
 } cachalot_plan_report;
 
-#define CACHALOT_BUFFER_FIXED 0x1u /**< The buffer lies at `offset`, and nowhere else. */
+#define CACHALOT_BUFFER_FIXED 0x1u /**< The buffer is at `offset`, and nowhere else. */
 #define CACHALOT_BUFFER_GAP 0x2u   /**< The entry is no buffer, but a gap in the life of the last buffer before it. */
 
 /** A buffer with a known life, or a gap of one; see cachalot_plan. The structure never grows. */
@@ -807,7 +807,7 @@ typedef struct cachalot_buffer {
   uint32_t reserved;  /**< 0. */
 } cachalot_buffer;
 
-/** What is known about a plan of cachalot_plan. */
+/** The facts about a plan of cachalot_plan. */
 typedef struct cachalot_plan_result {
   size_t struct_size;         /**< sizeof(cachalot_plan_result). */
   uint64_t peak_bytes;        /**< The bytes that the buffers need together: the largest `offset + bytes`, not rounded up. */
@@ -823,7 +823,7 @@ enum {
   CACHALOT_TUNE_OFF = 1,       /**< The setting is off. */
   CACHALOT_TUNE_RECORDING = 2, /**< Requests are recorded. */
   CACHALOT_TUNE_SEARCHING = 3, /**< A search is running in the background. */
-  CACHALOT_TUNE_TRIAL = 4      /**< Other settings are in force, and are being measured. */
+  CACHALOT_TUNE_TRIAL = 4      /**< Other settings are active, and are being measured. */
 };
 
 /** A report on `tune:auto` on a device: what it did, and why. Counts start with the allocator. Bytes are of the default
@@ -834,8 +834,8 @@ typedef struct cachalot_tune_report {
   uint64_t searches;         /**< Searches that ended. */
   uint64_t candidates;       /**< Configurations that were run on a window. */
   uint64_t without_gain;     /**< Searches that found nothing better. */
-  uint64_t switches;         /**< Settings that came into force. */
-  uint64_t held;             /**< Trials that held what was predicted. */
+  uint64_t switches;         /**< Settings that became active. */
+  uint64_t held;             /**< Trials that met the prediction. */
   uint64_t taken_back;       /**< Settings that were taken back. */
   uint64_t search_us;        /**< The time of all searches, in microseconds. */
   uint64_t before_bytes;     /**< The peak of reserved memory in the window of the latest switch. */
@@ -844,7 +844,7 @@ typedef struct cachalot_tune_report {
   uint64_t given_back_bytes; /**< Idle memory given back after switches. */
   uint64_t retired_bytes;    /**< Segments that go back once the GPU has finished with them; in no other sum. */
   cachalot_tune_stage stage; /**< The stage. */
-  int32_t tuned;             /**< 1: the settings in force are other than the program's; otherwise 0. */
+  int32_t tuned;             /**< 1: the active settings are not the program's; otherwise 0. */
 } cachalot_tune_report;
 
 /** The report on a request that failed because memory ran out. */
@@ -888,7 +888,7 @@ enum {
   CACHALOT_ACTION_SEGMENT_MAP = 6,    /**< A part of an expandable segment was mapped. */
   CACHALOT_ACTION_SEGMENT_UNMAP = 7,  /**< A part of an expandable segment is unmapped. */
   CACHALOT_ACTION_OOM = 8,            /**< A request failed; `address` is the number of the device's free bytes. */
-  CACHALOT_ACTION_SETTINGS_CHANGED = 9,    /**< `tune:auto` put settings in force; `bytes` is the predicted peak. */
+  CACHALOT_ACTION_SETTINGS_CHANGED = 9,    /**< `tune:auto` activated settings; `bytes` is the predicted peak. */
   CACHALOT_ACTION_SETTINGS_TAKEN_BACK = 10 /**< `tune:auto` took settings back; `bytes` is the measured peak. */
 };
 
@@ -1005,7 +1005,7 @@ CACHALOT_CHECKED cachalot_status cachalot_create(const cachalot_options *options
 /** Destroys an allocator: waits for pending frees, releases the memory, then the contexts. Afterwards the handle is
  * invalid, whatever the status, except after BUSY and FORKED. NULL is allowed, and does nothing. No other call of the
  * allocator may be running. Blocks still allocated and pools with users keep their memory until the end of the
- * process, so that running work stays safe, and the status is STILL_HELD. A capture that was begun and not ended keeps
+ * process, so that running work stays safe, and the status is STILL_HELD. A capture that was started and not ended keeps
  * memory, too.
  *   - Driver: yes, and waits for the device.
  *   - Errors: STILL_HELD, BUSY; POISONED, after which no memory is released. */
@@ -1018,7 +1018,7 @@ CACHALOT_API cachalot_status cachalot_destroy(cachalot_allocator *allocator);
  *   - Errors: INVALID_CONFIG. */
 CACHALOT_API cachalot_status cachalot_configure(const cachalot_allocator *allocator, const char *config);
 
-/** Writes the settings in force, "policy:caching" without any, with a final NUL, to the `capacity` bytes at `buffer`,
+/** Writes the active settings, "policy:caching" if there are none, with a final NUL, to the `capacity` bytes at `buffer`,
  * and the length without the NUL to `length`. Either pointer may be NULL; with a NULL buffer the capacity is 0, and the
  * call only returns the length.
  *   - Errors: BUFFER_TOO_SMALL. */
@@ -1047,7 +1047,7 @@ CACHALOT_API cachalot_status cachalot_enable_peer_access(const cachalot_allocato
 
 /* ---- Memory ---- */
 
-/** Allocates a block of at least `bytes` on `device`, usable on `stream` at once, and writes the address to `out`.
+/** Allocates a block of at least `bytes` on `device`, usable on `stream` immediately, and writes the address to `out`.
  * The address is a multiple of 512, under `policy:bfc` of 256. For 0 bytes, the address is NULL.
  *   - Driver: if no cached block fits, or frees are pending; never for a cached block.
  *   - Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM (also for any stream but NULL with CACHALOT_HOST),
@@ -1070,13 +1070,13 @@ CACHALOT_API cachalot_status cachalot_free_sized(const cachalot_allocator *alloc
 /** Frees a block once the safe frontier of its device has reached `count`. For programs that number their work 1, 2, 3 …
  * and do not order it by streams: a block that work 7 uses last is freed at 7. Until cachalot_set_safe_frontier declares 7
  * or a later number as done, the block is pending, and neither a shortage of memory nor cachalot_empty_cache makes it
- * available earlier. Streams of cachalot_record_stream and cachalot_record_use are waited for as by cachalot_free. At a
- * number that is done already, the call is cachalot_free. For a NULL block, it does nothing.
+ * available earlier. The block also waits for streams of cachalot_record_stream and cachalot_record_use, as with
+ * cachalot_free. At a number that is done already, the call is cachalot_free. For a NULL block, it does nothing.
  *   - Driver, errors: as cachalot_free. */
 CACHALOT_API cachalot_status cachalot_free_at(const cachalot_allocator *allocator, void *block, uint64_t count);
 
 /** Declares all work of a device numbered up to `count` as done, and frees the blocks that wait for these numbers: see
- * cachalot_free_at. The frontier of a device begins at 0 and never goes back: a lower number changes nothing.
+ * cachalot_free_at. The frontier of a device starts at 0 and never goes back: a lower number changes nothing.
  *   - Driver: only if caching is off, to release memory.
  *   - Errors: UNKNOWN_DEVICE. */
 CACHALOT_API cachalot_status cachalot_set_safe_frontier(const cachalot_allocator *allocator, int device,
@@ -1092,12 +1092,12 @@ CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *al
 
 /** Announces that the work submitted to `stream` so far uses the block. Differs from cachalot_record_stream in when the
  * event is recorded: now, and not at the free. Work submitted to `stream` afterwards delays no reuse of the block. If a
- * request that no cached block fits would use the block before that work is done, the block's stream is ordered behind
+ * request that no cached block fits would use the block before that work is done, the block's stream is ordered after
  * it, as by cudaStreamWaitEvent; the calling thread does not wait. If cachalot_record_stream announced a use of the
  * block as well, all its uses last until the free. For the block's own stream, and for a NULL block, the call does
- * nothing. A driver makes 4,096 events for this in a process, the program's own for other processes included. Beyond
- * them, the uses of one stream share an event, so that later work of the stream may delay a reuse; a use without any
- * event waits until it is complete, and its block serves no request before. cachalot_empty_cache gives idle events back.
+ * nothing. A driver makes 4,096 events for this in a process, including those that the program makes for other
+ * processes. Beyond them, the uses of one stream share an event, so that later work of the stream may delay a reuse; a use without any
+ * event waits until it is complete, and its block serves no request until then. cachalot_empty_cache gives idle events back.
  *   - Driver: records an event. While a graph is captured, the use lasts until the free.
  *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL, and those of the driver. */
 CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *allocator, void *block,
@@ -1106,7 +1106,7 @@ CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *alloc
 /** Announces the end of a stream of `device`. Call it before cudaStreamDestroy; the stream's work may be unfinished.
  * Cached memory of the stream, on every device, returns to the driver. Blocks of the stream remain valid, and are
  * freed as usual; their memory returns to the driver before a later request allocates a segment. Captures that were
- * begun for the stream (CACHALOT_ROUTE_STREAM) end. For
+ * started for the stream (CACHALOT_ROUTE_STREAM) end. For
  * cudaStreamPerThread, the call announces the end of the calling thread. A thread that continues may use its stream
  * again. After CACHALOT_OK the stream has ended for the library, also if the driver fails to release memory: a later
  * request tries again. After an error it has not ended.
@@ -1115,23 +1115,23 @@ CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *alloc
 CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream);
 
-/** Tells an allocator with CACHALOT_STREAMS_REPORTED of a stream that may end without a report, because another library
- * made it. Streams with this handle are then treated as without the flag: see Streams. Call it before the first request
+/** Announces, to an allocator with CACHALOT_STREAMS_REPORTED, a stream that may end without a report, because another
+ * library made it. Streams with this handle are then treated as without the flag: see Streams. Call it before the first request
  * on the stream; repeated calls cost a look into a table.
  *   - Driver: no.
  *   - Errors: INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_stream_unreported(const cachalot_allocator *allocator, int device,
                                                         cachalot_stream stream);
 
-/** Describes the block that contains `address`, which may lie anywhere in the block.
+/** Describes the block that contains `address`, which may be anywhere in the block.
  *   - Errors: INVALID_POINTER, STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocator, const void *address,
                                               cachalot_block *out);
 
-/** Explains an address at which a kernel has faulted, in English sentences: the block at the address or beside it, who
+/** Explains an address at which a kernel has faulted, in English sentences: the block at or next to the address, who
  * has the block, the streams that were said to use it, and its call stacks as cachalot_on_stack describes them. The
- * text and its length are written as by cachalot_config. Known are the blocks that the program holds or that still wait
- * for work, and under "guard" the blocks freed last, up to "quarantine" of them, with the addresses around. Works after
+ * text and its length are written as by cachalot_config. The library knows the blocks that the program holds or that
+ * still wait for work, and under "guard" the blocks freed last, up to "quarantine" of them, with the addresses around. Works after
  * a fault has broken the context.
  *   - Errors: INVALID_POINTER, if nothing is known of the address; BUFFER_TOO_SMALL. */
 CACHALOT_API cachalot_status cachalot_explain_address(const cachalot_allocator *allocator, const void *address,
@@ -1140,14 +1140,14 @@ CACHALOT_API cachalot_status cachalot_explain_address(const cachalot_allocator *
 /** Predicts the first step of cachalot_malloc with these arguments, under every policy, and changes nothing. A
  * predicted block is the block that cachalot_malloc would return. The prediction counts pending frees as pending,
  * and memory decommitted from ranges as in use, although cachalot_malloc would poll both. The answer of the driver to a request for memory is unknown in advance.
- * A guarded block ("guard") is told as CACHALOT_WOULD_EXPAND: pages are mapped for it.
+ * A guarded block ("guard") is reported as CACHALOT_WOULD_EXPAND, because pages are mapped for it.
  *   - Driver: only while a graph is captured, and to find out whether memory to be unmapped belongs to a capturing
  *     stream. With CACHALOT_OPEN_LATER, a device that was never used stays without a context.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
                                                cachalot_stream stream, cachalot_outlook *out);
 
-/** Tells whether the `count` requests of `sizes` bytes on `stream` would be served if they were made now, one after
+/** Reports whether the `count` requests of `sizes` bytes on `stream` would be served if they were made now, one after
  * another, none of them freed, and changes nothing. The requests are made on a copy of the device's state by the
  * code of cachalot_malloc, so the answer is exact for the policy if no other call comes between. It assumes that no
  * pending free completes before a request would wait for it (cachalot_process_events finds out which have), that no callback or other thread frees memory, and that
@@ -1163,7 +1163,7 @@ CACHALOT_API cachalot_status cachalot_would_fit(const cachalot_allocator *alloca
 
 /* ---- The cache ---- */
 
-/** Makes pending blocks available whose streams have finished. cachalot_malloc does the same by itself.
+/** Makes a pending block available once its streams have finished. cachalot_malloc does the same by itself.
  *   - Driver: if frees are pending.
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *allocator, int device);
@@ -1172,7 +1172,7 @@ CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *a
  * segments, unless their tag has limits and no graph was captured into them. Under "policy:planned", plans
  * without a block in use end. If one release fails, the others still happen.
  *   - Driver: yes, and waits for the streams.
- *   - Errors: TABLE_FULL; CAPTURING if freed blocks wait for streams and a capture was begun and not ended: the rest of
+ *   - Errors: TABLE_FULL; CAPTURING if freed blocks wait for streams and a capture was started and not ended: the rest of
  *     the cache was released. */
 CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allocator, int device);
 
@@ -1182,9 +1182,9 @@ CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allo
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
 
-/** Does what requests under `policy:stitched` have put off, for about `max_us` microseconds of the driver's time:
+/** Does the work that requests under `policy:stitched` have put off, for about `max_us` microseconds of the driver's time:
  * removes the mappings that moved pages have left, and returns memory beyond `slack` to the driver. Under
- * `reclaim:auto`, gives idle memory back to the driver by what it is worth. Writes 1 to `more` if the time has ended and
+ * `reclaim:auto`, gives idle memory back to the driver by what it is worth. Writes 1 to `more` if the time is over and
  * something is left for another call, otherwise 0; `more` may be NULL. In other configurations, there is nothing to do.
  * Call it when the program is idle. It never waits for the device. Other threads may call the allocator.
  *   - Driver: yes, if there is something to do. */
@@ -1198,19 +1198,19 @@ CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocat
 CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *allocator, uint64_t interval_us,
                                                      uint64_t max_us);
 
-/** Tells what cachalot_maintain has given back under `reclaim:auto`, and what it has kept and why. Without the setting,
+/** Reports what cachalot_maintain has given back under `reclaim:auto`, and what it has kept and why. Without the setting,
  * all figures are 0.
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_reclaim_stats(const cachalot_allocator *allocator, int device,
                                                     cachalot_reclaimed *out);
 
-/** Tells what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments, and what
+/** Reports what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments, and what
  * the driver calls for them have cost.
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_page_stats(const cachalot_allocator *allocator, int device,
                                                  cachalot_pages *out);
 
-/** Tells the physical parts of a live block, in the order of addresses. They cover the block, which may be longer than
+/** Lists the physical parts of a live block, in the order of addresses. They cover the block, which may be longer than
  * requested, and stay as they are while the block is live or pinned, until it is parked. A page keeps its number until it
  * returns to the driver. `count` holds the room at `extents` before the call, and the number of extents afterwards. With NULL for
  * `extents`, the call only counts. NULL as `block` has no extents.
@@ -1236,7 +1236,7 @@ CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator,
  * block is live or freed: usually `block + extent.offset`, once for each extent. Another process that gets the
  * descriptor, for example over a Unix socket, imports it with cuMemImportFromShareableHandle, maps all
  * `extent.memory_bytes` of the page, and finds the bytes of the extent from `extent.memory_offset` on. Both processes
- * read and write the same memory, other blocks on the page included, so share with trusted processes only.
+ * read and write the same memory, other blocks on the page included, so only share with trusted processes.
  *
  * The program owns the descriptor and closes it, at the latest when the other process has imported it. Each call makes
  * a new one. The descriptor and the other process are unknown to the library. While the other process uses the bytes,
@@ -1268,8 +1268,8 @@ CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocat
 /** Announces the end of an iteration, such as a training step, and the start of the next.
  *
  * Under "policy:planned" the library observes an iteration: the sizes on each stream in order, and the end of each
- * block. A background thread computes a plan, within `plan_deadline_ms` (2000). The next announcement puts the plan
- * in force. A request that follows the sequence of its stream then gets its planned place in a segment, without a
+ * block. A background thread computes a plan, within `plan_deadline_ms` (2000). The next announcement
+ * activates the plan. A request that follows the sequence of its stream then gets its planned place in a segment, without a
  * search. The policy of `fallback` (caching by default) serves all other requests: blocks that outlive their
  * iteration, requests of another size or order, requests whose planned place is not free yet, requests routed to a
  * private pool, and requests during a capture. So a program that does not repeat itself still works.
@@ -1278,13 +1278,13 @@ CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocat
  * and longer until the other streams are done. If more than a quarter of the requests deviate in several iterations,
  * or several iterations have no request, the library gives the plan up, and observes again. Requests of other threads during the call belong to either
  * iteration. Under another policy the call does nothing.
- *   - Driver: polls pending frees. A plan that comes into force releases cached memory and allocates a segment for
+ *   - Driver: polls pending frees. A plan that becomes active releases cached memory and allocates a segment for
  *     each stream; a plan that is given up releases the segments. If memory runs out, the plan waits for the next
  *     announcement. While a graph is captured, the driver is not called. */
 CACHALOT_API cachalot_status cachalot_iteration(const cachalot_allocator *allocator, int device);
 
-/** Ends the plans in force, and forgets what was observed and planned so far. The segment of each plan is released once
- * none of its blocks is in use; the blocks stay valid. The next cachalot_iteration begins to observe again. Plans also
+/** Ends the active plans, and forgets what was observed and planned so far. The segment of each plan is released once
+ * none of its blocks is in use; the blocks stay valid. The next cachalot_iteration starts to observe again. Plans also
  * end by cachalot_empty_cache and cachalot_trim, if none of their blocks is in use.
  *   - Driver: if a segment is released.
  *   - Errors: TABLE_FULL. */
@@ -1296,7 +1296,7 @@ CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocato
 
 /** Plans the memory of a program whose buffers are known in advance: writes an offset for each of the `count` buffers to
  * `offsets`, such that buffers that are live at the same step share no byte, and what is known about the plan to `out`.
- * A program needs one block of `peak_bytes`, and no further request. An alignment rounds offsets, and never `peak_bytes`: a
+ * A program needs one block of `peak_bytes`, and no other request. An alignment rounds offsets, and never `peak_bytes`: a
  * program that puts another region above rounds it up once. The algorithms run on `threads` threads (0, or
  * more than there are cores: one for each core), which end before the call returns, until a plan is proven optimal or `deadline_us` microseconds have
  * passed. A plan is found in any case: with a deadline of 0, by one fast algorithm. Which of several plans is found
@@ -1313,13 +1313,13 @@ CACHALOT_CHECKED cachalot_status cachalot_plan(const cachalot_buffer *buffers, s
 /* ---- Settings that adjust themselves ---- */
 
 /** Reports on `tune:auto`. The library records the latest requests, searches the settings of the caching policy in the
- * background, and puts the best in force at an idle moment: in cachalot_iteration, in cachalot_maintain, and in the
+ * background, and activates the best at an idle moment: in cachalot_iteration, in cachalot_maintain, and in the
  * upkeep of cachalot_maintain_every. Without any of these calls nothing changes. No settings change while a graph is
- * being captured. cachalot_config returns the settings in force, and cachalot_configure ends those that were found.
+ * being captured. cachalot_config returns the active settings, and cachalot_configure ends those that were found.
  *
- * Settings come into force if they save 2 % or more of the reserved memory of the recorded requests, of which the later
- * part is held back from the search. They are taken back if they save less than half of what was predicted. Idle memory
- * of the old form goes back to the driver, never under a request and without a wait for the GPU. */
+ * Settings become active if they save 2 % or more of the reserved memory of the recorded requests, and the
+ * search does not see the later part of these requests. They are taken back if they save less than half of what was predicted. Idle memory
+ * of the previous settings goes back to the driver, never during a request and without a wait for the GPU. */
 CACHALOT_API cachalot_status cachalot_tuned(const cachalot_allocator *allocator, int device,
                                             cachalot_tune_report *out);
 
@@ -1358,17 +1358,17 @@ CACHALOT_API cachalot_status cachalot_pool_empty(const cachalot_allocator *alloc
 CACHALOT_API cachalot_status cachalot_pool_trim(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                 size_t keep_bytes);
 
-/** Begins a route to a pool. The newest route that matches a request decides. The call adds a user to the pool, who
+/** Starts a route to a pool. The newest route that matches a request decides. The call adds a user to the pool, who
  * stays after cachalot_pool_end, until cachalot_pool_release. `stream` is read for CACHALOT_ROUTE_STREAM only.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  cachalot_route route, cachalot_stream stream);
 
-/** Ends the newest route to the pool that cachalot_pool_begin began.
+/** Ends the newest route to the pool that cachalot_pool_begin started.
  *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_pool_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
-/** Begins a route like cachalot_pool_begin, for the capture of a graph. Call it before the capture begins. A
+/** Starts a route like cachalot_pool_begin, for the capture of a graph. Call it before the capture starts. A
  * later call is permitted if no other thread calls the library between the start of the capture and this call. The new
  * user of the pool is the graph: the program calls cachalot_pool_release after the destruction of the graph.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
@@ -1414,7 +1414,7 @@ CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocat
                                                uint32_t mode);
 
 /** Parks the memory of a stream in the default pool, as cachalot_park does for tags. The memory must be mapped: under
- * "policy:stitched", or with "expandable_segments:True". A stream without memory stays awake, also if a request of
+ * "policy:stitched", or with "expandable_segments:True". A stream without memory stays awake, even if a request of
  * another thread gives it memory during the call.
  *   - Driver, Errors: those of cachalot_park, and INVALID_STREAM. */
 CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *allocator, int device,
@@ -1424,7 +1424,7 @@ CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *
  * stream. What was freed while it was parked, and belongs to no pool in use, does not wake. If the memory is awake, the
  * call does nothing.
  *   - Driver: yes.
- *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, NOT_PARKABLE, those of the driver; OUT_OF_MEMORY if the device lacks the
+ *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, NOT_PARKABLE, those of the driver; OUT_OF_MEMORY if the device does not have the
  *     memory, also after all cached memory was released. Everything is parked then, and no contents are lost. Pages that
  *     the driver fails to unmap stay on the device for the next call. */
 CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocator, int device, uint64_t tag);
@@ -1434,13 +1434,13 @@ CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocat
 CACHALOT_CHECKED cachalot_status cachalot_wake_stream(const cachalot_allocator *allocator, int device,
                                                       cachalot_stream stream);
 
-/** Begins to wake the memory of a tag: maps the memory, and starts to copy the contents. Tags wake in the order of
+/** Starts to wake the memory of a tag: maps the memory, and starts to copy the contents. Tags wake in the order of
  * these calls. The memory must not be used before cachalot_wake_wait has returned.
  *   - Driver: yes, and waits for no copy.
  *   - Errors: those of cachalot_wake. */
 CACHALOT_CHECKED cachalot_status cachalot_wake_start(const cachalot_allocator *allocator, int device, uint64_t tag);
 
-/** Waits until the contents of a tag are there. Begins to wake the memory if cachalot_wake_start did not.
+/** Waits until the contents of a tag are there. Starts to wake the memory if cachalot_wake_start did not.
  *   - Driver, Errors: those of cachalot_wake. */
 CACHALOT_CHECKED cachalot_status cachalot_wake_wait(const cachalot_allocator *allocator, int device, uint64_t tag);
 
@@ -1454,20 +1454,20 @@ CACHALOT_API cachalot_status cachalot_parked(const cachalot_allocator *allocator
 CACHALOT_API cachalot_status cachalot_parked_stream(const cachalot_allocator *allocator, int device,
                                                     cachalot_stream stream, cachalot_park_report *out);
 
-/** Writes to `out` what is on a device, by name: once everything was parked, what remains there.
- *   - Driver: yes, to tell the free memory.
+/** Writes to `out` what is on a device, by name: after everything was parked, this is what remains.
+ *   - Driver: yes, to learn the free memory.
  *   - Errors: STRUCT_SIZE, those of the driver. */
 CACHALOT_API cachalot_status cachalot_remaining(const cachalot_allocator *allocator, int device,
                                                 cachalot_remaining_memory *out);
 
 /** Sets whether the default pool serves requests for pools with the tag while they are parked (1), or whether they fail
- * with PARKED (0, as at first). Requests of a capture fail even so.
+ * with PARKED (0, the default). Requests of a capture fail in both cases.
  *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT. */
 CACHALOT_API cachalot_status cachalot_park_elsewhere(const cachalot_allocator *allocator, int device, uint64_t tag,
                                                      int on);
 
-/** Sets how many bytes of pinned host memory stay after parked memory has woken, for the next park: 0 at first. To pin
- * new memory takes some 50 ms for each GiB. Releases what is beyond.
+/** Sets how many bytes of pinned host memory stay after parked memory has woken, for the next park; the default is 0.
+ * Pinning new memory takes some 50 ms for each GiB. The call releases what exceeds the number.
  *   - Driver: if memory is released. */
 CACHALOT_API cachalot_status cachalot_park_retain(const cachalot_allocator *allocator, int device, uint64_t host_bytes);
 
@@ -1477,9 +1477,9 @@ CACHALOT_API cachalot_status cachalot_park_retain(const cachalot_allocator *allo
  * pools their tags.
  *   - `max_bytes`: where a pool would have to grow beyond it for a request, free memory of the tag goes back first. If that
  *     does not suffice, the request is OUT_OF_MEMORY, without a call of the driver, and the memory of others stays. A lower
- *     limit gives nothing back by itself, and parked memory wakes in spite of it.
- *   - `low_bytes` and `weight`: where memory is short, free memory goes back from who holds the most above `low_bytes`,
- *     divided by the weight. Memory without a tag of limits counts as a tag with 0 and 100. `low_bytes` reserves nothing.
+ *     limit gives nothing back by itself, and parked memory wakes despite it.
+ *   - `low_bytes` and `weight`: where memory is short, free memory goes back from the tag that holds the most above
+ *     `low_bytes`, divided by the weight. Memory without a tag of limits counts as a tag with 0 and 100. `low_bytes` reserves nothing.
  *   - `clear`: other pools never see what was in a page.
  *
  * Pools with limits give free memory back while they are in use, as no other private pools do, unless a graph was
@@ -1513,21 +1513,21 @@ CACHALOT_API cachalot_status cachalot_tag_held(const cachalot_allocator *allocat
  * "policy:stitched", pages move between blocks and ranges without a driver call that allocates. In the statistics, a
  * range counts as a block and a segment, and its committed bytes as allocated.
  * If the driver has no addresses left, cached memory and released ranges give theirs back first; then the host may wait
- * for the device. A process has 128 TiB of addresses for all devices: the statistic `pages.reserved_address_bytes` tells
+ * for the device. A process has 128 TiB of addresses for all devices: the statistic `pages.reserved_address_bytes` says
  * how many the allocator has reserved, and "expandable_segments_reserve" how many each stream reserves.
  *   - Driver: yes.
- *   - Errors: INVALID_ARGUMENT (0 bytes), TOO_LARGE, TABLE_FULL; OUT_OF_MEMORY if even so there are too few addresses;
+ *   - Errors: INVALID_ARGUMENT (0 bytes), TOO_LARGE, TABLE_FULL; OUT_OF_MEMORY if there are still too few addresses;
  *     UNSUPPORTED if the device has no virtual memory. */
 CACHALOT_CHECKED cachalot_status cachalot_range_reserve(const cachalot_allocator *allocator, int device,
                                                         size_t max_bytes, cachalot_range *out);
 
-/** Gives `bytes` bytes of a range memory, from `offset` on. Pages that have memory keep it, with the contents. Work
+/** Commits `bytes` bytes of a range from `offset` on: they get memory. Pages that have memory keep it, with the contents. Work
  * submitted to `stream` after the call may use the part. After a failure, the range is as it was.
  *
  * `offset` and `bytes` must be multiples of `page_bytes`, as for cuMemMap. The host does not wait for the device, with
  * two exceptions: memory would run out otherwise; or the addresses were decommitted, their page serves others already,
- * and the work before the decommit is unfinished. While a graph is captured, a commit gets only memory that no work
- * uses any longer. Addresses that the driver has failed to unmap are never used again: a commit of them fails with the
+ * and the work before the decommit is unfinished. While a graph is captured, a commit only gets memory that no work
+ * uses any more. Addresses that the driver has failed to unmap are never used again: a commit of them fails with the
  * driver's error, and other parts of the range can be committed.
  *   - Driver: if a part has no memory.
  *   - Errors: OUT_OF_MEMORY, after the release of all memory that can be released; UNKNOWN_RANGE; INVALID_ARGUMENT (the
@@ -1536,8 +1536,8 @@ CACHALOT_CHECKED cachalot_status cachalot_range_reserve(const cachalot_allocator
 CACHALOT_CHECKED cachalot_status cachalot_range_commit(cachalot_range range, size_t offset, size_t bytes,
                                                        cachalot_stream stream);
 
-/** Gives the memory of a part up, behind the work submitted to `stream` so far. Work of other streams that uses the
- * part must precede that work. Others may use the memory from then on, behind that work. The mapping is removed later;
+/** Gives up the memory of a part, after the work submitted to `stream` so far. Work of other streams that uses the
+ * part must precede that work. From then on, others may use the memory after that work. The mapping is removed later;
  * the host never waits. Pages of the part without memory stay so.
  *
  * The rules for `offset` and `bytes` are those of cachalot_range_commit. A commit may have used physical pages longer
@@ -1548,18 +1548,18 @@ CACHALOT_CHECKED cachalot_status cachalot_range_commit(cachalot_range range, siz
 CACHALOT_API cachalot_status cachalot_range_decommit(cachalot_range range, size_t offset, size_t bytes,
                                                      cachalot_stream stream);
 
-/** Releases a range: gives all its memory up, behind the work submitted so far to every stream that a commit or a
+/** Releases a range: gives up all its memory, after the work submitted so far to every stream that a commit or a
  * decommit of the range has named. Of several such streams, one waits for the others. The addresses are released once
  * that work is done; the host waits only for a stream that may be gone: see Streams.
  *   - Driver: yes.
- *   - Errors: UNKNOWN_RANGE, TABLE_FULL; CAPTURING while a graph is captured. The program then still holds the
+ *   - Errors: UNKNOWN_RANGE, TABLE_FULL; CAPTURING while a graph is captured. The program then still has the
  *     range. */
 CACHALOT_API cachalot_status cachalot_range_release(cachalot_range range);
 
 /* ---- Statistics ---- */
 
 /** Reads the statistics of a device. While other threads allocate and free, the numbers belong to slightly different
- * moments, and a peak may lack a call still under way; after the call has returned, the peak is exact.
+ * moments, and a peak may miss a call that is still under way; after the call has returned, the peak is exact.
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_stats(const cachalot_allocator *allocator, int device, cachalot_statistics *out);
 
@@ -1580,7 +1580,7 @@ CACHALOT_API cachalot_status cachalot_reset_peaks(const cachalot_allocator *allo
 /** Sets the accumulated statistics (`allocated` and `freed`) and the counts of events to 0. */
 CACHALOT_API cachalot_status cachalot_reset_accumulated(const cachalot_allocator *allocator, int device);
 
-/** Writes the metrics of every device as OpenMetrics 1.0 text: the version, the settings in force, the GPU's UUID, memory
+/** Writes the metrics of every device as OpenMetrics 1.0 text: the version, the active settings, the GPU's UUID, memory
  * in total and by pool and stream, peaks, totals, limits. Every family has its type and help, and a unit unless it is an
  * `info`. The text is that of `cachalot export --to openmetrics`, and more. `write` gets parts of up to 64 KiB. Heaps are
  * read in turn and every block is visited, so the call takes about as long as a snapshot without its history. Its media type is
@@ -1592,7 +1592,7 @@ CACHALOT_API cachalot_status cachalot_metrics(const cachalot_allocator *allocato
 /* ---- Callbacks ---- */
 
 /** Sets the callback that frees memory before a segment is allocated; NULL removes the callback. A call under way on
- * another thread may still run the callback before. Threads lists the rules for callbacks. */
+ * another thread may still run the previous callback. Threads lists the rules for callbacks. */
 CACHALOT_API cachalot_status cachalot_on_shortage(const cachalot_allocator *allocator,
                                                   cachalot_shortage_callback callback, void *userdata);
 
@@ -1609,7 +1609,7 @@ CACHALOT_API cachalot_status cachalot_on_map(const cachalot_allocator *allocator
                                              void *userdata);
 
 /** Sets the callback that learns of every page that is about to be unmapped, with the address and bytes of
- * cachalot_on_map; NULL removes the callback. No work uses the addresses. No block lies there, except for blocks that
+ * cachalot_on_map; NULL removes the callback. No work uses the addresses. No block is there, except blocks that
  * cachalot_park is parking. If the driver then fails to unmap the page, the addresses are never used again; but a page
  * that a failed cachalot_park or cachalot_wake leaves mapped stays in use, and cachalot_on_map learns of it once more.
  * The callback also runs in cachalot_destroy, where calls of the allocator fail. The rules of cachalot_on_shortage
@@ -1626,7 +1626,7 @@ CACHALOT_API cachalot_status cachalot_on_stack(const cachalot_allocator *allocat
                                                void *userdata);
 
 /** Adds the next frame to a stack, from the innermost outwards. Call it in the callback of cachalot_on_stack only,
- * with the callback's stack. The texts are copied; NULL means "". A stack has at most 1024 frames; further calls have
+ * with the callback's stack. The texts are copied; NULL means "". A stack has at most 1024 frames; more calls have
  * no effect. */
 CACHALOT_API void cachalot_stack_push(cachalot_stack *stack, const char *function_name, const char *file_name,
                                       int line);
@@ -1636,7 +1636,7 @@ CACHALOT_API void cachalot_stack_push(cachalot_stack *stack, const char *functio
 /** Records the latest `capacity` events of a device; 0 stops the recording. Events recorded before are dropped. An
  * event takes 40 bytes, and every 32nd event takes a lock. While more than 16 streams and pools are busy at the same
  * time, the trace may hold a few hundred events less, because an event is kept only together with all later events.
- * Snapshots tell under `allocator_settings`, as PyTorch's do, how many events the largest trace keeps
+ * Snapshots say under `allocator_settings`, as PyTorch's do, how many events the largest trace keeps
  * (`trace_alloc_max_entries`), and whether the first ones were dropped (`trace_alloc_overflowed`).
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trace_start(const cachalot_allocator *allocator, int device, size_t capacity);
@@ -1678,7 +1678,7 @@ CACHALOT_API cachalot_status cachalot_check(const cachalot_allocator *allocator)
 CACHALOT_API cachalot_status cachalot_simulate_progress(const cachalot_allocator *allocator, int device,
                                                         cachalot_stream stream);
 
-/** Begins (not 0) or ends (0) the capture of a graph on a simulated device's stream.
+/** Starts (not 0) or ends (0) the capture of a graph on a simulated device's stream.
  *   - Errors: INVALID_STREAM; UNSUPPORTED on CUDA devices. */
 CACHALOT_API cachalot_status cachalot_simulate_capture(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream, int on);

@@ -2,7 +2,7 @@
  * @file cachalot.hpp
  * The C++ interface of cachalot, for C++17 and later: owning types over the functions of cachalot.h.
  *
- * Every function is inline and calls the C function of the same name. The documentation of cachalot.h holds here, too.
+ * Every function is inline and calls the C function of the same name. The documentation of cachalot.h applies here, too.
  *
  * @code
  * cachalot::allocator allocator;
@@ -110,7 +110,7 @@ struct failure {
   std::size_t bytes;      /**< The size of this block, or 0. */
 };
 
-/** A function that learns of failures. It may run on several threads at the same time. */
+/** A function that receives failures. It may run on several threads at the same time. */
 using failure_handler = void (*)(const failure&) noexcept;
 
 namespace detail {
@@ -136,12 +136,12 @@ inline std::size_t bytes_of(std::size_t count, std::size_t element) noexcept {
 }  // namespace detail
 
 /**
- * Sets the handler of failures that cannot be thrown, and returns the handler before. Null, the default, ignores such
+ * Sets the handler of failures that cannot be thrown, and returns the previous handler. Null, the default, ignores such
  * failures: the block then stays allocated until the allocator is destroyed.
  *
  * The handler belongs to the whole program, like `std::set_terminate`. It runs on the thread of the failed call, with
  * no lock held, and may call cachalot. Any thread may set a handler at any time; a call under way may still run the
- * handler before.
+ * previous handler.
  */
 inline failure_handler set_failure_handler(failure_handler wanted) noexcept {
   return detail::handler.exchange(wanted, std::memory_order_acq_rel);
@@ -302,7 +302,7 @@ class allocator {
   allocator(allocator&& other) noexcept = default;
   /** Destroys the allocator, then takes over that of another object. */
   allocator& operator=(allocator&& other) noexcept {
-    // The callbacks run while their allocator is destroyed, and are destroyed behind it.
+    // The callbacks run while their allocator is destroyed, and are destroyed after it.
     allocator taken(std::move(other));
     std::swap(shortage_, taken.shortage_);
     std::swap(oom_, taken.oom_);
@@ -370,7 +370,7 @@ class allocator {
   void stream_destroyed(int device, cachalot_stream stream) const {
     check(cachalot_stream_destroyed(get(), device, stream));
   }
-  /** Tells of a stream that may end without a report, although the program promised reports. */
+  /** Announces a stream that may end without a report, although the program promised reports. */
   void stream_unreported(int device, cachalot_stream stream) const {
     check(cachalot_stream_unreported(get(), device, stream));
   }
@@ -387,7 +387,7 @@ class allocator {
     std::size_t length = 0;
     check(cachalot_explain_address(get(), address, nullptr, 0, &length));
     std::string text(length, '\0');
-    // A string has room for the final NUL. What is known may change between two calls.
+    // A string has room for the final NUL. The text may change between two calls.
     cachalot_status status = cachalot_explain_address(get(), address, &text[0], text.size() + 1, &length);
     while (status == CACHALOT_ERROR_BUFFER_TOO_SMALL) {
       text.resize(2 * text.size() + 1);
@@ -405,7 +405,7 @@ class allocator {
     return outlook;
   }
 
-  /** Tells whether requests would be served if they were made now, and changes nothing: cachalot_would_fit. */
+  /** Reports whether requests would be served if they were made now, and changes nothing: cachalot_would_fit. */
   cachalot_fit would_fit(const std::vector<std::size_t>& sizes, cachalot_stream stream, int device = 0) const {
     cachalot_fit fit = CACHALOT_FIT_INIT;
     check(cachalot_would_fit(get(), device, sizes.data(), sizes.size(), stream, &fit));
@@ -414,14 +414,14 @@ class allocator {
 
   // ---- The cache ----
 
-  /** Makes pending blocks available whose streams have finished. */
+  /** Makes a pending block available once its streams have finished. */
   void process_events(int device = 0) const { check(cachalot_process_events(get(), device)); }
   /** Waits for pending frees, and releases every free segment. */
   void empty_cache(int device = 0) const { check(cachalot_empty_cache(get(), device)); }
   /** Releases free segments until at most `keep_bytes` are reserved. */
   void trim(std::size_t keep_bytes, int device = 0) const { check(cachalot_trim(get(), device, keep_bytes)); }
 
-  /** Does what requests under `policy:stitched` have put off, and gives idle memory back under `reclaim:auto`:
+  /** Does the work that requests under `policy:stitched` have put off, and gives idle memory back under `reclaim:auto`:
    * cachalot_maintain. Returns whether something is left. */
   bool maintain(std::uint64_t max_us, int device = 0) const {
     int more = 0;
@@ -434,14 +434,14 @@ class allocator {
     check(cachalot_maintain_every(get(), interval_us, max_us));
   }
 
-  /** Tells what maintain has given back under `reclaim:auto`: cachalot_reclaim_stats. */
+  /** Reports what maintain has given back under `reclaim:auto`: cachalot_reclaim_stats. */
   cachalot_reclaimed reclaim_stats(int device = 0) const {
     cachalot_reclaimed reclaimed = CACHALOT_RECLAIMED_INIT;
     check(cachalot_reclaim_stats(get(), device, &reclaimed));
     return reclaimed;
   }
 
-  /** Tells what the pages of virtual memory are used for and what they have cost: cachalot_page_stats. */
+  /** Reports what the pages of virtual memory are used for and what they have cost: cachalot_page_stats. */
   cachalot_pages page_stats(int device = 0) const {
     cachalot_pages pages = CACHALOT_PAGES_INIT;
     check(cachalot_page_stats(get(), device, &pages));
@@ -454,11 +454,11 @@ class allocator {
   }
   /** Wakes the memory of a tag, at the same addresses: cachalot_wake. */
   void wake(std::uint64_t tag, int device = 0) const { check(cachalot_wake(get(), device, tag)); }
-  /** Begins to wake the memory of a tag: cachalot_wake_start. */
+  /** Starts to wake the memory of a tag: cachalot_wake_start. */
   void wake_start(std::uint64_t tag, int device = 0) const { check(cachalot_wake_start(get(), device, tag)); }
   /** Waits until the memory of a tag is awake: cachalot_wake_wait. */
   void wake_wait(std::uint64_t tag, int device = 0) const { check(cachalot_wake_wait(get(), device, tag)); }
-  /** Tells where the memory of a tag is: cachalot_parked. */
+  /** Reports where the memory of a tag is: cachalot_parked. */
   cachalot_park_report parked(std::uint64_t tag, int device = 0) const {
     cachalot_park_report report = CACHALOT_PARK_REPORT_INIT;
     check(cachalot_parked(get(), device, tag, &report));
@@ -478,13 +478,13 @@ class allocator {
   void trim_tag(std::uint64_t tag, std::size_t keep_bytes = 0, int device = 0) const {
     check(cachalot_tag_trim(get(), device, tag, keep_bytes));
   }
-  /** Tells what the pools of a tag hold: cachalot_tag_held. */
+  /** Returns the memory that the pools of a tag hold: cachalot_tag_held. */
   cachalot_tag_report tag_held(std::uint64_t tag, int device = 0) const {
     cachalot_tag_report report = CACHALOT_TAG_REPORT_INIT;
     check(cachalot_tag_held(get(), device, tag, &report));
     return report;
   }
-  /** Tells what is on a device, by name: cachalot_remaining. */
+  /** Reports what is on a device, by name: cachalot_remaining. */
   cachalot_remaining_memory remaining(int device = 0) const {
     cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;
     check(cachalot_remaining(get(), device, &memory));
@@ -510,7 +510,7 @@ class allocator {
     return found;
   }
 
-  /** Holds the memory under a live block in place: cachalot_pin. */
+  /** Keeps the memory under a live block in place: cachalot_pin. */
   void pin(const void* block) const { check(cachalot_pin(get(), block)); }
   /** Undoes one pin of a block that is live or freed: cachalot_unpin. */
   void unpin(const void* block) const { check(cachalot_unpin(get(), block)); }
@@ -533,7 +533,7 @@ class allocator {
   /** Changes settings on every device. */
   void configure(const std::string& config) const { check(cachalot_configure(get(), config.c_str())); }
 
-  /** The settings in force. */
+  /** The active settings. */
   std::string config(int device = 0) const {
     std::size_t length = 0;
     check(cachalot_config(get(), device, nullptr, 0, &length));
@@ -554,7 +554,7 @@ class allocator {
   /** Announces the end of an iteration to the planned policy. */
   void iteration(int device = 0) const { check(cachalot_iteration(get(), device)); }
 
-  /** Ends the plans in force: cachalot_plans_end. */
+  /** Ends the active plans: cachalot_plans_end. */
   void end_plans(int device = 0) const { check(cachalot_plans_end(get(), device)); }
 
   /** The progress of the planned policy. */
@@ -564,7 +564,7 @@ class allocator {
     return report;
   }
 
-  /** What `tune:auto` has done. */
+  /** The report on `tune:auto`. */
   cachalot_tune_report tuned(int device = 0) const {
     cachalot_tune_report report = CACHALOT_TUNE_REPORT_INIT;
     check(cachalot_tuned(get(), device, &report));
@@ -603,7 +603,7 @@ class allocator {
 
   /**
    * Sets the function that frees memory when memory is short, and returns whether it freed any. Set a callback only
-   * while no other thread makes requests, and not while a callback runs: the callback before is destroyed.
+   * while no other thread makes requests, and not while a callback runs: the previous callback is destroyed.
    */
   void on_shortage(std::function<bool(int, std::size_t)> callback) {
     auto kept = std::make_unique<shortage>(std::move(callback));
@@ -620,7 +620,7 @@ class allocator {
 
   /**
    * Sets the function that learns of every page that is mapped, under the rule of on_shortage: cachalot_on_map. An
-   * exception ends the program, because the mapping could not be told.
+   * exception ends the program, because the mapping could not be reported.
    */
   void on_map(std::function<void(int, void*, std::size_t)> callback) {
     auto kept = std::make_unique<mapping>(std::move(callback));
@@ -758,7 +758,7 @@ class allocator {
 };
 
 /**
- * An allocator of pinned host memory: CACHALOT_HOST. Blocks belong to no stream, and the host may write to them at once.
+ * An allocator of pinned host memory: CACHALOT_HOST. Blocks belong to no stream, and the host may write to them immediately.
  * Call record_stream or record_use for each stream that copies from or to a block, the default stream included.
  *
  * @code
@@ -772,7 +772,7 @@ class allocator {
  */
 class host_allocator : public allocator {
  public:
-  /** Makes an allocator of host memory beside every device, with the default settings. */
+  /** Makes an allocator of host memory for every device, with the default settings. */
   host_allocator() : host_allocator(options()) {}
   /** Makes an allocator of host memory with options. */
   explicit host_allocator(options wanted) : allocator(of_host(std::move(wanted))) {}
@@ -834,7 +834,7 @@ class buffer {
   cachalot_stream stream() const noexcept { return block_.stream(); }
   /** The address of the first element. */
   T* begin() const noexcept { return data(); }
-  /** The address behind the last element. */
+  /** The address after the last element. */
   T* end() const noexcept { return data() + count_; }
 
   /** Announces work on another stream that uses the buffer. Call it after the submission of the work. */
@@ -861,7 +861,7 @@ class buffer {
 
 /**
  * An elastic range: addresses that the program fills with memory part by part, for a table or a KV cache that grows in
- * place. The destructor releases the range, behind the present work of all its streams.
+ * place. The destructor releases the range after the current work of all its streams.
  *
  * Offsets and sizes are in bytes, and multiples of page_bytes(). cachalot_range_commit has the rules of stream order.
  */
@@ -903,7 +903,7 @@ class range {
   void commit(std::size_t offset, std::size_t bytes, cachalot_stream stream) const {
     check(cachalot_range_commit(range_, offset, bytes, stream));
   }
-  /** Gives the memory of a part up, behind the present work of `stream`. */
+  /** Gives up the memory of a part, after the current work of `stream`. */
   void decommit(std::size_t offset, std::size_t bytes, cachalot_stream stream) const {
     check(cachalot_range_decommit(range_, offset, bytes, stream));
   }
@@ -1011,7 +1011,7 @@ class pool_scope {
  */
 class capture_scope {
  public:
-  /** Begins the route. Call it before or after the start of the capture. */
+  /** Starts the route. Call it before or after the start of the capture. */
   capture_scope(const private_pool& pool, cachalot_stream stream) : pool_(pool) {
     check(cachalot_capture_begin(pool_.allocator, pool_.device, pool_.name, CACHALOT_ROUTE_STREAM, stream));
   }

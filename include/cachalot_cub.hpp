@@ -10,11 +10,11 @@
  * error = allocator.DeviceFree(data);
  * @endcode
  *
- * Differences to CUB:
+ * Differences from CUB:
  *   - Sizes have no bins. The constructors take CUB's arguments for bins, and ignore them.
  *   - The default constructor caches without a limit; CUB's default is 6,291,455 bytes on each device.
  *   - Memory that was freed on a stream is used again on this stream only, until it returns to the driver.
- *   - The fields of CUB's class do not exist: get() leads to statistics, snapshots and traces.
+ *   - The fields of CUB's class do not exist: get() gives access to statistics, snapshots and traces.
  *
  * The header needs the CUDA runtime.
  */

@@ -67,7 +67,7 @@ class device_resource {
     return data;
   }
 
-  /** Frees memory behind the work of a stream. A failure goes to the failure handler. */
+  /** Frees memory after the work of a stream. A failure goes to the failure handler. */
   void deallocate(::cuda::stream_ref stream, void* data, std::size_t bytes, std::size_t = most_aligned) noexcept {
     // The stream may differ from the stream of the request, for which recording does nothing.
     cachalot_status status = cachalot_record_stream(allocator_, data, stream.get());
@@ -84,11 +84,11 @@ class device_resource {
   }
   /** Allocates memory for a stream: the name in CCCL 3.0. */
   void* allocate_async(std::size_t bytes, ::cuda::stream_ref stream) { return allocate(stream, bytes); }
-  /** Frees memory behind the work of a stream: the name in CCCL 3.0. */
+  /** Frees memory after the work of a stream: the name in CCCL 3.0. */
   void deallocate_async(void* data, std::size_t bytes, std::size_t alignment, ::cuda::stream_ref stream) noexcept {
     deallocate(stream, data, bytes, alignment);
   }
-  /** Frees memory behind the work of a stream: the name in CCCL 3.0. */
+  /** Frees memory after the work of a stream: the name in CCCL 3.0. */
   void deallocate_async(void* data, std::size_t bytes, ::cuda::stream_ref stream) noexcept {
     deallocate(stream, data, bytes);
   }
@@ -132,11 +132,11 @@ class device_resource {
   friend bool operator!=(const device_resource& left, const device_resource& right) noexcept {
     return !(left == right);
   }
-  /** Tells CCCL that devices can access the memory. */
+  /** Declares to CCCL that devices can access the memory. */
   friend constexpr void get_property(const device_resource&, ::cuda::mr::device_accessible) noexcept {}
 
  private:
-  /* Throws the error of a wait that has failed. Without a GPU, the runtime's own text does not lead to the cause. */
+  /* Throws the error of a wait that has failed. Without a GPU, the runtime's own text does not name the cause. */
   [[noreturn]] void refuse(cudaError_t waited) const {
     const std::string said = cudaGetErrorString(waited);
     const auto code = static_cast<std::uint32_t>(waited);

@@ -97,12 +97,12 @@ typedef int (*cachalot_torch_filter)(void *userdata, cachalot_stream stream);
 /** Tells the program that the filter with this `userdata` will not run any more. */
 typedef void (*cachalot_torch_let_go)(void *userdata);
 
-/** Begins a route to a pool for the requests on `device` that the filter takes; NULL takes all. The newest route that
+/** Starts a route to a pool for the requests on `device` that the filter takes; NULL takes all. The newest route that
  * takes a request decides. If there is no such pool, the call makes the pool. The call adds a user to the pool, until
  * cachalot_torch_release_pool.
  *
  * PyTorch uses the same hook for captures of graphs and for torch.cuda.use_mem_pool, and calls the hook before the
- * capture of the stream begins. So the route counts as a capture, and blocks that other streams use stay pending, until
+ * capture of the stream starts. So the route counts as a capture, and blocks that other streams use stay pending, until
  * the route takes a request that no graph captures. `let_go`, unless NULL, is called once: after the end of the route,
  * when no thread runs the filter, or after a failure of this call.
  *   - Errors: INVALID_ARGUMENT (the default pool), TABLE_FULL. */
@@ -116,14 +116,14 @@ CACHALOT_API void cachalot_torch_end_allocate_to_pool(int device, cachalot_pool 
 /** The hook for set_release_pool, which PyTorch calls at the destruction of a graph: runs cachalot_pool_release. */
 CACHALOT_API void cachalot_torch_release_pool(int device, cachalot_pool pool);
 
-/** Supplies a segment of `bytes` bytes on `device`, which begins at a multiple of 512. Returns NULL without memory. May
+/** Supplies a segment of `bytes` bytes on `device`, which starts at a multiple of 512. Returns NULL without memory. May
  * call CUDA, and must not call the allocator. */
 typedef void *(*cachalot_torch_supply)(void *userdata, size_t bytes, int device);
 
 /** Takes back a segment that cachalot_torch_supply has supplied. The same rules apply. */
 typedef void (*cachalot_torch_take_back)(void *userdata, void *segment, size_t bytes, int device);
 
-/** Lets the program supply the segments of a pool from now on: a torch.cuda.MemPool with an allocator of its own. The
+/** Lets the program supply the segments of a pool from now on: a torch.cuda.MemPool with its own allocator. The
  * allocator places blocks in them, and counts them as its own memory; the pool has no expandable segments, and under
  * policy:stitched none of pages: blocks are placed as under policy:caching. Memory that the pool has already stays.
  * `let_go`, unless NULL, is called once after a success: when the pool has no users and no supplied segment is left.
@@ -138,7 +138,7 @@ CACHALOT_API cachalot_status cachalot_torch_set_pool_flags(int device, cachalot_
 
 /** Allocates the block of `bytes` bytes at `address`, for a request of `requested_bytes`, from free memory of a pool. So
  * a program returns a pool to an earlier state: it frees the blocks of the pool, and allocates the earlier blocks where
- * they were. The block belongs to the stream whose memory lies there. The memory before and behind stays free.
+ * they were. The block belongs to the stream of that memory. The memory before and after it stays free.
  *   - Errors: INVALID_POINTER (no memory of the allocator), INVALID_ARGUMENT (not free, another pool, no multiple of
  *     512, or a policy without a fixed place for blocks), TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_torch_allocate_at(cachalot_pool pool, void *address, size_t bytes,

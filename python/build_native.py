@@ -1,4 +1,4 @@
-"""Compiles what the wheel contains beside Python: the libraries and the command by cargo, the shim by
+"""Compiles what the wheel contains besides Python: the libraries and the command by cargo, the shim by
 a C++ compiler."""
 
 from __future__ import annotations
@@ -141,13 +141,13 @@ def front() -> Path:
 
 def compile_shim(source: Path, library: Path) -> None:
     """Compiles the shim that works with every PyTorch, and the functions for CuPy, and puts both
-    beside the library."""
+    next to the library."""
     compile_beside(library, source / SHIM.name, source, "libcachalot_torch.so")
     compile_beside(library, CUPY, source, "libcachalot_cupy.so")
 
 
 def compile_beside(library: Path, code: Path, headers: Path, name: str) -> None:
-    """Compiles C++ over the library into a shared library beside it."""
+    """Compiles C++ over the library into a shared library next to it."""
     options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-Wl,-rpath,$ORIGIN"]
     # Only symbols that the oldest libstdc++ of C++11 has. The newer kind of string is not in them,
     # and the inlined functions of the older kind ask glibc 2.32 whether the process has threads.

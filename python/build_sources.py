@@ -15,7 +15,7 @@ from setuptools.errors import ExecError
 import build_native
 
 LEFT_OUT = ("tests/", "examples/", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json")
-"""What cargo lists for a package and a build does not need: programs on the crate, and files that
+"""The files that cargo lists for a package and a build does not need: programs on the crate, and files that
 cargo makes itself."""
 
 
@@ -60,7 +60,7 @@ def of_members(manifest: str, members: list[str]) -> str:
 
 
 def copy_workspace(workspace: Path, to: Path) -> None:
-    """Copies the crates that are needed into a workspace of their own, with the locked versions of
+    """Copies the crates that are needed into their own workspace, with the locked versions of
     what they use."""
     needed = crates(workspace)
     for name, folder in needed.items():

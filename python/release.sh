@@ -12,7 +12,7 @@ cd "$(dirname "$0")"
 tools=$(../scripts/setup/manylinux.sh)
 work=$(mktemp -d)
 trap 'rm -rf "$work" LICENSE-THIRD-PARTY.txt' EXIT
-# The wheel has the notices among its licences, and the bill of materials lies beside it.
+# The wheel has the notices among its licences, and the bill of materials is next to it.
 ../scripts/release/notices.py "$work/notices" cachalot-library cachalot-cli cachalot-front
 cp "$work/notices/THIRD-PARTY.txt" LICENSE-THIRD-PARTY.txt
 (

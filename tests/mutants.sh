@@ -5,7 +5,7 @@
 #   tests/mutants.sh CRATE [JOBS] [SECONDS]
 #
 # CRATE is cachalot-core, cachalot-snapshot, cachalot-cuda or cachalot. JOBS changes are judged side by side, 2 by default. The programs,
-# the list of changes and the results lie in target/mutants/CRATE. Another call goes on there, and a call at another commit begins
+# the list of changes and the results are in target/mutants/CRATE. Another call goes on there, and a call at another commit begins
 # anew. On another machine, without a compiler, `cachalot-mutants run FOLDER` runs a copy of the folder.
 #
 # The last lines are the sums of each file and the changes that survived. tests/results/mutants.md has the judgements. LEDGER names a

@@ -1,4 +1,4 @@
-//! Measures concurrent threads, on streams of their own or on one stream, for every lock.
+//! Measures concurrent threads, on their own streams or on one stream, for every lock.
 #![allow(missing_docs, reason = "made by a macro")]
 
 use cachalot_benches::measure::Clock;

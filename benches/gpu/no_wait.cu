@@ -5,9 +5,9 @@
 //   ./no_wait [SETTINGS]        default: policy:stitched,slack:0
 //
 // In each round, one stream is kept busy by a kernel of 80 ms that writes to a live block. Blocks of every stream are
-// allocated before, and one out of four is freed once the kernel runs, so all free memory lies in holes. Meanwhile
+// allocated before, and one out of four is freed once the kernel runs, so all free memory is in holes. Meanwhile
 // other streams request blocks that are larger than any hole, use them, and free some, and every few steps the program
-// calls cachalot_maintain. Every call that begins while the kernel runs is timed. At the end of the round, the kernel's
+// calls cachalot_maintain. Every call that starts while the kernel runs is timed. At the end of the round, the kernel's
 // block is checked. The second row of the table has cudaMalloc and cudaFree in the same situation.
 //
 // The exit status is 1 if a call of cachalot took 2 ms or more, if no page was moved, created or unmapped, or if a word
@@ -71,7 +71,7 @@ constexpr std::size_t kBlockBytes = 3 * kMiB;
 // together need more than the holes have, so that pages are created, too.
 constexpr std::size_t kFewestBytes = 4 * kMiB, kMostBytes = 12 * kMiB;
 constexpr std::size_t kMostHeld = 56;
-// Steps of a round: with more, so much work waits behind the kernel that the driver itself waits for room.
+// Steps of a round: with more, so much work waits after the kernel that the driver itself waits for room.
 constexpr int kSteps = 300;
 // Steps between two calls of cachalot_maintain, and the driver's time that each may take.
 constexpr int kMaintainEvery = 4;
@@ -93,7 +93,7 @@ class Random {
   std::uint64_t state_ = 88172645463325252ull;
 };
 
-// Times of the calls of one kind that began while a kernel was running.
+// Times of the calls of one kind that started while a kernel was running.
 class Calls {
  public:
   explicit Calls(const char *name) : name_(name) {}
@@ -137,7 +137,7 @@ class Calls {
   std::vector<double> times_;
 };
 
-// The stream with the kernel, and the event behind the kernel.
+// The stream with the kernel, and the event after the kernel.
 struct Busy {
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -205,7 +205,7 @@ class Round {
   // Runs the kernel, and everything that is timed meanwhile.
   void run(unsigned number, Calls &requests, Calls &frees, Calls &upkeep) {
     busy_.launch(live_, number, kKernelNs);
-    // The busy stream's holes are in use until the kernel ends: their pages move behind an event.
+    // The busy stream's holes are in use until the kernel ends: their pages move after an event.
     for (void *block : holes_) {
       frees.time(busy_.end, [&] { free(block); });
     }

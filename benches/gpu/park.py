@@ -191,14 +191,14 @@ class Bench:
         self.expected = self.replayed()
 
     def replayed(self) -> list[tuple[Any, Any]]:
-        """What the graphs compute, in memory of the host."""
+        """The results of the graphs, in memory of the host."""
         for graph in self.graphs:
             graph.replay()
         self.torch.cuda.synchronize()
         return [(product.cpu(), mixed.cpu()) for product, mixed in self.outputs]
 
     def equal_graphs(self) -> int:
-        """How many graphs compute the same bits as before. The cache has its contents again."""
+        """The number of graphs that compute the same bits as before. The cache has its contents again."""
         equal = self.torch.equal
         pairs = zip(self.expected, self.replayed())
         return sum(all(equal(old, new) for old, new in zip(before, after)) for before, after in pairs)
@@ -253,7 +253,7 @@ class Bench:
         self.report("warm contents", **self.check(rest))
 
     def busy(self) -> None:
-        """What another thread's requests and frees take while the weights are parked behind a long kernel."""
+        """The time of another thread's requests and frees while the weights are parked behind a long kernel."""
         torch, longest = self.torch, {"malloc": 0.0, "free": 0.0, "new": 0.0, "idle": 0.0}
         stop, parking = threading.Event(), threading.Event()
         sizes = [1 << 12, 3 << 14, 1 << 20, 5 << 20, 1 << 16, 11 << 20]

@@ -5,9 +5,9 @@
 #   SAVER=FOLDER CUMEM=FILE benches/gpu/park.sh OUT SITE [ALLOCATOR...]
 #
 # OUT gets park.md with the tables, park.jsonl with all figures, and log.txt. The allocators, by default all of them, each
-# in a process of its own: plain (copies to pinned memory), caching and stitched (cachalot), saver-torch and saver-preload
+# in its own process: plain (copies to pinned memory), caching and stitched (cachalot), saver-torch and saver-preload
 # (torch_memory_saver), cumem (vLLM's). SAVER is the folder with the unpacked wheel of torch_memory_saver, CUMEM vLLM's
-# csrc/cumem_allocator.cpp beside its header. What is not given is skipped in one line. An allocator that fails or takes
+# csrc/cumem_allocator.cpp next to its header. What is not given is skipped in one line. An allocator that fails or takes
 # too long is named, with what it has measured until then, and the others go on.
 #
 # WEIGHTS, CACHE (GiB), TENSORS and CYCLES make the load smaller (16, 24, 2000, 100). All allocators together end within

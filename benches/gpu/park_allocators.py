@@ -26,7 +26,7 @@ class Skipped(Exception):
 
 
 class Allocator:
-    """What park.py asks of an allocator."""
+    """The interface that park.py needs from an allocator."""
 
     name = ""
     parks_graphs = True
@@ -63,7 +63,7 @@ class Allocator:
         return 0
 
     def held(self) -> int | None:
-        """What the allocator itself holds of the device, in bytes, if it tells."""
+        """The bytes of the device that the allocator itself holds, if it reports them."""
         return None
 
 

@@ -60,7 +60,7 @@ def ratio(part: float | None, whole: float | None) -> float | None:
 
 
 class Figures:
-    """What one allocator has measured."""
+    """The measurements of one allocator."""
 
     def __init__(self, lines: list[Line]) -> None:
         self.parts: dict[str, list[Line]] = {}

@@ -1,4 +1,4 @@
-// Compares cachalot with the allocators that a program would use otherwise, on equal work in the same run, through
+// Compares cachalot with the allocators that a program would use otherwise, on the same work in the same run, through
 // the public interfaces: those of the CUDA toolkit, and where their headers are, PyTorch's and RMM's arena.
 //
 //   cargo build --release -p cachalot-library
@@ -20,7 +20,7 @@
 // cold: microseconds to obtain a block of which nothing is cached. Between the rounds each allocator gives all memory
 // back, except RMM's arena, which keeps its memory.
 //
-// threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
+// threads: each thread, on its own stream, fills and empties 64 slots with blocks of 512 B to
 // 64 KiB in random order. The unit is millions of operations (allocations or frees) per second, in
 // all threads together.
 //
@@ -307,7 +307,7 @@ void threads(Allocators &...allocators) {
   std::printf("\n");
 }
 
-// Adds nanoseconds an operation of three passes, behind two that fill the cache, and gives all memory back.
+// Adds nanoseconds an operation of three passes, after two that fill the cache, and gives all memory back.
 template <class Allocator>
 void program_ns(Allocator &allocator, const Program &program, const std::vector<cudaStream_t> &streams, std::vector<double> &times) {
   std::vector<void *> blocks(program.blocks, nullptr);

@@ -1,14 +1,14 @@
-// Pinned memory of the host: an allocator of cachalot with CACHALOT_HOST beside the driver's own cuMemHostAlloc.
+// Pinned memory of the host: an allocator of cachalot with CACHALOT_HOST, compared with the driver's own cuMemHostAlloc.
 //
 //   pinned ready GIB        the time until so much pinned memory is ready, and until it is given back
 //   pinned copy MIB         the rates of copies to and from the device, in MiB/s
 //   pinned pair             a request and a free of a cached block, in nanoseconds
-//   pinned behind           the time to give a segment back while a stream of the device works for 100 ms
+//   pinned after           the time to give a segment back while a stream of the device works for 100 ms
 //   pinned trace NAME MIB   pinned memory / memory asked for, over a made-up program with so much key-value cache
 //
 // Prints lines of `what;allocator;figures`. Uses the driver alone, and so runs on the emulated driver, too.
 //
-// The programs of `trace` use one allocator, and numbers of a linear congruential generator that begins at 1:
+// The programs of `trace` use one allocator, and numbers of a linear congruential generator that starts at 1:
 //   images  a loader of 9 batches: 256 x 3 x 224 x 224 floats, and 256 labels of 8 bytes
 //   text    a loader of 17 batches: three times 64 x n numbers of 8 bytes, n from 64 to 2048
 //   audio   a loader of 17 batches: 32 x n floats, n from 80,000 to 320,000 (5 to 20 s at 16 kHz), and 32 x 8 bytes
@@ -207,7 +207,7 @@ class Program {
   double seconds = 0, longest = 0;
   std::deque<Group> images, texts, audios, cache;
   size_t cached = 0;
-  // What an allocator would hold that rounds up to a power of two, and reuses blocks of equal size only.
+  // The bytes that an allocator would hold that rounds up to a power of two, and reuses only blocks of the same size.
   std::map<size_t, int64_t> unused;
   size_t of_powers = 0;
 

@@ -24,7 +24,7 @@ g++ -O2 -std=c++20 -I include -I "$cuda/include" benches/gpu/pinned.cpp -o "$wor
   echo "${CACHALOT_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}"
   cat /sys/kernel/mm/transparent_hugepage/enabled
 } >"$out/machine.txt"
-# Each in a process of its own, and in turns, since the speed of a virtual machine changes.
+# Each in its own process, and in turns, since the speed of a virtual machine changes.
 : >"$out/pinned.txt"
 for _ in 1 2 3; do
   for what in "ready 16" "copy 1024" pair behind; do

@@ -81,7 +81,7 @@ class Reader {
   }
 
   Program program_;
-  // The number of each stream: the stream 0, on which every program begins, is the default stream.
+  // The number of each stream: the stream 0, on which every program starts, is the default stream.
   std::unordered_map<unsigned long long, std::uint32_t> streams_{{0, 0}};
   // The step that requested the block at each address.
   std::unordered_map<unsigned long long, std::size_t> live_;

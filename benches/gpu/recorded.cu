@@ -5,7 +5,7 @@
 //   ./recorded cudaMallocAsync 3 tests/traces/mlp_seed.csv.gz ...
 //
 // The first argument is cudaMallocAsync, or settings of cachalot. The second argument is the number of passes. Every
-// program runs on an allocator of its own, and all passes of a program on the same allocator. A record is replayed on
+// program runs on its own allocator, and all passes of a program on the same allocator. A record is replayed on
 // one thread: memory is freed where the program freed it (`f`), what is live at the end is freed in the order of the
 // requests, recorded `empty_cache` calls are left out, and graphs use the default pool. After each request, the first
 // bytes of the block are written in the order of the stream.
@@ -124,7 +124,7 @@ class StreamOrdered : public Allocator {
   cudaMemPool_t pool_ = nullptr;
 };
 
-// What the calls of a pass took.
+// The times of the calls of a pass.
 struct Times {
   double all_us = 0, slow_us = 0, longest_us = 0;
   std::size_t slow = 0, longest_bytes = 0;

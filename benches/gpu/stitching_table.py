@@ -155,7 +155,7 @@ def recorded(path: Path) -> str:
 
 
 def text(path: Path) -> str:
-    """What a step has printed."""
+    """The output of a step."""
     return path.read_text(encoding="utf-8").strip() + "\n" if path.exists() and path.stat().st_size else "Not run.\n"
 
 

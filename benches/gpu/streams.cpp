@@ -1,4 +1,4 @@
-// Blocks that two streams use: each thread obtains a block on one stream, tells of its use by another, and frees it.
+// Blocks that two streams use: each thread obtains a block on one stream, reports its use by another, and frees it.
 //
 //   streams ROUNDS [CONFIG...]     cachalot, under each configuration; with -DWITH_TORCH: PyTorch's own allocator
 //
@@ -21,7 +21,7 @@
 #endif
 
 using Clock = std::chrono::steady_clock;
-// Obtains a block of some bytes on the first stream, tells of its use by the second, and frees it.
+// Obtains a block of some bytes on the first stream, reports its use by the second, and frees it.
 using Cycle = std::function<void(size_t, cudaStream_t, cudaStream_t)>;
 
 constexpr int CYCLES = 20000;

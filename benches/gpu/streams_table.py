@@ -16,7 +16,7 @@ HEAD = """\
 * date: {date}; commit: {commit}; PyTorch {torch}
 * how: `cargo build --release -p cachalot-library` and `benches/gpu/streams.sh OUT`
 
-Each thread obtains a block on a stream of its own, tells of the use by a second stream, and frees the block, {cycles} times, \
+Each thread obtains a block on its own stream, announces the use by a second stream, and frees the block, {cycles} times, \
 with blocks of 4 KiB to 1 MiB. No work is queued. *million cycles a second*: of all threads together, the median of {rounds} \
 rounds in turns, and the lowest and highest. *× PyTorch*: the median over PyTorch's. *half*, *99 of 100*: the microseconds \
 below which so many cycles stay, median of the rounds.

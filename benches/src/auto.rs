@@ -1,5 +1,6 @@
-//! Tables of `tests/results/auto.md`: recorded programs with `tune:auto`, beside the default and the best
-//! static setting of each program. Nothing is timed, so the figures are equal on every machine.
+//! Tables of `tests/results/auto.md`: recorded programs with `tune:auto`, compared with the default
+//! and the best static setting of each program. Nothing is timed, so the figures are the same on
+//! every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
@@ -57,12 +58,13 @@ pub struct Figures {
 pub struct Pass {
     /// Bytes reserved, on average over the calls of the pass.
     pub mean_bytes: f64,
-    /// The settings in force during the pass.
+    /// The active settings during the pass.
     pub settings: String,
 }
 
-/// Runs programs in turn on one allocator. Between two programs all blocks are freed, and the end of an
-/// iteration is announced. A due job of the tuner runs to its end, so no result depends on time.
+/// Runs programs in turn on one allocator. Between two programs all blocks are freed, and the end
+/// of an iteration is announced. A due job of the tuner runs to its end, so no result depends on
+/// time.
 ///
 /// # Errors
 /// A refused call of the allocator, as a text.
@@ -126,8 +128,9 @@ fn in_force(allocator: &OnDevice) -> Result<String, cachalot_core::Error> {
     Ok(config.to_string())
 }
 
-/// Returns the settings with the least memory reserved on average, among the best settings of a search over
-/// the whole program, and the default. The settings hold no less at the end than on average.
+/// Returns the settings with the least memory reserved on average, among the best settings of a
+/// search over the whole program, and the default. The settings hold no less at the end than on
+/// average.
 ///
 /// # Errors
 /// A refused call of the allocator, as a text.
@@ -164,8 +167,8 @@ struct ThreeRuns {
 }
 
 impl ThreeRuns {
-    /// Returns the covered part of the distance between the default and the best, on average. `None` for a
-    /// distance below half a percent of the default.
+    /// Returns the covered part of the distance between the default and the best, on average.
+    /// `None` for a distance below half a percent of the default.
     fn covered(&self) -> Option<f64> {
         let distance = self.default.mean_bytes - self.best.1.mean_bytes;
         (distance > 0.005 * self.default.mean_bytes)

@@ -6,11 +6,11 @@
 //! pointer ─hash─▶ block ◀─prev / next─▶ neighbours
 //! ```
 //!
-//! The implementation is meant to be fast. All blocks lie in one table, and a pair allocates no host memory
-//! except inside the `BTreeSet`. The hash tables use the fastest hash for integers, and each operation takes
-//! a single uncontended lock. The baseline makes the decisions of the default configuration,
-//! `roundup_power2_divisions` and `max_split_size_mb`, and keeps equal statistics. Events, private pools,
-//! limits and expandable segments are not supported.
+//! The implementation is meant to be fast. All blocks are in one table, and a pair allocates no
+//! host memory except inside the `BTreeSet`. The hash tables use the fastest hash for integers, and
+//! each operation takes a single uncontended lock. The baseline makes the decisions of the default
+//! configuration, `roundup_power2_divisions` and `max_split_size_mb`, and keeps the same
+//! statistics. Events, private pools, limits and expandable segments are not supported.
 
 use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;
@@ -264,7 +264,8 @@ impl State {
         self.vacant.push(right);
     }
 
-    /// Removes `neighbour` from its set if the block exists and is free. Returns the block's size, or 0.
+    /// Removes `neighbour` from its set if the block exists and is free. Returns the block's size,
+    /// or 0.
     fn take_neighbour(&mut self, neighbour: u32) -> u64 {
         if neighbour == NONE || !self.blocks[neighbour as usize].free {
             return 0;

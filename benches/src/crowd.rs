@@ -55,7 +55,7 @@ pub struct Crowd {
     requests: Vec<u64>,
     /// The blocks allocated to build the crowd, in address order.
     members: Vec<Member>,
-    /// Whether all members lie in a single segment, rather than in many segments of the small pool.
+    /// Whether all members are in a single segment, rather than in many segments of the small pool.
     one_segment: bool,
 }
 
@@ -67,8 +67,8 @@ struct Member {
     free: bool,
 }
 
-/// Lists the members of a crowd: a live block of `between` bytes follows each free block. In the small pool
-/// each segment is filled completely, so no further free memory could serve a member.
+/// Lists the members of a crowd: a live block of `between` bytes follows each free block. In the
+/// small pool each segment is filled completely, so no other free memory could serve a member.
 fn members(free: impl IntoIterator<Item = u64>, between: u64, small: bool) -> Vec<Member> {
     let mut members = Vec::new();
     let mut left = SMALL_SEGMENT;

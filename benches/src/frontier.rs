@@ -1,5 +1,5 @@
-//! Section of `tests/results/stitching.md`: the frontier of the setting `compact`, utilisation against
-//! driver time for a range of budgets, as a table and a picture.
+//! Section of `tests/results/stitching.md`: the frontier of the setting `compact`, utilisation
+//! against driver time for a range of budgets, as a table and a picture.
 
 use crate::stitching::{Manner, StitchingExtent, run, summarise};
 use crate::tables::table;
@@ -14,8 +14,8 @@ use std::error::Error;
 pub const BUDGETS: [&str; 13] =
     ["0", "0.01", "0.02", "0.03", "0.05", "0.075", "0.1", "0.15", "0.2", "0.3", "0.5", "0.75", "1"];
 
-/// Sizes of a segment for several large blocks in MiB, each with the colour of its points. Colour-blind
-/// people tell the two colours apart.
+/// Sizes of a segment for several large blocks in MiB, each with the colour of its points.
+/// Colour-blind people tell the two colours apart.
 const SEGMENTS: [(u32, RGBColor); 2] = [(20, RGBColor(0, 114, 178)), (40, RGBColor(213, 94, 0))];
 
 /// Width and height of the picture.
@@ -49,8 +49,8 @@ impl Frontier {
     /// Runs every program with every budget in `budgets`, and without a budget.
     ///
     /// # Errors
-    /// The first program that cannot be run, or whose call an allocator refused for another reason than lack
-    /// of memory.
+    /// The first program that cannot be run, or whose call an allocator refused for another reason
+    /// than lack of memory.
     ///
     /// # Panics
     /// If a budget is no value of `compact`.
@@ -73,8 +73,8 @@ impl Frontier {
         Ok(Self(settings.iter().enumerate().map(point).collect()))
     }
 
-    /// Returns the section. The section has a link to the picture if `picture` is the name of the picture's
-    /// file.
+    /// Returns the section. The section has a link to the picture if `picture` is the name of the
+    /// picture's file.
     pub fn section(&self, picture: Option<&str>) -> String {
         let header = [
             "`compact`",
@@ -122,8 +122,8 @@ impl Frontier {
         points.into_iter()
     }
 
-    /// Draws all points as text in SVG, with a line through the points on the frontier. The budgets are the
-    /// labels of the points on the frontier.
+    /// Draws all points as text in SVG, with a line through the points on the frontier. The budgets
+    /// are the labels of the points on the frontier.
     ///
     /// # Errors
     /// The errors of the drawing library.

@@ -27,10 +27,10 @@ pub const SUBJECTS: [&str; 8] = [
     "locks and counts",
 ];
 
-/// The policies beside the caching policy, by the names used in configurations.
+/// The policies other than the caching policy, by the names used in configurations.
 pub const POLICIES: [&str; 4] = ["bfc", "buddy", "size_class", "slab"];
 
-/// The peers measured beside the policies.
+/// The peers that are measured with the policies.
 pub const PEERS: [&str; 4] = ["rlsf", "offset-allocator", "buddy, frames", "buddy, heap"];
 
 /// Creates a lane for the subject with the given name. Returns `None` if the subject cannot run the

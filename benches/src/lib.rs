@@ -1,4 +1,4 @@
-//! Benchmarks of allocations, beside other allocators in the same run.
+//! Benchmarks of allocations, compared with other allocators in the same run.
 //!
 //! ```text
 //! subject    an allocator under measurement          cachalot · btree · peers

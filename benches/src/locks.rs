@@ -11,8 +11,8 @@ const AWAITED: u32 = 2;
 /// Number of looks at the lock before sleeping, as in the standard library on Linux.
 const SPINS: u32 = 100;
 
-/// A lock of a single word over the system's futex: the algorithm of the standard library's `Mutex` on Linux.
-/// The standard library offers no unlock without a guard.
+/// A lock of a single word over the system's futex: the algorithm of the standard library's `Mutex`
+/// on Linux. The standard library offers no unlock without a guard.
 #[derive(Debug)]
 pub struct Futex(AtomicU32);
 

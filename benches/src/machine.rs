@@ -6,14 +6,14 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 
-/// Writes a report in Markdown, and the figures of its tables as CSV beside the report.
+/// Writes a report in Markdown, and the figures of its tables as CSV next to the report.
 ///
 /// # Errors
 /// The errors of the file system.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     cachalot_atomic_file::write(path, |to| writeln!(to, "{text}"))?;
     let Some(figures) = figures::csv(text) else { return Ok(()) };
-    // A device or a stream has no file beside it.
+    // A device or a stream has no file next to it.
     if path.metadata()?.is_file() {
         cachalot_atomic_file::write(&path.with_extension("csv"), |to| to.write_all(figures.as_bytes()))?;
     }

@@ -1,8 +1,8 @@
 //! Measurements on a shared machine: all subjects in turn, in many short rounds, and the median of
 //! the rounds.
 //!
-//! A slow phase of the machine slows all subjects equally. Work of a single thread is timed by the thread's
-//! own clock, which stands still while the thread is preempted.
+//! A slow phase of the machine slows all subjects equally. Work of a single thread is timed by the
+//! thread's own clock, which stands still while the thread is preempted.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -98,7 +98,7 @@ pub fn interleave(lanes: &mut [Lane], effort: Effort) -> Vec<Timing> {
     let mut samples = vec![Vec::with_capacity(effort.rounds); lanes.len()];
     for round in 0..effort.rounds {
         for turn in 0..lanes.len() {
-            // Each round begins with another lane, so that no lane always follows the same lane.
+            // Each round starts with another lane, so that no lane always follows the same lane.
             let which = (round + turn) % lanes.len();
             let took = lanes[which].time(times[which]);
             let operations = times[which] * lanes[which].operations;

@@ -1,10 +1,10 @@
-//! Peers: other allocators, each over an arena and unmodified, without locks, statistics, streams or
-//! segments. The caller stores each allocator's data for a free. All peers do less work than
+//! Peers: other allocators, each over an arena and unmodified, without locks, statistics, streams
+//! or segments. The caller stores each allocator's data for a free. All peers do less work than
 //! [`Cachalot`](crate::cachalot); their times indicate a lower bound.
 //!
-//! Two allocators store metadata inside the managed memory, which is impossible in device memory. Both get
-//! host memory, [`SCALE`] times smaller than the nominal arena, so the density of the metadata is as their
-//! authors intended.
+//! Two allocators store metadata inside the managed memory, which is impossible in device memory.
+//! Both get host memory, [`SCALE`] times smaller than the nominal arena, so the density of the
+//! metadata is as their authors intended.
 
 use crate::subject::Subject;
 use buddy_system_allocator::{FrameAllocator, Heap};
@@ -69,7 +69,7 @@ impl Subject for Rlsf {
     }
 }
 
-/// `offset-allocator`: two-level bins by size, constant time, good fit; the metadata lies outside,
+/// `offset-allocator`: two-level bins by size, constant time, good fit; the metadata is outside,
 /// in units.
 pub struct Offset(Allocator<u32>);
 
@@ -78,7 +78,7 @@ const MAX_BLOCKS: u32 = 1 << 18;
 
 impl Offset {
     /// Creates an allocator over an arena of `bytes` bytes; `None` above 2³² units. (An arena of
-    /// exactly 2³² units lacks the last unit.)
+    /// exactly 2³² units does not have the last unit.)
     pub fn new(bytes: u64) -> Option<Self> {
         let units = u32::try_from((bytes / UNIT).saturating_sub(1)).ok()?;
         Some(Self(Allocator::with_max_allocs(units, MAX_BLOCKS)))
@@ -142,11 +142,11 @@ impl BuddyHeap {
     /// If the address space is exhausted.
     pub fn new(bytes: u64) -> Self {
         // A mapping of twice the length contains an aligned block of the length, wherever the
-        // mapping begins.
+        // mapping starts.
         let (memory, bytes) = (map(bytes / SCALE * 2), (bytes / SCALE) as usize);
         let start = (memory.as_ptr() as usize).next_multiple_of(bytes);
         let mut heap = Heap::new();
-        // SAFETY: the range lies inside the mapping, which does not move and is used through `heap`
+        // SAFETY: the range is inside the mapping, which does not move and is used through `heap`
         // only. Both have one owner, which exposes neither, so the mapping lives as long as `heap`;
         // dropping `heap` accesses no memory.
         unsafe { heap.init(start, bytes) };

@@ -20,8 +20,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Number of runs of a program before the measurement. Afterwards the cache contains all memory for the
-/// program.
+/// Number of runs of a program before the measurement. Afterwards the cache contains all memory for
+/// the program.
 const WARM_UP: u64 = 3;
 
 /// An operation.
@@ -217,7 +217,8 @@ mod tests {
         }
     }
 
-    /// The baseline must make the decisions of this project's allocator, and keep equal statistics.
+    /// The baseline must make the decisions of this project's allocator, and keep the same
+    /// statistics.
     #[test]
     fn the_baseline_makes_equal_decisions() {
         let mut compared = 0;

@@ -1,5 +1,6 @@
-//! Tables of `tests/results/reclaim.md`: memory held by recorded programs over time, with and without
-//! `reclaim:auto`. The simulated device's clock gives the time, so the figures are equal on every machine.
+//! Tables of `tests/results/reclaim.md`: memory held by recorded programs over time, with and
+//! without `reclaim:auto`. The simulated device's clock gives the time, so the figures are the same
+//! on every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::SimulatedDevice;
@@ -12,7 +13,8 @@ use comfy_table::Table;
 /// The configuration to compare with.
 const DEFAULT: &str = "";
 
-/// The configurations. `PyTorch`'s threshold does nothing without a limit: the limit is the default's peak.
+/// The configurations. `PyTorch`'s threshold does nothing without a limit: the limit is the
+/// default's peak.
 const CONFIGS: [&str; 7] = [
     DEFAULT,
     "garbage_collection_threshold:0.6",
@@ -147,8 +149,8 @@ fn alone(program: &Program, config: &str, limit: Option<u64>, pace: Pace) -> Res
     timed.finish()
 }
 
-/// Runs two programs in turn, twice, without pauses: `passes` runs of the first program, and then of the
-/// second.
+/// Runs two programs in turn, twice, without pauses: `passes` runs of the first program, and then
+/// of the second.
 fn in_turn(programs: [&Program; 2], config: &str, limit: Option<u64>, pace: Pace) -> Result<Outcome, Error> {
     let mut timed = Timed::new(config, limit, pace)?;
     let (mut area, mut us) = (0.0, 0);
@@ -196,8 +198,8 @@ fn program_of(trace: &Trace) -> Result<Program, ReplayError> {
 /// Runs the programs, and returns the tables.
 ///
 /// # Errors
-/// The first program that cannot be run, or whose call an allocator refused for another reason than lack of
-/// memory.
+/// The first program that cannot be run, or whose call an allocator refused for another reason than
+/// lack of memory.
 pub fn report(traces: &[Trace], pairs: &[[usize; 2]], pace: Pace) -> Result<String, ReplayError> {
     let refused = |trace: &Trace, error: Error| ReplayError::Refused(BadInput::whole(&trace.file, error.to_string()));
     let programs = traces.iter().map(program_of).collect::<Result<Vec<_>, _>>()?;
@@ -258,7 +260,8 @@ fn add_rows(table: &mut Table, name: &str, row: &[Outcome], end: impl Fn(&Outcom
     }
 }
 
-/// The relations to the default: of the bytes over time, at the peak and at the end, and of the time.
+/// The relations to the default: of the bytes over time, at the peak and at the end, and of the
+/// time.
 fn summary(rows: &[Vec<Outcome>]) -> Table {
     let header =
         ["configuration", "mean", "worst", "end", "worst", "peak", "worst", "time", "worst", "most driver time"];

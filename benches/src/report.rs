@@ -55,7 +55,8 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Returns the columns of all subjects: ours in full, the ratio of the baseline, and the medians of the rest.
+/// Returns the columns of all subjects: ours in full, the ratio of the baseline, and the medians of
+/// the rest.
 fn subject_columns(of: &Timings) -> Vec<String> {
     let (ours, baseline) = (find(of, OURS), find(of, BASELINE));
     let mut columns = vec![full(ours), full(baseline), ratio(baseline, ours)];

@@ -1,5 +1,6 @@
-//! Tables of `tests/results/stitching.md`: the used part of the reserved memory for recorded programs under
-//! each policy, and the driver's estimated time. Nothing is timed, so the figures are equal on every machine.
+//! Tables of `tests/results/stitching.md`: the used part of the reserved memory for recorded
+//! programs under each policy, and the driver's estimated time. Nothing is timed, so the figures
+//! are the same on every machine.
 
 use crate::tables::table;
 use cachalot_core::simulated::DriverCosts;
@@ -26,14 +27,14 @@ pub struct StitchingExtent {
 /// Number of runs of each program for the growth of waste with the passes.
 const MANY_PASSES: u32 = 20;
 
-/// Factors for the sizes of the programs in some variations. No setting was tuned for the resulting programs,
-/// and their sizes are no multiples of a page.
+/// Factors for the sizes of the programs in some variations. No setting was tuned for the resulting
+/// programs, and their sizes are no multiples of a page.
 const SIZE_FACTORS: [f64; 7] = [0.61, 0.72, 0.83, 1.37, 1.7, 2.9, 20.0];
 
 /// Time of each of two calls of `maintain` between two passes, in a variation.
 const UPKEEP_US: u64 = 2000;
 
-/// How the programs run.
+/// The way in which the programs run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
     /// Number of runs of each program.

@@ -1,4 +1,4 @@
-//! Concurrent threads, on streams of their own or on one shared stream: a comparison of locks for a
+//! Concurrent threads, on their own streams or on one shared stream: a comparison of locks for a
 //! heap.
 
 use crate::btree::BTree;
@@ -22,7 +22,7 @@ const STEPS: usize = 1024;
 /// The streams of the threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Streams {
-    /// Each thread uses a stream of its own: the threads share the allocator only.
+    /// Each thread uses its own stream: the threads share the allocator only.
     Own,
     /// All threads use one stream: the threads share a heap and the heap's lock.
     Shared,

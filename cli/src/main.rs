@@ -21,7 +21,7 @@ Examples:
   cachalot park server
   cachalot top --once
 
-`cachalot COMMAND --help` explains a command, and has further examples.";
+`cachalot COMMAND --help` explains a command, and has more examples.";
 
 /// Run programs on cachalot's GPU memory allocator, and examine recorded programs without a GPU.
 #[derive(Parser)]
@@ -59,7 +59,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|mut error| {
         if error.kind() == ErrorKind::UnknownArgument {
-            // The tip to write an unknown option behind `--` would make it the name of a file.
+            // The tip to write an unknown option after `--` would make it the name of a file.
             error.insert(ContextKind::Suggested, ContextValue::None);
         }
         error.exit()

@@ -79,7 +79,7 @@ fn a_line_that_is_cut_short() {
 fn something_that_is_no_trace() {
     let folder = folder("no_trace");
     let what =
-        "not a trace: neither a pickled snapshot nor a table whose first line is `action,addr,size,stream[,note]`";
+        "not a trace: neither a pickled snapshot nor a table with the first line `action,addr,size,stream[,note]`";
     refuse(&write(&folder, "prose.csv", "It was a dark and stormy night.\n"), ":1", what);
     refuse(&write(&folder, "bytes.csv.gz", gzip([0xff, 0xfe, 0, 1, 2])), ":1", what);
     refuse(&write(&folder, "long.csv", "a".repeat(1 << 20)), ":1", what);
@@ -163,7 +163,7 @@ fn a_record_that_begins_too_late() {
         ("release", "F,200,2097152,0,", "release of a segment of 2097152 bytes at 200, which is not held"),
         ("unmap", "U,200,2097152,0,", "unmapping of 2097152 bytes at 200, which are not mapped"),
     ] {
-        let advice = "if the record begins in the middle of its program, pass a memory snapshot, which holds the final state as well";
+        let advice = "if the record starts in the middle of its program, pass a memory snapshot, which holds the final state as well";
         refuse_lines(name, &format!("{line}\n"), 2, &format!("{what}; {advice}"));
     }
 }
@@ -197,7 +197,7 @@ fn a_snapshot_that_is_none() {
     refuse(&write(&folder, "empty.pickle", snapshot(&json!([]))), "", what);
 
     let cut = &snapshot(&json!([]))[..40];
-    refuse(&write(&folder, "cut.pickle", cut), "", "the snapshot ends early, behind byte 40: the file is truncated");
+    refuse(&write(&folder, "cut.pickle", cut), "", "the snapshot ends early, after byte 40: the file is truncated");
 }
 
 #[test]

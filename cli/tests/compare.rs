@@ -1,4 +1,5 @@
-//! `cachalot compare`: its figures on programs that can be worked out by hand, its forms of output, and what it refuses.
+//! `cachalot compare`: its figures on programs that can be worked out by hand, its forms of output,
+//! and what it refuses.
 
 use crate::common::{self, Finished, cachalot, cachalot_in, folder, trace, write};
 use serde_json::{Value, json};
@@ -38,7 +39,8 @@ fn compare(arguments: &[&str], files: &[&Path]) -> Finished {
     cachalot(arguments.chain(files.iter().map(OsString::from)))
 }
 
-/// The last line that `compare --json` prints for a file. A recording with other settings comes first.
+/// The last line that `compare --json` prints for a file. A recording with other settings comes
+/// first.
 fn line(arguments: &[&str], file: &Path) -> Value {
     let finished = compare(&[&["--json"], arguments].concat(), &[file]);
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
@@ -102,7 +104,8 @@ fn the_caching_policy_shares_two_segments() {
         ]
     );
     assert_eq!((&line["record"], &line["policy"], &line["config"]), (&"three".into(), &"caching".into(), &"".into()));
-    // 2,000,000 and 3,000 at the end; a segment of the small pool and a shared one of the large pool.
+    // 2,000,000 and 3,000 at the end; a segment of the small pool and a shared one of the large
+    // pool.
     assert_eq!(number(&line, "peak_live_bytes"), 2_003_000);
     assert_eq!(number(&line, "peak_reserved_bytes"), 22 * MIB);
     assert_near(&line, "utilisation", 2_003_000.0 / 23_068_672.0);
@@ -196,7 +199,7 @@ fn a_recorded_program_is_cold_once() {
 fn memory_in_use_by_other_streams_can_be_reused_at_once() {
     let file = write(&folder("at_once"), "pending.csv", PENDING_BLOCK);
     let line = line(&["--policy=direct", "--ignore-record-stream"], &file);
-    // The second block has the memory of the first; the third is beside it.
+    // The second block has the memory of the first; the third is next to it.
     assert_eq!((number(&line, "peak_live_bytes"), number(&line, "peak_reserved_bytes")), (2_000, 2 * 1_024));
     assert_eq!(calls(&line), [("cuMemAlloc", 3), ("cuMemFree", 1)]);
 }
@@ -497,7 +500,8 @@ fn the_picture_has_a_panel_for_each_trace_and_a_line_for_each_contender() {
     for name in ["first", "second&last"] {
         assert!(texts.contains(&name), "{name} in {texts:?}");
     }
-    // Behind each line stand its value at the end and its contender; a line that several have is drawn once.
+    // After each line stand its value at the end and its contender; a line that several have is
+    // drawn once.
     let both = format!("22.00 MiB caching (recorded), caching {config}");
     assert!(texts.iter().any(|text| *text == both), "{both} in {texts:?}");
     let lines = |colour: &str| {
@@ -536,7 +540,8 @@ fn lines_in_a_picture_do_not_hide_each_other() {
 fn labels_of_a_picture_fit_and_are_in_the_order_of_their_values() {
     let picture = folder("plot_labels").join("out.svg");
     let plot = format!("--plot={}", picture.display());
-    // Splits differ, and the memory does not: three contenders share a line, and a label of 141 characters.
+    // Splits differ, and the memory does not: three contenders share a line, and a label of 141
+    // characters.
     let configs = [
         "garbage_collection_threshold:0.9,max_split_size_mb:2000",
         "max_split_size_mb:2000,max_non_split_rounding_mb:2000",

@@ -1,5 +1,5 @@
-//! Reports on a history that begins in the middle of the program: its first events were overwritten, or the recording
-//! began late.
+//! Reports on a history that starts in the middle of the program: its first events were
+//! overwritten, or the recording started late.
 
 use crate::common::{cachalot, folder, trace, write};
 use serde_json::Value;

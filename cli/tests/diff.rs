@@ -1,4 +1,5 @@
-//! `cachalot diff`: the growth between two snapshots, and the exit status for continuous integration.
+//! `cachalot diff`: the growth between two snapshots, and the exit status for continuous
+//! integration.
 
 use crate::common::{Finished, cachalot, folder, trace, write};
 use serde_json::{Value, json};
@@ -6,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
 
-/// Builds a snapshot of one segment of 64 MiB. A block has a size in MiB, a state, a function, and a
-/// line; free memory follows.
+/// Builds a snapshot of one segment of 64 MiB. A block has a size in MiB, a state, a function, and
+/// a line; free memory follows.
 fn snapshot(blocks: &[(u64, &str, &str, u64)]) -> Value {
     let start = 0x7f00_0000_0000_u64;
     let (mut at, mut list) = (start, Vec::new());
@@ -98,7 +99,7 @@ fn the_text_tells_what_grew_with_the_frames_of_the_program_first() {
     assert!(grew.contains("   +1.00 MiB  new: 1.00 MiB in 1 block\n"), "{grew}");
     assert!(shrank.contains("   −6.00 MiB  from 10.00 MiB in 1 block to 4.00 MiB in 1 block\n"), "{shrank}");
     let short = diff(&["--most=1", "--frames=0"], &two("short")).output;
-    assert!(short.contains("    1.00 MiB  in 1 further stack\n"), "{short}");
+    assert!(short.contains("    1.00 MiB  in 1 other stack\n"), "{short}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Runs the shell commands of the README and of the book, with the command from this build.
 //!
-//! A block that cannot run here has a comment in the line before it, which no reader of the page sees:
-//! `<!-- not run: needs REASON -->`. [`REASONS`] lists the reasons.
+//! A block that cannot run here has a comment in the line before it, which no reader of the page
+//! sees: `<!-- not run: needs REASON -->`. [`REASONS`] lists the reasons.
 
 use crate::common::{finish, folder, trace, write};
 use flate2::read::GzDecoder;
@@ -79,7 +79,8 @@ fn decompress(name: &str, to: &Path) {
     fs::write(to, bytes).expect("the test's folder can be written");
 }
 
-/// Writes the files that the pages name without bringing them: snapshots, a profile, a table, and the tools.
+/// Writes the files that the pages name without bringing them: snapshots, a profile, a table, and
+/// the tools.
 fn prepare(place: &Path) {
     symlink(root().join("tests").canonicalize().expect("the tests"), place.join("tests")).expect("a link");
     for (name, from) in [
@@ -121,8 +122,8 @@ fn the_commands_of_the_pages_run() {
         assert!(REASONS.contains(&reason), "{}: `{reason}` is none of {REASONS:?}", block.place);
     }
     assert!(runs.len() >= 15, "{} blocks are run", runs.len());
-    // Neighbours may write files of one name, and are in different halves of a page only by chance: each half has
-    // its own folder.
+    // Neighbours may write files of one name, and are in different halves of a page only by chance:
+    // each half has its own folder.
     let other = folder("other_pages");
     prepare(&other);
     thread::scope(|scope| {

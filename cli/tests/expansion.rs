@@ -40,7 +40,7 @@ fn compressed_files_that_expand_beyond_their_bound_are_refused() {
         assert!(file.metadata().expect("it was just written").len() < 100_000);
         refuse(command, &file, complaint);
     }
-    // The end of a run is a file beside the record.
+    // The end of a run is a file next to the record.
     let record = write(&folder, "run.csv", "action,addr,size,stream\nA,200,512,0\n");
     let expected = write(&folder, "run.expected.json.gz", bomb("{", b' '));
     let finished = cachalot([Path::new("replay"), &record]);

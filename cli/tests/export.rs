@@ -199,8 +199,8 @@ fn perfetto_s_schema_reads_the_trace() {
     }
 }
 
-/// Builds a snapshot with annotations, marks, a failed request, a private pool and a segment that is
-/// released.
+/// Builds a snapshot with annotations, marks, a failed request, a private pool and a segment that
+/// is released.
 fn made_up() -> Value {
     let event = |action: &str, addr: u64, size: u64, time_us: u64| {
         json!({"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time_us, "frames": [
@@ -371,7 +371,7 @@ fn openmetrics_has_the_totals_and_prometheus_reads_it() {
 
 #[test]
 fn a_record_replays_like_the_snapshot() {
-    // The third record begins in the middle of its program.
+    // The third record starts in the middle of its program.
     let place = folder("csv_middle");
     let replay = |file: &Path| {
         let finished = cachalot(["replay".as_ref(), "--json".as_ref(), "--check".as_ref(), file.as_os_str()]);

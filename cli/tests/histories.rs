@@ -1,4 +1,4 @@
-//! Memory histories that begin in the middle of a program, in every command for records.
+//! Memory histories that start in the middle of a program, in every command for records.
 
 use crate::common::{self, cachalot, folder, text_of, trace};
 use cachalot_snapshot::Format;
@@ -23,7 +23,7 @@ fn cut(test: &str, events: usize) -> PathBuf {
 fn every_command_takes_a_history_that_begins_in_the_middle_and_says_so() {
     let late = cut("late_history", 40);
     let written = late.with_file_name("end.json");
-    let before = "the history begins in the middle: 13 blocks (238.01 MiB) and 1 pending block in 13 segments (294.00 MiB) \
+    let before = "the history starts in the middle: 13 blocks (238.01 MiB) and 1 pending block in 13 segments (294.00 MiB) \
                   were there before; the sizes of 2 blocks are assumed";
     for (arguments, then) in [
         (&["replay", "--check"][..], "replayed from that state, worked out from the final one"),
@@ -55,7 +55,7 @@ fn a_record_without_a_final_state_asks_for_a_snapshot() {
     let file = common::write(&folder("late_record"), "late.csv", late.join("\n"));
     let finished = cachalot([Path::new("compare"), &file]);
     assert_eq!(finished.status, 2);
-    let advice = "if the record begins in the middle of its program, pass a memory snapshot, which holds the final state as well\n";
+    let advice = "if the record starts in the middle of its program, pass a memory snapshot, which holds the final state as well\n";
     assert!(finished.errors.starts_with(&format!("{}:", file.display())), "{}", finished.errors);
     assert!(finished.errors.ends_with(advice), "{}", finished.errors);
 }

@@ -104,7 +104,7 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
 
     let [first, second] = report["failures"].as_array().expect("a list").as_slice() else { panic!("{report}") };
     // The other stream's segment was full. In the first stream's segment 16 MiB were free, and 12
-    // MiB beside them pending.
+    // MiB next to them pending.
     let then = |failure: &Value| {
         ["allocated", "pending", "cached", "largest_free_here", "largest_free_elsewhere", "largest_free_if_waited"]
             .map(|key| failure[key].as_u64().expect(key) / MIB)

@@ -28,7 +28,7 @@ fn a_book_is_a_table_beside_the_drivers_figure() {
     assert_eq!(finished.status, 0, "{}", finished.errors);
     let text = finished.output.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("held 200.00 MiB of GPU-09090909-"), "{text}");
-    assert!(text.contains("the driver told 230.00 MiB of 1000.00 MiB in use by all processes"), "{text}");
+    assert!(text.contains("the driver reported 230.00 MiB of 1000.00 MiB in use by all processes"), "{text}");
     assert!(text.contains("1 free of memory that is in no book"), "{text}");
     assert!(text.contains(", segment 200.00 MiB 1 200.00 MiB"), "{text}");
     assert!(text.contains(", host 50.00 MiB"), "{text}");
@@ -41,7 +41,7 @@ fn call_stacks_follow_the_table() {
     let text = cachalot([Path::new("ledger"), &path]).output;
     assert!(text.contains("By call stack") && text.contains("200.00 MiB  in 1 entry"), "{text}");
     let text = cachalot([Path::new("ledger"), Path::new("--most=1"), &path]).output;
-    assert!(text.ends_with("1 further stack: see --most\n"), "{text}");
+    assert!(text.ends_with("1 other stack: see --most\n"), "{text}");
 }
 
 #[test]

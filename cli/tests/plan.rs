@@ -56,7 +56,7 @@ fn a_table() {
 #[test]
 fn memory_is_planned_into_the_gaps_of_a_buffer() {
     let folder = folder("plan_gaps");
-    // `b` lies in the gap of `a`; `c` beside the four bytes that `d` keeps in its gap.
+    // `b` is in the gap of `a`; `c` beside the four bytes that `d` keeps in its gap.
     let text = "id,lower,upper,size,gaps,hint\na,0,9,8,3-6,-1\nb,3,6,8,,0\nd,20,29,8,23-26@4:8,\nc,23,26,4,,\n";
     let file = write(&folder, "gaps.csv", text);
     let output = folder.join("plan.csv");
@@ -66,7 +66,8 @@ fn memory_is_planned_into_the_gaps_of_a_buffer() {
     assert_eq!(offsets, ["0"; 4]);
 }
 
-/// A window after a gap without bytes follows no whole buffer: its low bytes are held, and no proof is claimed.
+/// A window after a gap without bytes follows no whole buffer: its low bytes are held, and no proof
+/// is claimed.
 #[test]
 fn a_gap_that_cannot_be_planned_exactly_says_so() {
     let text = "id,lower,upper,size,gaps\na,0,9,8,3-4 4-6@4:8\nb,4,6,4,\n";
@@ -120,7 +121,7 @@ fn columns_in_any_order_alignment_and_fixed_offsets() {
 fn an_alignment_for_what_states_none() {
     let file = write(&folder("plan_alignment"), "two.csv", "id,lower,upper,size\na,0,2,10\nb,0,2,10\n");
     assert_eq!(line([], &file)["peak_bytes"], json!(20));
-    // The upper one lies at 16, and its end is not rounded up.
+    // The upper one is at 16, and its end is not rounded up.
     assert_eq!(line(["--alignment", "16"], &file)["peak_bytes"], json!(16 + 10));
 }
 
@@ -191,7 +192,7 @@ fn operators() {
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
     let lines = finished.json();
     assert_eq!(lines.iter().map(|line| &line["part"]).collect::<Vec<_>>(), [&json!("gpu"), &json!("host")]);
-    // `x` and `y` live at once: the upper one lies at 1024.
+    // `x` and `y` live at once: the upper one is at 1024.
     assert_eq!((&lines[0]["peak_bytes"], &lines[1]["peak_bytes"]), (&json!(1024 + 1000), &json!(1000)));
     let names = |entries: &Value| -> Vec<String> {
         let entries = entries.as_array().expect("a list");
@@ -241,7 +242,8 @@ fn a_record_is_planned_by_its_repeated_section() {
     let output = folder.join("plan.csv");
     let one = line(["-o", output.to_str().expect("UTF-8")], &file);
     // Three allocations a step. The 900 live for more than a step, so two copies exist at all
-    // times. All four are live at once: the 700, which leave most of their last 512 unused, are on top.
+    // times. All four are live at once: the 700, which leave most of their last 512 unused, are on
+    // top.
     assert!(one["part"].as_str().is_some_and(|part| part.ends_with("repeated")), "{one}");
     assert_eq!((&one["buffers"], &one["peak_bytes"]), (&json!(4), &json!(512 + 2 * 1024 + 700)));
     let rows = rows(&output);

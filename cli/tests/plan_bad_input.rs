@@ -91,7 +91,7 @@ fn gaps() {
 
 #[test]
 fn ids() {
-    let complaint = "column 1: id `a` is on line 2, too: accepted is an id of its own for each buffer";
+    let complaint = "column 1: id `a` is on line 2, too: each buffer needs a different id";
     refuse_line("plan_id", PLAIN, "a,0,9,1", complaint);
     refuse_line("plan_id_empty", PLAIN, "a,0,9,0", complaint);
 }
@@ -172,7 +172,7 @@ fn what_programs_do() {
     refuse_program(
         "plan_outside",
         (r#"{"value": "y"}"#, r#"{"value": "y", "view": "x"}"#),
-        ":9: column 5: `y` reaches beyond the end of `x`: accepted is what lies inside",
+        ":9: column 5: `y` reaches beyond the end of `x`: only its inside is accepted",
     );
     let accepted = "an output has at most one of `view`, `over` and `update`, and `offset` only with the first two";
     refuse_program(

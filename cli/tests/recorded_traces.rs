@@ -194,7 +194,8 @@ fn passes_are_run_on_one_allocator() {
     // A segment of 48 MiB, between 32 µs for 20 MiB and 49 µs for 200 MiB, for 64 requests.
     let steady = twice["steady_us_per_allocation"].as_f64().expect("a second pass");
     assert!((steady - 34.644 / 64.0).abs() < 1e-9, "{steady}");
-    // With its own calls that empty the cache the program releases 8 segments in a pass, as the record says.
+    // With its own calls that empty the cache the program releases 8 segments in a pass, as the
+    // record says.
     let emptied = replay(&["--json", "--passes=1"], file()).json().remove(0);
     assert_eq!((number(&emptied, "device_allocs"), number(&emptied, "device_frees")), (24, 8));
 }

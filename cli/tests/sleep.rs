@@ -1,4 +1,5 @@
-//! `cachalot park`, `wake`, `status` and `top` over a process that stands in for a program with memory.
+//! `cachalot park`, `wake`, `status` and `top` over a process that stands in for a program with
+//! memory.
 
 use crate::common::{Finished, finish, folder};
 use crate::schemas::validator;

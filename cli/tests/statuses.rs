@@ -2,7 +2,7 @@
 
 use crate::common::{cachalot, folder, trace, write};
 
-/// The commands that read files, with further arguments.
+/// The commands that read files, with more arguments.
 const READERS: [&[&str]; 6] =
     [&["replay"], &["compare", "--repeat=1"], &["tune"], &["plan"], &["inspect"], &["snapshot"]];
 

@@ -29,8 +29,9 @@ fn every_record_is_repeated_without_a_mismatch() {
     }
 }
 
-// PyTorch's allocator gives oversize segments of a graph's pool back while the graph can be launched, so that a replay would
-// write into memory of others. This is the one decision that is not repeated.
+// PyTorch's allocator gives oversize segments of a graph's pool back while the graph can be
+// launched, so that a replay would write into memory of others. This is the one decision that is
+// not repeated.
 #[test]
 fn the_memory_of_a_graph_is_not_given_back_as_in_the_record() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/records/graphs__collection_split.csv.gz");

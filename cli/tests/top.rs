@@ -87,7 +87,7 @@ fn top_shows_books_groups_and_the_rest() {
         let Finished { status, output, errors } = top(&shared, &place, options);
         assert_eq!(status, 0, "{errors}");
         let text = output.split_whitespace().collect::<Vec<_>>().join(" ");
-        let device = format!("{DEVICE}: 310.00 MiB of 1000.00 MiB used, as a process was told last");
+        let device = format!("{DEVICE}: 310.00 MiB of 1000.00 MiB used, as last reported to a process");
         assert!(text.contains(&device), "{output}");
         assert!(text.contains("300.00 MiB booked, 10.00 MiB unexplained."), "{output}");
         assert!(text.contains(&format!("Group team on {DEVICE}: a limit of 1.00 GiB, 300.00 MiB held")), "{output}");

@@ -1,5 +1,5 @@
-//! What the commands say of a recording: the recorded peak to the byte, sums that add up, and no advice that a
-//! replay does not confirm. On the recorded traces, and on generated programs.
+//! The figures of the commands about a recording: the recorded peak to the byte, sums that add up,
+//! and no advice that a replay does not confirm. On the recorded traces, and on generated programs.
 //!
 //! `CACHALOT_PROGRAMS=N` checks N generated programs and every recorded trace in full.
 
@@ -52,8 +52,8 @@ struct Made {
     peak: u64,
 }
 
-/// Makes the calls of a program at random: requests of all sizes on up to three streams, uses on other streams,
-/// calls that empty the cache.
+/// Makes the calls of a program at random: requests of all sizes on up to three streams, uses on
+/// other streams, calls that empty the cache.
 fn operations(random: &mut Rng, count: usize) -> Vec<Operation> {
     let streams = [StreamId::DEFAULT, StreamId(7), StreamId(9)];
     let streams = &streams[..random.usize(1..=3)];

@@ -23,7 +23,7 @@ fn found(arguments: &[&str], files: &[&Path]) -> Value {
     lines.remove(0)
 }
 
-/// A record of steps whose three blocks grow from step to step, each in a segment of its own.
+/// A record of steps whose three blocks grow from step to step, each in its own segment.
 fn growing(folder: &Path, name: &str, first: u64, steps: u64) -> PathBuf {
     let mut text = "action,addr,size,stream\n".to_owned();
     let mut at = 1 << 40;
@@ -41,8 +41,8 @@ fn growing(folder: &Path, name: &str, first: u64, steps: u64) -> PathBuf {
     write(folder, name, text)
 }
 
-/// A record of two blocks of 21 MiB: each needs 22 MiB by default, and 60 MiB of pages for both in expandable
-/// segments.
+/// A record of two blocks of 21 MiB: each needs 22 MiB by default, and 60 MiB of pages for both in
+/// expandable segments.
 fn odd(folder: &Path) -> PathBuf {
     let mut text = "action,addr,size,stream\n".to_owned();
     for number in 1..3_u64 {
@@ -169,8 +169,9 @@ fn what_cannot_be_used_is_refused() {
     assert!(refuse(&[&held, "--hold-back=later"], &[&good]).contains("cannot be used with"));
 }
 
-/// The recorded program fails in its later part, which is held back. `garbage_collection_threshold` saves memory of the first part, and
-/// the request still fails; `expandable_segments:True` needs more, and serves it.
+/// The recorded program fails in its later part, which is held back. `garbage_collection_threshold`
+/// saves memory of the first part, and the request still fails; `expandable_segments:True` needs
+/// more, and serves it.
 #[test]
 fn a_setting_that_serves_a_failed_request_comes_before_one_that_saves_memory() {
     let failing = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/traces/gpt2_varlen__oom.csv.gz");

@@ -1,5 +1,5 @@
-//! The page of `cachalot view` in Chromium: clicks, keys, searches, two sources, and the pictures of
-//! the documentation. Without Chromium, all but the data is left untested: see
+//! The page of `cachalot view` in Chromium: clicks, keys, searches, two sources, and the pictures
+//! of the documentation. Without Chromium, all but the data is left untested: see
 //! `scripts/setup/chromium.sh`.
 
 use crate::browser::Browser;
@@ -39,7 +39,8 @@ fn click(browser: &mut Browser, selector: &str) {
     browser.run(&format!("document.querySelector({}).click()", json!(selector)));
 }
 
-/// Returns the middle of a part of an element, in pixels. `across` and `down` are parts of the size.
+/// Returns the middle of a part of an element, in pixels. `across` and `down` are parts of the
+/// size.
 fn place(browser: &mut Browser, selector: &str, across: f64, down: f64) -> (f64, f64) {
     let script = format!(
         "(() => {{ const all = document.querySelector({}); all.scrollIntoView({{block: 'center'}}); \
@@ -199,8 +200,8 @@ fn the_pictures_fit_the_window() {
     }
 }
 
-/// Prints how long a page takes to load, and to answer clicks, choices and searches, in milliseconds
-/// until the next frame. The variable `CACHALOT_VIEW_PAGE` names the page.
+/// Prints how long a page takes to load, and to answer clicks, choices and searches, in
+/// milliseconds until the next frame. The variable `CACHALOT_VIEW_PAGE` names the page.
 #[test]
 #[ignore = "a measurement"]
 fn clicks_are_timed() {

@@ -1,7 +1,7 @@
 //! Announced work of streams that may be gone when it matters.
 //!
-//! [`stream_in_use`](CudaDevice::stream_in_use) names the stream, so it may use the handle, and records an event. A block that is
-//! freed later waits for that event and names no stream.
+//! [`stream_in_use`](CudaDevice::stream_in_use) names the stream, so it may use the handle, and
+//! records an event. A block that is freed later waits for that event and names no stream.
 
 use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
@@ -12,16 +12,18 @@ use crate::spare_events::SpareEvents;
 use crate::streams::{Known, Noted, StreamIdentity};
 use cachalot_core::{DeviceResult, StreamId, StreamOrder};
 
-/// Number of announced streams polled when another is announced, so that their events do not pile up.
+/// Number of announced streams polled when another is announced, so that their events do not pile
+/// up.
 const SWEPT_AT_ONCE: usize = 8;
 
 impl CudaDevice {
     /// Returns the number of a stream that uses a block of another stream, as
-    /// [`stream_id`](Self::stream_id) does. Must be called **after** the work that uses the block was
-    /// queued.
+    /// [`stream_id`](Self::stream_id) does. Must be called **after** the work that uses the block
+    /// was queued.
     ///
-    /// Unless the host [reports](StreamIdentity::Reported) ends, records an event behind that work, because the stream may
-    /// be destroyed before the block is freed. Records nothing on a capturing stream.
+    /// Unless the host [reports](StreamIdentity::Reported) ends, records an event after that work,
+    /// because the stream may be destroyed before the block is freed. Records nothing on a
+    /// capturing stream.
     ///
     /// # Errors
     /// As for [`stream_id`](Self::stream_id); the driver's.
@@ -31,7 +33,8 @@ impl CudaDevice {
         if !self.may_be_gone(number) || self.is_created_capturing(&handle)? {
             return Ok(number);
         }
-        // The call names the stream, so its id can be asked for: a new stream with an old handle gets a number of its own.
+        // The call names the stream, so its id can be asked for: a new stream with an old handle
+        // gets its own number.
         let asked = if self.identity == StreamIdentity::Asked { Some(number) } else { self.driver_number(&handle)? };
         number = asked.unwrap_or(number);
         let _scope = self.context.enter()?;
@@ -51,9 +54,10 @@ impl CudaDevice {
         }
     }
 
-    /// Records an event behind the present work of a stream: again the one of its latest announcement, unless freed blocks
-    /// wait for it. Behind later work, it would hold them up for as long as the stream is in use. Returns the event to begin
-    /// with anew if another thread was faster. The context is entered.
+    /// Records an event after the present work of a stream: again the one of its latest
+    /// announcement, unless freed blocks wait for it. After later work, it would hold them up for
+    /// as long as the stream is in use. Returns the event to start with anew if another thread was
+    /// faster. The context is entered.
     fn announce(
         &self,
         number: StreamId,
@@ -63,7 +67,8 @@ impl CudaDevice {
     ) -> DeviceResult<Option<Known>> {
         if let Some(known) = known {
             if !is_identified {
-                // The event may be behind the work of an earlier stream with the handle, and must stay so.
+                // The event may be after the work of an earlier stream with the handle, and must
+                // stay so.
                 self.chain(known.event.event(), handle)?;
             }
             if !known.event.is_waited_for() {
@@ -84,7 +89,8 @@ impl CudaDevice {
         }
     }
 
-    /// Returns an event recorded behind the present work of a stream, for an announcement. The context is entered.
+    /// Returns an event recorded after the present work of a stream, for an announcement. The
+    /// context is entered.
     fn new_announcement(&self, handle: &Handle<'_>) -> DeviceResult<SharedEvent> {
         // The host polls it, and a driver without ids makes a stream wait for it.
         let is_chained = self.driver().stream_get_id.is_none();
@@ -99,7 +105,8 @@ impl CudaDevice {
         }
     }
 
-    /// Orders later work of a stream behind an event that is not complete yet. The context is entered.
+    /// Orders later work of a stream after an event that is not complete yet. The context is
+    /// entered.
     fn chain(&self, event: DeviceEvent, handle: &Handle<'_>) -> DeviceResult<()> {
         if self.is_complete(event.number())? {
             return Ok(());
@@ -107,7 +114,7 @@ impl CudaDevice {
         self.context.check(event.hold_back(self.driver(), handle))
     }
 
-    /// Records `event` behind the announced work of the stream with the given number; implements
+    /// Records `event` after the announced work of the stream with the given number; implements
     /// [`StreamOrder::record_announced`].
     pub(crate) fn record_announced_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         if stream != StreamId::EVERY && !self.may_be_gone(stream) {
@@ -137,7 +144,8 @@ impl CudaDevice {
         self.spare_events.give_up(&self.context, ended);
     }
 
-    /// Returns whether the announced work of a stream is complete. `None` if the events of the announcements are not known.
+    /// Returns whether the announced work of a stream is complete. `None` if the events of the
+    /// announcements are not known.
     pub(crate) fn is_announced_complete(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.streams.announced(stream).map(|announced| self.are_complete(announced)).transpose()
     }
@@ -154,7 +162,8 @@ impl CudaDevice {
         complete
     }
 
-    /// Gives up events behind announced work that is complete, once there are many. The context is entered.
+    /// Gives up events after announced work that is complete, once there are many. The context is
+    /// entered.
     fn sweep_uses(&self) {
         for (number, event) in self.streams.next_uses(self.cu_context(), SWEPT_AT_ONCE) {
             let is_complete = self.is_complete(event.event().number()) == Ok(true);

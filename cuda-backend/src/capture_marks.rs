@@ -1,13 +1,14 @@
-//! Marks in graphs under capture: which captured work comes before all further captures of a stream.
+//! Marks in graphs under capture: which captured work comes before all other captures of a stream.
 //!
 //! ```text
 //! stream 1   a ── b ──────────── d ── e      the end of stream 1: e
 //! stream 2        └── c ─────────┘           a mark of both streams at c: b and c, which come before e
 //! ```
 //!
-//! The driver reports the *ends* of a stream, the nodes directly before the stream's next work. The driver
-//! also reports the direct predecessors of each node. A mark is the ends of some streams. For each stream,
-//! all nodes before the ends are kept, so each node is visited once per stream and capture.
+//! The driver reports the *ends* of a stream, the nodes directly before the stream's next work. The
+//! driver also reports the direct predecessors of each node. A mark is the ends of some streams.
+//! For each stream, all nodes before the ends are kept, so each node is visited once per stream and
+//! capture.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -55,16 +56,17 @@ impl CaptureMarks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the nodes behind which the next work of a stream will come; see
-    /// [`StreamOrder::mark_capture`](cachalot_core::StreamOrder::mark_capture). `stream` is the stream's handle, if the
-    /// stream can capture.
+    /// Marks the nodes after which the next work of a stream will come; see
+    /// [`StreamOrder::mark_capture`](cachalot_core::StreamOrder::mark_capture). `stream` is the
+    /// stream's handle, if the stream can capture.
     pub(crate) fn extend(
         &self,
         context: &Context,
         stream: Option<&Handle<'_>>,
         mark: Option<CaptureMark>,
     ) -> DeviceResult<Option<CaptureMark>> {
-        // Kept during the driver's call: the driver's list of ends is valid until the next call for the stream.
+        // Kept during the driver's call: the driver's list of ends is valid until the next call for
+        // the stream.
         let mut tables = self.lock();
         let ends = ends_of(context, stream);
         let of_mark = mark.and_then(|mark| tables.marks.get(&mark.0)).map(|marked| marked.capture);
@@ -89,8 +91,9 @@ impl CaptureMarks {
         Ok(Some(CaptureMark(number)))
     }
 
-    /// Returns whether later work of the stream with the number `number` comes behind a mark; see
-    /// [`StreamOrder::is_behind`](cachalot_core::StreamOrder::is_behind). `stream` as for [`extend`](Self::extend).
+    /// Returns whether later work of the stream with the number `number` comes after a mark; see
+    /// [`StreamOrder::is_behind`](cachalot_core::StreamOrder::is_behind). `stream` as for
+    /// [`extend`](Self::extend).
     pub(crate) fn is_behind(
         &self,
         context: &Context,
@@ -150,14 +153,14 @@ impl Reached {
             if missed.is_empty() {
                 return Ok(());
             }
-            // The program has replaced the stream's ends, and not added to them: begin anew.
+            // The program has replaced the stream's ends, and not added to them: start anew.
             *self = Self { capture: self.capture, ..Self::default() };
         }
     }
 }
 
-/// Returns the id of a stream's capture, and the nodes directly before the stream's next work. Returns `None`
-/// if the stream does not capture, or an error has broken the capture.
+/// Returns the id of a stream's capture, and the nodes directly before the stream's next work.
+/// Returns `None` if the stream does not capture, or an error has broken the capture.
 fn ends_of(context: &Context, stream: Option<&Handle<'_>>) -> DeviceResult<Option<(u64, Vec<CuGraphNode>)>> {
     let Some(stream) = stream else { return Ok(None) };
     let _scope = context.enter()?;
@@ -177,7 +180,8 @@ fn nodes_before(context: &Context, node: CuGraphNode) -> DeviceResult<Vec<CuGrap
     Ok(nodes)
 }
 
-/// Writes the direct predecessors of a node, and their number. Without enough room, writes the number alone.
+/// Writes the direct predecessors of a node, and their number. Without enough room, writes the
+/// number alone.
 fn dependencies(
     context: &Context,
     node: CuGraphNode,
@@ -190,7 +194,8 @@ fn dependencies(
     let properties = if asks_count { core::ptr::null_mut() } else { properties.as_mut_ptr() };
     context.call(|driver| {
         if driver.graph_node_get_dependencies_v2.is_some() {
-            // SAFETY: both lists have room for `count` entries, or are null; `count` outlives the call.
+            // SAFETY: both lists have room for `count` entries, or are null; `count` outlives the
+            // call.
             return unsafe { driver.graph_node_get_dependencies_v2(node, nodes, properties, count) };
         }
         if driver.graph_node_get_dependencies.is_none() {

@@ -1,4 +1,4 @@
-//! A device as the keeper of the contents of parked memory.
+//! The device's part of parking: it saves the contents of parked memory.
 
 use crate::context_wait::wait_for_context;
 use crate::device::CudaDevice;
@@ -8,8 +8,8 @@ use std::io;
 use std::path::PathBuf;
 
 impl CudaDevice {
-    /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone, for the
-    /// next park. The initial value is 0. Gives excess memory back.
+    /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone,
+    /// for the next park. The initial value is 0. Gives excess memory back.
     ///
     /// # Errors
     /// The first error of the driver or the system. Memory whose return failed is lost.
@@ -17,31 +17,34 @@ impl CudaDevice {
         self.store.retain(&self.context, bytes)
     }
 
-    /// Keeps the contents of later parks in files without names in a folder, and no longer in memory of the host. `None`:
-    /// in memory of the host, as at first. The folder is looked at by the next park. Contents kept before stay where they are.
+    /// Keeps the contents of later parks in files without names in a folder, and no longer in
+    /// memory of the host. `None`: in memory of the host, as at first. The folder is looked at by
+    /// the next park. Contents kept before stay where they are.
     ///
-    /// A park takes the room of its file before anything is moved. A park and a wake need up to 64 MiB of pinned memory for as long
-    /// as they last. A forked child that does not begin another program holds the file, too.
+    /// A park takes the room of its file before anything is moved. A park and a wake need up to 64
+    /// MiB of pinned memory for as long as they last. A forked child that does not start another
+    /// program holds the file, too.
     pub fn keep_contents_in(&self, folder: Option<PathBuf>) {
         self.store.keep_in(folder);
     }
 
-    /// Returns the last error of a file for contents since the last call or the last park, which names the folder. The error of
-    /// the call that failed for it is [`OutOfMemory`](ErrorKind::OutOfMemory) if the folder lacks the room, and
-    /// otherwise has the code 304.
+    /// Returns the last error of a file for contents since the last call or the last park, which
+    /// names the folder. The error of the call that failed for it is
+    /// [`OutOfMemory`](ErrorKind::OutOfMemory) if the folder does not have the room, and otherwise
+    /// has the code 304.
     pub fn take_contents_error(&self) -> Option<io::Error> {
         self.store.take_file_error()
     }
 
-    /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without contents at
-    /// present.
+    /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without
+    /// contents at present.
     pub fn host_memory_for_contents(&self) -> (u64, u64) {
         self.store.bytes()
     }
 
-    /// Begins to copy the part of kept contents that begins at the offset `from` and has `bytes` bytes to the mapped memory at `at`,
-    /// so that the memory behind the part may still be without mappings. Ends as the copies of
-    /// [`restore`](Contents::restore) do.
+    /// Starts to copy the part of kept contents that starts at the offset `from` and has `bytes`
+    /// bytes to the mapped memory at `at`, so that the memory after the part may still be without
+    /// mappings. Ends as the copies of [`restore`](Contents::restore) do.
     ///
     /// # Errors
     /// Any error of the device. `CUDA_ERROR_INVALID_VALUE` if the contents end before the part.
@@ -49,8 +52,8 @@ impl CudaDevice {
         self.store.restore(&self.context, saved, from, at, bytes)
     }
 
-    /// Waits for all work of the context with an event behind the work. Calls of other threads continue
-    /// during the wait. A call that frees memory would block them.
+    /// Waits for all work of the context with an event after the work. Calls of other threads
+    /// continue during the wait. A call that frees memory would block them.
     pub(crate) fn wait_for_all_work(&self) -> DeviceResult<()> {
         if self.driver().ctx_record_event.is_none() {
             let waited = wait_for_context(&self.context, self.streams.kept_bytes());
@@ -96,7 +99,8 @@ impl Contents for CudaDevice {
         let handle = self.streams.handle(stream);
         let on = handle.map_or_else(|| self.store.copies.stream(&self.context), Ok)?;
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; the allocator has mapped the range, and orders every use behind the fill.
+            // SAFETY: takes no host pointers; the allocator has mapped the range, and orders every
+            // use after the fill.
             unsafe { driver.memset_d8_async(at.0, value, bytes as usize, on) }
         })?;
         if handle.is_some() {

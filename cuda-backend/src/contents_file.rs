@@ -1,8 +1,8 @@
 //! A file without a name for contents, with its room taken when the file is made.
 //!
-//! No other process can open the file by a name, and the system removes the file with its last handle, also after a
-//! kill. Reads and writes pass the system's cache by where the file system allows direct I/O: the cache would take the
-//! memory that the host lacks.
+//! No other process can open the file by a name, and the system removes the file with its last
+//! handle, also after a kill. Reads and writes pass the system's cache by where the file system
+//! allows direct I/O: the cache would take the memory that the host does not have.
 
 use crate::own_files::{OwnFile, quietly};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs};
@@ -81,7 +81,7 @@ impl ContentsFile {
     /// Creates a file with the mode 0600 and room for `bytes` bytes.
     ///
     /// # Errors
-    /// The system's. [`is_no_room`] tells whether the folder lacks the room.
+    /// The system's. [`is_no_room`] says whether the folder does not have the room.
     pub(crate) fn new(folder: &Arc<ContentsFolder>, bytes: u64) -> io::Result<Self> {
         let file = folder.step(FileStep::Create, || {
             // A program may close the numbers 0, 1 and 2, and open others of its own there.
@@ -117,7 +117,8 @@ impl ContentsFile {
         Ok(())
     }
 
-    /// Performs a read or a write. If the file system refuses direct I/O, performs the call again through the cache.
+    /// Performs a read or a write. If the file system refuses direct I/O, performs the call again
+    /// through the cache.
     fn transfer(&self, mut act: impl FnMut(&File) -> io::Result<()>) -> io::Result<()> {
         let file = self.file.get()?;
         let done = act(file);
@@ -135,7 +136,8 @@ impl ContentsFile {
         if !self.direct.load(Ordering::Relaxed)
             && let Ok(file) = self.file.get()
         {
-            // The advice also begins to write the range to the disk. Without it the cache keeps the range for longer.
+            // The advice also starts to write the range to the disk. Without it the cache keeps the
+            // range for longer.
             let _ = fadvise(file, offset, NonZeroU64::new(bytes as u64), Advice::DontNeed);
         }
     }
@@ -155,8 +157,8 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Makes a file longer if there is room at the moment: the file system takes room for written bytes only. A write finds a
-/// full disk then.
+/// Makes a file longer if there is room at the moment: the file system takes room for written bytes
+/// only. A write finds a full disk then.
 fn lengthen(file: &File, bytes: u64) -> io::Result<()> {
     let system = fstatvfs(file)?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
@@ -167,8 +169,9 @@ fn lengthen(file: &File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)
 }
 
-/// Returns whether an error of [`CudaDevice::take_contents_error`](crate::CudaDevice::take_contents_error) tells of a
-/// folder without enough room.
+/// Returns whether an error of
+/// [`CudaDevice::take_contents_error`](crate::CudaDevice::take_contents_error) reports a folder
+/// without enough room.
 pub fn is_no_room(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)

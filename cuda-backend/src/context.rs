@@ -3,9 +3,10 @@
 //! Every call goes through [`Context::enter`], which works in three steps:
 //!
 //! * Check the health. In a forked child ([`ErrorKind::Forked`]) and after the first sticky error,
-//!   the call fails without a driver call. A context that the program has reset or destroyed is lost, too: its primary
-//!   context has the same handle when it is made anew, so its id is compared. A driver crashes when it is called with an event or a
-//!   stream of a context that is gone (asked of driver 580), so each call looks first.
+//!   the call fails without a driver call. A context that the program has reset or destroyed is
+//!   lost, too: its primary context has the same handle when it is made anew, so its id is
+//!   compared. A driver crashes when it is called with an event or a stream of a context that is
+//!   gone (asked of driver 580), so each call looks first.
 //! * Make the context current and the capture mode relaxed, for the calling thread.
 //! * Return a [`Scope`]. Dropping the scope restores the caller's context and capture mode, on
 //!   every path.
@@ -24,8 +25,8 @@ pub(crate) struct Context {
     driver: &'static Driver,
     /// The driver's handle of the context.
     handle: CuContext,
-    /// The driver's id of the context, which no other context of the process ever has. `None` if the driver gives no ids, and
-    /// of a context for one call.
+    /// The driver's id of the context, which no other context of the process ever has. `None` if
+    /// the driver gives no ids, and of a context for one call.
     id: Option<u64>,
     /// The first sticky code that any call returned, or 0 iff no call returned a sticky code.
     lost: AtomicU32,
@@ -48,8 +49,8 @@ impl Context {
         Self { driver, handle, id: None, lost: AtomicU32::new(CuResult::SUCCESS.0) }
     }
 
-    /// Wraps a context as [`new`](Self::new) does, and notes its id: each call then finds out whether the context is still the
-    /// same. Calls the driver.
+    /// Wraps a context as [`new`](Self::new) does, and notes its id: each call then finds out
+    /// whether the context is still the same. Calls the driver.
     pub(crate) fn identified(driver: &'static Driver, handle: CuContext) -> Self {
         Self { id: ask_id(driver, handle).and_then(Result::ok), ..Self::new(driver, handle) }
     }
@@ -80,11 +81,12 @@ impl Context {
         }
     }
 
-    /// Checks the [health](Self::health), and asks the driver whether the context is still the one that was wrapped.
+    /// Checks the [health](Self::health), and asks the driver whether the context is still the one
+    /// that was wrapped.
     ///
     /// # Errors
-    /// As for [`health`](Self::health). [`ErrorKind::ContextLost`] with code 709 if the program has reset or destroyed the
-    /// context.
+    /// As for [`health`](Self::health). [`ErrorKind::ContextLost`] with code 709 if the program has
+    /// reset or destroyed the context.
     pub(crate) fn look(&self) -> DeviceResult<()> {
         self.health()?;
         let Some(known) = self.id else { return Ok(()) };
@@ -119,7 +121,7 @@ impl Context {
         answer.or_else(|code| self.check(code).and(Err(code.error())))
     }
 
-    /// Refuses all further calls with [`ErrorKind::Deinitialized`], or with the earlier error if
+    /// Refuses all other calls with [`ErrorKind::Deinitialized`], or with the earlier error if
     /// the context was lost before.
     pub(crate) fn close(&self) {
         self.lose(CuResult::DEINITIALIZED);
@@ -157,8 +159,8 @@ impl Context {
         Ok(scope)
     }
 
-    /// Makes the capture mode of the calling thread relaxed, until the scope is dropped: for calls that need no
-    /// context.
+    /// Makes the capture mode of the calling thread relaxed, until the scope is dropped: for calls
+    /// that need no context.
     ///
     /// # Errors
     /// As for [`enter`](Self::enter).
@@ -208,7 +210,8 @@ impl Context {
 fn ask_id(driver: &Driver, handle: CuContext) -> Option<Result<u64, CuResult>> {
     driver.ctx_get_id?;
     let mut id = 0;
-    // SAFETY: `id` outlives the call, which writes one number to it. The driver refuses the handle of a context that is gone.
+    // SAFETY: `id` outlives the call, which writes one number to it. The driver refuses the handle
+    // of a context that is gone.
     let code = unsafe { driver.ctx_get_id(handle, &raw mut id) };
     Some(if code.is_success() { Ok(id) } else { Err(code) })
 }

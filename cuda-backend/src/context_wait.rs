@@ -1,17 +1,18 @@
-//! A wait for all work of a context, including the work of destroyed streams, beside captures.
+//! A wait for all work of a context, including the work of destroyed streams, during captures.
 //!
-//! `cuCtxSynchronize` is unsuitable: while a stream of the context captures, in any mode and thread, the call
-//! fails and breaks the capture, and so does an event of the context (`cuCtxRecordEvent`). No driver call
-//! reports captures on streams unknown to the crate. Freeing device memory of any size waits for equally much
-//! work, and is permitted during captures to a thread in relaxed mode. (Checked on an H100 with CUDA 13.0:
-//! for kernels of blocking and non-blocking streams after `cuStreamDestroy`, beside captures of each mode.
-//! `cuMemUnmap`, `cuMemRelease` and `cuStreamDestroy` do not wait.)
+//! `cuCtxSynchronize` is unsuitable: while a stream of the context captures, in any mode and
+//! thread, the call fails and breaks the capture, and so does an event of the context
+//! (`cuCtxRecordEvent`). No driver call reports captures on streams unknown to the crate. Freeing
+//! device memory of any size waits for equally much work, and is permitted during captures to a
+//! thread in relaxed mode. (Checked on an H100 with CUDA 13.0: for kernels of blocking and
+//! non-blocking streams after `cuStreamDestroy`, during captures of each mode. `cuMemUnmap`,
+//! `cuMemRelease` and `cuStreamDestroy` do not wait.)
 //!
-//! So a wait obtains a byte and frees the byte. When the device is full, the wait frees a kept byte. A device
-//! that asks the driver for the identity of streams keeps bytes from the opening on. Any further device keeps
-//! bytes from the moment when a wait for a context becomes possible. The driver cuts small allocations from a
-//! page of 2 MiB, which the remaining kept bytes hold. The place of a freed byte is therefore free for the
-//! next byte.
+//! So a wait obtains a byte and frees the byte. When the device is full, the wait frees a kept
+//! byte. A device that asks the driver for the identity of streams keeps bytes from the opening on.
+//! Any other device keeps bytes from the moment when a wait for a context becomes possible. The
+//! driver cuts small allocations from a page of 2 MiB, which the remaining kept bytes hold. The
+//! place of a freed byte is therefore free for the next byte.
 
 use crate::context::Context;
 use crate::driver::types::CuDevicePtr;
@@ -21,8 +22,8 @@ use cachalot_core::{DeviceResult, ErrorKind};
 /// Waits until all queued work of a context is complete, including the work of destroyed streams.
 ///
 /// # Errors
-/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has no byte left and no byte is kept: no further
-/// kind of wait is certain to break no capture. Also the driver's errors.
+/// [`OutOfMemory`](ErrorKind::OutOfMemory) if the device has no byte left and no byte is kept: no
+/// other kind of wait is certain to break no capture. Also the driver's errors.
 pub(crate) fn wait_for_context(context: &Context, kept: &KeptBytes) -> DeviceResult<()> {
     // Entered once for both calls.
     let _scope = context.enter()?;
@@ -55,8 +56,8 @@ pub(crate) fn begin_bytes(context: &Context, kept: &KeptBytes, wants: bool) -> D
     filled
 }
 
-/// Keeps bytes in a context from now on, if a device is open in the context. A device without free memory is
-/// no error: a later wait tries again.
+/// Keeps bytes in a context from now on, if a device is open in the context. A device without free
+/// memory is no error: a later wait tries again.
 ///
 /// # Errors
 /// The driver's error.
@@ -64,8 +65,8 @@ pub(crate) fn keep_bytes(context: &Context, kept: &KeptBytes) -> DeviceResult<()
     if kept.want(context.handle()) { fill(context, kept) } else { Ok(()) }
 }
 
-/// Frees the bytes of a context, if the closing device is the context's last open device. The first of the
-/// calls waits.
+/// Frees the bytes of a context, if the closing device is the context's last open device. The first
+/// of the calls waits.
 ///
 /// # Errors
 /// The first error of the driver.
@@ -106,7 +107,8 @@ fn obtain(context: &Context) -> DeviceResult<CuDevicePtr> {
 /// Frees a byte, which waits for all work of the context.
 fn free(context: &Context, byte: CuDevicePtr) -> DeviceResult<()> {
     context.call(|driver| {
-        // SAFETY: takes no host pointers; the byte is this crate's own, and no other code has its address.
+        // SAFETY: takes no host pointers; the byte is this crate's own, and no other code has its
+        // address.
         unsafe { driver.mem_free(byte) }
     })
 }

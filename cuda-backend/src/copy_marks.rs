@@ -1,4 +1,4 @@
-//! The copies of a device: numbered on a stream of their own, or jobs of files, with marks behind both.
+//! The copies of a device: numbered on their own stream, or jobs of files, with marks after both.
 
 use crate::context::Context;
 use crate::device_event::DeviceEvent;
@@ -11,7 +11,7 @@ use cachalot_core::{CopyMark, DeviceError, DeviceResult};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An event behind copies.
+/// An event after copies.
 #[derive(Debug)]
 struct EventAfterCopies {
     event: DeviceEvent,
@@ -24,14 +24,14 @@ struct EventAfterCopies {
 /// The numbers of copies, and the marks.
 #[derive(Default, Debug)]
 struct Marks {
-    /// Marks without a finished wait, by number. Shared with the waiting threads. The last thread destroys
-    /// the event.
+    /// Marks without a finished wait, by number. Shared with the waiting threads. The last thread
+    /// destroys the event.
     open: BTreeMap<u64, Arc<EventAfterCopies>>,
     /// The errors of the marks before which a copy to or from a file has failed.
     failed: BTreeMap<u64, DeviceError>,
     /// The mark given last.
     latest: u64,
-    /// The number of the copy begun last, and of the last copy known to have ended.
+    /// The number of the copy started last, and of the last copy known to have ended.
     begun: u64,
     ended: u64,
 }
@@ -57,15 +57,15 @@ impl CopyMarks {
         self.stream.get(context)
     }
 
-    /// Returns the number of copies to or from memory that have begun.
+    /// Returns the number of copies to or from memory that have started.
     pub(crate) fn number(&self) -> u64 {
         let mut marks = self.lock();
         marks.begun += 1;
         marks.begun
     }
 
-    /// Waits until the copy with the number has ended. Calls the driver only if no mark behind the copy was waited for:
-    /// after a failed save, mark or wait.
+    /// Waits until the copy with the number has ended. Calls the driver only if no mark after the
+    /// copy was waited for: after a failed save, mark or wait.
     pub(crate) fn wait_for_copy(&self, context: &Context, copy: u64) -> DeviceResult<()> {
         let begun = {
             let marks = self.lock();
@@ -82,13 +82,13 @@ impl CopyMarks {
 
     pub(crate) fn mark(&self, context: &Context) -> DeviceResult<CopyMark> {
         let stream = self.stream.get(context)?;
-        // Read before the event is recorded, so that the event comes behind every copy that counts.
+        // Read before the event is recorded, so that the event comes after every copy that counts.
         let copied = self.lock().begun;
         let event = match Self::record(context, stream) {
             Ok(event) => event,
             Err(error) => {
-                // Copies that nothing waits for would go on after their memory is unmapped. Without an event, the calling
-                // thread waits for them here.
+                // Copies that nothing waits for would go on after their memory is unmapped. Without
+                // an event, the calling thread waits for them here.
                 let jobs = self.files.jobs.span();
                 self.files.wait(context, jobs.last)?;
                 self.stream.synchronize(context).map_err(|_| error)?;
@@ -111,7 +111,7 @@ impl CopyMarks {
         Ok(CopyMark(mark))
     }
 
-    /// Returns a new event behind the copies begun so far.
+    /// Returns a new event after the copies started so far.
     fn record(context: &Context, stream: CuStream) -> DeviceResult<DeviceEvent> {
         let event = spare_events::create(context)?;
         let recorded = context.call(|driver| {
@@ -127,10 +127,12 @@ impl CopyMarks {
     pub(crate) fn finish(&self, context: &Context, mark: CopyMark) -> DeviceResult<()> {
         let due: Vec<_> =
             self.lock().open.range(..=mark.0).map(|(&number, marked)| (number, Arc::clone(marked))).collect();
-        // The latest event comes behind the earlier ones, unless two threads made marks at the same time.
+        // The latest event comes after the earlier ones, unless two threads made marks at the same
+        // time.
         let waited = due.iter().rev().try_for_each(|(_, marked)| {
             context.call(|driver| {
-                // SAFETY: takes no host pointers; the event is destroyed by the last thread that has it.
+                // SAFETY: takes no host pointers; the event is destroyed by the last thread that
+                // has it.
                 unsafe { driver.event_synchronize(marked.event.handle) }
             })
         });
@@ -156,8 +158,8 @@ impl CopyMarks {
         waited.and(release(context, due.into_iter().map(|(_, marked)| marked)))
     }
 
-    /// Tells of the failure of a copy to or from a file before a mark that was waited for. `jobs`: the copies before
-    /// the mark.
+    /// Reports the failure of a copy to or from a file before a mark that was waited for. `jobs`:
+    /// the copies before the mark.
     fn failure_of(&self, mark: CopyMark, jobs: Option<JobSpan>) -> DeviceResult<()> {
         let marks = self.lock();
         let failure = marks.failed.get(&mark.0).copied();
@@ -169,8 +171,8 @@ impl CopyMarks {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Destroys the stream and the events of the copies after the end of the copies, for the closing of the device. No other
-    /// thread may be inside a call of the device.
+    /// Destroys the stream and the events of the copies after the end of the copies, for the
+    /// closing of the device. No other thread may be inside a call of the device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         self.files.close(context);
         let marks = core::mem::take(&mut *self.lock());

@@ -31,23 +31,25 @@ pub struct DeviceOptions {
     /// The context to work in, kept alive by the caller until the device is closed. `None`: the
     /// device's primary context, which the CUDA runtime uses too.
     pub context: Option<CuContext>,
-    /// Whether the host reports the ends of streams, and when the driver is asked for a stream's own id.
+    /// Whether the host reports the ends of streams, and when the driver is asked for a stream's
+    /// own id.
     pub identity: StreamIdentity,
-    /// The table of streams. The devices of an allocator share a table. By default a device has its own
-    /// table.
+    /// The table of streams. The devices of an allocator share a table. By default a device has its
+    /// own table.
     pub streams: Arc<Streams>,
-    /// Whether `policy:direct` allocates by `cuMemAllocAsync` on the stream of each request, so that a memory checker can
-    /// follow the order of streams. Without effect if the driver lacks stream-ordered memory, and unless the host
-    /// [reports](StreamIdentity::Reported) the ends of streams.
+    /// Whether `policy:direct` allocates by `cuMemAllocAsync` on the stream of each request, so
+    /// that a memory checker can follow the order of streams. Without effect if the driver does not
+    /// have stream-ordered memory, and unless the host [reports](StreamIdentity::Reported) the ends
+    /// of streams.
     pub stream_ordered: bool,
 }
 
 /// A CUDA device in a context.
 ///
-/// All methods may be called from any thread, concurrently, with any current context or without a context.
-/// Each method restores the caller's context before returning, also on an error. During driver calls the
-/// thread's capture mode is relaxed, so that the driver permits the calls while streams capture. The capture
-/// mode is restored as well.
+/// All methods may be called from any thread, concurrently, with any current context or without a
+/// context. Each method restores the caller's context before returning, also on an error. During
+/// driver calls the thread's capture mode is relaxed, so that the driver permits the calls while
+/// streams capture. The capture mode is restored as well.
 ///
 /// After the first sticky error every method repeats the error and calls no driver. In a forked
 /// child every method fails with [`ErrorKind::Forked`]. Dropping a device makes no driver call;
@@ -58,7 +60,7 @@ pub struct CudaDevice {
     pub(crate) context: Arc<Context>,
     /// The driver's handle of the device.
     pub(crate) device: CuDevice,
-    /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not tell.
+    /// The UUID of the GPU, or of the MIG instance. `None` iff the driver does not say.
     uuid: Option<[u8; 16]>,
     /// Whether the device retains the primary context, and `close` must release the context.
     retained: AtomicBool,
@@ -68,11 +70,12 @@ pub struct CudaDevice {
     wants_bytes: AtomicBool,
     /// The streams seen by all devices of the allocator.
     pub(crate) streams: Arc<Streams>,
-    /// Whether the host reports the ends of streams, and when the driver is asked for a stream's own id.
+    /// Whether the host reports the ends of streams, and when the driver is asked for a stream's
+    /// own id.
     pub(crate) identity: StreamIdentity,
     /// Unused events.
     pub(crate) spare_events: SpareEvents,
-    /// Events behind announced work, which stand for events of the allocator.
+    /// Events after announced work, which stand for events of the allocator.
     pub(crate) stand_ins: StandIns,
     /// Properties of virtual memory, or `None` iff the device has no virtual memory.
     virtual_memory: Option<Virtual>,
@@ -80,7 +83,8 @@ pub struct CudaDevice {
     pub(crate) peers: Peers,
     /// The contents of parked memory.
     pub(crate) store: Store,
-    /// The streams of the memory that was allocated in their order, by address. `None` if no memory is.
+    /// The streams of the memory that was allocated in their order, by address. `None` if no memory
+    /// is.
     ordered: Option<Mutex<HashMap<u64, StreamId>>>,
     /// Marks in graphs under capture.
     pub(crate) capture_marks: CaptureMarks,
@@ -101,8 +105,8 @@ impl CudaDevice {
     /// and more.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if no device has the ordinal (101) or the given context belongs to
-    /// another device; [`ErrorKind::Forked`]; the driver's errors.
+    /// [`ErrorKind::InvalidArgument`] if no device has the ordinal (101) or the given context
+    /// belongs to another device; [`ErrorKind::Forked`]; the driver's errors.
     pub fn open_with(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> DeviceResult<Self> {
         if crate::fork::in_child() {
             return Err(DeviceError::new(ErrorKind::Forked, CuResult::NOT_INITIALIZED.0));
@@ -157,8 +161,9 @@ impl CudaDevice {
         self.virtual_memory.as_ref()
     }
 
-    /// Keeps bytes for waits, once the device has physical memory: before pages of a stream that may be gone are unmapped, all
-    /// work of the context must be complete. A segment needs no such wait, because its release waits.
+    /// Keeps bytes for waits, once the device has physical memory: before pages of a stream that
+    /// may be gone are unmapped, all work of the context must be complete. A segment needs no such
+    /// wait, because its release waits.
     pub(crate) fn keep_bytes_for_pages(&self) {
         if !self.wants_bytes.load(Ordering::Relaxed) && !self.wants_bytes.swap(true, Ordering::Relaxed) {
             // What cannot be kept now may be there at a later wait.
@@ -182,11 +187,12 @@ impl CudaDevice {
     }
 
     /// Releases the primary context, if retained by the device. Afterwards every method fails with
-    /// [`ErrorKind::Deinitialized`] without a driver call. Unreleased memory exists as long as another part
-    /// of the program retains the context. No other thread may be inside a call of the device.
+    /// [`ErrorKind::Deinitialized`] without a driver call. Unreleased memory exists as long as
+    /// another part of the program retains the context. No other thread may be inside a call of the
+    /// device.
     ///
-    /// Call the method when the program destroys the allocator and continues. At process exit no call is
-    /// needed.
+    /// Call the method when the program destroys the allocator and continues. At process exit no
+    /// call is needed.
     ///
     /// # Errors
     /// The driver's, and as for [`health`](Self::health). The device is closed also after an error.
@@ -207,11 +213,13 @@ impl CudaDevice {
             }
         } else {
             if self.context.is_gone() {
-                // Each call of the driver in there is refused, and what it was to give back has gone with the context.
+                // Each call of the driver in there is refused, and what it was to give back has
+                // gone with the context.
                 let _ = self.store.close(&self.context);
                 if retained {
-                    // SAFETY: takes no pointers; the swap of `retained` makes this the only release. A reset keeps what others
-                    // have retained. The loss is the error to report.
+                    // SAFETY: takes no pointers; the swap of `retained` makes this the only
+                    // release. A reset keeps what others have retained. The loss is the error to
+                    // report.
                     let _ = unsafe { self.driver().device_primary_ctx_release(self.device) };
                 }
             }
@@ -223,29 +231,32 @@ impl CudaDevice {
         result
     }
 
-    /// Tells the device that the program has destroyed the context: what the device had there is gone. Calls no driver. The contents
-    /// of parked memory are forgotten, and their memory of the host goes back to the system: the driver has ended the registrations
-    /// with the context (asked of driver 580). Memory of `cuMemCreate` and reserved addresses outlive every context, and are the
-    /// caller's to give back. Afterwards every method fails with [`ErrorKind::Deinitialized`].
+    /// Tells the device that the program has destroyed the context: what the device had there is
+    /// gone. Calls no driver. The contents of parked memory are forgotten, and their memory of the
+    /// host goes back to the system: the driver has ended the registrations with the context (asked
+    /// of driver 580). Memory of `cuMemCreate` and reserved addresses outlive every context, and
+    /// are the caller's to give back. Afterwards every method fails with
+    /// [`ErrorKind::Deinitialized`].
     pub fn context_ended(&self) {
         self.retained.store(false, Ordering::Release);
         self.context.close();
-        // Each call of the driver in there is refused, and what it was to give back has gone with the context.
+        // Each call of the driver in there is refused, and what it was to give back has gone with
+        // the context.
         let _ = self.store.close(&self.context);
     }
 
     /// Checks whether the device is still usable. Calls no driver, takes no lock.
     ///
     /// # Errors
-    /// The first sticky error of the device, with the driver's own code; [`ErrorKind::Forked`] in a forked
-    /// child.
+    /// The first sticky error of the device, with the driver's own code; [`ErrorKind::Forked`] in a
+    /// forked child.
     pub fn health(&self) -> DeviceResult<()> {
         self.context.health()
     }
 
-    /// Checks whether the device is still usable, and asks the driver whether the context is still the one in which the device was
-    /// opened: the program may have reset the device, or destroyed the context. Drivers before 12.0 cannot tell whether
-    /// a primary context is still the same.
+    /// Checks whether the device is still usable, and asks the driver whether the context is still
+    /// the one in which the device was opened: the program may have reset the device, or destroyed
+    /// the context. Drivers before 12.0 cannot tell whether a primary context is still the same.
     ///
     /// # Errors
     /// As for [`health`](Self::health).
@@ -253,7 +264,8 @@ impl CudaDevice {
         self.context.look()
     }
 
-    /// Returns whether the device has found that the program has reset or destroyed the context. Calls no driver.
+    /// Returns whether the device has found that the program has reset or destroyed the context.
+    /// Calls no driver.
     pub fn is_gone(&self) -> bool {
         self.context.is_gone()
     }
@@ -278,9 +290,9 @@ impl CudaDevice {
         &self.streams
     }
 
-    /// Makes driver calls in the device's context, under the rules of every method. After a sticky error and
-    /// in a forked child the call is refused. The caller's context and capture mode are restored. A sticky
-    /// code returned by `call` is remembered.
+    /// Makes driver calls in the device's context, under the rules of every method. After a sticky
+    /// error and in a forked child the call is refused. The caller's context and capture mode are
+    /// restored. A sticky code returned by `call` is remembered.
     ///
     /// # Errors
     /// The code returned by `call`, and as for [`health`](Self::health).
@@ -306,7 +318,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// The driver's; the contents of the range are then unspecified. [`ErrorKind::Unsupported`] if
-    /// the driver lacks the entry point.
+    /// the driver does not have the entry point.
     ///
     /// # Safety
     /// The range is device memory, writable until the stream has completed the fill.
@@ -333,8 +345,8 @@ impl CudaDevice {
 }
 
 impl CudaDevice {
-    /// Refuses new memory at an address that is no multiple of 512: `cuda.h` does not promise one, though every driver
-    /// returns one, and the allocator relies on it.
+    /// Refuses new memory at an address that is no multiple of 512: `cuda.h` does not promise one,
+    /// though every driver returns one, and the allocator relies on it.
     fn aligned(&self, address: u64) -> DeviceResult<DevicePtr> {
         if address != 0 && address.is_multiple_of(UNIT) {
             return Ok(DevicePtr(address));
@@ -420,9 +432,9 @@ impl Segments for CudaDevice {
         Ok(MemoryInfo { free: free as u64, total: total as u64 })
     }
 
-    /// Returns the bytes of device memory used by the process, from the driver's management library. Slow,
-    /// for reports. `None` if the library does not list the process, for example in a container with its own
-    /// process ids.
+    /// Returns the bytes of device memory used by the process, from the driver's management
+    /// library. Slow, for reports. `None` if the library does not list the process, for example in
+    /// a container with its own process ids.
     fn process_use(&self) -> Option<u64> {
         self.memory_users().ok()?.own()
     }

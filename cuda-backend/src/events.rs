@@ -22,8 +22,8 @@ impl StreamOrder for CudaDevice {
         Ok(spare_events::create(&self.context)?.number())
     }
 
-    /// Creates an event that a stream's wait cannot miss. If the driver makes no more of them, creates an event
-    /// behind which [`order_behind`](Self::order_behind) waits on the host.
+    /// Creates an event that a stream's wait cannot miss. If the driver makes no more of them,
+    /// creates an event after which [`order_behind`](Self::order_behind) waits on the host.
     fn create_order_event(&self) -> DeviceResult<Event> {
         Ok(spare_events::create_for_streams(&self.context)?.number())
     }
@@ -39,10 +39,10 @@ impl StreamOrder for CudaDevice {
         spare_events::destroy(&self.context, event)
     }
 
-    /// Records `event` behind all work queued on `stream`.
+    /// Records `event` after all work queued on `stream`.
     ///
     /// * A stream of another device: a stream of this device waits for the foreign stream, and the
-    ///   event is recorded behind the wait.
+    ///   event is recorded after the wait.
     /// * Another thread's own default stream: the event is recorded on the legacy default stream,
     ///   which is ordered after it.
     /// * A retired stream: no stream is left to record on. The call waits on the host until the
@@ -53,9 +53,10 @@ impl StreamOrder for CudaDevice {
         self.record_number(DeviceEvent::of(event).handle, stream)
     }
 
-    /// Records `event` behind the announced work of `stream`, as [`record`](Self::record) does where the host
-    /// reports the end of a stream. Elsewhere the event of [`stream_in_use`](CudaDevice::stream_in_use) stands for it. If none
-    /// was recorded, the call waits on the host for all work of the context.
+    /// Records `event` after the announced work of `stream`, as [`record`](Self::record) does where
+    /// the host reports the end of a stream. Elsewhere the event of
+    /// [`stream_in_use`](CudaDevice::stream_in_use) stands for it. If none was recorded, the call
+    /// waits on the host for all work of the context.
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         self.record_announced_number(DeviceEvent::of(event).handle, stream)
     }
@@ -63,7 +64,8 @@ impl StreamOrder for CudaDevice {
     fn record_all(&self, event: Event) -> DeviceResult<()> {
         self.end_stand_ins(DeviceEvent::of(event).handle);
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; the context is this device's, and the device made the event.
+            // SAFETY: takes no host pointers; the context is this device's, and the device made the
+            // event.
             unsafe { driver.ctx_record_event(self.cu_context(), DeviceEvent::of(event).handle) }
         })
     }
@@ -77,12 +79,14 @@ impl StreamOrder for CudaDevice {
         if let Some(others) = self.stand_ins.of(event) {
             return self.are_complete(others);
         }
-        // SAFETY: takes no host pointers; the device made the event, and no event is queried after destruction.
+        // SAFETY: takes no host pointers; the device made the event, and no event is queried after
+        // destruction.
         let ask = || unsafe { self.driver().event_query(event) };
         let mode = self.context.enter_mode()?;
         match ask() {
             CuResult::NOT_READY => return Ok(false),
-            // A driver that wants a context, or an event whose context is gone: told by the answer in the context.
+            // A driver that wants a context, or an event whose context is gone: told by the answer
+            // in the context.
             CuResult::INVALID_CONTEXT | CuResult::INVALID_HANDLE => drop(mode),
             code => return self.context.check(code).map(|()| true),
         }
@@ -101,28 +105,30 @@ impl StreamOrder for CudaDevice {
             return waited;
         }
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; the device made the event, and no event is waited for after destruction.
+            // SAFETY: takes no host pointers; the device made the event, and no event is waited for
+            // after destruction.
             unsafe { driver.event_synchronize(event) }
         })
     }
 
-    /// Orders later work on `stream` behind `event`.
+    /// Orders later work on `stream` after `event`.
     ///
-    /// Waits on the host instead if the event was not made for streams, if no handle stands for the stream, which is
-    /// retired or another thread's own default stream, and if the driver lacks `cuStreamWaitEvent`. A stream that
-    /// captures is refused with [`ErrorKind::NotPermittedInCapture`]: the wait would become part of
-    /// the graph.
+    /// Waits on the host instead if the event was not made for streams, if no handle stands for the
+    /// stream, which is retired or another thread's own default stream, and if the driver does not
+    /// have `cuStreamWaitEvent`. A stream that captures is refused with
+    /// [`ErrorKind::NotPermittedInCapture`]: the wait would become part of the graph.
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
         self.order_number(stream, DeviceEvent::of(event))
     }
 
-    /// False for a stream without a handle, behind which the host would wait: a retired one, and another thread's own default
-    /// stream.
+    /// False for a stream without a handle, after which the host would wait: a retired one, and
+    /// another thread's own default stream.
     fn can_order(&self, stream: StreamId) -> bool {
         self.streams.handle(stream).is_some()
     }
 
-    /// False for created streams, unless the host [reports](crate::StreamIdentity::Reported) their ends.
+    /// False for created streams, unless the host [reports](crate::StreamIdentity::Reported) their
+    /// ends.
     fn reports_end(&self, stream: StreamId) -> bool {
         self.is_reported(stream)
     }
@@ -131,11 +137,11 @@ impl StreamOrder for CudaDevice {
         self.synchronize_number(stream)
     }
 
-    /// Waits by an event of the context, if the driver has the call (12.5). Otherwise frees memory, which
-    /// blocks the calls of other threads.
+    /// Waits by an event of the context, if the driver has the call (12.5). Otherwise frees memory,
+    /// which blocks the calls of other threads.
     ///
-    /// Recording an event of the context breaks the context's captures. The allocator first asks about every
-    /// capture known to the allocator.
+    /// Recording an event of the context breaks the context's captures. The allocator first asks
+    /// about every capture known to the allocator.
     fn synchronize_all(&self) -> DeviceResult<()> {
         self.wait_for_all_work()
     }

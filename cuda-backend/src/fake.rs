@@ -1,5 +1,5 @@
-//! A fake driver for unit tests, as a table of entry points. The fake has two devices and a separate state
-//! per thread. Every call can fail on request, before or after the call's effect.
+//! A fake driver for unit tests, as a table of entry points. The fake has two devices and a
+//! separate state per thread. Every call can fail on request, before or after the call's effect.
 
 mod table;
 
@@ -59,7 +59,7 @@ pub(crate) struct FakeEvent {
     pub(crate) done: bool,
     /// Number of recordings up to the event's last recording.
     recording: usize,
-    /// Number of copies begun before the last recording.
+    /// Number of copies started before the last recording.
     copies: usize,
 }
 
@@ -96,13 +96,13 @@ pub(crate) struct Fake {
     pub(crate) graph: BTreeMap<usize, Vec<CuGraphNode>>,
     /// Code and status returned by `cuStreamIsCapturing`.
     pub(crate) capturing: (CuResult, CuCaptureStatus),
-    /// Whether another thread begins a capture on the stream right before the next recording.
+    /// Whether another thread starts a capture on the stream right before the next recording.
     pub(crate) capture_before_record: bool,
     /// Number of retains of each primary context.
     pub(crate) retained: [i32; 2],
     /// The allocated device memory, as addresses with sizes in bytes.
     pub(crate) memory: BTreeMap<u64, usize>,
-    /// Number of further allocations before the device is full, if limited.
+    /// Number of allocations left before the device is full, if limited.
     pub(crate) room: Option<usize>,
     /// The address of the next allocation.
     pub(crate) next_address: u64,
@@ -282,7 +282,8 @@ pub(crate) extern "C" fn bus_id(to: *mut c_char, length: c_int, device: CuDevice
         bytes.map(|(at, &byte)| answer(to.wrapping_add(at), byte as c_char)).fold(CuResult::SUCCESS, |_, code| code)
     })
 }
-/// Writes a text that the driver has for `CUDA_ERROR_OUT_OF_MEMORY`, and for a code without a meaning.
+/// Writes a text that the driver has for `CUDA_ERROR_OUT_OF_MEMORY`, and for a code without a
+/// meaning.
 fn text(code: CuResult, to: *mut *const c_char, texts: [(u32, &'static CStr); 2]) -> CuResult {
     match texts.iter().find(|(known, _)| *known == code.0) {
         Some((_, text)) => answer(to, text.as_ptr()),
@@ -528,7 +529,7 @@ extern "C" fn stream_synchronize(stream: CuStream) -> CuResult {
         CuResult::SUCCESS
     })
 }
-/// Of a driver that tells whether a stream has work: not in the table.
+/// Of a driver that says whether a stream has work: not in the table.
 pub(crate) extern "C" fn stream_query(stream: CuStream) -> CuResult {
     call("cuStreamQuery", |fake| {
         let has_work = fake.events.values().any(|event| event.stream == Some(stream) && !event.done);
@@ -557,7 +558,7 @@ extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
         None => CuResult::HOST_MEMORY_NOT_REGISTERED,
     })
 }
-/// Begins a copy between the device and the `bytes` of host memory at `host`, which is pinned.
+/// Starts a copy between the device and the `bytes` of host memory at `host`, which is pinned.
 fn copy(fake: &mut Fake, host: usize, bytes: usize) -> CuResult {
     let pinned = fake.pinned.range(..=host).next_back().is_some_and(|(at, pinned)| host + bytes <= at + pinned);
     if !pinned {

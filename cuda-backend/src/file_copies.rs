@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Default, Debug)]
 struct Hired {
     crew: Option<Crew>,
-    /// Uses of the crew. Jobs begin only while the crew is in use.
+    /// Uses of the crew. Jobs start only while the crew is in use.
     users: u32,
     /// The NUMA node of the chunks, if known.
     node: Option<u32>,
@@ -45,7 +45,8 @@ impl FileCopies {
         lock(&self.hired).node = node;
     }
 
-    /// Starts the threads for `bytes` bytes, unless threads are there. They stay until the use is dropped, and all jobs have ended.
+    /// Starts the threads for `bytes` bytes, unless threads are there. They stay until the use is
+    /// dropped, and all jobs have ended.
     ///
     /// # Errors
     /// Those of [`Crew::start`].
@@ -81,7 +82,8 @@ impl FileCopies {
         Ok(())
     }
 
-    /// Ends the threads and gives their memory back, unless the crew is in use or jobs have not ended.
+    /// Ends the threads and gives their memory back, unless the crew is in use or jobs have not
+    /// ended.
     pub(crate) fn rest(&self, context: &Context) {
         let crew = {
             let mut hired = lock(&self.hired);
@@ -92,8 +94,8 @@ impl FileCopies {
         }
     }
 
-    /// Waits for all jobs, ends the threads and gives their memory back, for the closing of the device. No other thread may
-    /// be inside a call of the device.
+    /// Waits for all jobs, ends the threads and gives their memory back, for the closing of the
+    /// device. No other thread may be inside a call of the device.
     pub(crate) fn close(&self, context: &Context) {
         if self.wait(context, u64::MAX).is_ok() {
             let crew = lock(&self.hired).crew.take();

@@ -6,8 +6,8 @@
 //! restore ─▶ job ┘            └─ …
 //! ```
 //!
-//! A thread does one step at a time, and the threads overlap: while some wait for the file, others copy. Jobs for
-//! neighbouring bytes of a file become one read or write.
+//! A thread does one step at a time, and the threads overlap: while some wait for the file, others
+//! copy. Jobs for neighbouring bytes of a file become one read or write.
 
 use crate::contents_file::{ContentsFile, IO_ALIGNMENT};
 use crate::context::Context;
@@ -39,12 +39,13 @@ pub(crate) struct Crew {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a crew and its threads tell each other.
+/// The state that a crew and its threads share.
 #[derive(Default, Debug)]
 struct CrewState {
-    /// The threads end behind the jobs at hand. Changed under the lock of the queue.
+    /// The threads end after the jobs at hand. Changed under the lock of the queue.
     dismissed: AtomicBool,
-    /// A copy may be in progress in a chunk. No thread uses any chunk, and the memory stays pinned forever.
+    /// A copy may be in progress in a chunk. No thread uses any chunk, and the memory stays pinned
+    /// forever.
     in_doubt: AtomicBool,
 }
 
@@ -52,8 +53,8 @@ impl Crew {
     /// Pins memory for the chunks, and starts the threads for `bytes` bytes.
     ///
     /// # Errors
-    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the host lacks the memory of the chunks; errors of the
-    /// driver and the system.
+    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the host does not have the memory
+    /// of the chunks; errors of the driver and the system.
     pub(crate) fn start(
         context: &Arc<Context>,
         bytes: u64,
@@ -94,7 +95,8 @@ impl Crew {
     pub(crate) fn end(self, context: &Context, jobs: &FileJobs) {
         let Self { staging, shared, threads } = self;
         join(&shared, threads, jobs);
-        // Memory in doubt stays pinned forever. Memory that could not be given back is lost. No caller could change it.
+        // Memory in doubt stays pinned forever. Memory that could not be given back is lost. No
+        // caller could change it.
         if !shared.in_doubt.load(Ordering::Acquire)
             && let Some(staging) = Arc::into_inner(staging)
         {
@@ -102,13 +104,14 @@ impl Crew {
         }
     }
 
-    /// Ends the threads without a call of the driver by the calling thread. The memory stays pinned forever.
+    /// Ends the threads without a call of the driver by the calling thread. The memory stays pinned
+    /// forever.
     pub(crate) fn abandon(self, jobs: &FileJobs) {
         join(&self.shared, self.threads, jobs);
     }
 }
 
-/// Ends threads behind the jobs at hand.
+/// Ends threads after the jobs at hand.
 fn join(crew: &CrewState, threads: Vec<JoinHandle<()>>, jobs: &FileJobs) {
     jobs.change(|| crew.dismissed.store(true, Ordering::Relaxed));
     for thread in threads {
@@ -146,7 +149,8 @@ impl Carrier {
     /// Copies neighbouring bytes from the device to their file.
     fn save(&self, jobs: &[Job]) -> Result<(), Failed> {
         self.copy(jobs, |driver, chunk, job, stream| {
-            // SAFETY: the chunk is pinned, and is this thread's until `copy` has waited for the stream.
+            // SAFETY: the chunk is pinned, and is this thread's until `copy` has waited for the
+            // stream.
             unsafe { driver.memcpy_dtoh_async(chunk, job.at.0, job.bytes as usize, stream) }
         })?;
         self.with_bytes(jobs, |file, bytes, offset| file.write(bytes, offset))
@@ -156,7 +160,8 @@ impl Carrier {
     fn restore(&self, jobs: &[Job]) -> Result<(), Failed> {
         self.with_bytes(jobs, ContentsFile::read)?;
         self.copy(jobs, |driver, chunk, job, stream| {
-            // SAFETY: the chunk is pinned, and is this thread's until `copy` has waited for the stream.
+            // SAFETY: the chunk is pinned, and is this thread's until `copy` has waited for the
+            // stream.
             unsafe { driver.memcpy_htod_async(job.at.0, chunk, job.bytes as usize, stream) }
         })
     }
@@ -166,7 +171,8 @@ impl Carrier {
         self.staging.at(self.chunk * CHUNK + offset)
     }
 
-    /// Calls `act` with the file, the bytes of the chunk for the jobs, and their offset in the file.
+    /// Calls `act` with the file, the bytes of the chunk for the jobs, and their offset in the
+    /// file.
     fn with_bytes(
         &self,
         jobs: &[Job],
@@ -175,12 +181,13 @@ impl Carrier {
         self.check_chunk()?;
         let Some(first) = jobs.first() else { return Ok(()) };
         let bytes = jobs.iter().map(|job| job.bytes).sum::<u64>().next_multiple_of(IO_ALIGNMENT);
-        // SAFETY: the chunk is mapped and touched, this thread's own, and no copy is in progress in it.
+        // SAFETY: the chunk is mapped and touched, this thread's own, and no copy is in progress in
+        // it.
         let bytes = unsafe { core::slice::from_raw_parts_mut(self.at(0).cast().as_ptr(), bytes as usize) };
         act(&first.file, bytes, first.offset).map_err(Failed::from)
     }
 
-    /// Begins a copy for each job, and waits for all.
+    /// Starts a copy for each job, and waits for all.
     fn copy(
         &self,
         jobs: &[Job],

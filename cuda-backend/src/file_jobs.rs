@@ -1,8 +1,9 @@
-//! Copies between the device and files as jobs: numbered, begun in their order, and waited for.
+//! Copies between the device and files as jobs: numbered, started in their order, and waited for.
 //!
-//! A failed job is a failure of all marks behind the job, up to the first mark made after a wait has told of the failure. So a
-//! wait repeated with a new mark asks only whether copies are still in progress. The allocator parks and wakes by a thread
-//! at a time: no other thread waits between a copy and the mark behind it.
+//! A failed job is a failure of all marks after the job, up to the first mark made after a wait has
+//! reported the failure. So a wait repeated with a new mark asks only whether copies are still in
+//! progress. The allocator parks and wakes by a thread at a time: no other thread waits between a
+//! copy and the mark after it.
 
 use crate::contents_file::{ContentsFile, is_no_room};
 use crate::driver::result::CuResult;
@@ -38,7 +39,7 @@ pub(crate) struct Job {
 pub(crate) struct JobSpan {
     /// The last job whose failure a wait had told when the mark was made.
     after: u64,
-    /// The last job begun.
+    /// The last job started.
     pub(crate) last: u64,
 }
 
@@ -50,7 +51,7 @@ struct Queue {
     doing: Vec<u64>,
     begun: u64,
     failures: BTreeMap<u64, DeviceError>,
-    /// The last failed job that a wait has told of.
+    /// The last failed job that a wait has reported.
     told: u64,
     /// The system's last error, until taken.
     error: Option<io::Error>,
@@ -97,7 +98,8 @@ impl FileJobs {
         self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for jobs, and takes those of one read or write. `None` once `is_dismissed` returns true, asked under the lock.
+    /// Waits for jobs, and takes those of one read or write. `None` once `is_dismissed` returns
+    /// true, asked under the lock.
     pub(crate) fn take(&self, is_dismissed: impl Fn() -> bool) -> Option<Vec<Job>> {
         let mut queue = self.lock();
         loop {
@@ -128,7 +130,8 @@ impl FileJobs {
     /// Notes the end of jobs.
     pub(crate) fn end(&self, jobs: Vec<Job>, result: Result<(), Failed>) {
         let numbers: Vec<u64> = jobs.iter().map(|job| job.number).collect();
-        // Once a wait has ended, no job has the file. To close it may take the system time: no lock is held.
+        // Once a wait has ended, no job has the file. To close it may take the system time: no lock
+        // is held.
         drop(jobs);
         let mut queue = self.lock();
         queue.doing.retain(|number| numbers.first() != Some(number));
@@ -140,7 +143,8 @@ impl FileJobs {
         self.changed.notify_all();
     }
 
-    /// Notes the error of a file, for [`take_error`](Self::take_error), and returns the error of the call.
+    /// Notes the error of a file, for [`take_error`](Self::take_error), and returns the error of
+    /// the call.
     pub(crate) fn note(&self, error: io::Error) -> DeviceError {
         let code = code_of(&error);
         self.lock().error = Some(error);
@@ -152,7 +156,7 @@ impl FileJobs {
         self.lock().error.take()
     }
 
-    /// Begins to copy `bytes` between `at` and a file. A crew is in use.
+    /// Starts to copy `bytes` between `at` and a file. A crew is in use.
     pub(crate) fn begin(&self, way: FileWay, file: &Arc<ContentsFile>, offset: u64, at: DevicePtr, bytes: u64) {
         let mut queue = self.lock();
         let mut done = 0;
@@ -174,7 +178,8 @@ impl FileJobs {
         JobSpan { after: queue.told, last: queue.begun }
     }
 
-    /// Waits until the jobs up to `last` have ended. No child of the process may call this: the threads are the parent's.
+    /// Waits until the jobs up to `last` have ended. No child of the process may call this: the
+    /// threads are the parent's.
     pub(crate) fn wait(&self, last: u64) {
         let mut queue = self.lock();
         let is_open = |queue: &Queue| {
@@ -200,7 +205,7 @@ impl FileJobs {
         self.changed.notify_all();
     }
 
-    /// Gives up the jobs that no thread has begun.
+    /// Gives up the jobs that no thread has started.
     pub(crate) fn clear(&self) {
         self.lock().waiting.clear();
     }
@@ -213,14 +218,14 @@ impl FileJobs {
         self.lock().failures.range(span.after + 1..=span.last).next_back().map(|(_, &error)| error)
     }
 
-    /// Notes that a wait tells of the failures up to the end of the span.
+    /// Notes that a wait reports the failures up to the end of the span.
     pub(crate) fn tell(&self, span: JobSpan) {
         let mut queue = self.lock();
         queue.told = queue.told.max(span.last);
     }
 
-    /// Forgets the failures that were told, and that no mark covers. `oldest`: the jobs of the oldest mark without a
-    /// finished wait.
+    /// Forgets the failures that were told, and that no mark covers. `oldest`: the jobs of the
+    /// oldest mark without a finished wait.
     pub(crate) fn forget_failures(&self, oldest: Option<JobSpan>) {
         let mut queue = self.lock();
         let after = oldest.map_or(queue.told, |span| span.after.min(queue.told));
@@ -296,7 +301,7 @@ mod tests {
         let first = std::cell::Cell::new(Some(first));
         waits(1, &|| jobs.end(first.take().expect("once"), Ok(())));
         assert!(!jobs.is_idle());
-        // Neither a job that no thread has begun nor one that a thread does has ended.
+        // Neither a job that no thread has started nor one that a thread does has ended.
         waits(2, &|| {
             let second = jobs.take(|| false).expect("not dismissed");
             jobs.change(|| {});

@@ -1,8 +1,9 @@
 //! Detection of children forked after the first use of the driver.
 //!
-//! After a fork the driver's threads and connection to the device are gone, and locks held by other threads
-//! stay locked. A child may neither call the driver nor take a lock. The check runs before every driver call,
-//! so the check must be cheap, and may itself neither call the driver nor take a lock.
+//! After a fork the driver's threads and connection to the device are gone, and locks held by other
+//! threads stay locked. A child may neither call the driver nor take a lock. The check runs before
+//! every driver call, so the check must be cheap, and may itself neither call the driver nor take a
+//! lock.
 //!
 //! The kernel does the work: a page of memory is marked to read as zero in a child
 //! (`MADV_WIPEONFORK`, Linux 4.14), and the check is one load. A handler of `pthread_atfork` would
@@ -17,17 +18,18 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 /// children. Null until published.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Id of the process of the first check, or 0 before the first check. Decides as long as [`MARK`] is null.
+/// Id of the process of the first check, or 0 before the first check. Decides as long as [`MARK`]
+/// is null.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the kernel refused to mark a page. Prevents further attempts.
+/// Whether the kernel refused to mark a page. Prevents other attempts.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the process is a forked child of the process of the first check. The first check is part
-/// of loading the driver.
+/// Returns whether the process is a forked child of the process of the first check. The first check
+/// is part of loading the driver.
 ///
-/// The first call makes two or three system calls; later calls are two loads. Takes no lock and allocates
-/// nothing, so a forked child may call the function.
+/// The first call makes two or three system calls; later calls are two loads. Takes no lock and
+/// allocates nothing, so a forked child may call the function.
 #[inline]
 #[must_use]
 pub fn in_child() -> bool {
@@ -39,8 +41,8 @@ pub fn in_child() -> bool {
     }
 }
 
-/// Returns whether the process is certainly no forked child. Where the kernel refuses the mark, and before the first
-/// [`in_child`], the answer is false, and `in_child` tells.
+/// Returns whether the process is certainly no forked child. Where the kernel refuses the mark, and
+/// before the first [`in_child`], the answer is false, and `in_child` tells.
 ///
 /// Two loads. Makes no call, so a caller need not save its registers.
 #[inline]
@@ -74,8 +76,8 @@ fn in_child_by_id() -> bool {
     false
 }
 
-/// Returns a word with the value 1 in the present process and 0 in children, or `None` if the kernel refuses
-/// to mark a page.
+/// Returns a word with the value 1 in the present process and 0 in children, or `None` if the
+/// kernel refuses to mark a page.
 fn marked_page() -> Option<&'static AtomicU32> {
     const LENGTH: usize = 4096;
     // Miri has no `madvise`; the comparison of process ids works without it.
@@ -117,8 +119,8 @@ pub(crate) mod tests {
 
     /// Returns the exit status of a child that runs `body`.
     pub(crate) fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
-        // SAFETY: the child runs only `body`, which takes no lock of this process, and then leaves without running
-        // destructors.
+        // SAFETY: the child runs only `body`, which takes no lock of this process, and then leaves
+        // without running destructors.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "fork failed");
         if child == 0 {

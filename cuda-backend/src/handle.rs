@@ -1,8 +1,9 @@
 //! A stream's handle, and every call of the driver with a handle.
 //!
-//! The program destroys a stream after the report of the stream's end. So the handle behind a number is used
-//! only within the life of a [`Handle`], for which the report waits. No further code of the crate passes a
-//! handle to the driver, except for the crate's own streams, which are never reported.
+//! The program destroys a stream after the report of the stream's end. So the handle behind a
+//! number is used only within the life of a [`Handle`], for which the report waits. No other code
+//! of the crate passes a handle to the driver, except for the crate's own streams, which are never
+//! reported.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -12,26 +13,28 @@ use cachalot_core::StreamId;
 
 /// The handle of a stream. The stream exists as long as the value lives.
 ///
-/// No call waits for work of a stream, except for [`synchronize`](Self::synchronize). A report of a stream's
-/// end waits for the values of the stream, so a value lives only for a few short calls of the driver.
+/// No call waits for work of a stream, except for [`synchronize`](Self::synchronize). A report of a
+/// stream's end waits for the values of the stream, so a value lives only for a few short calls of
+/// the driver.
 #[derive(Debug)]
 pub(crate) struct Handle<'a> {
     stream: CuStream,
-    /// The number of the stream, and the use awaited by the report of the stream's end. `None` if no thread
-    /// but the caller's may report the end.
+    /// The number of the stream, and the use awaited by the report of the stream's end. `None` if
+    /// no thread but the caller's may report the end.
     used: Option<(StreamId, Use<'a>)>,
 }
 
 impl Handle<'static> {
-    /// Returns the handle of a stream whose existence the caller guarantees: a stream named by the program in
-    /// a call, a default stream, or a stream of the crate.
+    /// Returns the handle of a stream whose existence the caller guarantees: a stream named by the
+    /// program in a call, a default stream, or a stream of the crate.
     pub(crate) const fn vouched(stream: CuStream) -> Self {
         Self { stream, used: None }
     }
 }
 
 impl<'a> Handle<'a> {
-    /// Returns the handle of the stream with a number. The number was present after `used` had begun.
+    /// Returns the handle of the stream with a number. The number was present after `used` had
+    /// started.
     pub(crate) const fn held(stream: CuStream, number: StreamId, used: Use<'a>) -> Self {
         Self { stream, used: Some((number, used)) }
     }
@@ -41,7 +44,8 @@ impl<'a> Handle<'a> {
         self.stream.0 as u64
     }
 
-    /// Returns the number from the lookup of the stream. The end of the stream may have been reported since.
+    /// Returns the number from the lookup of the stream. The end of the stream may have been
+    /// reported since.
     pub(crate) fn number(&self) -> Option<StreamId> {
         self.used.as_ref().map(|(number, _)| *number)
     }
@@ -78,14 +82,15 @@ impl<'a> Handle<'a> {
         unsafe { driver.stream_query(self.stream) }
     }
 
-    /// Waits for the work of the stream. Only for streams whose end no concurrent thread may report.
+    /// Waits for the work of the stream. Only for streams whose end no concurrent thread may
+    /// report.
     pub(crate) fn synchronize(&self, driver: &Driver) -> CuResult {
         debug_assert!(!self.may_end(), "the report of the end would wait for the work");
         // SAFETY: takes no host pointers; the stream exists.
         unsafe { driver.stream_synchronize(self.stream) }
     }
 
-    /// Records an event of the entered context behind the work of the stream.
+    /// Records an event of the entered context after the work of the stream.
     pub(crate) fn record(&self, driver: &Driver, event: CuEvent) -> CuResult {
         // SAFETY: takes no host pointers; the stream exists, and the caller has the event.
         unsafe { driver.event_record(event, self.stream) }
@@ -112,8 +117,8 @@ impl<'a> Handle<'a> {
         unsafe { driver.mem_alloc_async(&raw mut *address, bytes, self.stream) }
     }
 
-    /// Frees memory of [`allocate`](Self::allocate) in the order of the stream, or at once while the stream captures: the
-    /// free would be a part of the graph.
+    /// Frees memory of [`allocate`](Self::allocate) in the order of the stream, or at once while
+    /// the stream captures: the free would be a part of the graph.
     pub(crate) fn free(&self, driver: &Driver, at: CuDevicePtr) -> CuResult {
         if self.status(driver) == Ok(CuCaptureStatus::NONE) {
             // SAFETY: takes no host pointers; the stream exists, and the caller has the memory.
@@ -123,29 +128,29 @@ impl<'a> Handle<'a> {
         unsafe { driver.mem_free(at) }
     }
 
-    /// Returns the id of the stream's capture, or `None` if the stream does not capture or an error has
-    /// broken the capture.
+    /// Returns the id of the stream's capture, or `None` if the stream does not capture or an error
+    /// has broken the capture.
     pub(crate) fn capture(&self, driver: &Driver) -> Result<Option<u64>, CuResult> {
         let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
         let null = core::ptr::null_mut();
-        // SAFETY: both variables outlive the call, which writes one integer to each; null pointers stand for results that
-        // are not requested.
+        // SAFETY: both variables outlive the call, which writes one integer to each; null pointers
+        // stand for results that are not requested.
         let code = unsafe {
             driver.stream_get_capture_info(self.stream, &raw mut status, &raw mut id, null, null.cast(), null.cast())
         };
         done(code).map(|()| (status == CuCaptureStatus::ACTIVE).then_some(id))
     }
 
-    /// Returns the result of [`capture`](Self::capture), with the nodes directly before the stream's next
-    /// work.
+    /// Returns the result of [`capture`](Self::capture), with the nodes directly before the
+    /// stream's next work.
     ///
-    /// The caller excludes concurrent calls for the stream: the driver's list of nodes is valid until the
-    /// next call.
+    /// The caller excludes concurrent calls for the stream: the driver's list of nodes is valid
+    /// until the next call.
     pub(crate) fn capture_ends(&self, driver: &Driver) -> Result<Option<(u64, Vec<CuGraphNode>)>, CuResult> {
         let (mut status, mut id, mut count) = (CuCaptureStatus::NONE, 0, 0);
         let mut nodes: *const CuGraphNode = core::ptr::null();
-        // SAFETY: the variables outlive the call, which writes one value to each; the null pointer stands for a result
-        // that is not requested.
+        // SAFETY: the variables outlive the call, which writes one value to each; the null pointer
+        // stands for a result that is not requested.
         let code = unsafe {
             driver.stream_get_capture_info(
                 self.stream,
@@ -163,7 +168,8 @@ impl<'a> Handle<'a> {
         if nodes.is_null() || count == 0 {
             return Ok(Some((id, Vec::new())));
         }
-        // SAFETY: the driver has returned `count` nodes from `nodes` on, valid until the next call for the stream.
+        // SAFETY: the driver has returned `count` nodes from `nodes` on, valid until the next call
+        // for the stream.
         let ends = unsafe { core::slice::from_raw_parts(nodes, count) };
         Ok(Some((id, ends.to_vec())))
     }

@@ -1,9 +1,9 @@
 //! Claims to untouched memory of the system.
 //!
-//! The system counts memory as available until a thread touches the memory, and ends a program that touches
-//! more than the available memory. Two threads that each find enough available memory may together touch too
-//! much. So a thread first claims the memory to be touched. A claim is refused if earlier claims leave too
-//! little. A claim shrinks as its memory is touched.
+//! The system counts memory as available until a thread touches the memory, and ends a program that
+//! touches more than the available memory. Two threads that each find enough available memory may
+//! together touch too much. So a thread first claims the memory to be touched. A claim is refused
+//! if earlier claims leave too little. A claim shrinks as its memory is touched.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,8 +28,9 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Claims memory. `available` returns the bytes left in the system. Returns `None` if the system has
-    /// fewer bytes than claimed. If the system reports no number, every claim is accepted.
+    /// Claims memory. `available` returns the bytes left in the system. Returns `None` if the
+    /// system has fewer bytes than claimed. If the system reports no number, every claim is
+    /// accepted.
     pub(crate) fn new(bytes: u64, available: impl FnOnce() -> Option<u64>) -> Option<Self> {
         CLAIMS.claim(bytes, available)
     }
@@ -55,7 +56,8 @@ impl Claims {
         let before = self.touched.load(Ordering::Acquire);
         let free = available().unwrap_or(u64::MAX);
         let more = |claimed: u64| {
-            // Others may have touched memory since the system was asked: it is gone, and no longer claimed.
+            // Others may have touched memory since the system was asked: it is gone, and no longer
+            // claimed.
             let gone = self.touched.load(Ordering::Acquire) - before;
             let all = claimed.checked_add(bytes)?;
             (all <= free.saturating_sub(gone)).then_some(all)

@@ -1,12 +1,13 @@
-//! Pinned memory of the host as a device of its own, for copies between the host and a GPU.
+//! Pinned memory of the host as its own device, for copies between the host and a GPU.
 //!
-//! The memory is the program's own: mapped in huge pages, touched by several threads, and then registered
-//! with the driver. `cuMemHostAlloc` touches pages on one thread, and takes ten times as long. Streams,
-//! events and captures are those of the GPU.
+//! The memory is the program's own: mapped in huge pages, touched by several threads, and then
+//! registered with the driver. `cuMemHostAlloc` touches pages on one thread, and takes ten times as
+//! long. Streams, events and captures are those of the GPU.
 //!
-//! Blocks of a GPU are freed in the order of a stream. The host has no such order: it may write to a block
-//! as soon as a request returns. Blocks of the host therefore belong to [`HOST_STREAM`], on which no work
-//! is ever queued, and each stream that copies from or to a block is recorded as a use of the block.
+//! Blocks of a GPU are freed in the order of a stream. The host has no such order: it may write to
+//! a block as soon as a request returns. Blocks of the host therefore belong to [`HOST_STREAM`], on
+//! which no work is ever queued, and each stream that copies from or to a block is recorded as a
+//! use of the block.
 
 use crate::device::{CudaDevice, DeviceOptions};
 use crate::driver::Driver;
@@ -22,19 +23,20 @@ use cachalot_core::{
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
-/// The settings that suit host memory, in the syntax of [`Config`](cachalot_core::Config), under the caching
-/// policy: exact segments, of which at most 1 % more are held than were ever in use.
+/// The settings that suit host memory, in the syntax of [`Config`](cachalot_core::Config), under
+/// the caching policy: exact segments, of which at most 1 % more are held than were ever in use.
 pub const HOST_SETTINGS: &str = "compact:0.01,exact_segments:True";
 
 /// Pinned memory of the host, on the NUMA node of a GPU.
 ///
-/// Every GPU of the process may copy from and to the memory (`CU_MEMHOSTREGISTER_PORTABLE`), and kernels may
-/// use the memory at the host's address where the driver has unified addressing. The rules of
-/// [`CudaDevice`] hold: any thread may call any method, and after a sticky error no driver is called.
+/// Every GPU of the process may copy from and to the memory (`CU_MEMHOSTREGISTER_PORTABLE`), and
+/// kernels may use the memory at the host's address where the driver has unified addressing. The
+/// rules of [`CudaDevice`] hold: any thread may call any method, and after a sticky error no driver
+/// is called.
 ///
-/// A request on [`HOST_STREAM`] returns a block that the host may write to at once. A request on another
-/// stream is served as on a GPU: only work queued on that stream may use the block. `cachalot::open_host` opens
-/// an allocator over such devices.
+/// A request on [`HOST_STREAM`] returns a block that the host may write to at once. A request on
+/// another stream is served as on a GPU: only work queued on that stream may use the block.
+/// `cachalot::open_host` opens an allocator over such devices.
 ///
 /// ```no_run
 /// use cachalot_core::Segments;
@@ -55,7 +57,7 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
-    /// Opens host memory beside the GPU with the given ordinal, in the GPU's primary context.
+    /// Opens host memory for the GPU with the given ordinal, in the GPU's primary context.
     ///
     /// # Errors
     /// As for [`open_with`](Self::open_with).
@@ -63,12 +65,12 @@ impl HostDevice {
         Self::open_with(driver, ordinal, DeviceOptions::default())
     }
 
-    /// Opens host memory beside the GPU with the given ordinal. Calls the driver, as
+    /// Opens host memory for the GPU with the given ordinal. Calls the driver, as
     /// [`CudaDevice::open_with`] does.
     ///
     /// # Errors
-    /// Those of [`CudaDevice::open_with`]; [`Unsupported`](cachalot_core::ErrorKind::Unsupported) if the driver
-    /// cannot register memory.
+    /// Those of [`CudaDevice::open_with`]; [`Unsupported`](cachalot_core::ErrorKind::Unsupported)
+    /// if the driver cannot register memory.
     pub fn open_with(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> DeviceResult<Self> {
         if driver.mem_host_register.is_none() || driver.mem_host_unregister.is_none() {
             return Err(CuResult::NOT_SUPPORTED.error());
@@ -100,9 +102,9 @@ impl HostDevice {
 impl Segments for HostDevice {
     /// Maps, touches and registers memory. Takes about 45 ms for each GiB, on 16 processors.
     ///
-    /// Fails with [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory
-    /// left, because a program that touches more is ended by the system. What other threads of the process are about
-    /// to touch counts as used.
+    /// Fails with [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too
+    /// little memory left, because a program that touches more is ended by the system. What other
+    /// threads of the process are about to touch counts as used.
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         self.cuda().health()?;
         let claim = host_memory::claim(bytes).ok_or(CuResult::OUT_OF_MEMORY.error())?;
@@ -173,7 +175,7 @@ impl Segments for HostDevice {
     }
 }
 
-/// The error of what memory of the host lacks: pages are never parked.
+/// The error of what memory of the host does not have: pages are never parked.
 const NOT_PARKED: CuResult = CuResult::NOT_SUPPORTED;
 
 impl Contents for HostDevice {
@@ -195,7 +197,8 @@ impl Contents for HostDevice {
         self.fill(HOST_STREAM, at, bytes, 0)
     }
 
-    /// Fills by the host. Work of the host is in the order of no other stream, whose work is waited for.
+    /// Fills by the host. Work of the host is in the order of no other stream, whose work is waited
+    /// for.
     fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
         let is_of_gpu = stream != HOST_STREAM && self.cuda().streams().handle(stream).is_some();
         if is_of_gpu {
@@ -204,14 +207,16 @@ impl Contents for HostDevice {
             self.cuda().health()?;
         }
         let first = core::ptr::with_exposed_provenance_mut::<u8>(at.0 as usize);
-        // SAFETY: the allocator fills bytes of a segment that this device has mapped, and no work and no thread uses them.
+        // SAFETY: the allocator fills bytes of a segment that this device has mapped, and no work
+        // and no thread uses them.
         unsafe { first.write_bytes(value, bytes as usize) };
         Ok(())
     }
 
     fn read(&self, at: DevicePtr, into: &mut [u8]) -> DeviceResult<()> {
         let first = core::ptr::with_exposed_provenance::<u8>(at.0 as usize);
-        // SAFETY: the allocator reads bytes of a segment that this device has mapped, and no work and no thread uses them.
+        // SAFETY: the allocator reads bytes of a segment that this device has mapped, and no work
+        // and no thread uses them.
         unsafe { first.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! Memory of the host: mapped in huge pages, on a NUMA node, and touched by several threads. Calls no
-//! driver.
+//! Memory of the host: mapped in huge pages, on a NUMA node, and touched by several threads. Calls
+//! no driver.
 //!
 //! The kernel zeroes each page when the page is first touched, on the processor of the thread. One
-//! thread zeroes about 6 GB/s, so memory of a GPU's size takes seconds. Threads that touch parts of the
-//! memory at the same time share the work.
+//! thread zeroes about 6 GB/s, so memory of a GPU's size takes seconds. Threads that touch parts of
+//! the memory at the same time share the work.
 
 use crate::host_claims::Claim;
 use core::ffi::{c_int, c_void};
@@ -20,7 +20,8 @@ const HUGE_PAGE: usize = 2 << 20;
 const BYTES_OF_A_THREAD: usize = 8 << 20;
 /// More threads than this do not touch memory faster: the memory itself is the limit.
 const MOST_THREADS: usize = 16;
-/// Bytes that a thread touches by one call of the system. A claim shrinks by as much. In tests, memory is longer.
+/// Bytes that a thread touches by one call of the system. A claim shrinks by as much. In tests,
+/// memory is longer.
 const TOUCHED_AT_ONCE: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 /// Touches the pages of a range for writing (Linux 5.14, not in `libc` for every target).
 const MADV_POPULATE_WRITE: c_int = 23;
@@ -45,10 +46,10 @@ fn length_of(bytes: u64) -> Option<usize> {
     usize::try_from(bytes).ok()?.checked_next_multiple_of(PAGE)
 }
 
-/// Maps `bytes` bytes of memory, touched, in huge pages where the system has some, and preferably on a
-/// NUMA node. The memory is zeroed, and begins at a multiple of 2 MiB if as long. A forked child does not
-/// have the memory: a copy would take as much memory again, because pinned pages cannot be shared. `claim` is a claim to
-/// the memory.
+/// Maps `bytes` bytes of memory, touched, in huge pages where the system has some, and preferably
+/// on a NUMA node. The memory is zeroed, and starts at a multiple of 2 MiB if as long. A forked
+/// child does not have the memory: a copy would take as much memory again, because pinned pages
+/// cannot be shared. `claim` is a claim to the memory.
 ///
 /// # Errors
 /// [`Failure`]; nothing is mapped then.
@@ -82,15 +83,16 @@ pub(crate) fn map_untouched(bytes: u64, node: Option<u32>) -> Result<NonNull<c_v
     Ok(base)
 }
 
-/// Unmaps memory of [`map`]. Returns whether the system did so; it may lack the memory to divide a
-/// mapping.
+/// Unmaps memory of [`map`]. Returns whether the system did so; it may not have the memory to
+/// divide a mapping.
 pub(crate) fn unmap(base: NonNull<c_void>, bytes: u64) -> bool {
     let Some(length) = length_of(bytes) else { return false };
     // SAFETY: the caller gives up the whole mapping, and nothing refers to its memory.
     unsafe { libc::munmap(base.as_ptr(), length) == 0 }
 }
 
-/// Maps untouched memory. The address is a multiple of the size of a huge page if the memory is as long.
+/// Maps untouched memory. The address is a multiple of the size of a huge page if the memory is as
+/// long.
 fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
     let spare = if length < HUGE_PAGE { 0 } else { HUGE_PAGE - PAGE };
     let whole = length.checked_add(spare)?;
@@ -113,8 +115,8 @@ fn map_aligned(length: usize) -> Option<NonNull<c_void>> {
     let base = start.wrapping_byte_add(before);
     for (at, bytes) in [(start, before), (base.wrapping_byte_add(length), spare - before)] {
         if bytes > 0 {
-            // SAFETY: a part of the new mapping beside the memory. If the part stays, only addresses are
-            // lost.
+            // SAFETY: a part of the new mapping outside the memory. If the part stays, only
+            // addresses are lost.
             let _ = unsafe { libc::munmap(at, bytes) };
         }
     }
@@ -137,8 +139,8 @@ fn mask_of(node: u32) -> Option<[u64; NODES / WORD]> {
     Some(nodes)
 }
 
-/// Touches all pages of a range of new memory, on several threads for a long range. Returns false if the
-/// system lacks the memory. `claim` shrinks with the memory that is touched.
+/// Touches all pages of a range of new memory, on several threads for a long range. Returns false
+/// if the system does not have the memory. `claim` shrinks with the memory that is touched.
 pub(crate) fn touch(base: NonNull<c_void>, bytes: u64, claim: &Claim) -> bool {
     let Some(length) = length_of(bytes) else { return false };
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -156,14 +158,15 @@ pub(crate) fn touch(base: NonNull<c_void>, bytes: u64, claim: &Claim) -> bool {
         let own = part_of(0);
         let join = |(number, other): (usize, std::io::Result<std::thread::ScopedJoinHandle<'_, bool>>)| match other {
             Ok(thread) => thread.join().unwrap_or(false),
-            // The system has no further thread.
+            // The system can start no more threads.
             Err(_) => part_of(number),
         };
         others.into_iter().map(join).fold(own, |all, one| all && one)
     })
 }
 
-/// Touches the pages of a range on the calling thread. Returns false if the system lacks the memory.
+/// Touches the pages of a range on the calling thread. Returns false if the system does not have
+/// the memory.
 fn touch_part(start: usize, length: usize, claim: &Claim) -> bool {
     (0..length).step_by(TOUCHED_AT_ONCE).all(|from| {
         let piece = TOUCHED_AT_ONCE.min(length - from);
@@ -175,7 +178,8 @@ fn touch_part(start: usize, length: usize, claim: &Claim) -> bool {
     })
 }
 
-/// Touches the pages of a range by one call, where the system has this call. Returns false if the system lacks the memory.
+/// Touches the pages of a range by one call, where the system has this call. Returns false if the
+/// system does not have the memory.
 fn touch_piece(start: usize, length: usize) -> bool {
     let at = core::ptr::with_exposed_provenance_mut::<c_void>(start);
     loop {
@@ -191,15 +195,15 @@ fn touch_piece(start: usize, length: usize) -> bool {
         }
     }
     for page in (0..length).step_by(PAGE) {
-        // SAFETY: the byte lies in the new mapping, which nothing else uses. A volatile write is never
-        // left out.
+        // SAFETY: the byte is in the new mapping, which nothing else uses. A volatile write is
+        // never left out.
         unsafe { at.wrapping_byte_add(page).cast::<u8>().write_volatile(0) };
     }
     true
 }
 
-/// Returns the NUMA node of a device on the bus, by its `domain:bus:device.function`. `None` if the system
-/// has one node, or does not tell.
+/// Returns the NUMA node of a device on the bus, by its `domain:bus:device.function`. `None` if the
+/// system has one node, or does not say.
 pub(crate) fn node_of(bus_id: &str) -> Option<u32> {
     node_in(Path::new("/sys"), bus_id)
 }
@@ -217,8 +221,8 @@ fn node_in(system: &Path, bus_id: &str) -> Option<u32> {
     read(system.join("bus/pci/devices").join(name).join("numa_node"))?.trim().parse().ok()
 }
 
-/// Returns the memory of the system and the part that a program can still get, in bytes. Within a control
-/// group with a limit, the group's. `None` if the system does not tell. Calls no driver.
+/// Returns the memory of the system and the part that a program can still get, in bytes. Within a
+/// control group with a limit, the group's. `None` if the system does not say. Calls no driver.
 pub fn of_system() -> Option<(u64, u64)> {
     let text = read("/proc/meminfo")?;
     let mut memory = (entry(&text, "MemTotal:")? << 10, entry(&text, "MemAvailable:")? << 10);
@@ -229,18 +233,19 @@ pub fn of_system() -> Option<(u64, u64)> {
     Some(memory)
 }
 
-/// A hierarchy of control groups: the names of its files for the limit and the use, and of the entry of droppable contents.
+/// A hierarchy of control groups: the names of its files for the limit and the use, and of the
+/// entry of droppable contents.
 struct Hierarchy([&'static str; 3]);
 
 /// The unified hierarchy, which a line `0::/path` names.
 const UNIFIED: Hierarchy = Hierarchy(["memory.max", "memory.current", "inactive_file "]);
 
-/// The hierarchy of the memory alone, of version 1, which a line `N:memory:/path` names. Its entries without `total_` are without the
-/// groups below.
+/// The hierarchy of the memory alone, of version 1, which a line `N:memory:/path` names. Its
+/// entries without `total_` are without the groups below.
 const OF_MEMORY: Hierarchy = Hierarchy(["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "]);
 
-/// Returns the limits of the control groups of a process and the bytes below each: `lines` is the process's list of groups, and
-/// `system` the folder of the hierarchies.
+/// Returns the limits of the control groups of a process and the bytes below each: `lines` is the
+/// process's list of groups, and `system` the folder of the hierarchies.
 fn of_groups(lines: &str, system: &Path) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for line in lines.lines() {
@@ -280,7 +285,7 @@ pub(crate) fn of_process() -> Option<u64> {
     Some(pages * PAGE as u64)
 }
 
-/// Returns the number behind a name at the beginning of a line.
+/// Returns the number after a name at the start of a line.
 fn entry(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
@@ -355,7 +360,8 @@ mod tests {
 
     #[test]
     fn the_memory_of_the_process_grows_by_what_is_touched() {
-        // A forked child process runs only the thread that forked it: no test on another thread takes memory there.
+        // A forked child process runs only the thread that forked it: no test on another thread
+        // takes memory there.
         let in_child = || {
             let (bytes, before) = (64 << 20, of_process());
             let mapped = claim(bytes).and_then(|claim| map(bytes, None, &claim).ok());
@@ -369,7 +375,8 @@ mod tests {
     #[test]
     fn memory_is_lacking_if_any_part_is() {
         let bytes = 4 * BYTES_OF_A_THREAD as u64;
-        // A forked child process runs only the thread that forked it: no test on another thread maps memory into the gap.
+        // A forked child process runs only the thread that forked it: no test on another thread
+        // maps memory into the gap.
         let in_child = |first: usize, of: usize| {
             let (Ok(base), Some(claim)) = (map_untouched(bytes, None), claim(bytes)) else { return 1 };
             let part = bytes as usize / of;

@@ -1,18 +1,20 @@
-//! The handles of streams in calls at the moment. The report of a stream's end waits for the calls with the
-//! stream's handle.
+//! The handles of streams in calls at the moment. The report of a stream's end waits for the calls
+//! with the stream's handle.
 //!
 //! ```text
 //! a call:    place ← handle            the number of the handle is still the stream's?  use the handle    place ← 0
 //! a report:  next number of the handle    read every place by a read-modify-write   wait while a place has the handle
 //! ```
 //!
-//! Each thread usually has its own place, so a call writes a cache line that no other thread reads. A place
-//! names the handle: a report waits only for calls with the reported handle. A wait for other calls could be
-//! a deadlock, because a call may wait for the reporting thread through the program's own locks.
+//! Each thread usually has its own place, so a call writes a cache line that no other thread reads.
+//! A place names the handle: a report waits only for calls with the reported handle. A wait for
+//! other calls could be a deadlock, because a call may wait for the reporting thread through the
+//! program's own locks.
 //!
-//! A report misses no call. Both write the place: the call enters the handle, and the report writes the value
-//! back unchanged. If the call writes first, the report finds the handle. If the report writes first, the
-//! call also sees the report's earlier write of the handle's next number, and does not use the handle.
+//! A report misses no call. Both write the place: the call enters the handle, and the report writes
+//! the value back unchanged. If the call writes first, the report finds the handle. If the report
+//! writes first, the call also sees the report's earlier write of the handle's next number, and
+//! does not use the handle.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +27,8 @@ const FREE: u64 = 0;
 
 /// An atomic word: the standard library's, or a model checker's.
 pub(crate) trait Word {
-    /// Writes `new` if the word is `current`. Returns whether the word was `current`. Acquires and releases.
+    /// Writes `new` if the word is `current`. Returns whether the word was `current`. Acquires and
+    /// releases.
     fn exchange(&self, current: u64, new: u64) -> bool;
 
     /// Returns the word by a read-modify-write, which changes nothing. Acquires and releases.
@@ -88,8 +91,8 @@ impl InUse {
 }
 
 impl<A: Word, const N: usize> InUse<A, N> {
-    /// Announces the use of a handle, by the thread with the number `thread`. The caller then looks whether the handle
-    /// still belongs to the stream, and uses the handle only if so.
+    /// Announces the use of a handle, by the thread with the number `thread`. The caller then looks
+    /// whether the handle still belongs to the stream, and uses the handle only if so.
     #[inline]
     pub(crate) fn begin(&self, handle: u64, thread: u64) -> Use<'_, A, N> {
         let first = thread as usize;
@@ -101,8 +104,8 @@ impl<A: Word, const N: usize> InUse<A, N> {
         Use { all: self, handle, place }
     }
 
-    /// Waits until no call uses a handle whose next number was published before. Later calls find the next
-    /// number. `pause` lets other threads run.
+    /// Waits until no call uses a handle whose next number was published before. Later calls find
+    /// the next number. `pause` lets other threads run.
     pub(crate) fn wait_until_unused(&self, handle: u64, pause: impl Fn()) {
         for place in &self.places {
             let mut found = place.0.latest();
@@ -209,8 +212,9 @@ mod tests {
             }
 
             fn store(&self, new: u64) {
-                // The checker leaves a plain store and another thread's read-modify-write without an order, which no
-                // memory model does: every location has one order of its changes.
+                // The checker leaves a plain store and another thread's read-modify-write without
+                // an order, which no memory model does: every location has one order of its
+                // changes.
                 self.swap(new, Ordering::Release);
             }
         }
@@ -220,8 +224,8 @@ mod tests {
             uses: InUse<AtomicU64, 2>,
             /// The number of the handle: 0 for the stream, 1 for the next stream.
             number: AtomicU64,
-            /// Whether the program has destroyed the stream. The checker fails if two threads access the cell
-            /// without an order and an access is a write.
+            /// Whether the program has destroyed the stream. The checker fails if two threads
+            /// access the cell without an order and an access is a write.
             destroyed: UnsafeCell<bool>,
         }
 
@@ -233,7 +237,8 @@ mod tests {
             fn call(&self, thread: u64) {
                 let _use = self.uses.begin(HANDLE, thread);
                 if self.number.load(Ordering::Acquire) == 0 {
-                    // SAFETY: the pointer is the cell's, and no thread changes the cell during the read.
+                    // SAFETY: the pointer is the cell's, and no thread changes the cell during the
+                    // read.
                     let destroyed = self.destroyed.with(|destroyed| unsafe { destroyed.read() });
                     assert!(!destroyed, "a destroyed stream was used");
                 }
@@ -243,12 +248,13 @@ mod tests {
             fn end(&self) {
                 self.number.store(1, Ordering::Release);
                 self.uses.wait_until_unused(HANDLE, thread::yield_now);
-                // SAFETY: the pointer is the cell's, and no other thread uses the cell during the write.
+                // SAFETY: the pointer is the cell's, and no other thread uses the cell during the
+                // write.
                 self.destroyed.with_mut(|destroyed| unsafe { destroyed.write(true) });
             }
         }
 
-        /// Runs calls of threads with the given numbers beside a report, in every order.
+        /// Runs calls of threads with the given numbers during a report, in every order.
         fn explore(threads: &'static [u64]) {
             let mut model = ::loom::model::Builder::new();
             (model.preemption_bound, model.max_branches) = (Some(3), 100_000);
@@ -278,7 +284,7 @@ mod tests {
         #[test]
         fn no_call_of_two_threads_uses_a_stream_whose_end_was_reported() {
             explore(&[0, 1]);
-            // Both begin with one place.
+            // Both start with one place.
             explore(&[1, 1]);
         }
     }

@@ -4,9 +4,9 @@ use crate::driver::types::{CuContext, CuDevicePtr};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Number of bytes kept in a context. A wait frees a byte and obtains a new byte in its place. The second
-/// step fails if another part of the program takes the place first. `KEPT` waits in a row can lose their
-/// byte. The driver has all the bytes in one page.
+/// Number of bytes kept in a context. A wait frees a byte and obtains a new byte in its place. The
+/// second step fails if another part of the program takes the place first. `KEPT` waits in a row
+/// can lose their byte. The driver has all the bytes in one page.
 const KEPT: usize = 16;
 
 /// The bytes of a context.
@@ -76,8 +76,8 @@ impl KeptBytes {
         None
     }
 
-    /// Takes a byte for a wait. If concurrent waits have all bytes, waits for a byte. Returns `None` if no
-    /// byte is kept. [`give_back`](Self::give_back) must follow.
+    /// Takes a byte for a wait. If concurrent waits have all bytes, waits for a byte. Returns
+    /// `None` if no byte is kept. [`give_back`](Self::give_back) must follow.
     pub(crate) fn take(&self, context: CuContext) -> Option<CuDevicePtr> {
         let mut contexts = self.lock();
         loop {
@@ -93,8 +93,8 @@ impl KeptBytes {
         }
     }
 
-    /// Ends a wait after [`take`](Self::take). `byte` is the new byte in place of the taken byte, if any.
-    /// Returns the byte if no device is open in `context` any longer.
+    /// Ends a wait after [`take`](Self::take). `byte` is the new byte in place of the taken byte,
+    /// if any. Returns the byte if no device is open in `context` any longer.
     pub(crate) fn give_back(&self, context: CuContext, byte: Option<CuDevicePtr>) -> Option<CuDevicePtr> {
         let mut contexts = self.lock();
         let Some(its) = contexts.get_mut(&context) else { return byte };

@@ -16,7 +16,7 @@
 //! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and the
 //!   driver's types as integers.
 //! * [`CudaDevice`]: a device in a context, which implements the core's traits.
-//! * [`HostDevice`]: pinned host memory beside such a device, as a device of its own.
+//! * [`HostDevice`]: pinned host memory for such a device, as a separate device.
 //! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams although the driver reuses
 //!   handles.
 //! * [`clock`]: a clock for traces, cheaper than the system's clock.

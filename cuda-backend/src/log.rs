@@ -1,4 +1,5 @@
-//! The log: a line for each event that an operator asks about later, on the standard error or in a file.
+//! The log: a line for each event that an operator may look for later, on the standard error or in
+//! a file.
 //!
 //! `CACHALOT_LOG` has the form `LEVEL` or `LEVEL:FILE`. A level includes the levels before it:
 //!
@@ -9,9 +10,10 @@
 //! info      allocators, parked memory, plans, settings found by `tune:auto`
 //! ```
 //!
-//! Without the variable, warnings go to the standard error, after the name of the library: no status tells them. So do refusals of
-//! programs that know nothing of the library. With the variable, each line begins with the time in UTC and the process. A line is
-//! written by a single call, so the lines of several processes in one file stay whole. The variable is read once.
+//! Without the variable, warnings go to the standard error, after the name of the library: no
+//! status tells them. So do refusals of programs that know nothing of the library. With the
+//! variable, each line starts with the time in UTC and the process. A line is written by a single
+//! call, so the lines of several processes in one file stay whole. The variable is read once.
 
 use crate::own_files::{OwnFile, quietly};
 use core::fmt::{Arguments, Display};
@@ -24,10 +26,10 @@ use std::time::SystemTime;
 /// The variable of the environment.
 pub const VARIABLE: &str = "CACHALOT_LOG";
 
-/// How much an event matters.
+/// The importance of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// The program lacks memory.
+    /// The program does not have memory.
     Error,
     /// The library does other than asked.
     Warning,
@@ -44,9 +46,9 @@ const LEVELS: [(&str, Option<Level>); 4] =
 struct Log {
     /// The highest level to be written.
     most: Option<Level>,
-    /// Where lines go; the standard error, if there is none.
+    /// The file for the lines; the standard error, if there is none.
     file: Option<LogFile>,
-    /// Whether the variable is set. Lines then begin with the time and the process.
+    /// Whether the variable is set. Lines then start with the time and the process.
     is_set: bool,
 }
 
@@ -106,7 +108,8 @@ impl Log {
         Ok((most.ok_or_else(mistake)?, path))
     }
 
-    /// Returns the log of the environment. A mistake in the variable is told in the log without the variable.
+    /// Returns the log of the environment. A mistake in the variable is told in the log without the
+    /// variable.
     fn of_environment() -> Self {
         let Some(text) = std::env::var_os(VARIABLE) else { return Self::DEFAULT };
         Self::parse(&text.to_string_lossy()).unwrap_or_else(|mistake| {
@@ -120,8 +123,8 @@ impl Log {
         self.most.is_some_and(|most| level <= most)
     }
 
-    /// Returns whether lines of the level are written for events that a status tells the program of. Without the variable, a log of
-    /// such errors is not wanted.
+    /// Returns whether lines of the level are written for events that a status tells the program
+    /// of. Without the variable, a log of such errors is not wanted.
     fn has_beside_status(&self, level: Level) -> bool {
         self.has(level) && (self.is_set || level == Level::Warning)
     }
@@ -138,8 +141,8 @@ impl Log {
         format!("{now} cachalot[{}] {name}: {text}\n", std::process::id())
     }
 
-    /// Writes a line, if the log has the level. A line that cannot be written is left out: the request that it is about goes on, and
-    /// the macros of the standard library would panic.
+    /// Writes a line, if the log has the level. A line that cannot be written is left out: the
+    /// request that it is about goes on, and the macros of the standard library would panic.
     fn write(&self, level: Level, text: Arguments<'_>) {
         if !self.has(level) {
             return;
@@ -158,8 +161,8 @@ fn log() -> &'static Log {
     LOG.get_or_init(Log::of_environment)
 }
 
-/// Looks for a mistake in the variable, for a program that starts another with the variable. Opens no file, which may be another
-/// user's.
+/// Looks for a mistake in the variable, for a program that starts another with the variable. Opens
+/// no file, which may be another user's.
 ///
 /// # Errors
 /// A sentence that names the mistake.
@@ -188,7 +191,8 @@ pub fn error(text: impl Display) {
     }
 }
 
-/// Logs a request that was refused to a program that knows nothing of the library: a code of the driver does not tell the reason.
+/// Logs a request that was refused to a program that knows nothing about the library: a code of the
+/// driver does not tell the reason.
 pub fn refusal(text: impl Display) {
     log().write(Level::Error, format_args!("{text}"));
 }

@@ -1,13 +1,14 @@
-//! A memory checker that listens through the memory interface of NVTX, such as compute-sanitizer: it learns which part of
-//! a segment is a block.
+//! Announcements to a memory checker that listens through the memory interface of NVTX, such as
+//! compute-sanitizer: it learns which part of a segment is a block.
 //!
 //! ```text
 //! heap     a segment        an access outside of its regions is an error
 //! region   a live block
 //! ```
 //!
-//! A tool announces itself by the variable `NVTX_INJECTION64_PATH`, the name of its library. The library fills a table of
-//! functions (`nvToolsExtMem.h`, NVTX 3). Nothing of NVTX is linked, and without the variable nothing is loaded.
+//! A tool announces itself by the variable `NVTX_INJECTION64_PATH`, the name of its library. The
+//! library fills a table of functions (`nvToolsExtMem.h`, NVTX 3). Nothing of NVTX is linked, and
+//! without the variable nothing is loaded.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libloading::Library;
@@ -21,17 +22,19 @@ const VERSION: u16 = 3;
 const COMPATIBLE: u16 = 0x0102;
 const MODULE: u16 = 1;
 
-/// Number of functions in the table. The tool fills in the functions that the tool has, and leaves the others null.
+/// Number of functions in the table. The tool fills in the functions that the tool has, and leaves
+/// the others null.
 const FUNCTIONS: usize = 63;
-/// The places of the functions in the table: the numbers of the calls in NVIDIA's header, which begin at 0. An earlier header
-/// began at 1, and compute-sanitizer 2025.3 does not.
+/// The places of the functions in the table: the numbers of the calls in NVIDIA's header, which
+/// start at 0. An earlier header started at 1, and compute-sanitizer 2025.3 does not.
 const HEAP_REGISTER: usize = 0;
 const HEAP_UNREGISTER: usize = 1;
 const REGIONS_REGISTER: usize = 3;
 const REGIONS_UNREGISTER: usize = 5;
 const REGIONS_NAME: usize = 6;
 
-/// A heap of which only the regions may be used; memory with an address; a reference by address; an ASCII text.
+/// A heap of which only the regions may be used; memory with an address; a reference by address; an
+/// ASCII text.
 const SUB_ALLOCATOR: u32 = 1;
 const VIRTUAL_ADDRESS: u32 = 1;
 const BY_POINTER: u32 = 1;
@@ -151,7 +154,8 @@ pub struct MemoryTool {
 pub struct ToolHeap(usize);
 
 impl MemoryTool {
-    /// Returns the tool of the process. Asked once; loads the library of the tool that the environment names.
+    /// Returns the tool of the process. Asked once; loads the library of the tool that the
+    /// environment names.
     pub fn of_process() -> Option<&'static Self> {
         static TOOL: OnceLock<Option<MemoryTool>> = OnceLock::new();
         TOOL.get_or_init(|| Self::load(&std::env::var_os(VARIABLE)?)).as_ref()
@@ -159,15 +163,17 @@ impl MemoryTool {
 
     /// Loads the library of a tool. `None` if it has no memory interface.
     fn load(path: &std::ffi::OsStr) -> Option<Self> {
-        // SAFETY: the user of the process has named the library, which NVTX's own loader would load, too.
+        // SAFETY: the user of the process has named the library, which NVTX's own loader would
+        // load, too.
         let library = unsafe { Library::new(path) }.ok()?;
         // SAFETY: the symbol is NVTX's, with this signature.
         let initialize = unsafe { library.get::<Initialize>(b"InitializeInjectionNvtxExtension\0") }.ok()?;
         Some(Self { functions: functions_of(*initialize)?, _library: library })
     }
 
-    /// Registers a segment, of which only the regions may be used. `None` if the tool refuses, and the segment is plain memory for
-    /// the tool. compute-sanitizer refuses a thread without a current context.
+    /// Registers a segment, of which only the regions may be used. `None` if the tool refuses, and
+    /// the segment is plain memory for the tool. compute-sanitizer refuses a thread without a
+    /// current context.
     pub fn register_heap(&self, at: u64, bytes: u64, name: &CStr) -> Option<ToolHeap> {
         let span = Span { bytes: bytes as usize, at: at as usize };
         let description = HeapDescription {
@@ -263,7 +269,8 @@ impl MemoryTool {
     }
 }
 
-/// Has a tool fill the table of functions. `None` if the tool does not listen, or lacks a function.
+/// Has a tool fill the table of functions. `None` if the tool does not listen, or does not have a
+/// function.
 fn functions_of(initialize: Initialize) -> Option<[usize; FUNCTIONS]> {
     let mut functions = [0; FUNCTIONS];
     let mut segment = Segment { id: 1, count: FUNCTIONS, functions: functions.as_mut_ptr() };
@@ -377,7 +384,7 @@ mod tests {
         // SAFETY: the caller passes on its own pointer.
         let listens = unsafe { initialize(module) };
         let functions = at(at(module).segments).functions;
-        // SAFETY: the place lies in the table.
+        // SAFETY: the place is in the table.
         unsafe { *functions.wrapping_add(AT) = ABSENT };
         listens
     }

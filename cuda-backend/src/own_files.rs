@@ -1,12 +1,14 @@
-//! Files of the library inside another program: a failed write ends no program, and no file has a number that the program
-//! expects to choose.
+//! Files of the library inside another program: a failed write ends no program, and no file has a
+//! number that the program expects to choose.
 //!
-//! A write to a pipe without a reader raises `SIGPIPE`, and a file beyond the process's limit raises `SIGXFSZ`. Either signal
-//! ends a program that has not asked for it, though the program has written nothing. Every write of the library's own goes
-//! through [`quietly`], and fails with a code instead.
+//! A write to a pipe without a reader raises `SIGPIPE`, and a file beyond the process's limit
+//! raises `SIGXFSZ`. Either signal ends a program that has not asked for it, though the program has
+//! written nothing. Every write of the library's own goes through [`quietly`], and fails with a
+//! code instead.
 //!
-//! A program that becomes a daemon closes every number, and opens files of its own under some of them. A file that the library keeps
-//! open is an [`OwnFile`], which is neither used nor closed once another file has its number.
+//! A program that becomes a daemon closes every number, and opens its own files under some of them.
+//! A file that the library keeps open is an [`OwnFile`], which is neither used nor closed once
+//! another file has its number.
 
 use core::mem::{ManuallyDrop, MaybeUninit};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -18,12 +20,13 @@ use std::os::unix::fs::MetadataExt;
 /// The signals of failed writes. The system sends both to the thread that writes.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
 
-/// The least numbers for the library's files, the best first. Programs that become daemons close 0, 1 and 2 and open them
-/// again, and shells let scripts choose numbers up to 9. A process may be allowed fewer than a hundred files.
+/// The least numbers for the library's files, the best first. Programs that become daemons close 0,
+/// 1 and 2 and open them again, and shells let scripts choose numbers up to 9. A process may be
+/// allowed fewer than a hundred files.
 const LEAST_NUMBERS: [i32; 2] = [100, 3];
 
-/// Makes a call that writes to files of the library, and takes back the signals of its failures. Signals that were there before
-/// stay, and so does the thread's mask.
+/// Makes a call that writes to files of the library, and takes back the signals of its failures.
+/// Signals that were there before stay, and so does the thread's mask.
 pub fn quietly<T>(write: impl FnOnce() -> T) -> T {
     let signals = set_of(&SIGNALS);
     let mut before = MaybeUninit::uninit();
@@ -72,8 +75,8 @@ fn take_back(signal: libc::c_int) {
     unsafe { libc::sigtimedwait(&raw const set, core::ptr::null_mut(), &raw const at_once) };
 }
 
-/// Returns a file under a number that no program chooses for its own files. The file keeps its number where the process has no
-/// other to give.
+/// Returns a file under a number that no program chooses for its own files. The file keeps its
+/// number where the process has no other to give.
 pub fn out_of_the_way<F: From<OwnedFd> + Into<OwnedFd>>(file: F) -> F {
     let file = file.into();
     let moved = LEAST_NUMBERS.iter().find_map(|&least| fcntl_dupfd_cloexec(&file, least).ok());
@@ -92,7 +95,7 @@ impl OwnFile {
     /// Keeps a file open, under a number that the program does not choose.
     ///
     /// # Errors
-    /// The system does not tell the file's numbers.
+    /// The system does not report the file's numbers.
     pub fn new(file: File) -> io::Result<Self> {
         let file = out_of_the_way(file);
         let inode = numbers(&file.metadata()?);
@@ -112,7 +115,8 @@ impl OwnFile {
         self.found().map(|_| &*self.file)
     }
 
-    /// Returns whether the file has no name any more. Of a file that the program has closed nobody knows.
+    /// Returns whether the file has no name any more. Of a file that the program has closed nobody
+    /// knows.
     pub fn is_removed(&self) -> bool {
         self.found().is_ok_and(|found| found.nlink() == 0)
     }

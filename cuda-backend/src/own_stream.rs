@@ -5,7 +5,8 @@ use crate::driver::types::{CuStream, CuStreamFlags};
 use cachalot_core::DeviceResult;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// A non-blocking stream, or no stream before the first use. Only code of this crate has the handle.
+/// A non-blocking stream, or no stream before the first use. Only code of this crate has the
+/// handle.
 #[derive(Debug, Default)]
 pub(crate) struct OwnStream(AtomicUsize);
 
@@ -44,8 +45,8 @@ impl OwnStream {
         })
     }
 
-    /// Destroys the stream, if created, for the closing of the device. No other thread may be inside a call
-    /// of the device.
+    /// Destroys the stream, if created, for the closing of the device. No other thread may be
+    /// inside a call of the device.
     pub(crate) fn destroy(&self, context: &Context) -> DeviceResult<()> {
         match CuStream(self.0.swap(0, Ordering::AcqRel)) {
             CuStream::NULL => Ok(()),
@@ -57,7 +58,8 @@ impl OwnStream {
 /// Destroys a stream whose handle only the calling thread has.
 fn destroy(context: &Context, stream: CuStream) -> DeviceResult<()> {
     context.call(|driver| {
-        // SAFETY: takes no host pointers; the stream was created here, and no other thread has its handle.
+        // SAFETY: takes no host pointers; the stream was created here, and no other thread has its
+        // handle.
         unsafe { driver.stream_destroy(stream) }
     })
 }

@@ -1,7 +1,8 @@
 //! Access of peers to a device's memory.
 //!
-//! A single call opens all memory of `cuMemAlloc` to a peer's context. A mapped range is opened with a list
-//! of all devices. The ranges are therefore remembered, and opened again for a new peer.
+//! A single call opens all memory of `cuMemAlloc` to a peer's context. A mapped range is opened
+//! with a list of all devices. The ranges are therefore remembered, and opened again for a new
+//! peer.
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
@@ -14,7 +15,7 @@ impl CudaDevice {
     /// Returns whether `peer` can access the device's memory. Calls the driver.
     ///
     /// # Errors
-    /// The driver's errors. If the driver lacks the entry point, the result is `Ok(false)`.
+    /// The driver's errors. If the driver does not have the entry point, the result is `Ok(false)`.
     pub fn can_be_reached_from(&self, peer: &Self) -> DeviceResult<bool> {
         if self.driver().device_can_access_peer.is_none() {
             return Ok(false);
@@ -27,8 +28,8 @@ impl CudaDevice {
         Ok(can != 0)
     }
 
-    /// Lets kernels on `peer` use the device's memory: present and future allocations, and mapped ranges.
-    /// Opens a single direction. A second call for the peer succeeds.
+    /// Lets kernels on `peer` use the device's memory: present and future allocations, and mapped
+    /// ranges. Opens a single direction. A second call for the peer succeeds.
     ///
     /// Blocks calls that open and close mapped ranges, for about 25 µs per mapping.
     ///

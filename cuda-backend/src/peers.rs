@@ -21,7 +21,7 @@ impl Peers {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the ranges that begin in the `bytes` bytes at `at`.
+    /// Forgets the ranges that start in the `bytes` bytes at `at`.
     pub(crate) fn forget(&self, at: u64, bytes: u64) {
         let mut ranges = self.ranges();
         let end = at.saturating_add(bytes);

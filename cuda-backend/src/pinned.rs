@@ -12,17 +12,17 @@ use core::ptr::NonNull;
 pub(crate) struct Refused {
     /// The driver's error.
     pub(crate) error: DeviceError,
-    /// Whether the memory may be registered in spite of the error. The memory must then stay mapped and
-    /// unused forever: for new memory at the address, the driver would copy the old pages.
+    /// Whether the memory may be registered in spite of the error. The memory must then stay mapped
+    /// and unused forever: for new memory at the address, the driver would copy the old pages.
     pub(crate) is_in_doubt: bool,
 }
 
-/// Registers mapped memory with the driver, for copies without a stop in between. Every GPU of the process
-/// may use the memory.
+/// Registers mapped memory with the driver, for copies without a stop in between. Every GPU of the
+/// process may use the memory.
 ///
 /// # Errors
-/// [`Refused`]. If the call reports an error of earlier work, the memory may be registered; the method then
-/// ends the registration.
+/// [`Refused`]. If the call reports an error of earlier work, the memory may be registered; the
+/// method then ends the registration.
 pub(crate) fn register(context: &Context, base: NonNull<c_void>, bytes: u64) -> Result<(), Refused> {
     let flags = CuMemHostRegisterFlags(CuMemHostRegisterFlags::PORTABLE.0 | CuMemHostRegisterFlags::DEVICEMAP.0);
     let registered = context.call(|driver| {
@@ -44,8 +44,8 @@ pub(crate) fn register(context: &Context, base: NonNull<c_void>, bytes: u64) -> 
 /// The driver's error.
 pub(crate) fn unregister(context: &Context, base: NonNull<c_void>) -> DeviceResult<()> {
     context.call(|driver| {
-        // SAFETY: takes an address that the driver does not follow; the owner has waited for all work that
-        // uses the memory.
+        // SAFETY: takes an address that the driver does not follow; the owner has waited for all
+        // work that uses the memory.
         unsafe { driver.mem_host_unregister(base.as_ptr()) }
     })
 }

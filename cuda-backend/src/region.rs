@@ -1,14 +1,14 @@
-//! A region of host memory for contents: touched by threads in the background, pinned piece by piece as
-//! contents arrive, and kept whole.
+//! A region of host memory for contents: touched by threads in the background, pinned piece by
+//! piece as contents arrive, and kept whole.
 //!
 //! ```text
 //! | pinned: contents …… | touched …… | being touched …… |
 //!          copies ◀── pinning ◀── threads ──▶
 //! ```
 //!
-//! New memory costs time for touching, pinning and copying. The three steps of successive pieces of 64 MiB
-//! overlap. The region is also pinned piece by piece because the driver blocks the calls of all threads
-//! during pinning: 1.6 ms per piece.
+//! New memory costs time for touching, pinning and copying. The three steps of successive pieces of
+//! 64 MiB overlap. The region is also pinned piece by piece because the driver blocks the calls of
+//! all threads during pinning: 1.6 ms per piece.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -22,15 +22,16 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Bytes pinned by a single call of the driver. A copy lies within a piece. In tests, contents are longer.
+/// Bytes pinned by a single call of the driver. A copy is within a piece. In tests, contents are
+/// longer.
 const PIECE: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 
-/// How far the threads have come.
+/// The progress of the threads.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Bytes touched from the beginning.
+    /// Bytes touched from the start.
     touched: u64,
-    /// Nothing more is touched: the system lacks the memory, or the region is given back.
+    /// Nothing more is touched: the system does not have the memory, or the region is given back.
     ended: bool,
 }
 
@@ -56,10 +57,10 @@ pub(crate) struct Region {
     base: Base,
     /// Length in bytes.
     pub(crate) bytes: u64,
-    /// Pinned bytes from the beginning: whole pieces, or all bytes. Only the saving thread pins more.
+    /// Pinned bytes from the start: whole pieces, or all bytes. Only the saving thread pins more.
     pinned: AtomicU64,
-    /// Whether a piece may be registered after a failed registration. The memory then stays mapped and
-    /// unused.
+    /// Whether a piece may be registered after a failed registration. The memory then stays mapped
+    /// and unused.
     is_in_doubt: AtomicBool,
     progress: Arc<(Mutex<Progress>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -69,8 +70,8 @@ impl Region {
     /// Maps memory, and starts a thread that touches the memory.
     ///
     /// # Errors
-    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory left: the
-    /// system would end a program that touches more.
+    /// [`OutOfMemory`](cachalot_core::ErrorKind::OutOfMemory) if the system has too little memory
+    /// left: the system would end a program that touches more.
     pub(crate) fn new(bytes: u64, node: Option<u32>) -> DeviceResult<Self> {
         let claim = host_memory::claim(bytes).ok_or(CuResult::OUT_OF_MEMORY.error())?;
         let base = Base(host_memory::map_untouched(bytes, node).map_err(|failure| match failure {
@@ -95,8 +96,8 @@ impl Region {
         })
     }
 
-    /// Returns whether the region can take no further contents: the system lacks the memory, or a piece may
-    /// be registered after a failure.
+    /// Returns whether the region can take no more contents: the system does not have the memory,
+    /// or a piece may be registered after a failure.
     pub(crate) fn is_useless(&self) -> bool {
         if self.is_in_doubt.load(Ordering::Acquire) {
             return true;
@@ -116,12 +117,13 @@ impl Region {
         self.base.at(offset)
     }
 
-    /// Calls `copy` with the host address, offset and length of each part of the `bytes` from `offset` on,
-    /// until a call fails. Each part lies in a single piece. The method pins the parts before the copies.
-    /// Only one thread at a time may pass unpinned parts.
+    /// Calls `copy` with the host address, offset and length of each part of the `bytes` from
+    /// `offset` on, until a call fails. Each part is in a single piece. The method pins the parts
+    /// before the copies. Only one thread at a time may pass unpinned parts.
     ///
     /// # Errors
-    /// The first error of `copy` or of the driver; `OutOfMemory` if the system lacks the memory.
+    /// The first error of `copy` or of the driver; `OutOfMemory` if the system does not have the
+    /// memory.
     pub(crate) fn each_part(
         &self,
         context: &Context,
@@ -169,14 +171,14 @@ impl Region {
     /// Gives the memory back, after the end of all copies.
     ///
     /// # Errors
-    /// The first error of the driver or the system. Memory still registered stays mapped and unused forever:
-    /// for new memory at the address, the driver would copy the old pages.
+    /// The first error of the driver or the system. Memory still registered stays mapped and unused
+    /// forever: for new memory at the address, the driver would copy the old pages.
     pub(crate) fn give_back(mut self, context: &Context) -> DeviceResult<()> {
         let (progress, moved) = &*self.progress;
         progress.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         moved.notify_all();
         if let Some(thread) = self.thread.take() {
-            // The thread does not panic, and ends behind the piece at hand.
+            // The thread does not panic, and ends after the piece at hand.
             let _ = thread.join();
         }
         let mut result = Ok(());

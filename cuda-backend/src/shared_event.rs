@@ -1,4 +1,5 @@
-//! Events shared by several threads. The last thread with an event gets the event back for new work.
+//! Events shared by several threads. The last thread with an event gets the event back for new
+//! work.
 
 use crate::device_event::DeviceEvent;
 use crate::driver::types::CuContext;
@@ -6,8 +7,8 @@ use std::sync::Arc;
 
 /// An event of a context, shared by threads.
 ///
-/// While any thread has the event, the event is neither destroyed nor recorded behind the work of another
-/// stream.
+/// While any thread has the event, the event is neither destroyed nor recorded after the work of
+/// another stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SharedEvent(Arc<(DeviceEvent, CuContext)>);
 
@@ -32,7 +33,8 @@ impl SharedEvent {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Returns whether anything waits for the event besides its stream's list and the calling thread.
+    /// Returns whether anything waits for the event besides its stream's list and the calling
+    /// thread.
     pub(crate) fn is_waited_for(&self) -> bool {
         Arc::strong_count(&self.0) > 2
     }

@@ -1,7 +1,7 @@
-//! A fake driver for tests with threads, as a table of entry points. All threads share the state of the fake.
-//! The fake knows the finished work of the device, reuses the handles of destroyed streams and events at
-//! once, and counts *violations*: uses of a handle without a living stream or event. Calls can fail at
-//! random.
+//! A fake driver for tests with threads, as a table of entry points. All threads share the state of
+//! the fake. The fake knows the finished work of the device, reuses the handles of destroyed
+//! streams and events at once, and counts *violations*: uses of a handle without a living stream or
+//! event. Calls can fail at random.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -25,8 +25,8 @@ struct Stream {
     /// Number of submitted pieces of work, and number of complete pieces.
     submitted: u64,
     complete: u64,
-    /// For each piece of work that waits for another stream: the piece, the stream, and the awaited piece of
-    /// the stream.
+    /// For each piece of work that waits for another stream: the piece, the stream, and the awaited
+    /// piece of the stream.
     waits: Vec<(u64, u64, u64)>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct State {
     allocations: u64,
     /// Registered host memory by address, with the length.
     pinned: BTreeMap<usize, usize>,
-    /// Number of begun copies, and the copies in progress.
+    /// Number of started copies, and the copies in progress.
     copies: u64,
     copying: Vec<FakeCopy>,
     /// Device memory with bytes, by address.
@@ -91,7 +91,8 @@ pub(crate) fn start() -> SharedFake {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     *lock() = Some(State { random: 0x9e37_79b9_7f4a_7c15, ..State::default() });
-    // SAFETY: the functions in this file write only where the driver's would, and live as long as the process.
+    // SAFETY: the functions in this file write only where the driver's would, and live as long as
+    // the process.
     let driver = unsafe { Driver::from_table(&table()) }.expect("the fake starts");
     SharedFake { driver, _turn: turn }
 }
@@ -219,7 +220,8 @@ impl State {
             let Some((base, memory)) = self.memory.range_mut(..=copy.at).next_back() else { continue };
             let from = (copy.at - base) as usize;
             let Some(memory) = memory.get_mut(from..from + copy.bytes) else { continue };
-            // SAFETY: the memory is registered, and so mapped, and the code under test leaves it alone during the copy.
+            // SAFETY: the memory is registered, and so mapped, and the code under test leaves it
+            // alone during the copy.
             let host = unsafe { core::slice::from_raw_parts_mut(copy.host as *mut u8, copy.bytes) };
             if copy.to_host { host.copy_from_slice(memory) } else { memory.copy_from_slice(host) }
         }
@@ -251,8 +253,8 @@ fn switch() {
     }
 }
 
-/// Performs a call with the handle of a stream. Another thread may run between the beginning and the end of
-/// the call.
+/// Performs a call with the handle of a stream. Another thread may run between the start and the
+/// end of the call.
 fn on_stream(name: &str, stream: CuStream, body: impl FnOnce(&mut State, u64) -> CuResult) -> CuResult {
     let id = |state: &mut State| state.living.get(&stream.0).copied();
     let Some(before) = with(id) else {
@@ -500,7 +502,7 @@ extern "C" fn host_unregister(address: *mut c_void) -> CuResult {
         })
     })
 }
-/// Begins a copy from or to registered memory.
+/// Starts a copy from or to registered memory.
 fn copy(host: usize, at: u64, bytes: usize, stream: CuStream, to_host: bool) -> CuResult {
     call(|| {
         on_stream("a copy", stream, |state, id| {

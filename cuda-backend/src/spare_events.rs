@@ -61,8 +61,8 @@ impl SpareEvents {
         let _ = destroy(context, event);
     }
 
-    /// Gives up shared events. The last thread of an event keeps the event, or destroys the event if it
-    /// belongs to another context.
+    /// Gives up shared events. The last thread of an event keeps the event, or destroys the event
+    /// if it belongs to another context.
     pub(crate) fn give_up(&self, context: &Context, events: impl IntoIterator<Item = SharedEvent>) {
         for (event, of) in events.into_iter().filter_map(SharedEvent::give_up) {
             if of == context.handle() {
@@ -74,8 +74,8 @@ impl SpareEvents {
         }
     }
 
-    /// Destroys the events, for the closing of the device. No other thread may be inside a call of the
-    /// device.
+    /// Destroys the events, for the closing of the device. No other thread may be inside a call of
+    /// the device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         let mut result = Ok(());
         let Spare { for_host, for_streams } = core::mem::take(&mut *self.lock());
@@ -95,7 +95,8 @@ pub(crate) fn create(context: &Context) -> DeviceResult<DeviceEvent> {
     Ok(DeviceEvent { handle, is_for_streams: false })
 }
 
-/// Creates an event for streams. If the driver makes none, or no more, creates an event for the host.
+/// Creates an event for streams. If the driver makes none, or no more, creates an event for the
+/// host.
 pub(crate) fn create_for_streams(context: &Context) -> DeviceResult<DeviceEvent> {
     match create_with(context, FOR_STREAMS) {
         Ok(handle) => Ok(DeviceEvent { handle, is_for_streams: true }),
@@ -116,7 +117,8 @@ fn create_with(context: &Context, flags: CuEventFlags) -> DeviceResult<CuEvent> 
 /// Destroys an event that nothing uses any longer.
 pub(crate) fn destroy(context: &Context, event: DeviceEvent) -> DeviceResult<()> {
     context.call(|driver| {
-        // SAFETY: takes no host pointers; the event was made by this crate, and nothing refers to it any longer.
+        // SAFETY: takes no host pointers; the event was made by this crate, and nothing refers to
+        // it any longer.
         unsafe { driver.event_destroy(event.handle) }
     })
 }

@@ -1,9 +1,10 @@
-//! Events behind announced work, which stand for events of the allocator.
+//! Stand-ins: events after announced work, which replace events of the allocator.
 //!
-//! A block that was announced on a stream waits for the event that the announcement recorded, because the stream may be gone at
-//! the free. The allocator's own event is then not recorded at all: the device asks the announced events in its place. To record
-//! it on a stream that waits for the announced ones would hold a block up behind the announced work of others, and the
-//! event would be complete only a moment after the work that it waits for.
+//! A block that was announced on a stream waits for the event that the announcement recorded,
+//! because the stream may be gone at the free. The allocator's own event is then not recorded at
+//! all: the device asks the announced events in its place. To record it on a stream that waits for
+//! the announced ones would delay a block until the announced work of others is done, and the event
+//! would be complete only a moment after the work that it waits for.
 
 use crate::driver::types::CuEvent;
 use crate::shared_event::SharedEvent;
@@ -35,10 +36,12 @@ impl StandIns {
         before
     }
 
-    /// Lets an event stand for itself again, because it is recorded or destroyed. Returns those that stood for it.
+    /// Lets an event stand for itself again, because it is recorded or destroyed. Returns those
+    /// that stood for it.
     #[must_use = "the events must be given up"]
     pub(crate) fn end(&self, event: CuEvent) -> Vec<SharedEvent> {
-        // An entry of this event was made by the thread that now has the event, or before it was handed on.
+        // An entry of this event was made by the thread that now has the event, or before it was
+        // handed on.
         if self.len.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }

@@ -5,18 +5,22 @@
 //!                                     ▲ copies on a stream of their own
 //! ```
 //!
-//! A call of `prepare` takes *regions* for all contents of the next saves: idle regions of earlier parks, new memory
-//! (region.rs) for the rest, or a new file (`contents_file.rs`). Contents are laid next to each other, each in one region. The
-//! regions are *under way* until `end_saves`: all saves go to them, and no thread gives them back. Memory without contents is
-//! kept for the next park, up to a limit set by the program, and otherwise given back. A file without contents is closed.
+//! A call of `prepare` takes *regions* for all contents of the next saves: idle regions of earlier
+//! parks, new memory (region.rs) for the rest, or a new file (`contents_file.rs`). Contents are
+//! laid next to each other, each in one region. The regions are *under way* until `end_saves`: all
+//! saves go to them, and no thread gives them back. Memory without contents is kept for the next
+//! park, up to a limit set by the program, and otherwise given back. A file without contents is
+//! closed.
 //!
-//! The copies to and from memory run on a non-blocking stream of their own, in pieces as the pieces come. A single stream
-//! reaches the rate of the link in either direction (51 GiB/s on an H100). Copies are numbered in the order
-//! of their calls. Memory goes back after the last of its copies. The copies to and from files are jobs of threads
-//! (`file_crew.rs`), and a mark counts them beside the stream's (`copy_marks.rs`).
+//! The copies to and from memory run on their own non-blocking stream, in pieces as the pieces
+//! come. A single stream reaches the rate of the link in either direction (51 GiB/s on an H100).
+//! Copies are numbered in the order of their calls. Memory goes back after the last of its copies.
+//! The copies to and from files are jobs of threads (`file_crew.rs`), and a mark counts them in
+//! addition to the stream's (`copy_marks.rs`).
 //!
-//! No lock is held across a call of the driver. Any thread may call any method at any time, with a single
-//! rule for the allocator: from `prepare` to `end_saves`, only one thread saves, for one park.
+//! No lock is held across a call of the driver. Any thread may call any method at any time, with a
+//! single rule for the allocator: from `prepare` to `end_saves`, only one thread saves, for one
+//! park.
 
 use crate::contents_file::{ContentsFile, ContentsFolder};
 use crate::context::Context;
@@ -35,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Alignment of contents in their region, in bytes.
 const ALIGNMENT: u64 = 4096;
 
-/// Where contents are kept.
+/// The place of kept contents.
 #[derive(Clone, Copy, Debug)]
 struct ContentsPlace {
     region: u64,
@@ -86,9 +90,9 @@ impl Room {
 struct Entry {
     number: u64,
     room: Room,
-    /// Bytes from the beginning with contents, past or present.
+    /// Bytes from the start with contents, past or present.
     used: u64,
-    /// How many contents are kept here, or are about to be.
+    /// The number of contents that are kept here, or are about to be.
     kept: u32,
     /// The number of the last copy to or from the region's memory.
     copied: u64,
@@ -138,7 +142,8 @@ impl State {
         self.regions.iter().filter(|entry| self.is_idle(entry)).map(|entry| entry.room.memory_bytes()).sum()
     }
 
-    /// Takes an idle region out: a useless region, or any if the idle regions hold more bytes than the limit.
+    /// Takes an idle region out: a useless region, or any if the idle regions hold more bytes than
+    /// the limit.
     fn take_excess(&mut self) -> Option<Entry> {
         let excess = self.idle_bytes() > self.retained;
         let goes = |entry: &Entry| self.is_idle(entry) && (excess || entry.room.is_useless());
@@ -146,16 +151,18 @@ impl State {
         Some(self.regions.remove(found))
     }
 
-    /// Takes idle regions for saves of `bytes` together and at most `largest` each: the smallest region with room for all, or as
-    /// many as are needed. Returns the bytes for which another region is needed.
+    /// Takes idle regions for saves of `bytes` together and at most `largest` each: the smallest
+    /// region with room for all, or as many as are needed. Returns the bytes for which another
+    /// region is needed.
     fn take_idle(&mut self, bytes: u64, largest: u64) -> u64 {
         let mut idle: Vec<(u64, u64)> = Vec::new();
         for entry in self.regions.iter().filter(|entry| self.is_idle(entry) && !entry.room.is_useless()) {
             idle.push((entry.room.bytes(), entry.number));
         }
         idle.sort_unstable();
-        // A longer region is for a longer park: a process parks what it serves and what its program maps one after the other, and
-        // the few bytes of the one would have the many of the other pinned anew.
+        // A longer region is for a longer park: a process parks what it serves and what its program
+        // maps one after the other, and the few bytes of the one would have the many of the other
+        // pinned anew.
         idle.retain(|(room, _)| room / 2 <= bytes);
         if let Some(&(_, number)) = idle.iter().find(|(room, _)| *room >= bytes) {
             self.take_again(number);
@@ -163,8 +170,8 @@ impl State {
         }
         let mut rest = bytes;
         for (room, number) in idle.into_iter().rev() {
-            // A region is full when the largest contents do not fit. Contents of pages are multiples of 2 MiB long, so no gap is
-            // left between them.
+            // A region is full when the largest contents do not fit. Contents of pages are
+            // multiples of 2 MiB long, so no gap is left between them.
             let sure = (room + ALIGNMENT).saturating_sub(largest);
             if rest > 0 && sure > 0 {
                 self.take_again(number);
@@ -226,7 +233,7 @@ impl State {
         NonZeroU64::new(name).map(Saved).ok_or(CuResult::UNKNOWN.error())
     }
 
-    /// Notes the number of copies to or from a region's memory that have begun.
+    /// Notes the number of copies to or from a region's memory that have started.
     fn note_copies(&mut self, region: u64, number: u64) {
         if let Some(entry) = self.entry(region) {
             entry.copied = entry.copied.max(number);
@@ -240,8 +247,8 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone, for the
-    /// next park. The initial value is 0. Gives excess memory back.
+    /// Sets the bytes of pinned host memory that stay when all contents of parked memory are gone,
+    /// for the next park. The initial value is 0. Gives excess memory back.
     ///
     /// # Errors
     /// The first error of the driver or the system. Memory whose return failed is lost.
@@ -250,8 +257,8 @@ impl Store {
         self.give_excess_back(context)
     }
 
-    /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without contents at
-    /// present.
+    /// Returns the bytes of pinned host memory for contents: all bytes, and the bytes without
+    /// contents at present.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let state = self.lock();
         (state.regions.iter().map(|entry| entry.room.memory_bytes()).sum(), state.idle_bytes())
@@ -293,7 +300,8 @@ impl Store {
     fn give_regions_back(&self, context: &Context, take: impl Fn(&mut State) -> Option<Entry>) -> DeviceResult<()> {
         let mut result = Ok(());
         loop {
-            // The lock ends with this statement: giving a region back takes up to 0.1 s for each GiB.
+            // The lock ends with this statement: giving a region back takes up to 0.1 s for each
+            // GiB.
             let taken = take(&mut self.lock());
             let Some(region) = taken else { return result };
             if let Err(error) = self.copies.wait_for_copy(context, region.copied)
@@ -307,8 +315,9 @@ impl Store {
         }
     }
 
-    /// Destroys the stream and the events of the copies after the end of the copies, and gives all host
-    /// memory back, for the closing of the device. No other thread may be inside a call of the device.
+    /// Destroys the stream and the events of the copies after the end of the copies, and gives all
+    /// host memory back, for the closing of the device. No other thread may be inside a call of the
+    /// device.
     pub(crate) fn close(&self, context: &Context) -> DeviceResult<()> {
         let mut result = self.copies.close(context);
         let state = core::mem::take(&mut *self.lock());
@@ -318,9 +327,10 @@ impl Store {
         result
     }
 
-    /// Takes regions of memory without contents for `bytes` in saves of at most `largest`, and starts a new region for what they
-    /// have no room for: the saves wait for the new memory piece by piece. The memory is taken from `node`, if given. If contents
-    /// go to files, takes a new file with its room instead. The regions are under way until [`end_saves`](Self::end_saves).
+    /// Takes regions of memory without contents for `bytes` in saves of at most `largest`, and
+    /// starts a new region for what they have no room for: the saves wait for the new memory piece
+    /// by piece. The memory is taken from `node`, if given. If contents go to files, takes a new
+    /// file with its room instead. The regions are under way until [`end_saves`](Self::end_saves).
     pub(crate) fn prepare(
         &self,
         context: &Arc<Context>,
@@ -340,7 +350,8 @@ impl Store {
         if rest == 0 {
             return Ok(());
         }
-        // Idle regions that are too short would pile up from park to park. What cannot be given back is lost.
+        // Idle regions that are too short would pile up from park to park. What cannot be given
+        // back is lost.
         let _ = self.give_regions_back(context, |state| state.take_short(largest));
         let region = Region::new(rest, node).inspect_err(|_| self.lock().end_saves())?;
         self.lock().put_under_way(Room::Memory(Arc::new(region)), None);
@@ -373,7 +384,8 @@ impl Store {
         }
     }
 
-    /// Ends the saves to the regions under way. Gives those without contents back that exceed the limit.
+    /// Ends the saves to the regions under way. Gives those without contents back that exceed the
+    /// limit.
     pub(crate) fn end_saves(&self, context: &Context) {
         self.lock().end_saves();
         // Memory that could not be given back is lost, which no caller could change.
@@ -394,8 +406,8 @@ impl Store {
         };
         let copied = region.each_part(context, place.offset, bytes, |to, from, part| {
             context.call(|driver| {
-                // SAFETY: the part lies in the region, beside all other contents, and stays pinned while
-                // contents are kept there or copies are in progress.
+                // SAFETY: the part is in the region, outside all other contents, and stays pinned
+                // while contents are kept there or copies are in progress.
                 unsafe { driver.memcpy_dtoh_async(to, at.0 + from, part as usize, stream) }
             })
         });
@@ -404,7 +416,8 @@ impl Store {
         state.note_copies(place.region, number);
         if let Err(error) = copied {
             if let Some(entry) = state.entry(place.region) {
-                // Copies of earlier parts may be in progress. A later save to the place comes behind them.
+                // Copies of earlier parts may be in progress. A later save to the place comes after
+                // them.
                 entry.used = place.offset;
                 entry.kept -= 1;
             }
@@ -413,7 +426,7 @@ impl Store {
         state.name(place)
     }
 
-    /// Begins to copy the part of contents that begins at `from` and has `bytes` bytes.
+    /// Starts to copy the part of contents that starts at `from` and has `bytes` bytes.
     pub(crate) fn restore(
         &self,
         context: &Arc<Context>,
@@ -440,7 +453,7 @@ impl Store {
         };
         let copied = region.each_part(context, place.offset, bytes, |from, to, part| {
             context.call(|driver| {
-                // SAFETY: the contents lie in a region, which stays until they are forgotten.
+                // SAFETY: the contents are in a region, which lives until they are forgotten.
                 unsafe { driver.memcpy_htod_async(at.0 + to, from, part as usize, stream) }
             })
         });
@@ -452,8 +465,8 @@ impl Store {
     pub(crate) fn zero(&self, context: &Context, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let stream = self.copies.stream(context)?;
         context.call(|driver| {
-            // SAFETY: takes no host pointers; the allocator has mapped the range, and hands it out after the
-            // fill only.
+            // SAFETY: takes no host pointers; the allocator has mapped the range, and hands it out
+            // after the fill only.
             unsafe { driver.memset_d8_async(at.0, 0, bytes as usize, stream) }
         })
     }

@@ -40,8 +40,8 @@ impl CudaDevice {
     #[inline(never)]
     fn asked_stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
         self.health()?;
-        // Querying the id of a capturing stream would invalidate the capture in every mode, and a capturing
-        // stream cannot be destroyed.
+        // Querying the id of a capturing stream would invalidate the capture in every mode, and a
+        // capturing stream cannot be destroyed.
         let handle = Handle::vouched(stream);
         if Streams::is_created(stream)
             && !self.is_created_capturing(&handle)?
@@ -55,12 +55,12 @@ impl CudaDevice {
     /// Reports that the host is about to destroy a stream, and returns the stream's number. Must be
     /// called **before** `cuStreamDestroy`; the handle must not be used afterwards.
     ///
-    /// The stream's work need not be complete: an event is recorded behind the work, and later
+    /// The stream's work need not be complete: an event is recorded after the work, and later
     /// operations on the old number use the event. The next stream with the same handle gets
     /// another number.
     ///
-    /// Waits for present calls of other threads with the handle, on any device with the device's table of
-    /// streams. No such call waits for work of the stream.
+    /// Waits for present calls of other threads with the handle, on any device with the device's
+    /// table of streams. No such call waits for work of the stream.
     ///
     /// For the calling thread's own default stream, reports that the thread is about to end. The
     /// number of a thread's default stream is never given to another thread.
@@ -86,7 +86,8 @@ impl CudaDevice {
         self.sweep();
         let end = self.last_event(&handle).map(|event| SharedEvent::new(event, self.cu_context()));
         if end.is_none() {
-            // The wait will be for the stream's context. What cannot be kept now may be there later.
+            // The wait will be for the stream's context. What cannot be kept now may be there
+            // later.
             let _ = self.in_context(self.context_of(&handle).unwrap_or(CuContext::NULL), keep_bytes);
         }
         let retired = self.streams.retire(stream, end.clone());
@@ -105,8 +106,8 @@ impl CudaDevice {
         self.context.answer(Handle::vouched(stream).capture(self.driver()))
     }
 
-    /// Records `event` on the stream with the given number; implements [`StreamOrder::record`]. The allocator calls this only
-    /// while no announced capture can begin.
+    /// Records `event` on the stream with the given number; implements [`StreamOrder::record`]. The
+    /// allocator calls this only while no announced capture can start.
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         self.look()?;
         self.end_stand_ins(event);
@@ -120,15 +121,17 @@ impl CudaDevice {
         let _scope = self.context.enter()?;
         match self.usable(stream, target)? {
             Some(handle) => self.record_handle(event, &handle),
-            // All work of the stream is complete then. The event keeps its earlier state, which may be behind other work of
-            // the context: what waits for it may wait longer than needed, and never too short.
+            // All work of the stream is complete then. The event keeps its earlier state, which may
+            // be after other work of the context: what waits for it may wait longer than needed,
+            // and never too short.
             None => self.wait_for_retired(stream),
         }
     }
 
-    /// Returns whether a created stream does not capture and the driver knows the stream by the id of its
-    /// number. The answer serves calls that need neither a context nor, if permitted in a capture, a relaxed
-    /// capture mode. Makes two short calls of the driver. Returns false after any unusual answer.
+    /// Returns whether a created stream does not capture and the driver knows the stream by the id
+    /// of its number. The answer serves calls that need neither a context nor, if permitted in a
+    /// capture, a relaxed capture mode. Makes two short calls of the driver. Returns false after
+    /// any unusual answer.
     fn is_usual(&self, number: StreamId, handle: &Handle<'_>) -> bool {
         let driver = self.driver();
         self.identity == StreamIdentity::Reported
@@ -138,17 +141,19 @@ impl CudaDevice {
             && handle.id(driver).is_ok_and(|id| self.streams.number_of_id(handle, id) == Some(number))
     }
 
-    /// Refuses a stream that captures now. Behind a recording: the event may then belong to the graph, and a question after
-    /// the event, or a wait, would break the capture.
+    /// Refuses a stream that captures now. After a recording: the event may then belong to the
+    /// graph, and a question after the event, or a wait, would break the capture.
     ///
-    /// A look before the recording says nothing, because a program may begin a capture at any moment. To record an event
-    /// in a capture is harmless: the graph gets no node, and the event can be recorded again.
+    /// A look before the recording says nothing, because a program may start a capture at any
+    /// moment. To record an event in a capture is harmless: the graph gets no node, and the event
+    /// can be recorded again.
     fn refuse_capture(&self, handle: &Handle<'_>) -> DeviceResult<()> {
         if self.is_handle_capturing(handle)? { Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()) } else { Ok(()) }
     }
 
     /// Returns whether all work on the stream with the given number is complete; implements
-    /// [`StreamOrder::is_idle`]. Not known of default streams. Of a stream that may be gone, only the announced work is known.
+    /// [`StreamOrder::is_idle`]. Not known of default streams. Of a stream that may be gone, only
+    /// the announced work is known.
     pub(crate) fn is_number_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         self.look()?;
         if self.may_be_gone(stream) {
@@ -167,7 +172,7 @@ impl CudaDevice {
         }
     }
 
-    /// Orders later work on the stream with the given number behind `event`; implements
+    /// Orders later work on the stream with the given number after `event`; implements
     /// [`StreamOrder::order_behind`].
     pub(crate) fn order_number(&self, stream: StreamId, event: DeviceEvent) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
@@ -185,8 +190,9 @@ impl CudaDevice {
 
     /// Waits for the stream with the given number; implements [`StreamOrder::synchronize`].
     ///
-    /// The wait for a created stream is a wait for an event. The stream may end during the wait. A capture may begin on the
-    /// stream at any moment of the call: a question after the stream's id would break the capture, and is left out.
+    /// The wait for a created stream is a wait for an event. The stream may end during the wait. A
+    /// capture may start on the stream at any moment of the call: a question after the stream's id
+    /// would break the capture, and is left out.
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         if self.may_be_gone(stream) {
@@ -208,7 +214,7 @@ impl CudaDevice {
         let recorded = self.record_handle(event.handle, &handle);
         drop(handle);
         let waited = recorded.and_then(|()| match self.wait(event.number()) {
-            // The driver's answer for an event of a capture, which has begun and ended since.
+            // The driver's answer for an event of a capture, which has started and ended since.
             Err(error) if error.code == CuResult::INVALID_VALUE.0 => Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
             waited => waited,
         });
@@ -268,8 +274,8 @@ impl CudaDevice {
         Ok((!moved).then_some(handle))
     }
 
-    /// Returns whether a number belongs to a created and unretired stream that may have ended without a report: its handle
-    /// must not be used, unless the call names the stream.
+    /// Returns whether a number belongs to a created and unretired stream that may have ended
+    /// without a report: its handle must not be used, unless the call names the stream.
     pub(crate) fn may_be_gone(&self, number: StreamId) -> bool {
         !self.is_reported(number) && self.streams.is_present(number)
     }
@@ -286,8 +292,9 @@ impl CudaDevice {
     /// id. `None` if the driver reports no id.
     ///
     /// # Errors
-    /// Sticky errors. With [`StreamIdentity::Asked`] also every error except an error of a driver without ids
-    /// and an error of a capture: the stream may be new, and must not be given the known number.
+    /// Sticky errors. With [`StreamIdentity::Asked`] also every error except an error of a driver
+    /// without ids and an error of a capture: the stream may be new, and must not be given the
+    /// known number.
     pub(crate) fn driver_number(&self, handle: &Handle<'_>) -> DeviceResult<Option<StreamId>> {
         let mut answer = handle.id(self.driver());
         if answer == Err(CuResult::INVALID_CONTEXT) {
@@ -323,7 +330,7 @@ impl CudaDevice {
         }
     }
 
-    /// Returns an event of this device recorded behind all work of a stream, or `None` if the
+    /// Returns an event of this device recorded after all work of a stream, or `None` if the
     /// recording failed. The context is entered.
     fn last_event(&self, handle: &Handle<'_>) -> Option<DeviceEvent> {
         let event = self.spare_events.take(&self.context).ok()?;
@@ -334,8 +341,8 @@ impl CudaDevice {
         None
     }
 
-    /// Forgets retired streams whose work is complete, and keeps the streams' events for reuse once no thread waits for
-    /// them any longer. The context is entered.
+    /// Forgets retired streams whose work is complete, and keeps the streams' events for reuse once
+    /// no thread waits for them any longer. The context is entered.
     fn sweep(&self) {
         for (number, event) in self.streams.next_ended(self.cu_context(), SWEPT_AT_ONCE) {
             if self.is_complete(event.event().number()) == Ok(true) {
@@ -365,10 +372,12 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for all work of the context of a stream that may have ended: of every open device if the context is not known.
+    /// Waits for all work of the context of a stream that may have ended: of every open device if
+    /// the context is not known.
     pub(crate) fn wait_for_unreported(&self, number: StreamId) -> DeviceResult<()> {
         let context = self.streams.present_context(number);
-        // Read before this look: the context is the stream's, and not that of a later stream with the handle.
+        // Read before this look: the context is the stream's, and not that of a later stream with
+        // the handle.
         if !self.streams.is_present(number) {
             return self.wait_for_retired(number);
         }
@@ -389,8 +398,8 @@ impl CudaDevice {
         let is_own = context.is_null() || context == self.cu_context();
         let lacks_byte = waited.is_err_and(|error| error.kind == ErrorKind::OutOfMemory);
         if is_own && lacks_byte && self.identity != StreamIdentity::Asked {
-            // No byte is kept before the first page. This may break a capture that nothing announced; without the wait, the
-            // full device would stay full.
+            // No byte is kept before the first page. This may break a capture that nothing
+            // announced; without the wait, the full device would stay full.
             return self.wait_for_all_work();
         }
         waited
@@ -425,8 +434,8 @@ impl CudaDevice {
         handle.context(self.driver()).ok().filter(|context| !context.is_null())
     }
 
-    /// Records `event` behind all work of a stream of another context. A stream of the device waits for an
-    /// event of the other context, and `event` is recorded behind the wait.
+    /// Records `event` after all work of a stream of another context. A stream of the device waits
+    /// for an event of the other context, and `event` is recorded after the wait.
     fn record_across(&self, event: CuEvent, handle: &Handle<'_>, foreign: CuContext) -> DeviceResult<()> {
         let bridge = Handle::vouched(self.bridge.get(&self.context)?);
         let foreign_context = Context::new(self.driver(), foreign);
@@ -440,8 +449,8 @@ impl CudaDevice {
         destroyed
     }
 
-    /// Destroys the events and the stream created by the module. No other thread is inside a call of the
-    /// device.
+    /// Destroys the events and the stream created by the module. No other thread is inside a call
+    /// of the device.
     pub(crate) fn drop_streams(&self) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let mut result = Ok(());

@@ -46,7 +46,7 @@ const PER_THREAD: u64 = 0xffff;
 /// The lowest address a process can map by default (`vm.mmap_min_addr`), and so the lowest handle of a
 /// created stream.
 const LOWEST_HANDLE: u64 = 65_536;
-/// Slots of the first level; each further level has twice as many.
+/// Slots of the first level; each additional level has twice as many.
 const FIRST_LEVEL_SLOTS: usize = 256;
 /// Number of levels. All levels together have room for 2^28 handles, more than a process can
 /// create.
@@ -58,12 +58,12 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// Number of neighbouring slots for a handle in each level.
 const PROBES: usize = 8;
 
-/// How the device learns which stream a handle belongs to, and whether the stream may have ended.
+/// The way in which the device learns which stream a handle belongs to, and whether the stream may have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum StreamIdentity {
     /// The host reports each stream before its destruction, see `stream_destroyed`. The device trusts that: it asks streams
     /// for their state, records events on them and waits for them in calls that do not name them. A stream that ends
-    /// without a report crashes the process. The driver is asked for an id only beside a call on the stream (event,
+    /// without a report crashes the process. The driver is asked for an id only together with a call on the stream (event,
     /// wait), so a number costs 3 ns.
     #[default]
     Reported,
@@ -117,14 +117,14 @@ pub(crate) enum Remaining {
 pub(crate) struct UnrecordedEnd {
     /// The stream's context, or null if the driver did not report the context.
     pub(crate) context: CuContext,
-    /// Distinguishes the entry from later entries for an equal handle and context.
+    /// Distinguishes the entry from later entries for the same handle and context.
     stamp: u64,
 }
 
 /// Remaining work of retired streams, and the contexts of present streams.
 #[derive(Debug)]
 struct Retired {
-    /// Retired streams with a recorded end: number, and the event behind the stream's work. The event is not known to
+    /// Retired streams with a recorded end: number, and the event after the stream's work. The event is not known to
     /// be complete.
     ended: VecDeque<(StreamId, SharedEvent)>,
     /// Handles with streams retired without a recorded end. A handle has an entry per context, for any number
@@ -143,7 +143,7 @@ struct Retired {
     looked_at: (u64, CuContext),
 }
 
-/// An event behind the announced work of a stream. The event is recorded again only for later work of the
+/// An event after the announced work of a stream. The event is recorded again only for later work of the
 /// stream.
 #[derive(Debug)]
 struct Announced {
@@ -154,7 +154,7 @@ struct Announced {
     again: u64,
 }
 
-/// The event behind the announced work of a stream at one moment.
+/// The event after the announced work of a stream at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Known {
     pub(crate) event: SharedEvent,
@@ -336,7 +336,7 @@ impl Streams {
     }
 
     /// Retires the present stream of a handle: the number becomes [`Target::Retired`], and the
-    /// handle gets a new number. `end` is an event behind all work of the stream. Returns the old number, or `None` if
+    /// handle gets a new number. `end` is an event after all work of the stream. Returns the old number, or `None` if
     /// the table is full.
     ///
     /// Waits for the present calls with the handle. No such call waits for work of the stream.
@@ -417,18 +417,18 @@ impl Streams {
         }
     }
 
-    /// Returns the context of the present stream with the handle of a number; null if the driver did not tell.
+    /// Returns the context of the present stream with the handle of a number; null if the driver did not say.
     pub(crate) fn present_context(&self, stream: StreamId) -> CuContext {
         self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)
     }
 
-    /// Returns the event of `context` behind the announced work of a stream.
+    /// Returns the event of `context` after the announced work of a stream.
     pub(crate) fn event_of_use(&self, number: StreamId, context: CuContext) -> Option<Known> {
         self.lock().known_use(number, context)
     }
 
-    /// Notes that `known` was recorded again, behind later work of the stream. Returns false if another event took its place
-    /// before: that one may not be behind the work.
+    /// Notes that `known` was recorded again, after later work of the stream. Returns false if another event took its place
+    /// before: that one may not be after the work.
     pub(crate) fn note_again(&self, number: StreamId, known: &Known) -> bool {
         let mut retired = self.lock();
         let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, known.event.context()));
@@ -436,7 +436,7 @@ impl Streams {
         its.map(|its| its.again += 1).is_some()
     }
 
-    /// Keeps `event` as the event behind the announced work of a stream, in the place of `before`. Does not if another thread was
+    /// Keeps `event` as the event after the announced work of a stream, in the place of `before`. Does not if another thread was
     /// faster: with another event, or with the same, recorded again.
     pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent, before: Option<&Known>) -> Noted {
         let handle = number.0 & HANDLE_MASK;
@@ -446,7 +446,7 @@ impl Streams {
         {
             return Noted::Known { known, unused: event };
         }
-        // The events of an earlier stream go at the same time: some of them alone would be behind a part of its work.
+        // The events of an earlier stream go at the same time: some of them alone would be after a part of its work.
         let mut earlier = retired.take_uses(of_handle(handle), |_, its| its.number != number);
         if retired.done.get(&handle).is_some_and(|of| *of != number) {
             retired.done.remove(&handle);
@@ -457,7 +457,7 @@ impl Streams {
         Noted::Kept(earlier)
     }
 
-    /// Forgets the event of `context` behind the announced work of a stream, because the order of the event
+    /// Forgets the event of `context` after the announced work of a stream, because the order of the event
     /// is in doubt. Returns the event.
     pub(crate) fn doubt_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
         let mut retired = self.lock();
@@ -465,7 +465,7 @@ impl Streams {
         its.and_then(|its| its.event.take())
     }
 
-    /// Returns the events behind the announced work of a stream, one event for each context of used memory, and none for
+    /// Returns the events after the announced work of a stream, one event for each context of used memory, and none for
     /// work that is complete. Returns `None` if no work was announced, or an event is in doubt.
     pub(crate) fn announced(&self, number: StreamId) -> Option<Vec<SharedEvent>> {
         let handle = number.0 & HANDLE_MASK;
@@ -476,7 +476,7 @@ impl Streams {
         (!events.is_empty() || retired.done.get(&handle) == Some(&number)).then_some(events)
     }
 
-    /// Takes the events of `context` behind the announced work of the next `limit` streams, if there are more than `limit`, to
+    /// Takes the events of `context` after the announced work of the next `limit` streams, if there are more than `limit`, to
     /// be polled. Passes over events that another thread has. [`look_over`](Self::look_over) must follow for each.
     pub(crate) fn next_uses(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
         let mut retired = self.lock();
@@ -485,7 +485,7 @@ impl Streams {
         }
         let from = (Bound::Excluded(retired.looked_at), Bound::Unbounded);
         let keys: Vec<_> = retired.uses.range(from).map(|(key, _)| *key).take(limit).collect();
-        // Behind the last, from the front again.
+        // After the last, from the front again.
         retired.looked_at = if keys.len() < limit { (0, CuContext::NULL) } else { keys[limit - 1] };
         let of_context = keys.into_iter().filter(|key| key.1 == context);
         let taken = of_context.filter_map(|key| {
@@ -514,7 +514,7 @@ impl Streams {
         Some(event)
     }
 
-    /// Removes and returns the events of `context` behind announced work.
+    /// Removes and returns the events of `context` after announced work.
     pub(crate) fn take_uses(&self, context: CuContext) -> Vec<SharedEvent> {
         self.lock().take_uses(.., |its, _| its == context)
     }
@@ -600,7 +600,7 @@ impl Streams {
 }
 
 impl Retired {
-    /// Returns the event of `context` behind the announced work of a stream.
+    /// Returns the event of `context` after the announced work of a stream.
     fn known_use(&self, number: StreamId, context: CuContext) -> Option<Known> {
         let its = self.uses.get(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number)?;
         Some(Known { event: its.event.clone()?, again: its.again })

@@ -1,8 +1,8 @@
 //! Memory use of a device by process. A process that the driver does not report is left out.
 //!
 //! The driver interface reports free memory and the size of the driver's own pool. The driver's
-//! management library (NVML), installed beside the driver, reports the memory of each process. Both
-//! are queried only for a written report.
+//! management library (NVML), installed next to the driver, reports the memory of each process.
+//! Both are queried only for a written report.
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
@@ -44,8 +44,8 @@ pub struct MemoryUsers {
 
 impl MemoryUsers {
     /// Returns the bytes used by this process, contexts and libraries included, or `None` if the
-    /// process is not listed. In a container with process ids of its own the process is not listed either: another process may have
-    /// the number there.
+    /// process is not listed. In a container that has its own process ids the process is not listed
+    /// either: another process may have the number there.
     #[must_use]
     pub fn own(&self) -> Option<u64> {
         self.of(id_for_driver()?)
@@ -57,8 +57,9 @@ impl MemoryUsers {
     }
 }
 
-/// Returns the bytes that this process uses on the device at a place on the bus, contexts and libraries included, by the driver's
-/// management library. `None` if the library is missing or does not know the process. Takes 0.2 ms (H200), and calls no driver.
+/// Returns the bytes that this process uses on the device at a place on the bus, contexts and
+/// libraries included, by the driver's management library. `None` if the library is missing or does
+/// not know the process. Takes 0.2 ms (H200), and calls no driver.
 #[must_use]
 pub fn memory_of_this_process(bus_id: &CStr) -> Option<u64> {
     let own = id_for_driver()?;
@@ -66,13 +67,15 @@ pub fn memory_of_this_process(bus_id: &CStr) -> Option<u64> {
     users.of(own)
 }
 
-/// Returns the bytes of a device that all processes use, by the driver's management library. Needs no context, and takes 0.02 ms (H200).
+/// Returns the bytes of a device that all processes use, by the driver's management library. Needs
+/// no context, and takes 0.02 ms (H200).
 #[must_use]
 pub fn used_memory(bus_id: &CStr) -> Option<u64> {
     management()?.used(bus_id)
 }
 
-/// Returns the process's id as the driver numbers processes: outside of all containers. `None` if the process cannot know.
+/// Returns the process's id as the driver numbers processes: outside of all containers. `None` if
+/// the process cannot know.
 fn id_for_driver() -> Option<u32> {
     static ID: OnceLock<(u32, Option<u32>)> = OnceLock::new();
     let own = std::process::id();
@@ -88,8 +91,9 @@ fn id_for_driver() -> Option<u32> {
 /// The number of the outermost set of process ids (`PROC_PID_INIT_INO` of Linux).
 const OUTERMOST: u64 = 0xefff_fffc;
 
-/// Returns the outermost of a process's ids, from the status of the process. In a container the line `NSpid` has the ids from the view
-/// of the mounted `/proc` on: more than the own one only if that is an outer one's.
+/// Returns the outermost of a process's ids, from the status of the process. In a container the
+/// line `NSpid` has the ids from the view of the mounted `/proc` on: more than the own one only if
+/// that is an outer one's.
 fn outermost(own: u32, is_outside: bool, status: &str) -> Option<u32> {
     if is_outside {
         return Some(own);
@@ -143,8 +147,8 @@ impl CudaDevice {
         host_memory::node_of(CStr::from_bytes_until_nul(&bus_id).ok()?.to_str().ok()?)
     }
 
-    /// Returns the device's place on the bus as a text that ends in NUL, or `None` if the driver does not
-    /// tell. The context is entered.
+    /// Returns the device's place on the bus as a text that ends in NUL, or `None` if the driver
+    /// does not say. The context is entered.
     pub(crate) fn bus_id(&self) -> Option<[c_char; BUS_ID_BYTES]> {
         let mut bus_id: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
         // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL
@@ -183,7 +187,7 @@ struct Management {
     by_bus_id: unsafe extern "C" fn(*const c_char, *mut NvmlDevice) -> c_uint,
     /// `nvmlDeviceGetComputeRunningProcesses_v3`.
     running: unsafe extern "C" fn(NvmlDevice, *mut c_uint, *mut NvmlProcess) -> c_uint,
-    /// `nvmlDeviceGetMemoryInfo`. A library may lack it.
+    /// `nvmlDeviceGetMemoryInfo`. A library may not have it.
     memory: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> c_uint>,
 }
 

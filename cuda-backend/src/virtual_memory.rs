@@ -58,8 +58,8 @@ impl VirtualMemory for CudaDevice {
         })
     }
 
-    /// Creates physical memory with direct access from the bus, and for export. If the driver refuses
-    /// one or both, creates memory without, now and in all later calls.
+    /// Creates physical memory with direct access from the bus, and for export. If the driver
+    /// refuses one or both, creates memory without, now and in all later calls.
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         let refused =
             [CuResult::NOT_SUPPORTED.error(), CuResult::NOT_PERMITTED.error(), CuResult::INVALID_VALUE.error()];
@@ -98,7 +98,8 @@ impl VirtualMemory for CudaDevice {
                 return CuResult::NOT_SUPPORTED;
             }
             let kind = CuMemHandleType::POSIX_FD;
-            // SAFETY: `descriptor` outlives the call, which writes one descriptor of this kind to it.
+            // SAFETY: `descriptor` outlives the call, which writes one descriptor of this kind to
+            // it.
             unsafe { driver.mem_export((&raw mut descriptor).cast(), CuMemHandle(handle.0), kind, 0) }
         })?;
         Ok(Descriptor(descriptor))

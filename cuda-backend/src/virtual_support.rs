@@ -1,5 +1,5 @@
-//! Support of a device for virtual memory: granularity, direct access by network adapters, and export
-//! to other processes.
+//! Support of a device for virtual memory: granularity, direct access by network adapters, and
+//! export to other processes.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -40,9 +40,10 @@ impl Uses {
     }
 }
 
-/// Lets only one thread change mappings, from the thread's first call to the last. The driver fails with code
-/// 999 if a mapping of a handle is removed between the map call for the handle at a new place and the call
-/// for the new place's access (driver 580, on an H100). Only requests with mapped pages wait.
+/// Lets only one thread change mappings, from the thread's first call to the last. The driver fails
+/// with code 999 if a mapping of a handle is removed between the map call for the handle at a new
+/// place and the call for the new place's access (driver 580, on an H100). Only requests with
+/// mapped pages wait.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     taken: Mutex<bool>,
@@ -65,8 +66,9 @@ impl Turn {
 }
 
 impl Virtual {
-    /// Queries the device's virtual memory. Returns `None` if the device lacks virtual memory, or
-    /// the driver lacks an entry point for virtual memory. The caller has entered the context.
+    /// Queries the device's virtual memory. Returns `None` if the device does not have virtual
+    /// memory, or the driver does not have an entry point for virtual memory. The caller has
+    /// entered the context.
     ///
     /// # Errors
     /// Sticky errors only. If the driver refuses a query, the device counts as a device without

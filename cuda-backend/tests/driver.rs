@@ -1,8 +1,8 @@
-//! Tests of the device over a real driver or the emulated driver, for the assumptions of the unit tests about
-//! a driver.
+//! Tests of the device over a real driver or the emulated driver, for the assumptions of the unit
+//! tests about a driver.
 //!
-//! Runs on the driver named by `CACHALOT_LIBCUDA`, or on `libcuda.so.1`. Without a driver, each test prints a
-//! line and is skipped.
+//! Runs on the driver named by `CACHALOT_LIBCUDA`, or on `libcuda.so.1`. Without a driver, each
+//! test prints a line and is skipped.
 
 use cachalot_core::{DevicePtr, ErrorKind, Event, Segments, StreamId, StreamOrder};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
@@ -13,8 +13,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Opens the first device, or prints a line about the skipped test. The tests run one at a time, since some
-/// capture in global mode.
+/// Opens the first device, or prints a line about the skipped test. The tests run one at a time,
+/// since some capture in global mode.
 pub(crate) fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,7 +214,8 @@ fn every_call_is_permitted_during_a_capture_and_breaks_none() {
         assert_eq!(device.is_capturing(other_number), Ok(false));
         assert!(device.capture_id(captured).expect("a number").is_some());
         assert_eq!(device.stream_id(captured), Ok(number));
-        // Nothing was announced, and no stream is left to record on: the call waits for the whole context.
+        // Nothing was announced, and no stream is left to record on: the call waits for the whole
+        // context.
         device.record_announced(fresh, gone).expect("waited");
         let during = || calls_during_a_capture(&device, [recorded, fresh], other_number, segment);
         during();
@@ -282,7 +283,7 @@ fn unreported(device: &CudaDevice) -> StreamId {
     number
 }
 
-/// Begins to capture a stream.
+/// Starts to capture a stream.
 fn begin(device: &CudaDevice, stream: CuStream, mode: CuCaptureMode) {
     // SAFETY: the stream is the test's own.
     let begun = device.with_context(|driver| unsafe { driver.stream_begin_capture(stream, mode) });

@@ -51,7 +51,8 @@ impl Header {
             .prepend_enum_name(false)
             .formatter(bindgen::Formatter::None)
             .allowlist_item("(cu|CU).*");
-        // The packaged libclang lacks its own headers; the C compiler's headers replace them.
+        // The packaged libclang does not have its own headers; the C compiler's headers replace
+        // them.
         let include = Command::new("cc").arg("-print-file-name=include").output();
         if let Ok(output) = include {
             builder = builder.clang_arg(format!("-I{}", String::from_utf8_lossy(&output.stdout).trim()));
@@ -138,7 +139,7 @@ impl Header {
         }
     }
 
-    /// Returns the number behind `what` in bindgen's own layout checks.
+    /// Returns the number after `what` in bindgen's own layout checks.
     fn layout(&self, what: &str) -> usize {
         let key = format!("[\"{}\"]", what.split_whitespace().collect::<String>());
         let at = self.text.find(&key).unwrap_or_else(|| panic!("the header has no {what}"));

@@ -1,5 +1,5 @@
-//! Tests of threads over one device, on a real driver or the emulated driver (see `driver.rs`): no thread
-//! takes away a resource in use by another thread.
+//! Tests of threads over one device, on a real driver or the emulated driver (see `driver.rs`): no
+//! thread takes away a resource in use by another thread.
 
 use crate::driver::{Gate, destroy, device, stream};
 use cachalot_core::{Contents, Segments, StreamId, StreamOrder};

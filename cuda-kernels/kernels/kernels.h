@@ -89,7 +89,7 @@ struct Found {
   u64 wrong, lowest;
 };
 
-// Compares `count` (at most 8) bytes of two words. The words lie `offset` bytes into the block.
+// Compares `count` (at most 8) bytes of two words. The words are `offset` bytes into the block.
 CACHALOT_BODY void compare(Found& found, u64 expected, u64 actual, u64 offset, u64 count) {
   for (u64 byte = 0, different = expected ^ actual; different != 0 && byte < count; ++byte, different >>= 8) {
     if ((different & 0xff) != 0) {
@@ -108,7 +108,7 @@ CACHALOT_BODY void report(const Found& found, u64 result) {
   }
 }
 
-// Loads the `count` bytes behind the last whole word, as the low bytes of a word.
+// Loads the `count` bytes after the last whole word, as the low bytes of a word.
 CACHALOT_BODY u64 load_tail(const unsigned char* at, u64 count) {
   u64 word = 0;
   for (u64 byte = 0; byte < count; ++byte) {
@@ -171,7 +171,7 @@ struct Row {
   u64 distance, bytes, block, generation, launch;
 };
 
-// What one thread has read and compared: the row as in the table, the index of the first wrong word, and the word that was
+// The values that one thread has read and compared: the row as in the table, the index of the first wrong word, and the word that was
 // there. For a row of another launch, `word` is the number of the kernel's launch.
 struct Evidence {
   u64 is_taken, block, generation, word, actual, launch;
@@ -201,7 +201,7 @@ CACHALOT_BODY void fill_many(Share, u64 table, u64 count, u64 launch, u64 eviden
 }
 
 // Compares every block of a table with its pattern. The reported lowest wrong offset is the row
-// times 2^40, plus the offset within the row's block. A row of another launch counts as a wrong byte at its beginning. The
+// times 2^40, plus the offset within the row's block. A row of another launch counts as a wrong byte at its start. The
 // first thread with a wrong byte leaves the Evidence at `evidence`, unless that is 0.
 CACHALOT_BODY void verify_many(Share, u64 table, u64 count, u64 result, u64 launch, u64 evidence) {
   const Row* rows = reinterpret_cast<const Row*>(table);
@@ -348,7 +348,7 @@ CACHALOT_BODY void trap(Share, u64 code) {
 
 #else
 
-// A host function receives pointers to the parameters. A constant beside the function holds the
+// A host function receives pointers to the parameters. A constant next to the function holds the
 // number of parameters.
 #define CACHALOT_HOST_KERNEL(name, count, ...)                                              \
   extern "C" {                                                                              \

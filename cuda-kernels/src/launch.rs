@@ -14,8 +14,8 @@ const THREADS: u32 = 256;
 /// Upper bound for the number of groups. Enough to fill the largest devices; beyond that number,
 /// each thread handles several words.
 const MAX_GROUPS: u32 = 2048;
-/// Groups that share the words of each block of a table. A block of 8 MiB takes a sixteenth of the time that one group
-/// would need, and a group without words of its own ends at once.
+/// Groups that share the words of each block of a table. A block of 8 MiB takes a sixteenth of the
+/// time that one group would need, and a group without words of its own ends at once.
 const GROUPS_OF_A_BLOCK: u32 = 16;
 
 /// A range of device memory that kernels may be launched on.
@@ -78,8 +78,9 @@ impl Findings {
     }
 }
 
-/// What one thread of [`Kernels::fill_many`] or [`Kernels::verify_many`] has read and compared (`Evidence` in `kernels.h`).
-/// Tells a wrong table from wrong memory, and whose pattern is there.
+/// The values that one thread of [`Kernels::fill_many`] or [`Kernels::verify_many`] has read and
+/// compared (`Evidence` in `kernels.h`). Tells a wrong table from wrong memory, and whose pattern
+/// is there.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]
 pub struct Evidence {
@@ -89,9 +90,10 @@ pub struct Evidence {
     pub block: u64,
     /// The expected generation, as read from the table.
     pub generation: u64,
-    /// The index of the wrong word within the block; for a row of another launch, the number of the kernel's launch.
+    /// The index of the wrong word within the block; for a row of another launch, the number of the
+    /// kernel's launch.
     pub word: u64,
-    /// The word that was there; fewer bytes behind the last whole word.
+    /// The word that was there; fewer bytes after the last whole word.
     pub actual: u64,
     /// The number of the launch that the row was written for, as read from the table.
     pub launch: u64,
@@ -259,8 +261,9 @@ impl<'d> Kernels<'d> {
 
     /// Writes the patterns of many blocks with one launch. `table` is 8-aligned device memory of
     /// [`ROW_BYTES`] per block. The memory must not be used otherwise until the stream has
-    /// completed the launch; later launches on the stream may reuse the table. Returns the number of the launch. A kernel
-    /// that finds a row of another launch leaves the row out, and the [`Evidence`] in `evidence`.
+    /// completed the launch; later launches on the stream may reuse the table. Returns the number
+    /// of the launch. A kernel that finds a row of another launch leaves the row out, and the
+    /// [`Evidence`] in `evidence`.
     ///
     /// # Errors
     /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if the table is
@@ -283,8 +286,9 @@ impl<'d> Kernels<'d> {
     }
 
     /// Compares many blocks with their patterns with one launch, and adds the result to the
-    /// [`Findings`] in `result`, for [`first_of_many`](Findings::first_of_many). A longer `result` also gets the
-    /// [`Evidence`] behind the findings. The rules for the table are as for [`fill_many`](Self::fill_many).
+    /// [`Findings`] in `result`, for [`first_of_many`](Findings::first_of_many). A longer `result`
+    /// also gets the [`Evidence`] behind the findings. The rules for the table are as for
+    /// [`fill_many`](Self::fill_many).
     ///
     /// # Errors
     /// As for [`fill_many`](Self::fill_many).
@@ -341,7 +345,7 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Probe, stream, on.bytes / 8, &[on.address.0, on.bytes, u64::from(value), result])
     }
 
-    /// Copies all of `from` to the beginning of `to`. The regions must not overlap.
+    /// Copies all of `from` to the start of `to`. The regions must not overlap.
     ///
     /// # Errors
     /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if `to` is
@@ -371,8 +375,8 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Trap, stream, 1, &[u64::from(code.0)])
     }
 
-    /// Sets the findings in `result` to [`Findings::NONE`], and the [`Evidence`] behind them to zero, in the order of the
-    /// stream.
+    /// Sets the findings in `result` to [`Findings::NONE`], and the [`Evidence`] behind them to
+    /// zero, in the order of the stream.
     ///
     /// # Errors
     /// The device's.
@@ -459,7 +463,8 @@ impl<'d> Kernels<'d> {
         self.launch_shape(kernel, stream, (groups, GROUPS_OF_A_BLOCK, THREADS), arguments)
     }
 
-    /// Launches a kernel with the given number of groups in both dimensions, and of threads per group.
+    /// Launches a kernel with the given number of groups in both dimensions, and of threads per
+    /// group.
     fn launch_shape(
         &self,
         kernel: Kernel,
@@ -503,7 +508,8 @@ fn at_least(region: Region, bytes: usize) -> DeviceResult<u64> {
     Ok(region.address.0)
 }
 
-/// Returns the address of the [`Evidence`] behind the findings in a region, or 0 if the region has only findings.
+/// Returns the address of the [`Evidence`] behind the findings in a region, or 0 if the region has
+/// only findings.
 fn evidence_of(result: Region) -> u64 {
     let evidence = size_of::<Findings>() as u64;
     let holds = result.bytes >= evidence + size_of::<Evidence>() as u64;

@@ -1,6 +1,6 @@
 //! Host version of the pattern that the kernels write and check.
 
-/// The life of a block, from allocation to free. Every life has a pattern of its own.
+/// The life of a block, from allocation to free. Every life has its own pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Life {
     /// Number of the block, different from the numbers of all other blocks.
@@ -31,8 +31,8 @@ const fn unmix(value: u64) -> u64 {
 const INVERSE: u64 = 0xf1de_83e1_9937_733d;
 
 impl Life {
-    /// Returns the life whose pattern has `actual` at the index `word`, if there is one with a number of the block below
-    /// `blocks` and a generation below 1000.
+    /// Returns the life whose pattern has `actual` at the index `word`, if there is one with a
+    /// number of the block below `blocks` and a generation below 1000.
     #[must_use]
     pub fn of_word(word: u64, actual: u64, blocks: u64) -> Option<Self> {
         let sum = unmix(actual.wrapping_mul(INVERSE) ^ word);

@@ -1,5 +1,5 @@
-//! Tests of `cachalot_kernels.h` in C11, C17 and C++17: the header compiles without a warning, and the
-//! header's pattern is the pattern of the kernels.
+//! Tests of `cachalot_kernels.h` in C11, C17 and C++17: the header compiles without a warning, and
+//! the header's pattern is the pattern of the kernels.
 
 use cachalot_kernels::Life;
 use std::path::Path;

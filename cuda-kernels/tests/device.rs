@@ -1,5 +1,5 @@
-//! Tests of the kernels on a device: a GPU, or the emulated driver. Without a device, each test prints a line
-//! and is skipped.
+//! Tests of the kernels on a device: a GPU, or the emulated driver. Without a device, each test
+//! prints a line and is skipped.
 
 use cachalot_core::{DevicePtr, ErrorKind, Segments, StreamOrder};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
@@ -63,7 +63,7 @@ fn region(device: &CudaDevice, bytes: u64) -> Region {
 /// Returns the `bytes` bytes of a region from `offset` on.
 fn part(of: Region, offset: u64, bytes: u64) -> Region {
     assert!(offset + bytes <= of.bytes());
-    // SAFETY: the range lies inside a region.
+    // SAFETY: the range is inside a region.
     unsafe { Region::new(of.address().offset(offset), bytes) }
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the host's kernels against the pattern in Rust. Host kernels and device kernels share their
-//! source.
+//! Tests of the host's kernels against the pattern in Rust. Host kernels and device kernels share
+//! their source.
 
 use cachalot_kernels::{Evidence, Findings, Life, ROW_BYTES, checksum, emulated_image};
 use core::ffi::{c_uint, c_void};
@@ -41,7 +41,7 @@ impl Kernels {
     }
 }
 
-/// A buffer aligned to 8, with `bytes` bytes in use and a margin behind the bytes.
+/// A buffer aligned to 8, with `bytes` bytes in use and a margin after the bytes.
 struct Buffer {
     /// The memory, in words.
     words: Vec<u64>,

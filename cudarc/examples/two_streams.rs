@@ -1,4 +1,5 @@
-//! Numbers that two streams of cudarc work on, in memory of a pool: `cargo run -p cachalot-cudarc --example two_streams`.
+//! Numbers that two streams of cudarc work on, in memory of a pool:
+//! `cargo run -p cachalot-cudarc --example two_streams`.
 
 use cachalot_cudarc::{Config, Pool};
 use cudarc::driver::CudaContext;
@@ -13,7 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for round in 0..100u8 {
         let numbers = pool.clone_htod(&compute, &vec![round; LEN])?;
         let mut kept = pool.alloc_zeros::<u8>(&copy, LEN)?;
-        // cudarc has `copy` wait for `compute`, and the drop of `numbers` has `compute` wait for `copy`.
+        // cudarc has `copy` wait for `compute`, and the drop of `numbers` has `compute` wait for
+        // `copy`.
         copy.memcpy_dtod(&numbers, &mut kept)?;
         drop(numbers);
         if copy.clone_dtoh(&kept)? != vec![round; LEN] {

@@ -1,7 +1,7 @@
 //! Device memory of [cachalot] for programs over [cudarc].
 //!
-//! A [`Pool`] serves the requests of one context of cudarc. Copies, launches and views take a [`CachalotSlice`] in place
-//! of a [`CudaSlice`](cudarc::driver::CudaSlice).
+//! A [`Pool`] serves the requests of one context of cudarc. Copies, launches and views take a
+//! [`CachalotSlice`] in place of a [`CudaSlice`](cudarc::driver::CudaSlice).
 //!
 //! ```no_run
 //! use cachalot_cudarc::{Config, Pool};
@@ -17,10 +17,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A slice belongs to the stream of the request. cudarc orders the work of several streams on a slice with two events
-//! of the slice, and the drop of a slice orders the slice's stream behind both events. After
-//! [`disable_event_tracking`](cudarc::driver::CudaContext::disable_event_tracking) there are no events, and a program
-//! announces the uses of other streams with [`CachalotSlice::record_stream`].
+//! A slice belongs to the stream of the request. cudarc orders the work of several streams on a
+//! slice with two events of the slice, and the drop of a slice orders the slice's stream after both
+//! events. After [`disable_event_tracking`](cudarc::driver::CudaContext::disable_event_tracking)
+//! there are no events, and a program announces the uses of other streams with
+//! [`CachalotSlice::record_stream`].
 
 mod pool;
 mod slice;

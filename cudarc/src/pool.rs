@@ -13,8 +13,8 @@ pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
 /// Device memory for the streams of one context of cudarc.
 ///
-/// Clones share the memory. The memory returns to the driver with the last clone and the last slice. Any thread may
-/// call any method at any time.
+/// Clones share the memory. The memory returns to the driver with the last clone and the last
+/// slice. Any thread may call any method at any time.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -26,7 +26,8 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A drop returns no error. After a failure the device stays open, with the memory that the driver has not taken back.
+        // A drop returns no error. After a failure the device stays open, with the memory that the
+        // driver has not taken back.
         let emptied = self.allocator.empty_cache(DEVICE).and_then(|()| self.allocator.destroy_idle_events(DEVICE));
         if let (Ok(()), Some(device)) = (emptied, self.allocator.device(DEVICE)) {
             let _ = device.close();
@@ -44,10 +45,12 @@ impl Deref for Pool {
 }
 
 impl Pool {
-    /// Makes a pool with settings of cachalot in a primary context, as made by [`CudaContext::new`].
+    /// Makes a pool with settings of cachalot in a primary context, as made by
+    /// [`CudaContext::new`].
     ///
-    /// Device: opened; no memory is taken before the first request. With a driver older than CUDA 12.0, a program
-    /// calls [`stream_ended`](Self::stream_ended) before it drops the last handle of a stream.
+    /// Device: opened; no memory is taken before the first request. With a driver older than CUDA
+    /// 12.0, a program calls [`stream_ended`](Self::stream_ended) before it drops the last handle
+    /// of a stream.
     ///
     /// # Errors
     /// [`RequestError::OtherContext`] for a context that is not primary; [`RequestError::Open`].
@@ -70,8 +73,8 @@ impl Pool {
         &self.0.context
     }
 
-    /// Returns the memory cached for a stream to the driver, before the program drops the stream's last handle. Needed
-    /// only with drivers older than CUDA 12.0.
+    /// Returns the memory cached for a stream to the driver, before the program drops the stream's
+    /// last handle. Needed only with drivers older than CUDA 12.0.
     ///
     /// Device: called.
     ///

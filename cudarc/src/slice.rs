@@ -1,4 +1,5 @@
-//! A slice: values in memory of a pool, taken by cudarc like a `CudaSlice`, and the requests for slices.
+//! A slice: values in memory of a pool, taken by cudarc like a `CudaSlice`, and the requests for
+//! slices.
 
 use crate::pool::{DEVICE, Pool, RequestError};
 use cachalot::{Buffer, CudaDevice};
@@ -14,16 +15,18 @@ use std::sync::Arc;
 
 /// Values of type `T` in memory of a [`Pool`], for cudarc's copies, launches and views.
 ///
-/// Dereferences to a [`CudaSlice`] for reading. A copy by [`CudaSlice::try_clone`] is memory of cudarc.
+/// Dereferences to a [`CudaSlice`] for reading. A copy by [`CudaSlice::try_clone`] is memory of
+/// cudarc.
 ///
-/// The drop frees the memory in the order of the slice's stream, behind all work of other streams known to cudarc.
-/// The drop never waits. Failures are kept by the context
+/// The drop frees the memory in the order of the slice's stream, after all work of other streams
+/// known to cudarc. The drop never waits. Failures are kept by the context
 /// ([`check_err`](cudarc::driver::CudaContext::check_err)) and told by
 /// [`on_failed_drop`](cachalot::Allocator::on_failed_drop).
 pub struct CachalotSlice<T> {
-    /// cudarc's slice with events over the memory. Never dropped, but leaked: cudarc would free the pool's memory.
+    /// cudarc's slice with events over the memory. Never dropped, but leaked: cudarc would free the
+    /// pool's memory.
     slice: ManuallyDrop<CudaSlice<T>>,
-    /// Freed behind `slice`'s last work.
+    /// Freed after `slice`'s last work.
     memory: Buffer<T, Pool>,
     /// Held until the memory is free.
     _stream: Arc<CudaStream>,
@@ -39,7 +42,8 @@ impl Pool {
     /// [`RequestError`], with the allocator's report if memory ran out.
     ///
     /// # Safety
-    /// The values are unset. Every bit pattern is a `T`, or the program writes the values before reading.
+    /// The values are unset. Every bit pattern is a `T`, or the program writes the values before
+    /// reading.
     pub unsafe fn alloc<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -102,8 +106,8 @@ impl<T> CachalotSlice<T> {
         self.memory.block().allocator()
     }
 
-    /// Announces work queued on `stream` as a use of the values: after the drop, the memory is reused behind the
-    /// work. Needed for work untracked by cudarc.
+    /// Announces work queued on `stream` as a use of the values: after the drop, the memory is
+    /// reused after the work. Needed for work untracked by cudarc.
     ///
     /// Device: called, to record an event.
     ///
@@ -140,12 +144,13 @@ impl<T> Drop for CachalotSlice<T> {
     fn drop(&mut self) {
         // SAFETY: the slice is not used again.
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // Orders the slice's stream behind its events, and leaves the memory to the buffer.
+        // Orders the slice's stream after its events, and leaves the memory to the buffer.
         slice.leak();
     }
 }
 
-// No `DerefMut`: a slice of cudarc's in place of this one would be freed by the pool, and this one by cudarc.
+// No `DerefMut`: a slice of cudarc's in place of this one would be freed by the pool, and this one
+// by cudarc.
 impl<T> Deref for CachalotSlice<T> {
     type Target = CudaSlice<T>;
 

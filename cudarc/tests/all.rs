@@ -1,7 +1,7 @@
 //! Slices of a pool in cudarc's copies and launches, on the emulated driver.
 //!
-//! cudarc loads `libcuda.so` by name, so the emulated driver is loaded first: the loader then finds it by its own
-//! name. Where another driver comes before it, the tests say so in a line.
+//! cudarc loads `libcuda.so` by name, so the emulated driver is loaded first: the loader then finds
+//! it by its own name. Where another driver comes before it, the tests say so in a line.
 
 use cachalot_cudarc::{CachalotSlice, Config, DEVICE, Pool, RequestError};
 use cachalot_emulated_driver::client::Client;
@@ -22,7 +22,8 @@ fn context() -> Option<Arc<CudaContext>> {
     context_of(0)
 }
 
-/// Returns a context on one of the emulated driver's devices, or prints a line about the skipped tests.
+/// Returns a context on one of the emulated driver's devices, or prints a line about the skipped
+/// tests.
 fn context_of(ordinal: usize) -> Option<Arc<CudaContext>> {
     static LOADED: OnceLock<bool> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
@@ -112,7 +113,7 @@ fn launches_take_slices_to_read_and_to_write() {
     // SAFETY: the kernel writes `count` sums to its first argument.
     unsafe { stream.launch_builder(&add).arg(&mut sum).arg(&left).arg(&right).arg(&count).launch(shape) }
         .expect("it is queued");
-    // The inputs may go at once: their next user on the stream comes behind the kernel.
+    // The inputs may go at once: their next user on the stream comes after the kernel.
     drop((left, right));
     let wanted: Vec<f32> = numbers(1).iter().zip(numbers(7)).map(|(left, right)| left + right).collect();
     assert_eq!(stream.clone_dtoh(&sum).expect("a copy"), wanted);
@@ -148,7 +149,7 @@ fn memory_that_another_stream_uses_is_not_served_before_its_work_is_done() {
     for round in 0..8 {
         let slice = pool.clone_htod(&stream, &numbers(round)).expect("memory");
         hold(&other, &held, 2000);
-        // Reads the slice, late. cudarc's events order the free behind the copy.
+        // Reads the slice, late. cudarc's events order the free after the copy.
         other.memcpy_dtod(&slice, &mut result).expect("a copy");
         drop(slice);
         let next = pool.clone_htod(&stream, &numbers(99)).expect("memory");
@@ -174,7 +175,7 @@ fn uses_that_cudarc_does_not_track_are_announced() {
     let next = pool.alloc_zeros::<f32>(&stream, LEN).expect("memory");
     assert_ne!(at(&next, &stream), before, "the other stream still works");
     other.synchronize().expect("it waits");
-    // The event of the use lies on a stream of the device's own, behind the other stream.
+    // The event of the use is on a stream of the device's own, after the other stream.
     context.synchronize().expect("it waits");
     pool.process_events(DEVICE).expect("a look at the events");
     let last = pool.alloc_zeros::<f32>(&stream, LEN).expect("memory");

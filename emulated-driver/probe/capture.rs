@@ -7,7 +7,7 @@ const GLOBAL: i32 = 0;
 const THREAD_LOCAL: i32 = 1;
 const RELAXED: i32 = 2;
 
-/// Begins a capture on the first stream and acts. Returns the answer, the status of the capture
+/// Starts a capture on the first stream and acts. Returns the answer, the status of the capture
 /// afterwards, and the code of the end.
 fn during(sheet: &Sheet, things: &Things, mode: i32, act: impl FnOnce() -> u32) -> String {
     assert_eq!(sheet.cuStreamBeginCapture_v2(things.stream, mode), 0, "cuStreamBeginCapture");
@@ -91,8 +91,8 @@ pub(crate) fn calls_of_an_exchanged_thread(sheet: &Sheet) {
     calls_of_another(sheet, GLOBAL, RELAXED);
 }
 
-/// Makes calls about a whole context while a stream of another context captures, while a blocking stream captures, and
-/// with two captures.
+/// Makes calls about a whole context while a stream of another context captures, while a blocking
+/// stream captures, and with two captures.
 pub(crate) fn contexts(sheet: &Sheet) {
     let own = sheet.begin();
     sheet.cuDevicePrimaryCtxRetain(&mut 0, 0);

@@ -1,7 +1,7 @@
 //! Compares answers with expected answers.
 //!
 //! A file of expected answers has the lines of a run. A line may end in a remark in brackets.
-//! `[real: x]` is a second accepted answer. Empty lines and lines that begin with `#` are skipped,
+//! `[real: x]` is a second accepted answer. Empty lines and lines that start with `#` are skipped,
 //! except for the remark of a group about a single device: missing answers of the group then count
 //! as not asked.
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Prefix of a remark with a second answer.
 const SECOND: &str = "real: ";
-/// Remark of a group with further questions for a second device.
+/// Remark of a group that has more questions for a second device.
 pub(crate) const ONE_DEVICE: &str = "one device only: nothing more to ask";
 
 /// Returns the answers in a text by question: the first answer, and the optional second answer.
@@ -41,7 +41,7 @@ pub(crate) struct Comparison {
 impl Comparison {
     /// Compares the lines of a run with the expected lines.
     pub(crate) fn new(expected: &str, found: &str) -> Self {
-        // Groups whose remark says that further questions need a second device.
+        // Groups whose remark says that more questions need a second device.
         let short: BTreeSet<&str> = found
             .lines()
             .filter_map(|line| line.trim().strip_prefix("# ")?.strip_suffix(ONE_DEVICE)?.strip_suffix(' '))

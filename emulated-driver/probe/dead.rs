@@ -1,5 +1,5 @@
-//! Calls with handles of objects that are gone, and at the exit of the process. Real drivers crash in some of them, so each
-//! question has a process of its own.
+//! Calls with handles of objects that are gone, and at the exit of the process. Real drivers crash
+//! in some of them, so each question has its own process.
 
 use crate::Question;
 use crate::calls::do_nothing;
@@ -66,7 +66,7 @@ const OF_STREAMS: &[Call] = &[
     ("cuStreamDestroy_v2", |sheet, of| sheet.cuStreamDestroy_v2(of.stream)),
 ];
 
-/// Further calls with a destroyed stream.
+/// Other calls with a destroyed stream.
 const MORE_OF_STREAMS: &[Call] = &[
     ("cuStreamGetFlags", |sheet, of| sheet.cuStreamGetFlags(of.stream, &mut 0)),
     ("cuStreamGetPriority", |sheet, of| sheet.cuStreamGetPriority(of.stream, &mut 0)),
@@ -91,7 +91,7 @@ const OF_EVENTS: &[Call] = &[
     ("cuEventDestroy_v2", |sheet, of| sheet.cuEventDestroy_v2(of.event)),
 ];
 
-/// Further calls with a destroyed event.
+/// Other calls with a destroyed event.
 const MORE_OF_EVENTS: &[Call] = &[
     ("cuEventElapsedTime", |sheet, of| sheet.cuEventElapsedTime(&mut 0.0, of.event, of.marker)),
     ("cuCtxRecordEvent", |sheet, of| sheet.cuCtxRecordEvent(current(sheet), of.event)),

@@ -1,5 +1,5 @@
-//! What a library in front of a driver asks and answers: addresses of functions, pointers, handles of memory,
-//! several contexts.
+//! The calls that a library in front of a driver makes and serves: addresses of functions,
+//! pointers, handles of memory, several contexts.
 
 use crate::sheet::{PAGE, Sheet, code, yes};
 use cachalot_emulated_driver::api::{InstantiateParams, IpcMemory};
@@ -23,11 +23,13 @@ unsafe extern "C" fn last_long(_: *mut c_void) {
     std::thread::sleep(Duration::from_millis(LONG_MS));
 }
 
-/// Asks for every symbol of the table by the name and the version, and names those that are not found so.
+/// Asks for every symbol of the table by the name and the version, and names those that are not
+/// found so.
 pub(crate) fn lookup(sheet: &Sheet) {
     let mut wrong = Vec::new();
     for (symbol, name, since, own) in versions() {
-        // No real driver has the function. A library in front of the driver cannot know the function, and must pass it on.
+        // No real driver has the function. A library in front of the driver cannot know the
+        // function, and must pass it on.
         if symbol == "cuEmulatedUnknownFunction" {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Calls beside a busy stream: which of them wait for its work.
 //!
-//! Each stream first fills the memory in question, and is then kept busy by a gate that another thread opens. The fill is
-//! complete before, so no work uses what a call takes away.
+//! Each stream first fills the memory in question, and is then kept busy by a gate that another
+//! thread opens. The fill is complete before, so no work uses what a call takes away.
 
 use crate::calls::do_nothing;
 use crate::sheet::{Gate, PAGE, Sheet, code, host_pages, image, yes};
@@ -132,7 +132,7 @@ fn streams(sheet: &Sheet) {
         sheet.cuCtxGetCurrent(&mut context);
         sheet.cuCtxRecordEvent(context, event)
     });
-    // The value tells whether the work of a destroyed stream runs.
+    // The value says whether the work of a destroyed stream runs.
     let address = sheet.alloc(BYTES).expect("memory");
     assert_eq!((sheet.cuMemsetD8_v2(address, 0, 64), sheet.cuCtxSynchronize()), (0, 0));
     let stream = sheet.stream(1).expect("a stream");

@@ -1,4 +1,4 @@
-//! How much a driver gives: addresses, and events for other processes.
+//! The limits of a driver: addresses, and events for other processes.
 
 use crate::sheet::{Sheet, code, yes};
 

@@ -10,7 +10,7 @@ const STEP: i64 = 64 << 20;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
 const USED: i32 = 7;
 
-/// How a context ends.
+/// The way in which a context ends.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     /// `cuCtxDestroy` of a created context.
@@ -24,7 +24,8 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Returns the context that stays, which is current. The other context is of the kind that ends.
+    /// Returns the context that stays, which is current. The other context is of the kind that
+    /// ends.
     pub(crate) fn survivor(self, sheet: &Sheet) -> u64 {
         assert_eq!(sheet.cuInit(0), 0, "cuInit");
         match self {

@@ -2,7 +2,7 @@
 //! line: `name = answer`.
 //!
 //! The program runs on a real driver and on the emulated driver, and the two outputs are compared
-//! line by line. Lines that begin with `#` are for the reader and are not compared. Every group of
+//! line by line. Lines that start with `#` are for the reader and are not compared. Every group of
 //! questions runs in a separate process, because some groups end the process. An abnormal end is
 //! also reported as a line.
 
@@ -66,16 +66,18 @@ const AT_ONCE: usize = 6;
 /// The name of a group, and the way of its questions.
 type Group = (&'static str, Way);
 
-/// How the questions of a group are asked.
+/// The way in which the questions of a group are asked.
 enum Way {
     /// In one process, by a function that writes the answers.
     Together(fn(&Sheet)),
-    /// Each in a separate process, because some drivers crash there. The answer is a text, or the signal.
+    /// Each in a separate process, because some drivers crash there. The answer is a text, or the
+    /// signal.
     Apart(fn() -> Vec<Question>),
 }
 use Way::{Apart, Together};
 
-/// A question that is asked in a process of its own. An empty answer comes later, at the exit of the process.
+/// A question that is asked in its own process. An empty answer comes later, at the exit of the
+/// process.
 pub(crate) struct Question {
     name: String,
     ask: Box<dyn Fn(&Sheet) -> String>,
@@ -195,7 +197,8 @@ fn ask(library: &str, name: &str, question: Option<&str>) -> ExitCode {
     }
 }
 
-/// Asks one question. The process ends at once after the answer, unless the answer comes at the exit.
+/// Asks one question. The process ends at once after the answer, unless the answer comes at the
+/// exit.
 fn ask_one(sheet: &Sheet, questions: Vec<Question>, name: &str) -> ExitCode {
     let Some(question) = questions.into_iter().find(|question| question.name == name) else {
         eprintln!("no question {name}");
@@ -244,7 +247,8 @@ fn run_apart(library: &str, group: &str, names: &[String]) -> std::io::Result<St
     Ok(all)
 }
 
-/// Asks a group or a question in a separate process. Returns the lines, the last for an abnormal end.
+/// Asks a group or a question in a separate process. Returns the lines, the last for an abnormal
+/// end.
 fn run(library: &str, name: &str, question: Option<&str>) -> std::io::Result<String> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--library", library, "--group", name]).stderr(Stdio::inherit());

@@ -1,4 +1,5 @@
-//! Where memory is: at the host, at fixed addresses, after its end; and what the device has free around it.
+//! The places of memory: on the host, at fixed addresses, after its end; and the device's free
+//! memory around it.
 
 use crate::front::attribute;
 use crate::sheet::{PAGE, Sheet, code, host_pages, yes};

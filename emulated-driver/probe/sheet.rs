@@ -107,7 +107,8 @@ pub(crate) struct Gate(&'static AtomicBool);
 
 /// The longest time for which a gate is closed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a gate stays closed while a question is asked. Far longer than any call that does not wait.
+/// How long a gate stays closed while a question is asked. Far longer than any call that does not
+/// wait.
 const CLOSED: Duration = Duration::from_millis(500);
 
 unsafe extern "C" fn wait_for_gate(gate: *mut c_void) {
@@ -133,8 +134,8 @@ impl Gate {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Acts while the gate is closed, and tells whether the action waited until another thread opened the gate:
-    /// `no 0` for a call that returned at once.
+    /// Acts while the gate is closed, and says whether the action waited until another thread
+    /// opened the gate: `no 0` for a call that returned at once.
     pub(crate) fn asked(&self, action: impl FnOnce() -> u32) -> String {
         let (done, told) = std::sync::mpsc::channel::<()>();
         let opened: &'static AtomicBool = self.0;

@@ -26,7 +26,7 @@ pub(crate) struct Call {
     pub(crate) out: Option<u64>,
     /// Whether stream 0 is the calling thread's own stream.
     per_thread: bool,
-    /// What writes the results, once the call is a success.
+    /// The functions that write the results, once the call is a success.
     results: Vec<Box<dyn FnOnce()>>,
     /// Kind and handle of an object created by the call, to be released by the caller.
     made: Option<(&'static str, u64)>,
@@ -130,8 +130,8 @@ impl Call {
     }
 }
 
-/// Makes a call of `function`. `body` acts, answers, and leaves the results for the caller, who gets them
-/// only with a success. Returns the code for the caller.
+/// Makes a call of `function`. `body` acts, answers, and leaves the results for the caller, who
+/// gets them only with a success. Returns the code for the caller.
 pub(crate) fn make(function: Function, args: &[u64], body: impl FnOnce(&mut Call) -> Answer<()>) -> u32 {
     if let Some(code) = latch::refusal() {
         return code.0;

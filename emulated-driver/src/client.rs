@@ -35,7 +35,7 @@ impl Client {
     /// Loads the library from the build folder.
     ///
     /// # Panics
-    /// If the library is not beside the running program, or cannot be loaded.
+    /// If the library is not next to the running program, or cannot be loaded.
     pub fn built() -> Self {
         let path = built_library().expect("the built library");
         Self::load(path).expect("the library loads")

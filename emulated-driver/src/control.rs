@@ -110,7 +110,7 @@ unsafe extern "C" fn emu_report(buffer: *mut c_char, size: u64) -> u64 {
     unsafe { hand_out(&text, buffer, size) }
 }
 
-/// Closes a gate on a stream of the current context. No work begins until as many releases as
+/// Closes a gate on a stream of the current context. No work starts until as many releases as
 /// holds.
 #[unsafe(no_mangle)]
 extern "C" fn emu_hold_stream(handle: u64) -> c_int {
@@ -172,7 +172,7 @@ extern "C" fn emu_set_seed(seed: u64) {
     control((), |call| call.state.random = Random::new(seed));
 }
 
-/// Delays each further piece of work by a random time up to `delay_us`.
+/// Delays each later piece of work by a random time up to `delay_us`.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_delay_us(delay_us: u64) {
     control((), |call| call.state.config.delay_us = delay_us);
@@ -197,7 +197,8 @@ extern "C" fn emu_set_free_waits(on: c_int) {
     control((), |call| call.state.config.free_waits = on != 0);
 }
 
-/// Lets work that touches forbidden memory break its context (1, as on a device), or kill the process (0).
+/// Lets work that touches forbidden memory break its context (1, as on a device), or kill the
+/// process (0).
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_delivers_faults(on: c_int) {
     control((), |call| call.state.set_delivers_faults(on != 0));

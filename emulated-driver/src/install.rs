@@ -16,7 +16,7 @@ const BUILT_RUNTIME: &str = "libcachalot_emulated_runtime.so";
 /// File name for the loader.
 pub const INSTALLED_NAME: &str = "libcuda.so.1";
 
-/// Finds the built library, the newest beside the running program and in the folders above. Cargo
+/// Finds the built library, the newest next to the running program and in the folders above. Cargo
 /// puts the library there for every program that depends on the package, for tests into `deps`.
 ///
 /// # Errors

@@ -4,7 +4,7 @@
 //! as a driver: streams are threads, device memory consists of real mappings that only work on a
 //! stream can touch, and every code is strict. On demand the library also does what no driver does:
 //! fails the n-th call of a function, holds a stream, reuses addresses and handles at once, loses a
-//! device, and reports leaks. See the README beside the crate.
+//! device, and reports leaks. See the README next to the crate.
 //!
 //! The Rust library serves tests: [`install`](mod@install) finds and installs the built shared
 //! library, complete or as an older driver. [`client`](mod@client) loads and controls the shared

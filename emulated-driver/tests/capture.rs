@@ -138,7 +138,7 @@ fn captured_events_join_streams() {
     assert_eq!((driver.cuEventRecord(join, side), driver.cuEventSynchronize(join)), (0, 0));
 }
 
-/// Returns the handles of the nodes behind which a stream's next work will come.
+/// Returns the handles of the nodes after which a stream's next work will come.
 fn ends(driver: &Emulated, stream: u64) -> Vec<u64> {
     let (mut status, mut id, mut count) = (0, 0, 0);
     let mut nodes = std::ptr::null();

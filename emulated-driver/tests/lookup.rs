@@ -1,5 +1,5 @@
-//! Addresses of functions and of tables: what a library in front of the driver, or a runtime, asks for first.
-//! The versions are those of driver 580.159.
+//! Addresses of functions and of tables: what a library in front of the driver, or a runtime, asks
+//! for first. The versions are those of driver 580.159.
 
 use crate::common::Emulated;
 use cachalot_emulated_driver::api::EXPORT_TABLE;
@@ -14,11 +14,11 @@ const FOUND: i32 = 0;
 const NOT_FOUND: i32 = 1;
 const TOO_OLD: i32 = 2;
 
-/// A name, the symbols with the version since which the name means the symbol, and the same for programs whose
-/// stream 0 is the thread's own.
+/// A name, the symbols with the version since which the name means the symbol, and the same for
+/// programs whose stream 0 is the thread's own.
 type Row = (&'static str, &'static [(i32, &'static str)], &'static [(i32, &'static str)]);
 
-/// What driver 580.159 answered, as far as the emulated driver has the symbols.
+/// The answers of driver 580.159, as far as the emulated driver has the symbols.
 const ANSWERS: &[Row] = &[
     ("cuMemAlloc", &[(3020, "cuMemAlloc_v2")], &[(3020, "cuMemAlloc_v2")]),
     (
@@ -145,7 +145,7 @@ fn a_table_has_one_address_and_unknown_tables_are_refused() {
     let first = table;
     assert_eq!((driver.cuInit(0), driver.cuGetExportTable(&mut table, &raw mut uuid)), (0, 0));
     assert_eq!(table, first);
-    // SAFETY: a table begins with the size.
+    // SAFETY: a table starts with the size.
     assert_eq!(unsafe { table.cast::<usize>().read() }, 16);
     // SAFETY: the function behind the size takes nothing.
     let function = unsafe { table.cast::<extern "C" fn() -> i32>().wrapping_add(1).read() };

@@ -1,5 +1,5 @@
-//! Several contexts on a device: events of a whole context, waits of a whole context, the end of a context, and
-//! what a free waits for. The codes are those of driver 580.159 on an H100.
+//! Several contexts on a device: events of a whole context, waits of a whole context, the end of a
+//! context, and what a free waits for. The codes are those of driver 580.159 on an H100.
 
 use crate::common::{Emulated, PAGE};
 use std::ffi::c_void;

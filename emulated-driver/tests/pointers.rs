@@ -1,4 +1,4 @@
-//! What the driver says of an address. The answers are those of driver 580.159 on an H100.
+//! The driver's answers about an address. They are those of driver 580.159 on an H100.
 
 use crate::common::{Emulated, PAGE};
 use std::ffi::c_void;

@@ -45,7 +45,7 @@ fn a_wrong_answer_is_found() {
     let output = ask(&[("CACHALOT_EMU_ANSWERS", r#"{"free_null": 1}"#)]);
     assert!(!output.status.success());
     let told = printed(&output).1;
-    // The questions about stale handles tell of their aborts.
+    // The questions about stale handles report their aborts.
     let differences: Vec<&str> = told.lines().filter(|line| line.contains(": expected ")).collect();
     let wanted =
         ["gated cuMemFree_v2 of 0: expected no 0, answered no 1", "memory cuMemFree_v2 of 0: expected 0, answered 1"];

@@ -1,4 +1,5 @@
-//! Copies of lines and rows, fills of every width, and the variants for programs whose stream 0 is the thread's own.
+//! Copies of lines and rows, fills of every width, and the variants for programs whose stream 0 is
+//! the thread's own.
 
 use crate::common::Emulated;
 use cachalot_emulated_driver::api::{Copy2D, Copy3D, End2D, End3D, Location};
@@ -152,7 +153,7 @@ fn a_number_of_every_width_fills_lines_and_rows() {
     assert_eq!(driver.cuMemsetD2D8Async(rows + 4, 8, 6, 1, 2, stream), 0);
     assert_eq!(driver.cuStreamSynchronize(stream), 0);
     assert_eq!(driver.read(rows, 16), Ok(vec![5, 0, 0, 0, 6, 1, 0, 0, 5, 0, 0, 0, 6, 3, 0, 0]));
-    // Numbers lie at multiples of their width, and rows do not overlap.
+    // Numbers are at multiples of their width, and rows do not overlap.
     assert_eq!((driver.cuMemsetD16_v2(to + 1, 0, 1), driver.cuMemsetD32_v2(to + 2, 0, 1)), (1, 1));
     assert_eq!((driver.cuMemsetD2D32_v2(to, 6, 0, 1, 2), driver.cuMemsetD2D8_v2(to, 1, 0, 2, 2)), (1, 1));
     assert_eq!((driver.cuMemsetD8_v2(to, 0, BYTES + 1), driver.cuMemsetD8_v2(0, 0, 0)), (1, 0));

@@ -145,7 +145,7 @@ extern "C" fn cudaRuntimeGetVersion(version: *mut c_int) -> u32 {
     told(|| write(version, VERSION))
 }
 
-/// Returns a driver function by name. `CUdriverProcAddressQueryResult` has equal numbers in the
+/// Returns a driver function by name. `CUdriverProcAddressQueryResult` has the same numbers in the
 /// driver and the runtime.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetDriverEntryPointByVersion(

@@ -2,7 +2,7 @@
 //!
 //! nvcc creates a host function for each kernel, and the host function's address identifies the
 //! kernel. Registration gives the kernel's mangled name. A `__global__` function compiled for the
-//! host has an equal name, and is found by the name.
+//! host has the same name, and is found by the name.
 
 use crate::code::{
     Answer, INVALID_CONFIGURATION, INVALID_DEVICE_FUNCTION, INVALID_VALUE, NO_KERNEL_IMAGE, NOT_SUPPORTED,

@@ -4,7 +4,7 @@
 //! memory, streams, events, graphs by capture, launches. Each function makes a few calls of the
 //! emulated driver's `libcuda.so.1`, so a program that uses the runtime shares contexts, streams
 //! and memory with cachalot, which uses the driver. Kernels are `__global__` functions compiled for
-//! the host, see `include/cachalot_host_kernels.h`. See the README beside the crate.
+//! the host, see `include/cachalot_host_kernels.h`. See the README next to the crate.
 //!
 //! `cachalot-emulated-driver` finds and installs the built shared library.
 

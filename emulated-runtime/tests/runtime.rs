@@ -102,7 +102,7 @@ fn nvcc(what: &str) -> Option<(PathBuf, PathBuf)> {
         println!("skipped: {what} (NVCC is not set)");
         return None;
     };
-    let home = nvcc.parent().and_then(Path::parent).expect("nvcc lies in a folder bin");
+    let home = nvcc.parent().and_then(Path::parent).expect("nvcc is in a folder bin");
     let include = home.join("include");
     Some((nvcc, include))
 }

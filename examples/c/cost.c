@@ -1,5 +1,5 @@
 /*
- * What a cachalot_malloc and a cachalot_free of a cached block cost: one thread, then threads on streams of their own,
+ * What a cachalot_malloc and a cachalot_free of a cached block cost: one thread, then threads on their own streams,
  * then threads on one stream. Prints nanoseconds a pair and millions of calls a second; asserts nothing about them.
  *
  *   cost [--simulated] [pairs]

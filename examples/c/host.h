@@ -9,7 +9,7 @@
 
 #include <cachalot.h>
 #include <cuda.h>
-/* Behind cuda.h, so that it can launch. */
+/* After cuda.h, so that it can launch. */
 #include <cachalot_kernels.h>
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * A KV cache over an elastic range, beside a model that is parked for a while. Each sequence has addresses for its
+ * A KV cache over an elastic range, and a model that is parked for a while. Each sequence has addresses for its
  * longest length, and memory for its tokens only. Pages of sequences that have ended serve the others, and the pages of
  * the parked model serve the cache.
  *
@@ -11,7 +11,7 @@
 
 enum { MIB = 1 << 20, SEQUENCES = 8, MODEL = 40 * MIB, LIMIT = 64 * MIB, LONGEST = 16 * MIB, MODEL_TAG = 1 };
 
-/* The rows of all sequences: sequence i lies at `range.base + i * LONGEST`. Its first `held[i]` bytes have memory. */
+/* The rows of all sequences: sequence i is at `range.base + i * LONGEST`. Its first `held[i]` bytes have memory. */
 typedef struct kv_cache {
   cachalot_range range;
   size_t held[SEQUENCES];
@@ -32,7 +32,7 @@ static cachalot_status grow(kv_cache *cache, int sequence, size_t bytes, CUstrea
   return status;
 }
 
-/* Ends a sequence: its pages serve others, behind the work submitted to `stream`. */
+/* Ends a sequence: its pages serve others, after the work submitted to `stream`. */
 static void end(kv_cache *cache, int sequence, CUstream stream) {
   CACHALOT(cachalot_range_decommit(cache->range, (size_t)sequence * LONGEST, cache->held[sequence], stream));
   cache->held[sequence] = 0;
@@ -96,7 +96,7 @@ int main(int count, char **texts) {
   CACHALOT(cachalot_malloc(allocator, 0, sizeof nothing, stream, &findings));
   CUDA(cuMemcpyHtoD(address(findings), &nothing, sizeof nothing));
 
-  /* The model lies in a pool with a tag, so that it can be parked. */
+  /* The model is in a pool with a tag, so that it can be parked. */
   CACHALOT(cachalot_pool_create(allocator, 0, 0, &pool));
   CACHALOT(cachalot_pool_tag(allocator, 0, pool, MODEL_TAG));
   CACHALOT(cachalot_pool_begin(allocator, 0, pool, CACHALOT_ROUTE_STREAM, stream));

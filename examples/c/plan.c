@@ -39,7 +39,7 @@ int main(int count, char **texts) {
     fprintf(stderr, "%s\n", cachalot_last_error());
     return 1;
   }
-  /* cachalot_malloc(allocator, device, result.peak_bytes, stream, &block): buffer i lies at block + offsets[i]. */
+  /* cachalot_malloc(allocator, device, result.peak_bytes, stream, &block): buffer i is at block + offsets[i]. */
   printf("plan: %zu buffers of %llu KiB in %llu KiB; no plan needs less than %llu KiB%s\n", buffers,
          (unsigned long long)bytes / 1024, (unsigned long long)result.peak_bytes / 1024,
          (unsigned long long)result.lower_bound_bytes / 1024, result.optimal ? ", which is proven" : "");

@@ -6,7 +6,7 @@
 
 enum { BYTES = 4 << 20 };
 
-/* What a check found. */
+/* The findings of a check. */
 static cachalot_findings found(void *findings) {
   cachalot_findings host;
   CUDA(cuMemcpyDtoH(&host, address(findings), sizeof host));

@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     CUDA(cuMemcpyHtoDAsync(address(right), host, bytes, stream));
     cachalot_kernel_add(&arguments, address(sum), address(left), address(right), count);
     CUDA(cachalot_kernel_launch(kernel(module, CACHALOT_KERNEL_ADD), stream, &arguments));
-    /* The kernel is queued, so its inputs may be freed: whoever gets them next on this stream comes behind it. */
+    /* The kernel is queued, so its inputs may be freed: whoever gets them next on this stream comes after it. */
     CACHALOT(cachalot_free_sized(allocator, left, bytes));
     CACHALOT(cachalot_free_sized(allocator, right, bytes));
     CUDA(cuMemcpyDtoHAsync(host, address(sum), bytes, stream));

@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
   cachalot::device_resource memory(allocator.get());
   for (int round = 0; round < 3; ++round) {
     cachalot::buffer<int> data(allocator.get(), count, stream);
-    // What a library with `cuda::mr` does: allocates on one stream, and frees behind the work of another.
+    // What a library with `cuda::mr` does: allocates on one stream, and frees after the work of another.
     auto* const out = static_cast<long long*>(memory.allocate(cuda::stream_ref(stream), sizeof(long long)));
     fill<<<(count + 255) / 256, 256, 0, stream>>>(data.data(), count);
     CUDA(cudaGetLastError());

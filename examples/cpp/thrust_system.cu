@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
       thrust::sort(numbers.begin(), numbers.end(), thrust::greater<int>());
       thrust::transform(numbers.begin(), numbers.end(), numbers.begin(), squares.begin(), thrust::multiplies<int>());
 
-      // Copied on the stream, behind what Thrust did; Thrust goes on behind the copy.
+      // Copied on the stream, after what Thrust did; Thrust goes on after the copy.
       CHECK(cudaDeviceSynchronize());
       vector<int> copy(count, of_ints);
       CHECK(cudaMemcpyAsync(thrust::raw_pointer_cast(copy.data()), thrust::raw_pointer_cast(numbers.data()),

@@ -1,4 +1,5 @@
-//! Adds two vectors from Rust: blocks of a cachalot allocator over a CUDA device, one stream, one kernel.
+//! Adds two vectors from Rust: blocks of a cachalot allocator over a CUDA device, one stream, one
+//! kernel.
 //!
 //! `cargo run -p cachalot --example vector_add [elements]`
 
@@ -28,7 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         // SAFETY: the blocks are this program's, as long as it says, until the kernels are done.
         let [to, from, and] = [sum, left, right].map(|block| unsafe { Region::new(block, bytes) });
         kernels.add(stream, to, from, and)?;
-        // The kernel is queued, so its inputs may be freed: whoever gets them next on this stream comes behind it.
+        // The kernel is queued, so its inputs may be freed: whoever gets them next on this stream
+        // comes after it.
         allocator.free_sized(left, bytes)?;
         allocator.free_sized(right, bytes)?;
         let sums = download(device, sum, count, stream)?;
@@ -72,7 +74,8 @@ fn destroy(device: &CudaDevice, stream: CuStream) -> DeviceResult<()> {
 /// Copies numbers to a block, and waits until that is done.
 fn upload(device: &CudaDevice, to: DevicePtr, numbers: &[f32], stream: CuStream) -> DeviceResult<()> {
     device.with_context(|driver| {
-        // SAFETY: the block is at least as long as the numbers, which outlive the copy: it is waited for below.
+        // SAFETY: the block is at least as long as the numbers, which outlive the copy: it is
+        // waited for below.
         unsafe { driver.memcpy_htod_async(to.0, numbers.as_ptr().cast(), size_of_val(numbers), stream) }
     })?;
     wait(device, stream)
@@ -82,7 +85,8 @@ fn upload(device: &CudaDevice, to: DevicePtr, numbers: &[f32], stream: CuStream)
 fn download(device: &CudaDevice, from: DevicePtr, count: usize, stream: CuStream) -> DeviceResult<Vec<f32>> {
     let mut numbers = vec![0.0_f32; count];
     device.with_context(|driver| {
-        // SAFETY: the block is at least as long as the vector, which outlives the copy: it is waited for below.
+        // SAFETY: the block is at least as long as the vector, which outlives the copy: it is
+        // waited for below.
         unsafe { driver.memcpy_dtoh_async(numbers.as_mut_ptr().cast(), from.0, size_of_val(&*numbers), stream) }
     })?;
     wait(device, stream)?;

@@ -28,7 +28,7 @@ struct Held {
   std::atomic<int64_t> blocks;
 };
 
-/* What the functions use, in the order of the structure in Python. */
+/* The state that the functions use, in the order of the structure in Python. */
 struct Source {
   const cachalot_allocator* allocator;
   intptr_t (*current_stream)(); /* CuPy's, with the GIL. -1: perhaps an exception is set. */
@@ -103,7 +103,7 @@ EXPORTED void* cachalot_cupy_malloc(void* param, size_t bytes, int device) {
   return block;
 }
 
-/* Frees a block behind the work of its stream and of the current one. */
+/* Frees a block after the work of its stream and of the current one. */
 EXPORTED void cachalot_cupy_free(void* param, void* block, int) {
   auto* source = static_cast<Source*>(param);
   intptr_t stream = 0;

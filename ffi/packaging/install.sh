@@ -6,7 +6,7 @@
 #   ffi/packaging/install.sh --command [...] PREFIX  the command `cachalot` with its pages and completions, and its library for `cachalot run`, as well
 #
 # LIBDIR and INCLUDEDIR (default: lib and include) are folders below PREFIX, DESTDIR a root to stage the files in.
-# PREFIX/share/cachalot/manifest.txt lists what was installed; uninstall.sh beside it removes these files.
+# PREFIX/share/cachalot/manifest.txt lists what was installed; uninstall.sh next to it removes these files.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 crate=$(cd "$here/.." && pwd)
@@ -75,7 +75,7 @@ put() {
   install -D -m "$1" "$2" "$to/$3"
   installed+=("$3")
 }
-# link TARGET NAME: makes a symbolic link to a file beside it.
+# link TARGET NAME: makes a symbolic link to a file next to it.
 link() {
   ln -sf "$1" "$to/$2"
   installed+=("$2")

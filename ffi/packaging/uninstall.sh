@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Removes what install.sh installed: the files that share/cachalot/manifest.txt lists, and folders that are empty then.
 #
-#   PREFIX/share/cachalot/uninstall.sh        removes it from the prefix that the script lies in
+#   PREFIX/share/cachalot/uninstall.sh        removes it from the prefix that the script is in
 #   ffi/packaging/uninstall.sh PREFIX         removes it from another one
 set -euo pipefail
 prefix=${1:-$(cd "$(dirname "$0")/../.." && pwd)}

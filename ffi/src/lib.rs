@@ -1,8 +1,8 @@
 //! A GPU memory allocator: for Rust programs, and as the C library `libcachalot`.
 //!
 //! # Rust
-//! [`open_cuda`] opens an allocator over GPUs, and [`open_simulated`] over a device that needs no GPU. A
-//! [`Block`] or a [`Buffer`] owns device memory, and frees it when dropped:
+//! [`open_cuda`] opens an allocator over GPUs, and [`open_simulated`] over a device that needs no
+//! GPU. A [`Block`] or a [`Buffer`] owns device memory, and frees it when dropped:
 //!
 //! ```
 //! use cachalot::prelude::*;
@@ -17,18 +17,21 @@
 //!
 //! [`open_host`] opens an allocator of pinned host memory, whose blocks belong to [`HOST_STREAM`].
 //!
-//! [`Allocator`] has everything else: streams, limits, private pools, statistics. [`Config`] describes the
-//! policies, and [`core_api::config`] lists all settings. [`cuda`] is the driver: devices, streams, peers.
+//! [`Allocator`] has everything else: streams, limits, private pools, statistics. [`Config`]
+//! describes the policies, and [`core_api::config`] lists all settings. [`cuda`] is the driver:
+//! devices, streams, peers.
 //!
 //! # Features
 //! * `tune`, on by default: [`AutoTuner`], the search for better settings (`tune:auto`).
 //! * `metrics`, on by default: [`metrics`], the statistics as text for Prometheus.
-//! * `linked`: takes the driver's functions from a program that links `-lcuda`, in place of loading `libcuda.so.1`.
-//! * `c`: the C interface, for the crate `cachalot-library`, which makes `libcachalot.a` and `libcachalot.so`.
+//! * `linked`: takes the driver's functions from a program that links `-lcuda`, in place of loading
+//!   `libcuda.so.1`.
+//! * `c`: the C interface, for the crate `cachalot-library`, which makes `libcachalot.a` and
+//!   `libcachalot.so`.
 //!
 //! # C and C++
-//! Programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or `libcachalot.so`. With the
-//! feature `c`, the module `c` has the functions.
+//! Programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or
+//! `libcachalot.so`. With the feature `c`, the module `c` has the functions.
 
 #![allow(
     clippy::inline_always,

@@ -43,12 +43,12 @@ pub fn open_cuda(ordinals: &[u32], config: &Config) -> Result<CudaAllocator, Ope
 /// The allocator over pinned memory of the host, as used by the C ABI with `CACHALOT_HOST`.
 pub type HostAllocator = Allocator<HostDevice, HeapLock, Growable>;
 
-/// Opens an allocator over pinned memory of the host, beside the GPUs with the given ordinals:
-/// `DeviceIndex(0)` is memory on the NUMA node of the first of `ordinals`. Every GPU may use all of the
-/// memory. Requests name [`HOST_STREAM`](crate::HOST_STREAM).
+/// Opens an allocator over pinned memory of the host, for the GPUs with the given ordinals:
+/// `DeviceIndex(0)` is memory on the NUMA node of the first of `ordinals`. Every GPU may use all of
+/// the memory. Requests name [`HOST_STREAM`](crate::HOST_STREAM).
 ///
-/// `settings` are in the syntax of [`Config`]. Under the caching policy, those that are not named have the
-/// values of [`HOST_SETTINGS`].
+/// `settings` are in the syntax of [`Config`]. Under the caching policy, those that are not named
+/// have the values of [`HOST_SETTINGS`].
 ///
 /// ```no_run
 /// use cachalot::prelude::*;
@@ -77,7 +77,8 @@ pub(crate) fn host_config(settings: &str) -> Result<Config, ConfigError> {
     Config::parse(&format!("{HOST_SETTINGS}{comma}{settings}"))
 }
 
-/// Opens devices of one kind, with one table of streams. After a failure closes the devices already open.
+/// Opens devices of one kind, with one table of streams. After a failure closes the devices already
+/// open.
 fn open_devices<D>(
     ordinals: &[u32],
     open: impl Fn(&'static Driver, u32, DeviceOptions) -> DeviceResult<D>,

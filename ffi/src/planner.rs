@@ -43,7 +43,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Ends an iteration and begins the next: see [`Allocator::iteration`]. Callable from any
+    /// Ends an iteration and starts the next: see [`Allocator::iteration`]. Callable from any
     /// thread; never waits for planning.
     ///
     /// # Errors

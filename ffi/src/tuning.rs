@@ -1,5 +1,5 @@
-//! Background tuning for `tune:auto`: searches settings with the latest requests on a thread of the library, and
-//! puts them in force at idle moments.
+//! Background tuning for `tune:auto`: searches settings with the latest requests on a thread of the
+//! library, and activates them at idle moments.
 
 use crate::open::SimulatedAllocator;
 use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Storage};
@@ -24,16 +24,16 @@ const REST: u32 = 9;
 struct OnDevice {
     tuner: Tuner,
     job: Option<JoinHandle<Finding>>,
-    /// No job begins before.
+    /// No job starts before.
     rests_until: Option<Instant>,
 }
 
-/// Tunes the devices of an allocator with the setting `tune:auto`, with at most one thread per device. The
-/// threads have the lowest priority and use no lock of the allocator. They try settings on allocators of the type `A`, each
-/// over a simulated device.
+/// Tunes the devices of an allocator with the setting `tune:auto`, with at most one thread per
+/// device. The threads have the lowest priority and use no lock of the allocator. They try settings
+/// on allocators of the type `A`, each over a simulated device.
 ///
-/// The program calls [`idle`](Self::idle) at idle moments, such as the end of an iteration. Everything that
-/// touches the allocator happens there, and a search only between two such moments.
+/// The program calls [`idle`](Self::idle) at idle moments, such as the end of an iteration.
+/// Everything that touches the allocator happens there, and a search only between two such moments.
 ///
 /// ```
 /// use cachalot::{AutoTuner, Config, DeviceIndex, StreamId};
@@ -72,9 +72,9 @@ impl<A> Default for AutoTuner<A> {
 }
 
 impl<A: Subject> AutoTuner<A> {
-    /// Does what is due on a device: begins a search, puts the result of the latest one in force, or takes
-    /// settings back. Does nothing without `tune:auto`, during a capture, and while another thread is here.
-    /// Callable from any thread; never waits for a search.
+    /// Does what is due on a device: starts a search, activates the result of the latest one,
+    /// or takes settings back. Does nothing without `tune:auto`, during a capture, and while
+    /// another thread is here. Callable from any thread; never waits for a search.
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
@@ -128,8 +128,8 @@ impl<A: Subject> AutoTuner<A> {
 }
 
 impl<A> AutoTuner<A> {
-    /// Waits until no search runs, and ends the rest after it. For tests: the result takes effect at the next idle
-    /// moment.
+    /// Waits until no search runs, and ends the rest after it. For tests: the result takes effect
+    /// at the next idle moment.
     pub fn wait(&self) {
         let is_running = |devices: &BTreeMap<u32, OnDevice>| {
             devices.values().any(|device| device.job.as_ref().is_some_and(|job| !job.is_finished()))
@@ -174,7 +174,7 @@ mod tests {
 
     const DEVICE: DeviceIndex = DeviceIndex(0);
 
-    /// Three blocks at a time, of sizes that grow and begin anew.
+    /// Three blocks at a time, of sizes that grow and start anew.
     fn work(allocator: &crate::SimulatedAllocator) {
         for step in 0..180 {
             let blocks = [0; 3].map(|_| allocator.malloc(DEVICE, (20 + step % 12) << 21, StreamId::DEFAULT).unwrap());

@@ -1,5 +1,5 @@
-//! Tests of the C interface, and of C, C++ and Python programs over the library. One program, so that they share
-//! what is built once: the installed tree, the programs and the emulated driver.
+//! Tests of the C interface, and of C, C++ and Python programs over the library. One program, so
+//! that they share what is built once: the installed tree, the programs and the emulated driver.
 
 mod common;
 mod documents;

@@ -190,6 +190,6 @@ fn the_hosts_of_the_cuda_runtime_compile() {
 fn the_rust_host_is_right() {
     let Some(kernels) = kernels() else { return };
     let program = std::env::current_exe().expect("a test has a path");
-    let examples = program.parent().and_then(Path::parent).expect("it lies in a folder of the build").join("examples");
+    let examples = program.parent().and_then(Path::parent).expect("it is in a folder of the build").join("examples");
     without_leaks(&mut command(&examples.join("vector_add"), kernels), "rust");
 }

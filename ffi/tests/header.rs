@@ -170,8 +170,8 @@ fn the_resource_satisfies_the_concepts_of_cuda_mr() {
     }
 }
 
-/// Two files of a program, so that what the header defines in both must be one. With the sanitizers for addresses and
-/// undefined behaviour where the compiler has them.
+/// Two files of a program, so that what the header defines in both must be one. With the sanitizers
+/// for addresses and undefined behaviour where the compiler has them.
 #[test]
 fn the_owners_of_cpp_hold_when_moved_assigned_and_empty() {
     const STRICT: [&str; 4] = ["-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wold-style-cast"];
@@ -200,7 +200,8 @@ fn the_owners_of_cpp_hold_when_moved_assigned_and_empty() {
                 assert!(linked(&[], &plain), "{compiler} {standard}");
             }
             let mut command = Command::new(&program);
-            // An allocator ends with memory on purpose, and the library is not built for the sanitizer.
+            // An allocator ends with memory on purpose, and the library is not built for the
+            // sanitizer.
             command.env("LD_LIBRARY_PATH", library_path()).env("ASAN_OPTIONS", "detect_leaks=0");
             assert_eq!(succeed(&mut command).as_deref(), Some("owners: well\n"), "{compiler} {standard}");
         }
@@ -518,8 +519,8 @@ fn every_signature_is_what_bindgen_reads_in_the_header() {
     assert_eq!(library.types.keys().collect::<Vec<_>>(), header.types.keys().collect::<Vec<_>>());
 }
 
-/// A panic must not leave a function: every body is inside the boundary, without code outside, or is one call of a function of the
-/// file whose body is.
+/// A panic must not leave a function: every body is inside the boundary, without code outside, or
+/// is one call of a function of the file whose body is.
 #[test]
 fn every_exported_function_is_one_call_of_the_boundary() {
     const BOUNDARIES: [&str; 5] = [
@@ -532,7 +533,8 @@ fn every_exported_function_is_one_call_of_the_boundary() {
     /// Returns whether the body of a function is one call of one of `calls`.
     fn is_one_of<'a>(function: &syn::ItemFn, calls: impl IntoIterator<Item = &'a str>) -> bool {
         let texts = function.block.stmts.iter().filter(|statement| !matches!(statement, syn::Stmt::Item(_)));
-        // A macro of the boundary names its allocator several times, so a function may have a name for it.
+        // A macro of the boundary names its allocator several times, so a function may have a name
+        // for it.
         let code = texts.map(|statement| statement.to_token_stream().to_string());
         let code: Vec<String> = code.filter(|text| text != "let allocator = plugin :: present () ;").collect();
         let [body] = &code[..] else { return false };
@@ -579,7 +581,8 @@ fn the_shared_library_has_a_name_for_the_versions_that_it_can_replace() {
     assert!(printed(&read).contains(&format!("[{}]", soname())), "{}", printed(&read));
 }
 
-/// `size_of` as the first size of a structure would grow with its next field, and refuse every program that was compiled before.
+/// `size_of` as the first size of a structure would grow with its next field, and refuse every
+/// program that was compiled before.
 #[test]
 fn the_first_size_of_every_structure_is_a_number() {
     let folder = root().join("ffi/src/c");

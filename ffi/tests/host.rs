@@ -1,5 +1,5 @@
-//! Pinned memory of the host, on the emulated driver: lives of processes from C and C++, and failures at
-//! every call of the driver.
+//! Pinned memory of the host, on the emulated driver: lives of processes from C and C++, and
+//! failures at every call of the driver.
 
 use crate::common::{Link, build, emulated, emulated_driver, root, scratch, succeed, without_errors, without_leaks};
 use cachalot::core_api::{ErrorKind, Segments, StreamOrder};
@@ -153,7 +153,7 @@ fn driver(name: &str) -> (&'static Driver, Client) {
 
 type Host = Allocator<HostDevice, HeapLock, Growable>;
 
-/// What is left after a program: the allocator's figures, and the driver's.
+/// The state after a program: the allocator's figures, and the driver's.
 #[derive(Debug, PartialEq, Eq)]
 struct Left {
     leaked: u64,
@@ -196,8 +196,8 @@ fn run(driver: &'static Driver, control: &Client) -> Option<Left> {
     Some(left)
 }
 
-/// Every call of the driver fails once, before and after it acts, in turn. Nothing is lost but what a
-/// failing release leaves in doubt, and that stays mapped.
+/// Every call of the driver fails once, before and after it acts, in turn. Nothing is lost but what
+/// a failing release leaves in doubt, and that stays mapped.
 #[test]
 fn a_failure_at_any_call_loses_nothing() {
     let _turn = MAPPINGS.lock();
@@ -217,8 +217,8 @@ fn a_failure_at_any_call_loses_nothing() {
             if let Some(left) = &left {
                 assert_eq!(left.reserved, 0, "{rule}");
                 assert_eq!(left.leaked, now, "leaked memory stays mapped, and nothing else: {rule}");
-                // A registration that acted and failed is undone; a release that acted and failed is not known
-                // to have acted.
+                // A registration that acted and failed is undone; a release that acted and failed
+                // is not known to have acted.
                 assert!(left.pinned - pinned <= left.leaked, "{rule}: {left:?}");
                 doubts += u64::from(left.leaked > 0);
             } else {

@@ -99,7 +99,7 @@ def check_history(segments, trace):
                     parts[end] = until
             case "segment_free" | "segment_unmap":
                 assert not any(at < end and start < until for at, until in parts.items()), event
-                # The page joins what it maps to what lies beside it.
+                # The page joins what it maps to what is next to it.
                 before = [at for at, until in parts.items() if until == start and event["action"] == "segment_unmap"]
                 until = parts.pop(end, end) if event["action"] == "segment_unmap" else end
                 parts[before[0] if before else start] = until

@@ -27,8 +27,8 @@ fn policies() -> impl Iterator<Item = String> {
     named.chain(["expandable_segments:True".to_owned()])
 }
 
-/// Returns an allocator with a past: blocks on two streams and in a private pool, pending blocks, and
-/// requests that failed.
+/// Returns an allocator with a past: blocks on two streams and in a private pool, pending blocks,
+/// and requests that failed.
 fn busy(policy: &str) -> SimulatedAllocator {
     let config = Config::parse(policy).expect(policy);
     let devices = [SimulatedDevice::new(512 * MIB), SimulatedDevice::new(512 * MIB)];
@@ -158,7 +158,7 @@ impl ForwardSegments for Named {
 impl ForwardStreamOrder for Named {}
 impl ForwardHost for Named {}
 
-/// The version, and for each device the settings in force. A GPU has a UUID, and no other device has.
+/// The version, and for each device the active settings. A GPU has a UUID, and no other device has.
 #[test]
 fn metrics_name_the_version_the_settings_and_the_gpu() {
     let version = concat!("cachalot_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n");

@@ -1,8 +1,8 @@
-//! `cachalot_ort.h`, ONNX Runtime's table of an allocator: as ONNX Runtime calls it, on simulated devices, and
-//! a session of the real library in the memory of the emulated driver.
+//! `cachalot_ort.h`, ONNX Runtime's table of an allocator: as ONNX Runtime calls it, on simulated
+//! devices, and a session of the real library in the memory of the emulated driver.
 //!
-//! `CACHALOT_ONNXRUNTIME` names the folder of the library, which `scripts/setup/onnxruntime.sh` downloads. The
-//! package has no header: `tests/c_abi/ort` declares what is used of it.
+//! `CACHALOT_ONNXRUNTIME` names the folder of the library, which `scripts/setup/onnxruntime.sh`
+//! downloads. The package has no header: `tests/c_abi/ort` declares what is used of it.
 
 use crate::common::{
     WARNINGS, compiler, emulated, library_path, root, scratch, skip, succeed, without_errors, without_leaks,

@@ -182,7 +182,8 @@ fn cmake_builds_the_library_as_a_part_of_another_project() {
     }
 }
 
-/// Returns a call of Conan, the program named by `CONAN` or found on the path, with a cache in the folder.
+/// Returns a call of Conan, the program named by `CONAN` or found on the path, with a cache in the
+/// folder.
 fn conan(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CONAN").unwrap_or_else(|| "conan".into()));
     command.args(arguments).current_dir(folder).env("CONAN_HOME", folder.join("home"));

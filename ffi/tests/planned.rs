@@ -38,7 +38,7 @@ fn planned(subject: &Subject, device: c_int) -> cachalot_plan_report {
     report
 }
 
-/// Iterates until a plan is in force.
+/// Iterates until a plan is active.
 fn until_served(subject: &Subject, device: c_int) {
     let end = Instant::now() + Duration::from_secs(60);
     while planned(subject, device).stage != CACHALOT_STAGE_SERVING {

@@ -84,8 +84,8 @@ fn the_host_waits_for_no_use_where_the_driver_has_no_more_events_for_streams() {
     }
 }
 
-/// A library in the place of compute-sanitizer refuses what a checker would refuse, and its list of regions is compared
-/// with the blocks after every operation.
+/// A library in the place of compute-sanitizer refuses what a checker would refuse, and its list of
+/// regions is compared with the blocks after every operation.
 #[test]
 fn a_memory_checker_knows_exactly_the_live_blocks() {
     let tool = root().join("tests/c_abi/process/nvtx_tool.c");
@@ -136,7 +136,8 @@ fn a_memory_error_faults_and_the_library_names_the_block() {
     let Some(program) = build(&source, Link::Shared, &["-I".as_ref(), include.as_os_str()]) else { return };
     for config in ["guard:after", "guard:all", "guard:sampled:1", "policy:bfc,guard:after"] {
         for case in ["after_free", "overrun", "missing_record", "clean"] {
-            // Small blocks share pages under `guard:all`: the next one lies behind, at other addresses.
+            // Small blocks share pages under `guard:all`: the next one is after, at other
+            // addresses.
             if (config, case) != ("guard:all", "overrun") {
                 succeed(emulated(&program).args([config, case]).env("CACHALOT_KERNELS", kernels));
             }
@@ -311,7 +312,7 @@ fn the_log_tells_of_parked_memory_and_of_plans() {
     let [served, given_up] = changes[..] else { panic!("{lines:?}") };
     assert!(served.contains("requests are served from plans with a peak of "), "{served}");
     assert!(given_up.contains("the plans are given up"), "{given_up}");
-    // A test of this program that waits until other settings are in force.
+    // A test of this program that waits until other settings are active.
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
     let lines = logged(command.args(["--exact", "tuned::a_capture_keeps_its_settings"]), "info", "tuned");
     let told: Vec<_> = lines.iter().filter(|line| line.starts_with("info: device 0: ")).collect();
@@ -364,7 +365,8 @@ fn streams_that_the_driver_is_asked_for_need_no_report() {
 #[test]
 fn a_driver_that_fails_to_identify_a_stream_is_no_mistake_of_the_program() {
     let Some(program) = program("unidentified") else { return };
-    // A driver's own error, one for lack of memory, one that loses the context, and a handle of no stream.
+    // A driver's own error, one for lack of memory, one that loses the context, and a handle of no
+    // stream.
     let statuses = [(999, 320), (2, 210), (700, 350), (400, 148)];
     for function in ["cuStreamGetId", "cuStreamIsCapturing"] {
         for (code, status) in statuses {
@@ -408,7 +410,7 @@ fn idle_memory_is_given_back_by_a_thread_of_the_library() {
     });
 }
 
-/// The other process has a driver and a context of its own, and maps the same memory.
+/// The other process has a driver and its own context, and maps the same memory.
 #[test]
 fn a_pinned_block_is_shared_with_another_process() {
     let Some(program) = program_with_driver("export") else { return };

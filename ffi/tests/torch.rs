@@ -167,7 +167,7 @@ const OWN: &str = "CACHALOT_CONF";
 const NEW: &str = "PYTORCH_ALLOC_CONF";
 const OLD: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
-/// Environment variables, the program's own settings, and the expected settings in force.
+/// Environment variables, the program's own settings, and the expected active settings.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
 
 #[test]
@@ -190,12 +190,12 @@ fn settings_come_from_the_first_place_that_has_any() {
     ];
     for (variables, own, expected) in cases {
         let Some((printed, said)) = settings(variables, own) else { return };
-        assert_eq!((printed, said), (vec![format!("in force: {expected}")], String::new()), "{variables:?} {own:?}");
+        assert_eq!((printed, said), (vec![format!("active: {expected}")], String::new()), "{variables:?} {own:?}");
     }
     // A key without effect is no failure.
     let kept = "pinned_use_background_threads:True";
     let Some((printed, said)) = settings(&[(OWN, kept)], &[]) else { return };
-    assert_eq!(printed, [format!("in force: {kept}")]);
+    assert_eq!(printed, [format!("active: {kept}")]);
     let note = "pinned_use_background_threads has no effect: pinned memory has the settings of other memory";
     assert_eq!(said, format!("cachalot: {note}\n"));
 }
@@ -205,14 +205,15 @@ fn wrong_settings_are_told_and_nothing_works_with_them() {
     let wrong = [(OWN, "max_split_size_mb:1"), (OWN, "of_2030:7"), (OWN, "policy"), (OLD, "max_split_size_mb:1")];
     for (variable, value) in wrong {
         let Some((printed, said)) = settings(&[(variable, value)], &[]) else { return };
-        // The init hook and both requests fail; one line says so, and another after the settings were chosen anew.
+        // The init hook and both requests fail; one line says so, and another after the settings
+        // were chosen anew.
         let [first, second, last] = &printed[..] else { panic!("{printed:?}") };
         let why = first.strip_prefix("failed: ").expect("the text of the exception");
         assert!(first == second && why.starts_with(&format!("{variable}: ")), "{printed:?}");
         assert_eq!(said, format!("cachalot: no allocator can be made: {why}\n").repeat(2));
-        assert_eq!(last, "in force: max_split_size_mb:40");
+        assert_eq!(last, "active: max_split_size_mb:40");
     }
     let Some((printed, said)) = settings(&[(OWN, "max_split_size_mb:32")], &["max_split_size_mb:1"]) else { return };
     assert!(printed[0].starts_with("refused: config: max_split_size_mb does not take `1`"), "{printed:?}");
-    assert_eq!((&printed[1][..], &said[..]), ("in force: max_split_size_mb:32", ""));
+    assert_eq!((&printed[1][..], &said[..]), ("active: max_split_size_mb:32", ""));
 }

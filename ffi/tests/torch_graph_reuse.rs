@@ -1,5 +1,5 @@
-//! Blocks that a captured graph reuses before the capture ends, on the emulated driver in the manner of
-//! `PyTorch`.
+//! Blocks that a captured graph reuses before the capture ends, on the emulated driver in the
+//! manner of `PyTorch`.
 
 use crate::common::{Link, WARNINGS, build, emulated, library_path, root, scratch, skip, succeed, without_errors};
 use cachalot_emulated_driver::install::install;

@@ -1,4 +1,4 @@
-//! A pool of `PyTorch` with an allocator of its own, on the emulated driver, under policies with and
+//! A pool of `PyTorch` with its own allocator, on the emulated driver, under policies with and
 //! without pages.
 
 use crate::common::{Link, build, emulated, root, succeed, without_errors};

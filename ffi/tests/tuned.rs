@@ -1,4 +1,5 @@
-//! `tune:auto` through the C interface, on simulated devices. The tests of the tuner have the searches in turn.
+//! `tune:auto` through the C interface, on simulated devices. The tests of the tuner have the
+//! searches in turn.
 
 use crate::common::subject::{MIB, Subject, ok};
 use cachalot::c::abi::{CACHALOT_ROUTE_ALL, CACHALOT_TUNE_OFF, CACHALOT_TUNE_SEARCHING, cachalot_tune_report};
@@ -22,7 +23,7 @@ fn tuning(config: &CStr) -> Subject {
     })
 }
 
-/// Three blocks at a time, of sizes that grow and begin anew.
+/// Three blocks at a time, of sizes that grow and start anew.
 fn growing(subject: &Subject) {
     for step in 0..90 {
         let blocks = [0; 3].map(|_| subject.malloc((20 + step % 12) * 2 * MIB, null_mut()));
@@ -45,7 +46,7 @@ fn tuned(subject: &Subject) -> cachalot_tune_report {
     report
 }
 
-/// Announces iterations until settings are put in force.
+/// Announces iterations until settings are activated.
 fn until_switched(subject: &Subject) {
     let end = Instant::now() + LONGEST;
     while tuned(subject).switches == 0 {

@@ -1,10 +1,11 @@
-//! What the driver is asked for a block that two streams use.
+//! The driver calls for a block that two streams use.
 
 use crate::common::{Link, build, emulated, root, succeed};
 use std::ffi::OsStr;
 
-/// The functions that concern events, streams and contexts, and the most calls of each in 1000 cycles: with an event for
-/// each block, of which about a tenth is not complete at the first question, by chance, and where frees are gathered.
+/// The functions that concern events, streams and contexts, and the most calls of each in 1000
+/// cycles: with an event for each block, of which about a tenth is not complete at the first
+/// question, by chance, and where frees are gathered.
 const CALLS: [(&str, u32, u32); 9] = [
     ("cuEventCreate", 0, 0),
     ("cuEventRecord", 1000, 0),

@@ -1,5 +1,5 @@
-//! Streams that end without a report: the program in `stress/gpu`, on the emulated driver, which aborts at any use of the handle of
-//! a destroyed stream.
+//! Streams that end without a report: the program in `stress/gpu`, on the emulated driver, which
+//! aborts at any use of the handle of a destroyed stream.
 
 use crate::common::{Link, build, emulated, root, succeed};
 

@@ -52,8 +52,8 @@ Thrown caught() {
 }
 #endif
 
-/* What a filter threw in the middle of this thread's request: no exception may pass through the library, which is not
- * C++. A plain pointer, so that nothing has to run when a thread begins or ends. */
+/* The exception that a filter threw in the middle of this thread's request: no exception may pass through the library, which is not
+ * C++. A plain pointer, so that nothing has to run when a thread starts or ends. */
 thread_local Thrown *thrown = nullptr;
 
 /* Takes what a filter threw, and leaves nothing. */

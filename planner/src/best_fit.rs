@@ -104,7 +104,7 @@ impl Free {
         self.insert(low, high);
     }
 
-    /// Marks free bytes as used. The bytes lie inside one free block, which shrinks to the parts
+    /// Marks free bytes as used. The bytes are inside one free block, which shrinks to the parts
     /// below and above.
     fn occupy(&mut self, address: u64, size: u64) {
         let Some((&low, &high)) = self.by_address.range(..=address).next_back() else {

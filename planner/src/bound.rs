@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 pub fn lower_bound(problem: &Problem) -> u64 {
     let chains = Chains::of(problem);
     let mut alignments: Vec<u64> = chains.all().iter().map(|chain| chain.alignment).collect();
-    // Alignment 1 is a candidate of its own: buffers written in place need not be aligned, so the
+    // Alignment 1 is its own candidate: buffers written in place need not be aligned, so the
     // sum of plain bytes can exceed the bound of every alignment.
     alignments.push(1);
     alignments.sort_unstable();
@@ -30,7 +30,7 @@ pub fn lower_bound(problem: &Problem) -> u64 {
     fixed.fold(load, u64::max)
 }
 
-/// The beginning or the end of a life: the step, whether the life begins, the chain and the member.
+/// The beginning or the end of a life: the step, whether the life starts, the chain and the member.
 type Change = (u64, bool, u32, u32);
 
 /// Lists the changes in the order of time, once for all alignments.

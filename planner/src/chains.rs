@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::ops::Range;
 
-/// The buffers that lie at one place: a root, which overwrites no buffer, followed by the chain of
+/// The buffers that are at one place: a root, which overwrites no buffer, followed by the chain of
 /// writers over the root. Colocated roots follow, each with a chain of writers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
@@ -18,7 +18,7 @@ pub struct Chain {
     pub start: u64,
     /// Largest end of a member.
     pub end: u64,
-    /// Length in bytes of the largest member. All members lie inside.
+    /// Length in bytes of the largest member. All members are inside.
     pub size: u64,
     /// The offset of the chain is a multiple of this power of two.
     pub alignment: u64,
@@ -45,7 +45,7 @@ pub struct Member {
     /// First step at which the bytes belong to this member alone: the start of the buffer, or the
     /// end of the target. At least `end` for a writer that ends no later than its target.
     pub since: u64,
-    /// Distance in bytes from the beginning of the chain.
+    /// Distance in bytes from the start of the chain.
     pub offset: u64,
     /// Length in bytes.
     pub size: u64,
@@ -174,7 +174,7 @@ impl Chains {
         &self.members[chain.range()]
     }
 
-    /// Makes the plan in which each chain lies at the given offset.
+    /// Makes the plan in which each chain is at the given offset.
     pub fn plan(&self, offsets: &[u64]) -> Plan {
         let mut plan = Plan { offsets: vec![0; self.members.len()], peak: self.peak(offsets) };
         for (chain, &offset) in self.chains.iter().zip(offsets) {

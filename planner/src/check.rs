@@ -23,7 +23,7 @@ pub enum Unusable {
     Empty,
     /// The problem has more buffers than a 32-bit number can name.
     TooMany,
-    /// A buffer does not end after its beginning.
+    /// A buffer does not end after its start.
     Lifetime {
         /// Number of the buffer in the problem.
         buffer: u32,
@@ -137,7 +137,7 @@ impl fmt::Display for Unusable {
             Self::Empty => write!(f, "there are no buffers"),
             Self::TooMany => write!(f, "there are more than {} buffers", u32::MAX - 1),
             Self::Lifetime { buffer, start, end } => {
-                write!(f, "buffer {buffer} lives from {start} to {end}: it must end after it begins")
+                write!(f, "buffer {buffer} lives from {start} to {end}: it must end after it starts")
             }
             Self::NoBytes { buffer } => write!(f, "buffer {buffer} has a size of 0 bytes: it must be above 0"),
             Self::TooLarge { buffer, size } => {

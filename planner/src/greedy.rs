@@ -98,7 +98,7 @@ impl Greedy {
 }
 
 /// Counts for each chain the chains with overlapping lives, including the chain itself. O(n log n):
-/// the chains that begin before the end, less the chains that end before the beginning.
+/// the chains that start before the end, less the chains that end before the start.
 fn conflicts(chains: &[Chain]) -> Vec<usize> {
     let mut starts: Vec<u64> = chains.iter().map(|chain| chain.start).collect();
     let mut ends: Vec<u64> = chains.iter().map(|chain| chain.end).collect();

@@ -48,7 +48,7 @@ fn order(chains: &Chains) -> Vec<u32> {
 
 /// The placed chains.
 struct Stack {
-    /// Steps of each chain, numbered among the steps at which a life begins or ends.
+    /// Steps of each chain, numbered among the steps at which a life starts or ends.
     steps: Vec<Range<u32>>,
     /// Aligned size of each chain.
     sizes: Vec<u64>,

@@ -16,7 +16,7 @@ pub(super) struct Overwrites {
     pub(super) target: Vec<u32>,
     /// For each buffer, the buffer written over it, or [`NONE`].
     pub(super) writer: Vec<u32>,
-    /// For each buffer, the distance in bytes from the beginning of the target, or 0 without a
+    /// For each buffer, the distance in bytes from the start of the target, or 0 without a
     /// target.
     pub(super) offset: Vec<u64>,
 }
@@ -27,7 +27,7 @@ impl Overwrites {
     pub(super) fn of(problem: &Problem) -> Self {
         let count = problem.buffers.len();
         let mut settled = Self { target: vec![NONE; count], writer: vec![NONE; count], offset: vec![0; count] };
-        // A fixed or colocated buffer has an offset of its own, and so cannot follow a target.
+        // A fixed or colocated buffer has its own offset, and so cannot follow a target.
         let mut placed: Vec<bool> = problem.buffers.iter().map(|buffer| buffer.fixed.is_some()).collect();
         for buffer in problem.colocations.iter().flat_map(|pair| [pair.first, pair.second]) {
             placed.get_mut(buffer as usize).into_iter().for_each(|placed| *placed = true);
@@ -44,7 +44,7 @@ impl Overwrites {
         else {
             return;
         };
-        // The writer begins in the last step of the target, lies inside, and has no target yet.
+        // The writer starts in the last step of the target, is inside, and has no target yet.
         let in_time = source.start.checked_add(1) == Some(dest.end);
         let inside = offset.checked_add(source.size).is_some_and(|end| end <= dest.size);
         let free = self.target[writer as usize] == NONE;
@@ -66,7 +66,7 @@ impl Overwrites {
     }
 
     /// Returns whether `buffer` is `root`, or is written over `root` through a chain of writers. A
-    /// circle is possible among buffers of one step: each may begin in the last step of the next.
+    /// circle is possible among buffers of one step: each may start in the last step of the next.
     fn is_below(&self, problem: &Problem, buffer: u32, root: u32) -> bool {
         let step = problem.buffers[root as usize].start;
         let mut at = buffer;

@@ -91,10 +91,10 @@ pub fn fits(
     (outcome, verdict)
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Race<'a> {
     problem: &'a Problem,
-    /// What is asked: a plan within so many bytes, or the best one.
+    /// The question: a plan within so many bytes, or the best one.
     capacity: Option<u64>,
     end: Option<Instant>,
     /// The lower bound before the search.
@@ -209,7 +209,7 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// One run of the search. `spent` receives the work since its last call, and tells whether the run has to end.
+    /// One run of the search. `spent` receives the work since its last call, and says whether the run has to end.
     fn search(&self, search: &mut Search, run: u64, target: u64, spent: &dyn Fn(u64) -> bool, news: &Sender<News>) {
         search.begin(run, target);
         loop {

@@ -12,7 +12,7 @@ struct Piece {
     /// Sections during which the bytes belong to the member alone. Lives overlap iff they share a section, and there are far fewer
     /// sections than steps.
     sections: Range<u32>,
-    /// Distance in bytes from the beginning of the chain.
+    /// Distance in bytes from the start of the chain.
     offset: u64,
     size: u64,
 }
@@ -173,7 +173,7 @@ impl<'a> Placer<'a> {
                 // A run that ends below the piece at offset 0 blocks no offset.
                 let above = runs.all().iter().filter(|run| run.1 > piece.offset);
                 // The blocked offsets: from the first at which the piece would touch the run, to
-                // the first behind the run.
+                // the first after the run.
                 blocked.extend(
                     above.map(|run| ((run.0 + 1).saturating_sub(piece.offset + piece.size), run.1 - piece.offset)),
                 );

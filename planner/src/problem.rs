@@ -24,16 +24,16 @@ pub struct Buffer {
     pub fixed: Option<u64>,
 }
 
-/// Permission for `writer` to begin its life in place, inside `target`, in the last step of the
+/// Permission for `writer` to start its life in place, inside `target`, in the last step of the
 /// target's life.
 ///
 /// Whether a pair is accepted is decided before planning, by the rule of MegEngine (2022). Pairs
 /// are taken in the order of the list. A pair is accepted if three conditions hold: the writer
-/// begins in the last step of the target; the writer overwrites no buffer yet; no buffer overwrites
+/// starts in the last step of the target; the writer overwrites no buffer yet; no buffer overwrites
 /// the target yet, or only a smaller one. A displaced smaller writer becomes an ordinary buffer
 /// again.
 ///
-/// An accepted writer lies at the offset of the target plus `offset` in every plan. A refused
+/// An accepted writer is at the offset of the target plus `offset` in every plan. A refused
 /// writer is an ordinary buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -43,15 +43,15 @@ pub struct Overwrite {
     pub writer: u32,
     /// Number of the buffer to write over.
     pub target: u32,
-    /// Distance in bytes from the beginning of `target` to the beginning of `writer`.
+    /// Distance in bytes from the start of `target` to the start of `writer`.
     pub offset: u64,
 }
 
-/// Requires two buffers to lie at one offset in every plan, each with a size of its own. Their
+/// Requires two buffers to be at one offset in every plan, each with its own size. Their
 /// lives do not overlap.
 ///
 /// XLA calls a colocation `ShareWith`. Colocations are transitive: if two buffers are each
-/// colocated with a third, all three lie at one offset. The strictest alignment of the group
+/// colocated with a third, all three are at one offset. The strictest alignment of the group
 /// applies to all members. Between the lives of the members, the bytes are available to all
 /// buffers. A colocated buffer may be a target, but never a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +73,7 @@ pub struct Problem {
     pub buffers: Vec<Buffer>,
     /// The permitted overwrites, in order of preference.
     pub overwrites: Vec<Overwrite>,
-    /// The pairs of buffers that lie at one offset.
+    /// The pairs of buffers that are at one offset.
     pub colocations: Vec<Colocation>,
 }
 

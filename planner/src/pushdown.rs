@@ -33,7 +33,7 @@ pub(super) fn offsets(chains: &Chains, events: &[Event], watch: &dyn Watch) -> O
     order(chains, events, watch).map(|above| fall(chains, &above))
 }
 
-/// A constraint: member `upper` lies above member `lower`. Recorded when the later of the two is
+/// A constraint: member `upper` is above member `lower`. Recorded when the later of the two is
 /// placed.
 struct Above {
     lower: u32,

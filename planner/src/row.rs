@@ -28,7 +28,7 @@ type FreeBlockKey = (u64, Reverse<u64>, u32, u32);
 
 /// The blocks of the row. Two free blocks are never adjacent.
 pub(super) struct Row {
-    /// The blocks, linked in a circle through the sentinel at [`EDGE`]. The sentinel lies behind
+    /// The blocks, linked in a circle through the sentinel at [`EDGE`]. The sentinel is after
     /// the last block and before the first.
     blocks: Vec<Block>,
     /// Keys of all free blocks.
@@ -64,12 +64,12 @@ impl Row {
         let (free, .., block) = key;
         self.blocks[block as usize].size = size;
         self.hold(block, member, end);
-        // A remainder keeps its place in the row, behind the allocated block.
+        // A remainder keeps its place in the row, after the allocated block.
         self.insert_free(block, free.saturating_sub(size), end);
         block
     }
 
-    /// Shrinks a held block to the `size` bytes from `offset` on. The bytes before and behind
+    /// Shrinks a held block to the `size` bytes from `offset` on. The bytes before and after
     /// become free.
     pub(super) fn overwrite(&mut self, block: u32, offset: u64, size: u64) {
         let Block { size: whole, end, previous, .. } = self.blocks[block as usize];
@@ -107,7 +107,7 @@ impl Row {
         self.blocks[beyond(own) as usize].member
     }
 
-    /// Inserts free bytes behind the block `before`, merged with free blocks on both sides.
+    /// Inserts free bytes after the block `before`, merged with free blocks on both sides.
     fn insert_free(&mut self, mut before: u32, mut size: u64, end: u64) {
         if size == 0 {
             return;
@@ -150,7 +150,7 @@ impl Row {
         self.spare.push(block);
     }
 
-    /// Links a new free block behind `previous`, without an entry in `free`.
+    /// Links a new free block after `previous`, without an entry in `free`.
     fn insert_behind(&mut self, previous: u32, size: u64) -> u32 {
         let next = self.blocks[previous as usize].next;
         let new = Block { size, end: 0, member: NONE, previous, next, turn: 0 };

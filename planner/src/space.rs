@@ -21,13 +21,13 @@ use smallvec::SmallVec;
 
 /// Runs of bytes in ascending order. Two runs never touch.
 ///
-/// Most lists have one run, which lies in the list itself: a million buffers have millions of lists, and to free as many small pieces of
+/// Most lists have one run, which is in the list itself: a million buffers have millions of lists, and to free as many small pieces of
 /// memory took a second.
 #[derive(Clone, Default)]
 pub(super) struct Runs(SmallVec<[(u64, u64); 1]>);
 
 impl Runs {
-    /// Returns every run as (first byte, byte behind the last).
+    /// Returns every run as (first byte, byte after the last).
     pub(super) fn all(&self) -> &[(u64, u64)] {
         &self.0
     }
@@ -79,7 +79,7 @@ impl Space {
             }
             self.within[node].add(low, high);
         }
-        // The list of a node has all bytes of its descendants' lists. So where the bytes are no news, they are none further up.
+        // The list of a node has all bytes of its descendants' lists. So where the bytes are no news, they are none higher up.
         let (left, right) = self.above(steps);
         let mut is_news = |&node: &usize| self.within[node].add(low, high);
         left.take_while(&mut is_news).for_each(drop);

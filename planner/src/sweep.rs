@@ -38,7 +38,7 @@ pub(super) fn clash(rectangles: &[Rectangle]) -> Option<Clash> {
             live.remove(&rectangle.low);
             continue;
         }
-        // Live rectangles are disjoint. Of those that begin below `high`, the last also ends
+        // Live rectangles are disjoint. Of those that start below `high`, the last also ends
         // highest, so one comparison suffices.
         let below = live.range(..rectangle.high).next_back();
         if let Some((_, &(high, other))) = below

@@ -32,7 +32,7 @@ pub enum Fault {
         /// Required alignment in bytes, a power of two.
         alignment: u64,
     },
-    /// A buffer does not lie at its fixed offset.
+    /// A buffer does not be at its fixed offset.
     Moved {
         /// Number of the buffer in the problem.
         buffer: u32,
@@ -41,7 +41,7 @@ pub enum Fault {
         /// Offset that the problem requires.
         fixed: u64,
     },
-    /// A writer does not lie at its place inside the target.
+    /// A writer does not be at its place inside the target.
     NotInPlace {
         /// Number of the writer in the problem.
         writer: u32,
@@ -52,7 +52,7 @@ pub enum Fault {
         /// Offset that the target requires.
         place: u64,
     },
-    /// Two colocated buffers lie at different offsets.
+    /// Two colocated buffers are at different offsets.
     Apart {
         /// Number of the first buffer of the pair.
         first: u32,
@@ -87,13 +87,13 @@ impl fmt::Display for Fault {
             Self::Count { buffers, offsets } => write!(f, "{buffers} buffers have {offsets} offsets"),
             Self::Beyond { buffer } => write!(f, "buffer {buffer} ends beyond 64 bits"),
             Self::Misaligned { buffer, offset, alignment } => {
-                write!(f, "buffer {buffer} lies at {offset}, which is no multiple of its alignment {alignment}")
+                write!(f, "buffer {buffer} is at {offset}, which is no multiple of its alignment {alignment}")
             }
             Self::Moved { buffer, offset, fixed } => {
-                write!(f, "buffer {buffer} lies at {offset}, but it must lie at {fixed}")
+                write!(f, "buffer {buffer} is at {offset}, but it must be at {fixed}")
             }
             Self::NotInPlace { writer, target, offset, place } => {
-                write!(f, "buffer {writer} is written over {target}, at {place}, but it lies at {offset}")
+                write!(f, "buffer {writer} is written over {target}, at {place}, but it is at {offset}")
             }
             Self::Apart { first, second, place, offset } => {
                 write!(f, "buffers {first} and {second} are colocated, but they lie at {place} and {offset}")

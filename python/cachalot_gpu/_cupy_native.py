@@ -26,7 +26,7 @@ class Held(Structure):
 
 
 class Parameter(Structure):
-    """What the C functions use: ``Source`` in ``ffi/cupy/allocator.cpp``."""
+    """The state of the C functions: ``Source`` in ``ffi/cupy/allocator.cpp``."""
 
     _fields_ = [
         ("allocator", c_void_p),

@@ -91,7 +91,7 @@ class Source:
         """Allocates a block that ``stream`` may use at once, and returns its address; 0 for 0 bytes.
 
         Raises:
-            OutOfDeviceMemoryError: the device or the limit lacks the memory.
+            OutOfDeviceMemoryError: the device or the limit does not have the memory.
         """
         self._tell(device, stream)
         address = ctypes.c_void_p()
@@ -113,7 +113,7 @@ class Source:
                 self._told.add(stream)
 
     def free(self, address: int, size: int, device: int, stream: int | None = None) -> None:
-        """Frees a block behind the work submitted to the block's stream so far. If ``stream`` is another one, the block
+        """Frees a block after the work submitted to the block's stream so far. If ``stream`` is another one, the block
         is pending until the work submitted to it so far is done as well. Never waits."""
         if not address:
             return
@@ -149,7 +149,7 @@ _counted: dict[str, Counted] = {}
 
 
 def source(name: str) -> Source:
-    """Returns the requests of a library, which begin with the first call."""
+    """Returns the requests of a library, which start with the first call."""
     found = _sources.get(name)
     return found if found is not None else _sources.setdefault(name, Source())
 
@@ -168,7 +168,7 @@ def usage() -> dict[str, dict[int, Usage]]:
 
 
 def record_use(memory: Any, stream: Any) -> None:
-    """Tells that the work submitted to ``stream`` so far uses ``memory``, so that the memory may be freed before the
+    """Records that the work submitted to ``stream`` so far uses ``memory``, so that the memory may be freed before the
     work is done. Needed for work of a stream other than the one under which the memory was allocated, unless that
     stream waits for the work anyway.
 

@@ -11,7 +11,7 @@
 
 Stream order: a buffer can be used at once on the stream of its allocation. ``Buffer.close(stream)`` takes the work that
 was submitted before to this stream and to the stream of the allocation into account. For work of a third stream, order
-one of the two behind the work, or call :func:`cachalot_gpu.record_use` after the work was submitted.
+one of the two after the work, or call :func:`cachalot_gpu.record_use` after the work was submitted.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class MemoryResource(_MemoryResource):
         be named: the graph would use memory that others get later.
 
         Raises:
-            OutOfDeviceMemoryError: the device or the limit lacks the memory.
+            OutOfDeviceMemoryError: the device or the limit does not have the memory.
         """
         address = self._source.malloc(size, self._device, _pool.number_of(stream))
         return Buffer.from_handle(address, size, mr=self, stream=stream)
 
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
-        """Frees a buffer behind the work submitted so far to ``stream`` and to the stream of the allocation. Never
+        """Frees a buffer after the work submitted so far to ``stream`` and to the stream of the allocation. Never
         waits."""
         self._source.free(int(ptr), size, self._device, _pool.number_of(stream))
 

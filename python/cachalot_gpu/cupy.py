@@ -4,7 +4,7 @@
     cachalot_gpu.cupy.enable()
 
 Stream order: an array belongs to the stream that is current when the array is allocated, as with CuPy's own pool. The
-array can be used at once on this stream, and its memory serves later requests of this stream, behind the work submitted
+array can be used at once on this stream, and its memory serves later requests of this stream, after the work submitted
 before the last reference went away. If another stream is current then, the memory is also kept until the work of that
 stream is done, which CuPy's own pool does not do. For work of a third stream, call :func:`cachalot_gpu.record_use`
 after the work was submitted.
@@ -42,7 +42,7 @@ class _Block:
         self.address = self.source.malloc(size, self.device, self.stream)
 
     def __del__(self) -> None:
-        """Frees the block behind the work of the current stream."""
+        """Frees the block after the work of the current stream."""
         if self.address:
             current = get_current_stream().ptr
             self.source.free(self.address, self.size, self.device, None if current == self.stream else current)
@@ -64,7 +64,7 @@ def allocate(size: int) -> MemoryPointer:
     ``cupy.cuda.using_allocator``. May be called by any thread.
 
     Raises:
-        OutOfDeviceMemoryError: the device or the limit lacks the memory.
+        OutOfDeviceMemoryError: the device or the limit does not have the memory.
     """
     native = _native()
     if native is None:

@@ -121,7 +121,7 @@ class TorchMemorySaver:
             raise NotImplementedError("cachalot keeps contents in memory of the host, and not on a disk")
         part = self._part(tag, kept)
         if torch.cuda.is_current_stream_capturing():
-            raise errors.CachalotError("no region begins while the stream captures a graph: use cuda_graph()")
+            raise errors.CachalotError("no region starts while the stream captures a graph: use cuda_graph()")
         depth = getattr(self._within, "depth", 0)
         with _own.tag(part.name, part.device):
             self._within.depth = depth + 1
@@ -145,7 +145,7 @@ class TorchMemorySaver:
 
         Args:
             cuda_graph: the new graph.
-            pool: the pool of another graph, or a handle. Without one, the graph has a pool of its own.
+            pool: the pool of another graph, or a handle. Without one, the graph has its own pool.
             stream: the stream that captures.
             capture_error_mode: as for ``torch.cuda.graph``.
             tag: the name for :meth:`pause` and :meth:`resume`.
@@ -202,7 +202,7 @@ class TorchMemorySaver:
         work of the GPU. A tag without memory, and memory that is paused, are left as they are.
 
         Raises:
-            CachalotError: a graph is being captured, or the host lacks the memory for the contents. Nothing is
+            CachalotError: a graph is being captured, or the host does not have the memory for the contents. Nothing is
                 paused then that was not before.
         """
         with self._lock:
@@ -213,7 +213,7 @@ class TorchMemorySaver:
         left as it is.
 
         Raises:
-            OutOfDeviceMemoryError: a GPU lacks the memory. What lacks it stays paused, with its contents, and a
+            OutOfDeviceMemoryError: a GPU does not have the memory. What does not have it stays paused, with its contents, and a
                 later call resumes it.
         """
         with self._lock:

@@ -34,14 +34,14 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
     """Device memory from the process's shared pool. Pinned and managed memory are Numba's own."""
 
     def initialize(self) -> None:
-        """Begins the use of a context."""
+        """Starts the use of a context."""
         self._source = _pool.source("numba")
 
     def memalloc(self, size: int) -> _driver.MemoryPointer:
         """Allocates ``size`` bytes on the device of the context.
 
         Raises:
-            OutOfDeviceMemoryError: the device or the limit lacks the memory.
+            OutOfDeviceMemoryError: the device or the limit does not have the memory.
         """
         source, device, context = self._source, self.context.device.id, self.context.handle
         address = source.malloc(size, device, _LEGACY)
@@ -73,7 +73,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
 
 
 _numba_memory_manager = MemoryManager
-"""What Numba looks for in the module that ``NUMBA_CUDA_MEMORY_MANAGER`` names."""
+"""The class that Numba looks for in the module that ``NUMBA_CUDA_MEMORY_MANAGER`` names."""
 
 
 def enable(config: str | None = None) -> bool:

@@ -3,7 +3,7 @@
     import cachalot_gpu.rmm
     cachalot_gpu.rmm.enable()
 
-Stream order: that of RMM. A buffer can be used at once on the stream of its allocation. It is freed behind the work
+Stream order: that of RMM. A buffer can be used at once on the stream of its allocation. It is freed after the work
 submitted so far to the stream of the allocation and to the stream of the deallocation.
 
 RMM calls a function in Python for each allocation and each deallocation. C++ programs use ``cachalot_cuda_mr.hpp``,

@@ -4,7 +4,7 @@
 
 before the first use of CUDA in every process of vLLM: in a plug-in of the group ``vllm.general_plugins``,
 or by ``CACHALOT_VLLM=policy:stitched`` in the environment, which this package's own plug-in reads. Then
-weights, caches and captured graphs lie in tagged pools of cachalot, and ``sleep`` and ``wake_up`` park
+weights, caches and captured graphs are in tagged pools of cachalot, and ``sleep`` and ``wake_up`` park
 and wake them.
 
 vLLM has a registry of sleep-mode backends since 0.25 (``--sleep-mode-backend cachalot``). Before, its
@@ -51,7 +51,7 @@ _first = threading.Lock()
 
 
 class CuMemAllocator:
-    """What vLLM asks of its own class of the same name. All methods may be called by any thread."""
+    """The interface of vLLM's own class of the same name. All methods may be called by any thread."""
 
     instance: CuMemAllocator | None = None
     default_tag: str = "default"
@@ -100,7 +100,7 @@ class CuMemAllocator:
         others are lost. A tag that is parked stays as it is.
 
         Raises:
-            CachalotError: the host lacks the memory for the contents, or a graph is being captured. All that
+            CachalotError: the host does not have the memory for the contents, or a graph is being captured. All that
                 was awake is awake.
         """
         if offload_tags is None:
@@ -121,7 +121,7 @@ class CuMemAllocator:
         """Wakes the tags, and all others but ``weights`` and ``kv_cache``; everything without ``tags``.
 
         Raises:
-            OutOfDeviceMemoryError: the GPU lacks the memory. What lacks it stays parked, with its contents.
+            OutOfDeviceMemoryError: the GPU does not have the memory. What does not have it stays parked, with its contents.
         """
         with self._lock:
             known = {tag for tag, _ in self._tags}

@@ -1,5 +1,6 @@
-//! Repeats every decision of recorded programs, and fails at the first difference: `check RECORD...`. With the feature
-//! `cachalot-core/paranoid`, every invariant of the allocator is checked around each operation.
+//! Repeats every decision of recorded programs, and fails at the first difference:
+//! `check RECORD...`. With the feature `cachalot-core/paranoid`, every invariant of the allocator
+//! is checked around each operation.
 
 use cachalot_replay::replay::{Options, replay};
 use cachalot_replay::trace::Trace;

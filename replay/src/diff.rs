@@ -22,7 +22,7 @@ pub struct Share {
     pub largest: u64,
 }
 
-/// What a snapshot holds at a time: the part of a snapshot that a difference needs.
+/// The memory of a snapshot at a time: the part of a snapshot that a difference needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldMemory {
     devices: BTreeMap<i64, Sums>,

@@ -1,8 +1,8 @@
-//! The memory of a device at some time: parts from the device, and blocks in the parts. Undoing the events of
-//! a history from the last event on leads back to any earlier time.
+//! The memory of a device at some time: parts from the device, and blocks in the parts. Undoing the
+//! events of a history from the last event on leads back to any earlier time.
 //!
-//! The memory serves every reader of a history. `P` is the reader's value for a part (stream, pool, stack),
-//! and `B` the reader's value for a block.
+//! The memory serves every reader of a history. `P` is the reader's value for a part (stream, pool,
+//! stack), and `B` the reader's value for a block.
 
 use cachalot_core::{MIB, UNIT};
 use rustc_hash::FxHashMap;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 /// A segment, or a mapped part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<P> {
-    /// Address behind the last byte.
+    /// Address after the last byte.
     pub end: u64,
-    /// Size of the pages of an expandable segment, which go back to the device one by one. 0 for a segment
-    /// that is released as a whole.
+    /// Size of the pages of an expandable segment, which go back to the device one by one. 0 for a
+    /// segment that is released as a whole.
     pub page: u64,
     /// The reader's value.
     pub of: P,
@@ -50,7 +50,7 @@ pub struct Memory<P, B> {
 pub struct FreeMemory {
     /// Free memory that can go back to the device: a wholly free part, or wholly free pages.
     pub idle: u64,
-    /// Free memory beside blocks, which cannot go back.
+    /// Free memory next to blocks, which cannot go back.
     pub holes: u64,
     /// The largest piece of `holes`.
     pub largest_hole: u64,
@@ -91,7 +91,8 @@ impl Stuck {
 /// Size of the pages of small blocks in an expandable segment.
 pub const SMALL_PAGE: u64 = 2 * MIB;
 
-/// Returns the size of the pages that an event maps or unmaps: a number of large pages, or small pages.
+/// Returns the size of the pages that an event maps or unmaps: a number of large pages, or small
+/// pages.
 pub fn page_of(bytes: u64, large_page: u64) -> u64 {
     if bytes.is_multiple_of(large_page.max(1)) { large_page } else { SMALL_PAGE }
 }
@@ -140,8 +141,8 @@ pub fn rounded(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(UNIT).unwrap_or(bytes)
 }
 
-/// Removes a range from all overlapping parts. `removed` gets each overlapping part with its address, and
-/// `left` gets each remainder.
+/// Removes a range from all overlapping parts. `removed` gets each overlapping part with its
+/// address, and `left` gets each remainder.
 pub fn cut<P: Copy>(
     parts: &mut BTreeMap<u64, Part<P>>,
     address: u64,
@@ -205,7 +206,7 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         (address < part.end).then_some(part)
     }
 
-    /// Adds a part. Replaces a part at an equal address.
+    /// Adds a part. Replaces a part at the same address.
     pub fn insert(&mut self, address: u64, part: Part<P>) {
         self.reserved = self.reserved.saturating_add(part.end - address);
         if let Some(before) = self.parts.insert(address, part) {
@@ -213,8 +214,8 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         }
     }
 
-    /// Adds a part in the place of all memory there. A part with pages is joined with a neighbour whose value
-    /// `takes` the new value, and gets that value.
+    /// Adds a part in the place of all memory there. A part with pages is joined with a neighbour
+    /// whose value `takes` the new value, and gets that value.
     pub fn map(&mut self, mut address: u64, mut part: Part<P>, takes: impl Fn(P, P) -> bool)
     where
         P: PartialEq,
@@ -282,7 +283,8 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         self.set_block(address, None)
     }
 
-    /// Undoes a free by the program: the block is no longer pending. An unknown block gets the value `of`.
+    /// Undoes a free by the program: the block is no longer pending. An unknown block gets the
+    /// value `of`.
     pub fn undo_free_requested(&mut self, address: u64, bytes: u64, of: B) {
         match self.blocks.get_mut(&address) {
             Some(block) if block.pending => {
@@ -300,8 +302,8 @@ impl<P: Copy, B: Copy> Memory<P, B> {
         self.set_block(address, Some(Block { size: rounded(bytes), pending: true, of }));
     }
 
-    /// Returns the free memory of a part. `blocks` comes from [`ordered`](Self::ordered). With `pending`,
-    /// pending blocks count as free.
+    /// Returns the free memory of a part. `blocks` comes from [`ordered`](Self::ordered). With
+    /// `pending`, pending blocks count as free.
     pub fn free(blocks: &BTreeMap<u64, Block<B>>, address: u64, part: &Part<P>, pending: bool) -> FreeMemory {
         // The block before the part may reach into the part.
         let before =

@@ -1,5 +1,5 @@
-//! Recorded programs as explicit calls of an allocator, from `cachalot-tuner`, and the allocator that
-//! the command runs them on.
+//! Recorded programs as explicit calls of an allocator, from `cachalot-tuner`, and the allocator
+//! that the command runs them on.
 
 pub use cachalot_tuner::program::{
     DEVICE, DriverTime, LeftOut, Operation, Position, Program, Refusal, Run, Settings, Subject, median,

@@ -1,11 +1,11 @@
-//! What a recording held: sums of its events, without a replay.
+//! The memory of a recording: sums of its events, without a replay.
 
 use crate::memory::{self, Memory, Part, SMALL_PAGE, Stuck};
 use crate::trace::{Action, BlockState, Event, ExpectedBlock, Segment, Trace};
 use cachalot_core::Config;
 use std::collections::{HashMap, HashSet};
 
-/// What a recording held from the device, and for the program.
+/// The memory of a recording: held from the device, and live for the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordedPeaks {
     /// Peak of the bytes reserved from the device.
@@ -18,7 +18,8 @@ pub struct RecordedPeaks {
     pub largest_failed_bytes: u64,
     /// The memory when the most was in use, for the first time.
     pub fullest: Stuck,
-    /// The memory limit in bytes: the recorded limit, or the limit implied by the first failed request.
+    /// The memory limit in bytes: the recorded limit, or the limit implied by the first failed
+    /// request.
     pub limit_bytes: Option<u64>,
 }
 
@@ -63,7 +64,8 @@ impl RecordedPeaks {
         (0..fullest).for_each(|number| again.apply(number));
         recorded.fullest = again.stuck();
         if let (None, Some((reserved, wanted))) = (recorded.limit_bytes, refused_at) {
-            // A device with enough free memory refused for a limit, which lies above all that was held.
+            // A device with enough free memory refused for a limit, which is above all that was
+            // held.
             let left = trace.device_free.filter(|&free| free < wanted).unwrap_or(0);
             recorded.limit_bytes = Some(recorded.peak_reserved_bytes.max(reserved.saturating_add(left)));
         }
@@ -137,8 +139,8 @@ impl<'t> RecordFold<'t> {
     }
 }
 
-/// Returns the sizes of blocks that are allocated at the end, by the number of the request's event. A history
-/// has only the requested sizes.
+/// Returns the sizes of blocks that are allocated at the end, by the number of the request's event.
+/// A history has only the requested sizes.
 fn sizes(trace: &Trace) -> HashMap<usize, u64> {
     let segments = trace.expected.iter().flat_map(|expected| &expected.segments);
     let used = segments.flat_map(|segment| &segment.blocks).filter(|block| block.state != BlockState::Inactive);
@@ -155,8 +157,8 @@ fn sizes(trace: &Trace) -> HashMap<usize, u64> {
     sizes
 }
 
-/// Returns the sizes of blocks from before the first event that are freed later, by address. As every block that is
-/// freed, such a block counts with the rounded request.
+/// Returns the sizes of blocks from before the first event that are freed later, by address. As
+/// every block that is freed, such a block counts with the rounded request.
 fn freed(trace: &Trace) -> HashMap<u64, u64> {
     let mut held: HashSet<u64> =
         trace.start.iter().flat_map(crate::trace::Start::blocks).map(|(_, block)| block.address).collect();

@@ -21,7 +21,7 @@ pub fn write(ends: Vec<End>, file: &Path) -> io::Result<()> {
         traces.push(end.events);
         config.get_or_insert(end.config);
     }
-    // By device first, because programs of several devices may have used equal addresses.
+    // By device first, because programs of several devices may have used the same addresses.
     segments.sort_by_key(|segment| (segment.device, segment.address));
     Taken::new(segments, traces, &config.unwrap_or_default(), |_| Stack::default()).write_file(file, Format::of(file))
 }

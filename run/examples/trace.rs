@@ -68,7 +68,7 @@ fn main() {
             }
             Action::FreeRequested => {
                 if let Some(address) = live.remove(&event.addr) {
-                    // SAFETY: no work is queued behind the free.
+                    // SAFETY: no work is queued after the free.
                     assert!(unsafe { process.mem_free(address) }.is_success());
                 }
             }

@@ -5,7 +5,7 @@
 FOLDER holds programs that the user has built, such as those of the CUDA samples, HAMi-core's tests of memory, or
 lupine's tests of driver semantics: FOLDER/PROJECT/PROGRAM, or FOLDER/PROJECT/PROGRAM/PROGRAM beside files that the
 program opens. COMMAND is the built `cachalot`. Needs a GPU. Every program runs once in each way, without arguments, in
-a working directory of its own that holds a copy of those files, for at most 30 seconds (`--seconds`).
+its own working directory that holds a copy of those files, for at most 30 seconds (`--seconds`).
 
 OUT gets `suites.csv` with one row for each program and way, and `suites.txt` with the differences and the end of what
 a program wrote that fails or differs. *status* is the exit status, minus the signal's number, `late`, or `no start`. *equal*:
@@ -82,7 +82,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a run left."""
+    """The results of a run."""
 
     status: str
     printed: str

@@ -6,8 +6,8 @@
 //! record     the events of served memory, in a file
 //! charge     the driver's memory calls, counted against a limit and booked
 //! group      a limit shared by processes
-//! control    the way in for other processes: park, wake and status
-//! ledger     the callers behind each piece of the device's memory
+//! control    requests of other processes: park, wake and status
+//! ledger     attribution: the callers behind each piece of the device's memory
 //! sleep      idle programs whose memory leaves the device
 //! real       the driver behind the library in front
 //! shared     files mapped by processes of a user

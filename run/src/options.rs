@@ -1,4 +1,4 @@
-//! What `cachalot run` passes to the program's process, in one environment variable.
+//! The options that `cachalot run` passes to the program's process, in one environment variable.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub struct Options {
     pub slack: u64,
 }
 
-/// How the memory of a process sleeps.
+/// The options for the sleep of a process's memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SleepOptions {
@@ -67,7 +67,7 @@ pub struct SleepOptions {
     pub wake_timeout_ms: u64,
     /// Blocks of requests up to 1 MiB stay on the device while their pages take no more bytes.
     pub keep_awake: u64,
-    /// Members of the group that lack memory have this process parked, and this process waits for memory in their turn.
+    /// Members of the group that do not have memory have this process parked, and this process waits for memory in their turn.
     pub yields: bool,
     /// Milliseconds for which the memory stays awake at least before the group may have it parked.
     pub awake_ms: u64,
@@ -78,7 +78,7 @@ pub struct SleepOptions {
 }
 
 /// The bytes of a piece unless the options say otherwise. The driver clears memory that another process has just given back: 16 GiB
-/// in one piece took 42 ms before the first byte moved. In pieces of 512 MiB the copies begin at once and go on beside the clearing;
+/// in one piece took 42 ms before the first byte moved. In pieces of 512 MiB the copies start immediately and continue during the clearing;
 /// smaller ones gain no more, and cost more calls of the driver (an H200, tests/results/sleep.md).
 const PIECE: u64 = 512 << 20;
 
@@ -108,7 +108,7 @@ pub struct GroupOptions {
     /// Greatest number of bytes that this process may hold. `None`: the limit of the group.
     #[serde(default)]
     pub max: Option<u64>,
-    /// The share of this process beside the weights of the others. 100 by default.
+    /// The share of this process relative to the weights of the others. 100 by default.
     #[serde(default = "default_weight")]
     pub weight: u32,
 }

@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The file name under which the real driver is loaded beside the library in front.
+/// The file name under which the real driver is loaded together with the library in front.
 pub const ALIAS: &CStr = c"libcachalot-driver.so.1";
 
 cachalot_cuda_abi::table! {
@@ -103,7 +103,7 @@ cachalot_cuda_abi::table! {
         optional array_destroy = cuArrayDestroy;
         /// Destroys an array with levels.
         optional mipmapped_array_destroy = cuMipmappedArrayDestroy;
-        /// Begins to capture a stream into a graph.
+        /// Starts to capture a stream into a graph.
         optional stream_begin_capture_to_graph = cuStreamBeginCaptureToGraph;
     }
 }

@@ -46,7 +46,7 @@ struct Sink {
 }
 
 impl Record {
-    /// Begins a record in a new file, and writes the settings of the allocator and the limit beside
+    /// Starts a record in a new file, and writes the settings of the allocator and the limit next to
     /// the file, for replays. If `path` exists, another process or context writes to the file, and the
     /// name is followed by the process id and a number.
     ///
@@ -76,7 +76,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Begins a record as [`begin`](Self::begin) does. `None` after a failure, which is told on the standard error: nothing is recorded.
+    /// Starts a record as [`begin`](Self::start) does. `None` after a failure, which is told on the standard error: nothing is recorded.
     pub fn begin_or_tell(path: &Path, config: &str, limit: Option<u64>) -> Option<Arc<Self>> {
         let begun = Self::begin(path, config, limit);
         begun.map_err(|error| log::warning(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
@@ -172,7 +172,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(format!("{stem}-{}{count}{ending}", std::process::id()))
 }
 
-/// Returns the path of the file beside a record.
+/// Returns the path of the file next to a record.
 fn beside(record: &Path) -> PathBuf {
     let name = record.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(".csv").unwrap_or(&name);
@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn a_file_grows_in_blocks_of_whole_lines() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run.csv");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.csv");
         let record = Record::begin(&path, "", Some(7)).unwrap();
         let text = || std::fs::read_to_string(&path).unwrap();
         assert_eq!((text().len(), text().trim_end()), (BLOCK, HEADER.trim_end()));
@@ -249,15 +249,15 @@ mod tests {
         assert_eq!(text.len() % BLOCK, 0);
         let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
         assert_eq!((lines.len(), lines[1], lines[1000]), (1001, "a,0,512,0", "a,3e70000000000,512,0"));
-        // A block begins a line and ends one.
+        // A block starts a line and ends one.
         assert!(text.as_bytes().chunks(BLOCK).all(|block| block.ends_with(b"\n")));
         assert!(std::fs::read_to_string(beside(&path)).unwrap().contains(r#""limit_bytes":7"#));
     }
 
     #[test]
     fn a_file_in_use_is_left_alone() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run.csv");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.csv");
         let records: Vec<_> = (0..3).map(|_| Record::begin(&path, "", None).unwrap()).collect();
         assert_eq!(records.len(), 3);
         for number in 1..3 {

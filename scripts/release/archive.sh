@@ -26,6 +26,6 @@ if [ "${#from[@]}" = 0 ]; then
 fi
 env -u LIBDIR -u INCLUDEDIR -u DESTDIR \
   "$root/ffi/packaging/install.sh" --command "${from[@]}" "$work/$name"
-# Equal files give equal archives.
+# The same files give the same archive.
 tar --create --gzip --file="$out/$name.tar.gz" --directory="$work" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner "$name"
 ls -l "$out/$name.tar.gz"

@@ -6,7 +6,7 @@ Rust's standard library.
 
 OUT receives ``THIRD-PARTY.txt``, and ``sbom.cdx.json`` in the form of CycloneDX 1.5. CRATE is a crate of the workspace
 that is shipped: ``cachalot-library`` (the default), ``cachalot-cli``, ``cachalot-front``. The script needs Python 3.9 and cargo, which
-``CARGO`` names where it is not on the path. It fails if ``licences.toml`` beside it does not allow a crate's licence,
+``CARGO`` names where it is not on the path. It fails if ``licences.toml`` next to it does not allow a crate's licence,
 or if a crate has no licence file.
 """
 
@@ -31,7 +31,7 @@ LICENCE_FILE = re.compile(r"(?i)((un)?licen[sc]e|copying|copyright|notice)")
 INSIDE = {
     "libsqlite3-sys": "The crate contains SQLite, which is in the public domain: https://sqlite.org/copyright.html",
 }
-"""What a crate contains besides its own code."""
+"""The content of a crate besides its own code."""
 
 Package = dict[str, Any]
 
@@ -109,7 +109,7 @@ def notices(packages: list[Package]) -> str:
 
 
 def bill(crates: list[str], packages: list[Package]) -> dict[str, Any]:
-    """Returns the bill of materials. It has no time and no serial number, so equal sources have equal bills."""
+    """Returns the bill of materials. It has no time and no serial number, so the same sources have the same bills."""
     manifest = (WORKSPACE / "Cargo.toml").read_text(encoding="utf-8")
     version = re.search(r'^version = "(.+)"', manifest, re.MULTILINE)
     assert version, "Cargo.toml states no version"

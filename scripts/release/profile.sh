@@ -5,7 +5,7 @@
 #   scripts/release/profile.sh FOLDER BUILD...
 #
 # BUILD is a command that builds the libraries, and prints their folder. Its `RUSTFLAGS` ask for code that counts, and its
-# CARGO_TARGET_DIR is in FOLDER. The real build then has `RUSTFLAGS=-Cprofile-use=FILE`. Equal sources give an equal profile.
+# CARGO_TARGET_DIR is in FOLDER. The real build then has `RUSTFLAGS=-Cprofile-use=FILE`. The same sources give the same profile.
 set -euo pipefail
 usage="usage: profile.sh FOLDER BUILD..."
 mkdir -p "${1:?$usage}"
@@ -34,7 +34,7 @@ operations() {
     $1 == "f" { print "f", slot[$2] }'
 }
 
-# train TRACE USES PASSES CONFIG: one run of the C interface, with the counts in a file of its own. Loaded first, because the library has
+# train TRACE USES PASSES CONFIG: one run of the C interface, with the counts in its own file. Loaded first, because the library has
 # another name for the linker.
 train() {
   operations "$1" "$2" | LLVM_PROFILE_FILE=$counts/$1-$4.profraw LD_PRELOAD=$built/libcachalot.so "$folder/train" "$4" "$3" >/dev/null

@@ -3,7 +3,7 @@
  *   train CONFIG PASSES < OPERATIONS
  *
  * An operation is a line: `a SLOT BYTES STREAM` requests a block, `u SLOT STREAM` uses a block on a second stream, `f SLOT`
- * frees a block. Each pass ends with the free of all blocks. Prints a digest of all addresses: equal decisions have equal
+ * frees a block. Each pass ends with the free of all blocks. Prints a digest of all addresses: the same decisions have the same
  * digests. */
 #include <cachalot.h>
 #include <inttypes.h>

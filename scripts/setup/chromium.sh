@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches Debian's Chromium with the libraries that this machine lacks, for the test that drives the page of `cachalot view`.
+# Fetches Debian's Chromium with the libraries that this machine does not have, for the test that drives the page of `cachalot view`.
 #
 #   eval "$(scripts/setup/chromium.sh)" && cargo test -p cachalot-cli --test all view_page::
 #

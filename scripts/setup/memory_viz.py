@@ -83,7 +83,7 @@ class Remote(io.RawIOBase):
 
 
 class Links(HTMLParser):
-    """Where the links of a page lead."""
+    """The targets of a page's links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Links(HTMLParser):
 
 
 def wheel(session: requests.Session, version: str) -> str:
-    """Where a wheel of this version lies; any will do."""
+    """The address of a wheel of this version; any will do."""
     index = setting("index-url") or PyPI.simple_url
     page = urljoin(index.rstrip("/") + "/", "torch/")
     # PEP 503: every index has this form.

@@ -10,7 +10,7 @@ unpack_wheels nvcc \
   nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
 
 home=$tools/nvcc/nvidia/cu13
-# The packages lack the names that the linker asks for.
+# The packages do not have the names that the linker asks for.
 [ -e "$home/lib64" ] || ln -s lib "$home/lib64"
 [ -e "$home/lib/libcudart.so" ] || ln -s libcudart.so.13 "$home/lib/libcudart.so"
 

@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: installs pinned packages from PyPI into .tools/, which git ignores.
+# Sourced by the scripts next to it: installs pinned packages from PyPI into .tools/, which git ignores.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 tools=$root/.tools

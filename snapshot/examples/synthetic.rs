@@ -55,7 +55,7 @@ struct Site {
     operation: u64,
 }
 
-/// The operations beside those of a layer's forward pass, by number.
+/// The operations other than those of a layer's forward pass, by number.
 const BACKWARD: u64 = BLOCKS;
 const FREE: u64 = BLOCKS + 1;
 const PARAMETERS: u64 = BLOCKS + 2;
@@ -126,8 +126,8 @@ impl<W: Write> Pickler<W> {
         self.put(b"(")
     }
 
-    /// Writes a frame, or refers to it: the outermost have the lowest numbers, then come operations,
-    /// then layers.
+    /// Writes a frame, or refers to it: the outermost have the lowest numbers, then come
+    /// operations, then layers.
     fn frame(&mut self, frame: u64) -> io::Result<()> {
         if let Some(&number) = self.frames.get(&frame) {
             return self.recall(number);
@@ -265,8 +265,8 @@ impl Training<'_> {
         Ok(self.allocator.free(block)?)
     }
 
-    /// Runs a step: forward, and backward in the opposite order. Blocks of the forward pass live until
-    /// the backward pass of their layer.
+    /// Runs a step: forward, and backward in the opposite order. Blocks of the forward pass live
+    /// until the backward pass of their layer.
     fn step(&mut self) -> Result<(), Box<dyn Error>> {
         let length = 64 + self.random(192);
         let mut kept = Vec::new();
@@ -290,8 +290,8 @@ impl Training<'_> {
     }
 }
 
-/// Trains until the trace has `count` events, and writes every event. Returns the sites of the blocks
-/// in use.
+/// Trains until the trace has `count` events, and writes every event. Returns the sites of the
+/// blocks in use.
 fn events(
     pickler: &mut Pickler<impl Write>,
     allocator: &Simulated,

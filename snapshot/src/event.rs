@@ -25,7 +25,7 @@ const KNOWN: [&str; 13] = [
 ];
 
 thread_local! {
-    /// The details read last. The next event usually has equal details.
+    /// The details read last. The next event usually has the same details.
     static LATEST: RefCell<Option<Arc<Details>>> = const { RefCell::new(None) };
 }
 

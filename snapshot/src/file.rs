@@ -39,7 +39,8 @@ pub fn write<S: Serialize, T: Serialize>(
     format: Format,
     snapshot: &Snapshot<S, T>,
 ) -> io::Result<()> {
-    // One type of writer: the compiler writes out all serializers for each, and a call for 64 KiB costs nothing.
+    // One type of writer: the compiler writes out all serializers for each, and a call for 64 KiB
+    // costs nothing.
     let to: &mut dyn Write = &mut to;
     let mut buffered = BufWriter::with_capacity(PART_BYTES, to);
     match format {
@@ -112,8 +113,8 @@ pub fn read_from(mut reader: impl BufRead) -> Result<Snapshot<Vec<Segment>, Vec<
 }
 
 /// Reads a snapshot like [`read_from`], and passes each event to `convert` at once, in the order of
-/// the file. Of a pickle, only the converted events are kept in memory: 10 million events with small
-/// converted values fit into 2 GB. Pinned host memory and unknown keys are left out.
+/// the file. Of a pickle, only the converted events are kept in memory: 10 million events with
+/// small converted values fit into 2 GB. Pinned host memory and unknown keys are left out.
 ///
 /// # Errors
 /// The errors of [`read_from`].

@@ -25,7 +25,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Without the feature `files`, which is on by default, the crate has [`metrics::of_allocator`] and [`memory_map`] alone, and no dependency but the core.
+//! Without the feature `files`, which is on by default, the crate has [`metrics::of_allocator`] and
+//! [`memory_map`] alone, and no dependency but the core.
 //!
 //! Source of the keys: `torch/cuda/memory.py` and `torch/csrc/cuda/Module.cpp` of `PyTorch` 2.0 to
 //! 2.15.

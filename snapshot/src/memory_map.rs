@@ -151,9 +151,9 @@ impl MemoryMap {
     }
 
     /// Draws all segments together in [`OCCUPANCY_WIDTH`] characters: `*` for requested bytes, `x`
-    /// for the rest of blocks in use, `_` for free blocks. A character stands for an equal part of
-    /// the memory, and shows what fills most of that part; in a tie, the first in this order. Empty
-    /// without segments.
+    /// for the rest of blocks in use, `_` for free blocks. Each character represents the same part
+    /// of the memory, and shows what fills most of that part; in a tie, the first in this order.
+    /// Empty without segments.
     #[must_use]
     pub fn occupancy(&self) -> String {
         let mut line = Line { length: u128::from(self.bytes), at: 0, filled: [[0; KINDS.len()]; OCCUPANCY_WIDTH] };
@@ -180,13 +180,13 @@ const SLACK: usize = 1;
 const FREE: usize = 2;
 
 /// Fills the characters of the occupancy from left to right. Positions are bytes times the width,
-/// so each character begins at a whole position.
+/// so each character starts at a whole position.
 struct Line {
     /// The width of a character: the bytes of the memory.
     length: u128,
     /// The position reached.
     at: u128,
-    /// How much of each character is filled, by kind.
+    /// The filled part of each character, by kind.
     filled: [[u128; KINDS.len()]; OCCUPANCY_WIDTH],
 }
 

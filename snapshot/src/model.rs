@@ -141,7 +141,7 @@ pub struct Event {
     /// The stack of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<Stack>,
-    /// All further keys. `None` if the event has none.
+    /// All other keys. `None` if the event has none.
     #[serde(flatten)]
     pub details: Option<Arc<Details>>,
 }
@@ -178,7 +178,7 @@ impl Event {
     }
 }
 
-/// The settings in force.
+/// The active settings.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {

@@ -1,4 +1,4 @@
-//! Stacks of the program. Events with equal stacks share one stack, in memory and in a pickle.
+//! Stacks of the program. Events with the same stacks share one stack, in memory and in a pickle.
 
 use crate::other::Other;
 use crate::shared::{self, SHARED, Shared};

@@ -32,8 +32,8 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
 
     /// Takes a snapshot of an allocator. Reads the heaps one after another, then the traces, so an
     /// exact picture requires that the program pauses. `stack` returns the stack for the number of
-    /// a [call site](cachalot_core::Host::call_site). For equal numbers `stack` must return clones of one
-    /// stack, and another clone must stay alive.
+    /// a [call site](cachalot_core::Host::call_site). For equal numbers `stack` must return clones
+    /// of one stack, and another clone must stay alive.
     pub fn of<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<D, R, S>, stack: F) -> Self {
         let devices = || (0..allocator.device_count()).map(DeviceIndex);
         let segments = allocator.snapshot();
@@ -53,7 +53,7 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
         Self::new(segments, traces, &config.unwrap_or_default(), stack).with_extent(extent)
     }
 
-    /// Tells how much of the history the events are.
+    /// Reports how much of the history the events are.
     #[must_use]
     pub fn with_extent(mut self, extent: TraceExtent) -> Self {
         self.settings.trace_alloc_max_entries = Some(signed(extent.capacity));

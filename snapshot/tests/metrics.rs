@@ -116,7 +116,8 @@ fn the_events_that_a_history_lost_are_counted() {
     assert_eq!(lost(), ["\"1\"} 5"]);
 }
 
-/// Returns the text of the statistics in the table of the core. The settings that have figures of their own are off.
+/// Returns the text of the statistics in the table of the core. The settings that have their own
+/// figures are off.
 fn statistics(allocator: &TestAllocator) -> String {
     let in_use = |of: &&Statistic| of.name.starts_with("pages.") || of.name.starts_with("device.");
     let family = |statistic: &Statistic| {

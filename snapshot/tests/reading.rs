@@ -1,4 +1,5 @@
-//! Tests of the reading of files: in pieces, with events in any place, and with values of wrong types.
+//! Tests of the reading of files: in pieces, with events in any place, and with values of wrong
+//! types.
 
 use crate::shared::Pickle;
 use cachalot_snapshot::{Event, Format, Frame, ReadError, Segment, Snapshot, Stack, read, read_from, read_with, write};
@@ -59,8 +60,8 @@ fn event(pickle: Pickle, size: u8) -> Pickle {
     named.text("size").put(&[b'K', size, b'u'])
 }
 
-/// Builds a snapshot with the events of sizes 0 to 3 under an unknown key. The lists of the devices have events of these
-/// sizes.
+/// Builds a snapshot with the events of sizes 0 to 3 under an unknown key. The lists of the devices
+/// have events of these sizes.
 fn with_lists(lists: &[&[u8]]) -> Vec<u8> {
     let early = Pickle::new().put(b"}(").text("segments").put(b"]").text("early").put(b"](");
     let mut pickle = (0..4).fold(early, event).put(b"e").text("device_traces").put(b"](");

@@ -1,4 +1,4 @@
-//! Tests with snapshots written by `PyTorch`: reading, and writing back with equal contents for
+//! Tests with snapshots written by `PyTorch`: reading, and writing back with the same contents for
 //! both readers, ours and Python's.
 
 use cachalot_snapshot::{Format, Snapshot, read, write, write_file};

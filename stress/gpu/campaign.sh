@@ -6,13 +6,13 @@
 # BIN is `cachalot-stress`, built with --release and nvcc. GPUs are numbers such as `0,2`, all if left out. Each run is a line of the
 # ledger (tests/ledger.sh), with the configuration, the seed, the requests and frees, the blocks that kernels checked, and the
 # findings. A run that ends by a signal, or two minutes late, counts as a finding, and ends the turns of its process. The reports
-# lie beside the ledger, in LEDGER.runs/SECOND. The last line is the sum of this campaign. The exit status is 1 if there was a
+# are next to the ledger, in LEDGER.runs/SECOND. The last line is the sum of this campaign. The exit status is 1 if there was a
 # finding.
 #
 #   SLICE=30       seconds of a run, after which the next configuration has its turn
 #   SHARERS=4      processes on each GPU. The threads of one process wait for each other in the driver
 #   THREADS        threads of a process, by default the processors divided by all processes
-#   OPTIONS        further options of each run
+#   OPTIONS        other options of each run
 #   CONFIGS        configurations in turn, separated by spaces
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -45,7 +45,7 @@ number() {
   echo "${value:-0}"
 }
 
-# Runs the configurations in turn on a GPU until the time is over. Each process begins with another configuration.
+# Runs the configurations in turn on a GPU until the time is over. Each process starts with another configuration.
 turns() {
   local gpu=$1 sharer=$2 turn=0
   while :; do

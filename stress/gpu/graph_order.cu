@@ -72,10 +72,10 @@ __global__ void check_blocks(const Row *rows, unsigned count, unsigned visit, un
   if (threadIdx.x == 0 && differs && atomicMax(last_early, visit) < visit) atomicAdd(early, 1ull);
 }
 
-// Who waits for the event, and how.
+// The waiter for the event, and its way of waiting.
 enum class Wait { OfStream, OfHost, OfHostForContext };
 
-// Where the second thread launches its graph.
+// The stream on which the second thread launches its graph.
 enum class Launches { None, OnTheStreams, OnItsOwnStream, NotDuringARecord };
 
 struct Case {
@@ -180,7 +180,7 @@ void Run::visit() {
 
   std::vector<CUevent> pace(AHEAD);
   for (auto &event : pace) event = make_event(CU_EVENT_DISABLE_TIMING);
-  // Captured here: an event of the whole context would break a capture beside it.
+  // Captured here: an event of the whole context would break a capture at the same time.
   CUgraphExec graph = make_graph();
   std::thread launcher;
   if (of.launches != Launches::None) launcher = std::thread([this, graph] { launch(graph); });

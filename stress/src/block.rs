@@ -24,7 +24,7 @@ pub(crate) struct Block {
     pub(crate) written: bool,
     /// Uses by other streams that may be incomplete.
     pub(crate) visits: Vec<Arc<Visit>>,
-    /// Whether the block has a claim of its own in the shadow map. The claim of a graph's block
+    /// Whether the block has its own claim in the shadow map. The claim of a graph's block
     /// belongs to the graph.
     pub(crate) claimed: bool,
 }
@@ -33,7 +33,7 @@ impl Block {
     /// Returns the block's memory for use by kernels.
     pub(crate) fn region(&self) -> Region {
         // SAFETY: the allocator has served the block to this run only. The block is freed only
-        // behind the kernels that use the memory: in the order of the block's stream, or announced
+        // after the kernels that use the memory: in the order of the block's stream, or announced
         // by `record_stream`.
         unsafe { block_region(self.ptr, self.bytes) }
     }

@@ -1,4 +1,4 @@
-//! Captures of the run: tells whether a call can have met one.
+//! Captures of the run: says whether a call can have met one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ pub(crate) struct Moment {
 }
 
 impl Captures {
-    /// Notes a capture, before the driver begins it.
+    /// Notes a capture, before the driver starts it.
     pub(crate) fn begin(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
     }
@@ -27,7 +27,7 @@ impl Captures {
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the present moment, for a call that is about to begin.
+    /// Returns the present moment, for a call that is about to start.
     pub(crate) fn now(&self) -> Moment {
         Moment { ended: self.ended.load(Ordering::SeqCst) }
     }

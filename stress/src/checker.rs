@@ -20,8 +20,9 @@ const ALL_SLOTS: usize = 2 * SLOTS + 1;
 const SLOT_BYTES: u64 = size_of::<Checks>() as u64;
 /// The numbers of blocks are smaller: a thread's number in front of 40 bits.
 const BLOCKS: u64 = 1 << 48;
-/// Larger blocks get a launch of their own, with all threads of the device. One block in a thousand is as large, so
-/// that nearly all blocks share launches, and the slots of a half last for thousands of blocks.
+/// Larger blocks get their own launch, with all threads of the device. One block in a thousand is
+/// as large, so that nearly all blocks share launches, and the slots of a half last for thousands
+/// of blocks.
 const LARGE: u64 = 8 << 20;
 
 /// A block's memory, and the expected pattern.
@@ -32,7 +33,7 @@ pub(crate) type Row = (Region, Life);
 struct Launch {
     /// Index of the launch's slot within its half.
     slot: usize,
-    /// The number of a launch over the table. `None` for a block with a launch of its own.
+    /// The number of a launch over the table. `None` for a block with its own launch.
     number: Option<u64>,
     blocks: Vec<Row>,
 }
@@ -42,7 +43,7 @@ struct Launch {
 struct Half {
     event: Event,
     launches: Vec<Launch>,
-    /// Whether the event is recorded behind all launches of the half.
+    /// Whether the event is recorded after all launches of the half.
     recorded: bool,
 }
 
@@ -230,8 +231,8 @@ fn describe(launch: &Launch, checks: Checks, row: usize, offset: u64) -> String 
     )
 }
 
-/// Describes what a thread of the launch `number` has read and compared. A launch that fills leaves evidence only of a row
-/// of another launch.
+/// Describes what a thread of the launch `number` has read and compared. A launch that fills leaves
+/// evidence only of a row of another launch.
 fn describe_evidence(number: Option<u64>, evidence: Evidence) -> String {
     let Evidence { block, generation, word, actual, launch, .. } = evidence;
     if number != Some(launch) {

@@ -56,7 +56,8 @@ impl ElasticRange {
 
     /// Returns the memory and the pattern of a committed page, for filling and checking.
     pub(crate) fn row(&self, page: usize) -> Row {
-        // SAFETY: the page is committed, and is decommitted only behind the kernels that use the page.
+        // SAFETY: the page is committed, and is decommitted only after the kernels that use the
+        // page.
         let region = unsafe { block_region(self.address(page), self.reservation.page_bytes) };
         let generation = (page as u64) << WRITE_BITS | self.pages[page].writes;
         (region, Life { block: self.number, generation })

@@ -14,8 +14,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Held while a stream is asked whether it is idle, and alone while a capture begins of which the allocator is not told: the
-/// question would break the capture, and the documentation forbids to begin one beside calls of the allocator.
+/// Held while a stream is asked whether it is idle, and alone while a capture starts of which the
+/// allocator is not told: the question would break the capture, and the documentation forbids to
+/// start one during calls of the allocator.
 pub(crate) static QUESTIONS: RwLock<()> = RwLock::new(());
 
 thread_local! {
@@ -56,7 +57,8 @@ impl Instrumented {
         self.refused_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes a call, unless the device has the mistake of `mutant`, and answers `instead` without a call.
+    /// Makes a call, unless the device has the mistake of `mutant`, and answers `instead` without a
+    /// call.
     fn unless<T>(&self, mutant: Mutant, instead: T, call: impl FnOnce() -> DeviceResult<T>) -> DeviceResult<T> {
         if self.mutant == Some(mutant) { Ok(instead) } else { call() }
     }

@@ -17,18 +17,19 @@ use std::fmt::Write;
 /// frees and kernels only. After each round and at the end, the allocator's counters must agree
 /// with the run, and at the end all memory must be released.
 ///
-/// The exit status is 1 if a fault was found, and 2 if the run could not begin. The command line
+/// The exit status is 1 if a fault was found, and 2 if the run could not start. The command line
 /// that repeats a run is printed first. With one thread, the repeated run is identical; with
 /// several threads, each thread draws the same random numbers. Percentiles describe the time of a
 /// call in nanoseconds, including two readings of the clock.
 ///
-/// With `--tenants` and `--ranges`, tagged pools, streams and graphs are parked and woken, and elastic ranges are filled
-/// and emptied, while streams come and go and graphs are captured. An error that the documentation of a call does not
-/// permit under these disturbances is a finding.
+/// With `--tenants` and `--ranges`, tagged pools, streams and graphs are parked and woken, and
+/// elastic ranges are filled and emptied, while streams come and go and graphs are captured. An
+/// error that the documentation of a call does not permit under these disturbances is a finding.
 ///
 /// With a GPU: `cachalot-stress --seconds 300 --threads 16 --streams 16`, and `--devices 2` for two
-/// devices. All four disturbances at once: `cachalot-stress --ops 20000000 --threads 16 --streams 16 --disturb 300
-/// --round 20000 --max-mib 64 --tenants 4 --ranges 8 --config policy:stitched`. Without a GPU: `CACHALOT_LIBCUDA=.../libcuda.so.1` names an emulated driver;
+/// devices. All four disturbances at once:
+/// `cachalot-stress --ops 20000000 --threads 16 --streams 16 --disturb 300 --round 20000 --max-mib 64 --tenants 4 --ranges 8 --config policy:stitched`.
+/// Without a GPU: `CACHALOT_LIBCUDA=.../libcuda.so.1` names an emulated driver;
 /// `CACHALOT_EMU_DEVICES` and `CACHALOT_EMU_MEMORY` set the emulated devices.
 #[derive(Parser, Debug)]
 #[command(version, args_conflicts_with_subcommands = true, args_override_self = true)]
@@ -51,7 +52,7 @@ pub(crate) enum Command {
     /// invariants must hold. After the faults the allocator must work again, unless the allocator
     /// reported a lost context. The result is printed as a table in Markdown. Afterwards each
     /// function is removed from the driver: the run must then work without the function, or not
-    /// begin and print the reason. The exit status is 1 if a fault was found.
+    /// start and print the reason. The exit status is 1 if a fault was found.
     Sweep(SweepOptions),
     /// Creates and destroys streams, threads, private pools and blocks through the C interface, and
     /// checks that host memory stays flat.
@@ -130,7 +131,8 @@ pub(crate) struct RunOptions {
     /// Number of devices, from the first on.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) devices: u32,
-    /// Number of runs at a time on each device, in processes of their own. This run stays below its part of the memory.
+    /// Number of runs at a time on each device, in their own processes. This run stays below its
+    /// part of the memory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) sharers: u32,
     /// The allocator's configuration, as in `PYTORCH_CUDA_ALLOC_CONF`.
@@ -158,14 +160,15 @@ pub(crate) struct RunOptions {
     /// At random times a stream is held busy, for up to this number of microseconds.
     #[arg(long, default_value_t = 300)]
     pub(crate) hold_us: u64,
-    /// Parts of the program on each device whose memory is parked and woken: the blocks of a tag, or of a stream.
-    /// Captured graphs are parked as well, between their runs.
+    /// Parts of the program on each device whose memory is parked and woken: the blocks of a tag,
+    /// or of a stream. Captured graphs are parked as well, between their runs.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(crate) tenants: u32,
     /// Elastic ranges of each device, whose parts are committed, used and decommitted.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(crate) ranges: u32,
-    /// Number of other threads that wait for all work of the devices, over and over, by an event of the context.
+    /// Number of other threads that wait for all work of the devices, over and over, by an event of
+    /// the context.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(crate) device_waits: u32,
     /// Print the result as one line of JSON.
@@ -180,7 +183,7 @@ pub(crate) struct RunOptions {
     pub(crate) faults: Option<Faults>,
 }
 
-/// How streams with a reused handle are distinguished.
+/// The way to distinguish streams with a reused handle.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Identity {
     /// Each stream is reported before its destruction.

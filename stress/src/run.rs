@@ -54,7 +54,7 @@ struct Setup {
 /// Executes a run.
 ///
 /// # Errors
-/// The reason why the run did not begin.
+/// The reason why the run did not start.
 pub(crate) fn run(options: &RunOptions) -> Result<Report, SetupError> {
     emulated::connect();
     // Bytes left behind by a failed setup; the allocator does not account for them.
@@ -132,7 +132,8 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     Ok(Setup { driver, shared, workers })
 }
 
-/// Waits for all work of the devices until the run ends. The order of the workers' streams must hold beside these waits, too.
+/// Waits for all work of the devices until the run ends. The order of the workers' streams must
+/// hold beside these waits, too.
 fn wait_for_devices(shared: &Shared) {
     while !shared.is_ending() && !shared.is_stopped() {
         for stage in shared.devices {
@@ -224,14 +225,15 @@ fn check_bytes(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// Bytes that a device keeps for waits: from its opening on if the driver is asked for the ids of streams, else from the
-/// first end of a stream that could not be recorded. Each byte is an allocation of its own.
+/// Bytes that a device keeps for waits: from its opening on if the driver is asked for the ids of
+/// streams, else from the first end of a stream that could not be recorded. Each byte is its own
+/// allocation.
 const KEPT_BYTES: u64 = 16;
 
-/// Checks the driver's memory. The driver may hold the bytes that the allocator counts as leaked, those that open
-/// devices keep, and the bytes of calls that failed after their effect.
+/// Checks the driver's memory. The driver may hold the bytes that the allocator counts as leaked,
+/// those that open devices keep, and the bytes of calls that failed after their effect.
 fn check_driver(shared: &Shared, taken: u64, report: &Value) {
-    // A library in front of the driver keeps memory for later requests, and has tests of its own.
+    // A library in front of the driver keeps memory for later requests, and has its own tests.
     if std::env::var_os("CACHALOT_RUN").is_some() {
         return;
     }

@@ -179,8 +179,8 @@ impl Shadow {
             ended.extend(pending.remove(&at));
         }
         drop(pending);
-        // The driver is asked without the lock, which every free of a visited block takes. Incomplete now implies
-        // incomplete when the block was served.
+        // The driver is asked without the lock, which every free of a visited block takes.
+        // Incomplete now implies incomplete when the block was served.
         let runs = |entry: &&Pending| entry.visits.iter().any(|visit| visit.is_over() == Some(false));
         ended.iter().find(runs).map_or(Ok(()), |entry| Err(Conflict::StillVisited(entry.block)))
     }

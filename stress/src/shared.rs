@@ -43,10 +43,11 @@ pub(crate) struct Shared {
     /// Number of threads that have done their share.
     pub(crate) done: AtomicU32,
     pub(crate) captures: Captures,
-    /// Shared by captures that the allocator is not told of, and taken alone by a park: an event of the whole context
-    /// would break them.
+    /// Shared by captures that the allocator is not told of, and taken alone by a park: an event of
+    /// the whole context would break them.
     pub(crate) untold: RwLock<()>,
-    /// Shared by all captures, and taken alone by the threads that wait for a whole device, for the same reason.
+    /// Shared by all captures, and taken alone by the threads that wait for a whole device, for the
+    /// same reason.
     pub(crate) device_waits: parking_lot::RwLock<()>,
     /// Number of waits for a whole device by these threads.
     pub(crate) device_waits_made: AtomicU64,
@@ -62,7 +63,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates the state at the beginning of a run.
+    /// Creates the state at the start of a run.
     pub(crate) fn new(
         options: RunOptions,
         config: Config,
@@ -140,8 +141,9 @@ impl Shared {
         }
     }
 
-    /// Returns whether an error may result from a capture during the call, which began at `since`. While a
-    /// stream captures, the stream's cached memory cannot be unmapped, and a call that needs the memory fails.
+    /// Returns whether an error may result from a capture during the call, which started at
+    /// `since`. While a stream captures, the stream's cached memory cannot be unmapped, and a call
+    /// that needs the memory fails.
     pub(crate) fn is_due_to_capture(&self, error: &Error, since: Moment) -> bool {
         matches!(error, Error::Device(error) if error.kind == ErrorKind::NotPermittedInCapture)
             && self.captures.met_since(since)

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 /// A class of sizes: from the end of the previous class to 2^`end`. Out of [`CHANCES`] requests,
-/// `chances` lie in the class, with all octaves equally likely.
+/// `chances` are in the class, with all octaves equally likely.
 struct Class {
     chances: u32,
     end: u32,

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Fraction of its part of a shared device that a run allocates. The context, streams and graphs take of the rest.
+/// Fraction of its part of a shared device that a run allocates. The context, streams and graphs
+/// take of the rest.
 const ALLOCATED: (u64, u64) = (7, 8);
 
 /// The result of a launch that checks many blocks, as the kernel leaves it.
@@ -50,8 +51,8 @@ pub(crate) struct Device {
     pub(crate) kernels: Kernels<'static>,
     /// The memory of the run.
     pub(crate) total_bytes: u64,
-    /// The limit of the allocator while no disturbance sets another: the memory of the run, if other runs share the
-    /// device.
+    /// The limit of the allocator while no disturbance sets another: the memory of the run, if
+    /// other runs share the device.
     pub(crate) limit: Option<u64>,
     /// The streams shared by all threads; the first is the legacy default stream.
     pub(crate) lanes: Vec<Lane>,
@@ -148,8 +149,9 @@ impl Device {
         spare.map_or_else(|| self.cuda.create_event(), Ok)
     }
 
-    /// Creates an event behind which streams are ordered. The driver may lose a stream's wait for an event of
-    /// [`take_event`](Self::take_event) while another thread launches a graph. An order event cannot be captured.
+    /// Creates an event after which streams are ordered. The driver may lose a stream's wait for an
+    /// event of [`take_event`](Self::take_event) while another thread launches a graph. An order
+    /// event cannot be captured.
     pub(crate) fn make_order_event(&self) -> DeviceResult<Event> {
         self.cuda.create_order_event()
     }
@@ -176,7 +178,8 @@ impl Device {
         })
     }
 
-    /// Copies the results of checks of many blocks to the host. `line` is the caller's own stream, with no other work queued.
+    /// Copies the results of checks of many blocks to the host. `line` is the caller's own stream,
+    /// with no other work queued.
     pub(crate) fn read_results(&self, line: CuStream, from: Region, count: usize) -> DeviceResult<Vec<Checks>> {
         self.copy_to_host(line, from, vec![Checks::default(); count])
     }
@@ -191,7 +194,7 @@ impl Device {
         self.copy_to_host(line, from, vec![u8::MAX; from.bytes() as usize])
     }
 
-    /// Copies the beginning of a region over `found`. Any bytes are a value of `T`.
+    /// Copies the start of a region over `found`. Any bytes are a value of `T`.
     fn copy_to_host<T: Copy>(&self, line: CuStream, from: Region, mut found: Vec<T>) -> DeviceResult<Vec<T>> {
         let bytes = size_of_val(found.as_slice());
         assert!(bytes <= from.bytes() as usize);
@@ -208,7 +211,7 @@ impl Device {
         Ok(found)
     }
 
-    /// Begins a capture.
+    /// Starts a capture.
     pub(crate) fn begin_capture(&self, handle: CuStream, mode: CuCaptureMode) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
             // SAFETY: takes no host pointers; the stream belongs to the caller.
@@ -284,7 +287,7 @@ impl Device {
 /// Returns a part of a region.
 pub(crate) fn part(of: Region, offset: u64, bytes: u64) -> Region {
     assert!(offset.checked_add(bytes).is_some_and(|end| end <= of.bytes()));
-    // SAFETY: the part lies inside a region, and the caller of `Region::new` vouches for the whole
+    // SAFETY: the part is inside a region, and the caller of `Region::new` vouches for the whole
     // region.
     unsafe { Region::new(of.address().offset(offset), bytes) }
 }

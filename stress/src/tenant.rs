@@ -1,5 +1,5 @@
-//! Tenants: parts of the program that use a device in turn. The memory of a tenant is parked and woken as a whole,
-//! by any thread.
+//! Tenants: parts of the program that use a device in turn. The memory of a tenant is parked and
+//! woken as a whole, by any thread.
 //!
 //! ```text
 //!          fill, check, use on other streams, free
@@ -10,9 +10,9 @@
 //!       └───────── wake ──────────────┴─────── wake_wait ──────┘
 //! ```
 //!
-//! One thread at a time works with a tenant: the tenant's lock is held by every call that queues work with the
-//! tenant's memory, and by every call that parks or wakes the memory. Requests and frees of *guests* go on without
-//! the lock, while the memory is being parked.
+//! One thread at a time works with a tenant: the tenant's lock is held by every call that queues
+//! work with the tenant's memory, and by every call that parks or wakes the memory. Requests and
+//! frees of *guests* go on without the lock, while the memory is being parked.
 
 use crate::block::Block;
 use crate::checker::Checker;
@@ -27,7 +27,7 @@ use std::num::NonZeroU64;
 /// Part of a device that the blocks of all its tenants may have.
 const SHARE: u64 = 8;
 
-/// Where the memory of a tenant is.
+/// The state of a tenant's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Awake,
@@ -49,7 +49,7 @@ pub(crate) struct TenantStream {
     pub(crate) readers: Vec<Line>,
 }
 
-/// What a thread with the tenant's lock works with.
+/// The state that a thread with the tenant's lock works with.
 pub(crate) struct Tenant {
     pub(crate) parts: Vec<TenantStream>,
     pub(crate) state: State,
@@ -62,8 +62,8 @@ pub(crate) struct Tenancy {
     /// Upper bound for the bytes of the tenant's blocks.
     pub(crate) most_bytes: u64,
     pub(crate) tenant: Mutex<Tenant>,
-    /// Another pool with the tag, for requests by a thread without the tenant's lock. Locked while a route leads
-    /// into the pool.
+    /// Another pool with the tag, for requests by a thread without the tenant's lock. Locked while
+    /// a route leads into the pool.
     pub(crate) guests: Mutex<Option<PoolId>>,
 }
 
@@ -75,8 +75,8 @@ impl Tenant {
 }
 
 impl Tenancy {
-    /// Creates the tenants of a device, of three kinds in turn: a tag on two pools, a tag on one pool, and a stream
-    /// in the default pool if its memory lies on pages.
+    /// Creates the tenants of a device, of three kinds in turn: a tag on two pools, a tag on one
+    /// pool, and a stream in the default pool if its memory is on pages.
     ///
     /// # Errors
     /// The device's, the allocator's, and a device without virtual memory.
@@ -130,7 +130,7 @@ impl Tenancy {
 }
 
 impl TenantStream {
-    /// Creates a part without blocks, with a stream of its own.
+    /// Creates a part without blocks, with its own stream.
     fn new(stage: &'static Device, pool: Option<PoolId>, batch: u32) -> Result<Self, SetupError> {
         let each = Checker::bytes(batch);
         let memory = stage.own_memory(each)?;

@@ -148,7 +148,7 @@ struct scene {
   void record_use(void* at, cudaStream_t stream) {
     if (is_async) uses[at].push_back(mark(stream)); else allocator.record_use(at, stream);
   }
-  // Returns an event behind the work of a stream.
+  // Returns an event after the work of a stream.
   static cudaEvent_t mark(cudaStream_t stream) {
     cudaEvent_t event;
     require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event");

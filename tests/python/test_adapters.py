@@ -211,7 +211,7 @@ class CuPyWithoutPython(unittest.TestCase):
         program = """
 one, other = malloc(parameter, 1000, 0), malloc(parameter, 2000, 1)
 free(parameter, one, 0)
-assert malloc(parameter, 1000, 0) == one, "behind the work of the stream"
+assert malloc(parameter, 1000, 0) == one, "after the work of the stream"
 print(cachalot_gpu.usage())
 free(parameter, one, 0)
 free(parameter, other, 1)
@@ -331,7 +331,7 @@ source.fill(7, stream=stream)
 buffer.copy_from(source, stream=stream)
 first = int(buffer.handle)
 buffer.close()
-assert int(device.allocate(1 << 20, stream=stream).handle) == first, "behind the work of the stream"
+assert int(device.allocate(1 << 20, stream=stream).handle) == first, "after the work of the stream"
 source.close(other)
 del buffer
 assert held().blocks == 0, held()
@@ -393,7 +393,7 @@ stream = Stream(type("Other", (), {"__cuda_stream__": lambda _: (0, 2)})())
 first = resource.allocate(1 << 20, stream)
 assert held(0).blocks == 1 and held(0).bytes >= 1 << 20
 resource.deallocate(first, 1 << 20, stream)
-assert resource.allocate(1 << 20, stream) == first, "behind the work of the stream"
+assert resource.allocate(1 << 20, stream) == first, "after the work of the stream"
 resource.deallocate(first, 1 << 20, stream)
 assert resource.allocate(1 << 20) not in (0, first), "another stream"
 second = rmm.mr.get_per_device_resource(1).allocate(1000)

@@ -215,7 +215,7 @@ class Pinned(unittest.TestCase):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         kept[0].fill_(1)
 
-    @unittest.skipIf(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11), "PyTorch tells of captures from 2.11 on")
+    @unittest.skipIf(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11), "PyTorch reports captures from 2.11 on")
     def test_a_graph_keeps_what_it_copies_from(self) -> None:
         device = torch.zeros(MIB, dtype=torch.uint8, device="cuda")
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()

@@ -499,7 +499,7 @@ def use_shared(mode: str, tasks: Any, answers: Any) -> None:
         for tensor in tensors[:3]:
             tensor.neg_()
         torch.cuda.synchronize()
-        # A part of a tensor lies in the same mapping.
+        # A part of a tensor is in the same mapping.
         distances = [tensor.data_ptr() - tensors[2].data_ptr() for tensor in tensors[3:]]
         del tensor, tensors
         answers.put(sums + distances)

@@ -24,7 +24,7 @@ const HEADER_END: &str = " * End of the generated settings.\n";
 /// The lines around the sentence with the policies.
 const POLICIES_BEGIN: &str =
     " * The options of an allocator. CACHALOT_OPTIONS_INIT selects every device and the default settings.\n *\n";
-const POLICIES_END: &str = " * Further settings follow after commas";
+const POLICIES_END: &str = " * Other settings follow after commas";
 /// Maximum number of columns of a line in the header.
 const HEADER_COLUMNS: usize = 100;
 

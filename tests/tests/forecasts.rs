@@ -1,5 +1,5 @@
 //! Forecasts: each request behaves as forecast, and uses the forecast block, under every policy, in
-//! private pools, with limits, changing settings, and plans in force. A forecast changes nothing.
+//! private pools, with limits, changing settings, and active plans. A forecast changes nothing.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DevicePtr, Error, Fixed, Forecast, StreamId};
@@ -69,7 +69,7 @@ fn come_true_in_iterations(policy: &str, program: &[Op], odd: &[Op], at: usize) 
         (0..cachalot_tests::program::STREAMS).try_for_each(|stream| twins.act(&Op::Complete { stream }).map(|_| ()))?;
         twins.act(&Op::ProcessEvents)?;
     }
-    // A plan in force keeps its segment.
+    // An active plan keeps its segment.
     twins.real().give_plans_up(twins.device()).map_err(|error| error.to_string())?;
     twins.finish()
 }

@@ -23,3 +23,4 @@ mod tour;
 mod trust;
 mod type_names;
 mod views;
+mod wrapping;

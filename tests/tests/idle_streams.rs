@@ -94,7 +94,7 @@ fn a_request_needs_no_event_of_an_idle_stream() {
 
 #[test]
 fn a_block_of_a_busy_stream_waits_for_its_event() {
-    // Under `stitched` a request is served at once: its stream is ordered behind the use.
+    // Under `stitched` a request is served at once: its stream is ordered after the use.
     for config in CONFIGS.into_iter().filter(|&config| config != "policy:stitched") {
         let allocator = begin(config);
         let blocks = [malloc(&allocator), malloc(&allocator)];

@@ -5,12 +5,19 @@ use walkdir::{DirEntry, WalkDir};
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// A phrase, and what says the same in the words of the field.
-const PHRASES: [(&str, &str); 14] = [
+const PHRASES: [(&str, &str); 21] = [
     ("ask after", "poll"),
     ("asked after", "polled"),
     ("asking after", "polling"),
     ("asks after", "polls"),
+    ("an equal", "the same"),
+    ("behind an event", "after an event"),
     ("for ever", "forever"),
+    ("gives way", "gives memory back, yields"),
+    ("in force", "active"),
+    ("into force", "active"),
+    ("ordered behind", "ordered after"),
+    ("recorded behind", "recorded after"),
     ("want of", "because there is no, for lack of"),
     ("had better been", "was released too early"),
     ("had better be", "should be"),
@@ -21,6 +28,9 @@ const PHRASES: [(&str, &str); 14] = [
     ("further streams", "other streams"),
     ("further threads", "other threads"),
 ];
+
+/// The core's places with a phrase that the other parts no longer have. The number may only shrink.
+const IN_CORE: usize = 120;
 
 /// Files with text for readers.
 const TEXTS: [&str; 9] = ["rs", "md", "h", "hpp", "py", "c", "cpp", "cu", "sh"];
@@ -50,7 +60,7 @@ fn found(text: &str) -> Vec<(usize, &'static str, &'static str)> {
 
 #[test]
 fn no_text_has_a_phrase_that_readers_stumble_over() {
-    let (mut count, mut wrong) = (0, Vec::new());
+    let (mut count, mut in_core, mut wrong) = (0, 0, Vec::new());
     for entry in WalkDir::new(ROOT).into_iter().filter_entry(is_entered) {
         let entry = entry.expect("the tree is readable");
         let path = entry.path().strip_prefix(ROOT).expect("below the root");
@@ -63,12 +73,17 @@ fn no_text_has_a_phrase_that_readers_stumble_over() {
         count += 1;
         let text = String::from_utf8_lossy(&std::fs::read(entry.path()).expect("it can be read")).into_owned();
         let phrases = found(&text).into_iter();
+        if path.starts_with("core") {
+            in_core += phrases.len();
+            continue;
+        }
         wrong.extend(
             phrases.map(|(line, phrase, plain)| format!("{}:{line}: \"{phrase}\": say \"{plain}\"", path.display())),
         );
     }
     assert!(count > 500, "{count} files were read");
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(in_core <= IN_CORE, "{in_core} places in the core have a phrase, and {IN_CORE} were there before");
 }
 
 #[test]

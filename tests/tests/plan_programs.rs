@@ -112,7 +112,7 @@ impl Machine<'_> {
                     }
                     Memory::Over { target, .. } => rewritten.push(target),
                     Memory::Update { of } => {
-                        // All that lies in that memory has the new content.
+                        // All that is in that memory has the new content.
                         let home = self.addresses(of);
                         let inside = |&input: &u32| self.addresses(input).iter().any(|byte| home.contains(byte));
                         rewritten.extend(operator.inputs.iter().copied().filter(inside));

@@ -449,7 +449,7 @@ fn what_never_repeats_is_served_rightly() {
     }
 }
 
-/// Plans are given up by another thread while an announcement puts them in force. The plans stay
+/// Plans are given up by another thread while an announcement activates them. The plans stay
 /// given up, and a later iteration is observed again.
 #[test]
 fn plans_given_up_while_they_come_into_force_stay_given_up() {

@@ -108,7 +108,7 @@ fn statistics_of_a_captured_graph_with_expandable_segments() {
             (512, "small_pool", [0, 2], [0, 2]),
             (MIB, "small_pool", [0, 4], [0, 2]),
             (MIB + 512, "large_pool", [0, 20], [0, 20]),
-            // The result ends up third, across both granules; one of 1024 bytes more lies in the
+            // The result ends up third, across both granules; one of 1024 bytes more is in the
             // second alone.
             (10 * MIB - 512, "large_pool", [0, 40], [0, 40]),
             (10 * MIB + 512, "large_pool", [0, 40], [0, 20]),

@@ -225,7 +225,7 @@ fn fail_everywhere(policy: &str, kind: ErrorKind, persistent: bool) {
     }
 }
 
-/// Pages move at once, behind the work of their streams.
+/// Pages move at once, after the work of their streams.
 const ORDERED: &str = "policy:stitched,slack:0";
 
 /// Pages move once the work that used them is complete.

@@ -54,7 +54,7 @@ fn assert_goes_back(working: &mut Working, hole: DevicePtr) {
 fn a_free_block_of_another_stream_serves_a_request_where_it_lies() {
     let (mut working, hole) = with_hole("");
     let before = calls(&working, Call::OrderBehind);
-    // `malloc` launches work, which the device checks for its order behind the work of the first stream.
+    // `malloc` launches work, which the device checks for its order after the work of the first stream.
     assert_eq!(working.malloc(3 * MIB, TWO), Ok(None));
     let lent = working.held[2].clone();
     assert_eq!((lent.ptr, used_mib(&working), calls(&working, Call::OrderBehind) - before), (hole, 12, 1));
@@ -62,7 +62,7 @@ fn a_free_block_of_another_stream_serves_a_request_where_it_lies() {
     assert_eq!(allocator.base_of(hole).unwrap().stream, TWO);
     assert_eq!(allocator.pages(DEVICE).unwrap().stats().unwrap().moved, 0);
     check(&working);
-    // The block waits for the work of the borrower. The lender's next request is ordered behind that.
+    // The block waits for the work of the borrower. The lender's next request is ordered after that.
     assert_eq!(working.free(2), None);
     assert_eq!(working.host.stat("active_bytes.all.current") / MIB as i64, 12);
     assert_eq!(working.malloc(3 * MIB, ONE), Ok(None));
@@ -149,7 +149,7 @@ fn a_use_announced_by_the_borrower_does_not_end_the_loan() {
     assert_goes_back(&mut working, hole);
 }
 
-/// Until its free, a lent block belongs to the requesting stream. The device records events behind the work of
+/// Until its free, a lent block belongs to the requesting stream. The device records events after the work of
 /// ended streams.
 #[test]
 fn a_borrower_that_ends_leaves_its_work_before_that_of_the_lender() {
@@ -160,7 +160,7 @@ fn a_borrower_that_ends_leaves_its_work_before_that_of_the_lender() {
     check(&working);
     assert_eq!(working.free(2), None);
     assert_eq!(working.host.stat("active_bytes.all.current") / MIB as i64, 12, "the work goes on");
-    // The lender is ordered behind the work before the end.
+    // The lender is ordered after the work before the end.
     assert_eq!(working.malloc(3 * MIB, ONE), Ok(None));
     assert_eq!(working.held[2].ptr, hole);
     check(&working);
@@ -195,7 +195,7 @@ fn a_lent_block_freed_during_a_capture_waits_for_its_borrower() {
     check(&working);
 }
 
-/// At the count, all work in the block is done. An event tells of the borrower's work as well.
+/// At the count, all work in the block is done. An event reports the borrower's work as well.
 #[test]
 fn a_lent_block_freed_at_a_count_waits_for_both() {
     for reached in [false, true] {

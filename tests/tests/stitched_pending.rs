@@ -1,4 +1,4 @@
-//! Pending memory under the stitched policy: a request that would exceed the budget is ordered behind
+//! Pending memory under the stitched policy: a request that would exceed the budget is ordered after
 //! the uses of freed blocks, the oldest first, and the host does not wait.
 
 use cachalot_core::simulated::{Call, Failure, Outstanding};
@@ -320,7 +320,7 @@ fn a_prefetcher_that_repeats_itself_comes_to_map_nothing() {
     assert!(mapped == 0 && held <= 1.025, "{mapped} pages, {held:.3}");
 }
 
-/// A program in which requests are ordered behind the uses of pending blocks of their own heap and of others.
+/// A program in which requests are ordered after the uses of pending blocks of their own heap and of others.
 fn ordering(working: &mut Working) -> Result<(), String> {
     let malloc = |working: &mut Working, mib: u64, stream| working.malloc(mib * MIB, stream).map(|_| ());
     for (stream, side) in [(ONE, SIDE), (TWO, SIDE), (ONE, StreamId(12))] {

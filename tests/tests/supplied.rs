@@ -131,7 +131,7 @@ fn a_supply_that_begins_or_ends_late_concerns_new_segments() {
 fn kind_of(host: &Host, pool: PoolId, block: DevicePtr) -> (bool, bool) {
     let segments = segments_of(host, pool);
     let found = segments.into_iter().find(|&(base, bytes, _)| (base.0..base.0 + bytes).contains(&block.0));
-    let (base, _, is_expandable) = found.expect("the block lies in a segment of the pool");
+    let (base, _, is_expandable) = found.expect("the block is in a segment of the pool");
     (is_expandable, host.device().supplied().contains(&(base, pool)))
 }
 

@@ -35,7 +35,7 @@ fn every_file_of_tests_belongs_to_a_program() {
     });
     let mut listed = 0;
     for manifest in manifests.map(|entry| entry.expect("it can be read")) {
-        let folder = manifest.path().parent().expect("a file lies in a folder").join("tests");
+        let folder = manifest.path().parent().expect("a file is in a folder").join("tests");
         if manifest.file_name() != "Cargo.toml" || !folder.is_dir() {
             continue;
         }

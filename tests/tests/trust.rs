@@ -241,7 +241,7 @@ fn tables() -> String {
             figure(&cells)
         );
     }
-    text += "\n### Campaigns, added\n\n\
+    text += "\n### Campaigns, added up\n\n\
              | shown | runs | operations | checks | runs with faults | findings | dates | commits | machines |\n\
              |---|---|---|---|---|---|---|---|---|\n";
     let ledger = ledger();

@@ -184,7 +184,7 @@ fn pages_of_a_stream_move_once_its_own_requests_show_that_its_work_is_complete()
     let [first, second, ..] = program.streams;
     assert_eq!(working.malloc(40 * MIB, first), Ok(None));
     assert_eq!(working.free(0), None);
-    // No call that names the first stream tells of its work: the pages stay, and new ones are created.
+    // No call that names the first stream reports its work: the pages stay, and new ones are created.
     working.host.device().complete(first);
     for mib in [20, 2, 20] {
         assert_eq!(working.malloc(mib * MIB, second), Ok(None));

@@ -63,14 +63,16 @@ pub struct Part {
     pub program: Program,
     /// The memory limit in bytes. `None` without a limit.
     pub limit: Option<u64>,
-    /// The configuration that gains of this program are measured against. `None` for the search's baseline.
+    /// The configuration that gains of this program are measured against. `None` for the search's
+    /// baseline.
     pub baseline: Option<Config>,
     /// The number of the process. Programs of one process stay together in a division.
     pub process: Option<usize>,
 }
 
-/// [`cost`] on one type of allocator. A search gets the function from its caller: a program that has an allocator anyway, such
-/// as a library with `tune:auto`, tries settings on the same type, and the allocator is compiled once and not twice.
+/// [`cost`] on one type of allocator. A search gets the function from its caller: a program that
+/// has an allocator anyway, such as a library with `tune:auto`, tries settings on the same type,
+/// and the allocator is compiled once and not twice.
 pub type Judge = fn(&Part, &Config, &DriverCosts, &(dyn Fn() -> bool + Sync)) -> Result<Cost, Unfinished>;
 
 /// Runs a program once, on an empty allocator of type `A`. Asks `stop` now and then.
@@ -85,7 +87,7 @@ pub fn cost<A: Subject>(
 ) -> Result<Cost, Unfinished> {
     let refused = |at: usize| move |error: cachalot_core::Error| Unfinished::Refused(at, error.to_string());
     let device = SimulatedDevice::new(DEVICE_BYTES.max(part.limit.unwrap_or(0))).with_costs(costs.clone());
-    // No other thread frees memory, so a wait for one is in vain.
+    // No other thread frees memory, so a wait for one is useless.
     device.set_patience(0);
     let settings = Settings { config: config.clone(), limit: part.limit };
     let mut run: Run<A> = Run::new(A::create(device, &settings).map_err(refused(0))?);

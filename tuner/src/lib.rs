@@ -1,5 +1,5 @@
-//! Recorded requests, run exactly on a simulated device; a search for the best settings; and a search by a
-//! living allocator (`tune:auto`).
+//! Recorded requests, run exactly on a simulated device; a search for the best settings; and a
+//! search by a living allocator (`tune:auto`).
 //!
 //! ```
 //! use cachalot_core::simulated::SimulatedDevice;

@@ -16,7 +16,7 @@ pub struct Options {
     pub budget: Budget,
     /// The largest part by which a recommendation may make a program worse.
     pub most_harm: f64,
-    /// The configuration to compare with, for programs without a baseline of their own.
+    /// The configuration to compare with, for programs without their own baseline.
     pub baseline: String,
     /// Source of all random choices.
     pub seed: u64,
@@ -28,8 +28,8 @@ pub struct Options {
     pub abandoned: Option<Arc<AtomicBool>>,
     /// Whether to search `PyTorch`'s own settings only.
     pub torch_only: bool,
-    /// Whether to search only settings changeable in a living allocator: the settings of the baseline's own
-    /// policy. A candidate keeps all further settings of the baseline.
+    /// Whether to search only settings changeable in a living allocator: the settings of the
+    /// baseline's own policy. A candidate keeps all other settings of the baseline.
     pub living: bool,
     /// Whether the device has virtual memory. Without virtual memory no segment is expandable.
     pub has_virtual_memory: bool,
@@ -67,8 +67,8 @@ pub struct Tried {
     pub config: String,
     /// Whether `PyTorch`'s own allocator understands the configuration.
     pub is_of_torch: bool,
-    /// The first version of `PyTorch` that takes the configuration. `None` for every supported version, and for
-    /// a configuration of cachalot.
+    /// The first version of `PyTorch` that takes the configuration. `None` for every supported
+    /// version, and for a configuration of cachalot.
     pub needs_pytorch: Option<&'static str>,
     /// Figures of the seen programs.
     pub seen: Summary,
@@ -84,8 +84,8 @@ pub struct Tried {
 pub struct Outcome {
     /// All candidates: the baseline, then the best first.
     pub tried: Vec<Tried>,
-    /// Number in `tried` of the recommendation for `PyTorch`'s own allocator. `None` if no candidate
-    /// is better than the baseline.
+    /// Number in `tried` of the recommendation for `PyTorch`'s own allocator. `None` if no
+    /// candidate is better than the baseline.
     pub torch: Option<usize>,
     /// Number in `tried` of the recommendation for cachalot. `None` as above, and if the search
     /// was for `PyTorch` only.

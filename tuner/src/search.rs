@@ -1,4 +1,5 @@
-//! The search: rounds of candidates, ranked by the seen programs, and checked with the held-back programs.
+//! The search: rounds of candidates, ranked by the seen programs, and checked with the held-back
+//! programs.
 
 use crate::judge::{Cost, Judge, Part, Unfinished};
 use crate::options::{Options, Outcome, Tried};
@@ -13,11 +14,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Candidates per round. The number is fixed, so the results do not depend on the number of threads.
+/// Candidates per round. The number is fixed, so the results do not depend on the number of
+/// threads.
 const ROUND: usize = 8;
 
-/// Number of best candidates as parents: among candidates allowed for a recommendation, and among all
-/// candidates.
+/// Number of best candidates as parents: among candidates allowed for a recommendation, and among
+/// all candidates.
 const PARENTS: [usize; 2] = [5, 3];
 
 /// Number of proposals for a new candidate before the space counts as exhausted.
@@ -32,13 +34,13 @@ const WORTH_A_VERSION: f64 = 0.03;
 /// Least gain per unit of the other resource, both as natural logarithms.
 const EXCHANGE: f64 = 0.001;
 
-/// Least gain of a recommendation, as a natural logarithm: in the seen programs, and in the held-back
-/// programs.
+/// Least gain of a recommendation, as a natural logarithm: in the seen programs, and in the
+/// held-back programs.
 const LEAST_GAIN: f64 = 0.005;
 const LEAST_GAIN_HELD: f64 = 0.002;
 
-/// Runs the jobs of a round, on a single thread or on several. The result of a search does not depend on the
-/// runner.
+/// Runs the jobs of a round, on a single thread or on several. The result of a search does not
+/// depend on the runner.
 pub trait Runner: Sync {
     /// Calls `job` once with each number below `count`, and returns after the last call.
     fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync));
@@ -54,7 +56,7 @@ impl Runner for InTurn {
     }
 }
 
-/// How far a search is.
+/// The progress of a search.
 #[derive(Debug)]
 pub struct Progress<'a> {
     /// Number of candidates tried so far in the search.
@@ -162,7 +164,8 @@ impl<'a> Search<'a> {
         self.best[place] = best.map(|at| self.without_idle_keys(at, deadline));
     }
 
-    /// Returns the entry without the keys that change no cost of any program: advice has only what has an effect.
+    /// Returns the entry without the keys that change no cost of any program: advice has only what
+    /// has an effect.
     fn without_idle_keys(&mut self, mut at: usize, deadline: Option<Instant>) -> usize {
         'shorter: loop {
             let simpler: Vec<Candidate> = self.entries[at].candidate.simpler().collect();
@@ -187,13 +190,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the configuration of a candidate. For a living allocator, the candidate changes the baseline.
+    /// Returns the configuration of a candidate. For a living allocator, the candidate changes the
+    /// baseline.
     fn config_of(&self, candidate: &Candidate) -> Option<Config> {
         if self.options.living { candidate.over(&self.baseline) } else { candidate.config() }
     }
 
-    /// Returns up to `most` new candidates: waiting candidates first, then simpler forms of the best
-    /// candidate, then neighbours of the best candidates.
+    /// Returns up to `most` new candidates: waiting candidates first, then simpler forms of the
+    /// best candidate, then neighbours of the best candidates.
     fn round(&mut self, space: Space, waiting: &mut Vec<Candidate>, most: usize) -> Vec<(Candidate, Config)> {
         let mut round = Vec::new();
         let parents = self.parents(space);
@@ -222,8 +226,9 @@ impl<'a> Search<'a> {
         round
     }
 
-    /// Returns the best candidates with different costs: among candidates allowed for a recommendation, and
-    /// among all candidates. A harmful candidate may be a single setting away from the best.
+    /// Returns the best candidates with different costs: among candidates allowed for a
+    /// recommendation, and among all candidates. A harmful candidate may be a single setting away
+    /// from the best.
     fn parents(&self, space: Space) -> Vec<Candidate> {
         let ranking = self.ranking(space);
         let mut by_price = ranking.clone();
@@ -287,9 +292,10 @@ impl<'a> Search<'a> {
         numbers
     }
 
-    /// If requests fail with the baseline, returns the entry with the fewest failed requests of all programs, the best of
-    /// several. A setting under which the program still fails saves nothing, and the programs that are searched may not
-    /// show the failure: so every entry is run on those held back, and may need more memory.
+    /// If requests fail with the baseline, returns the entry with the fewest failed requests of all
+    /// programs, the best of several. A setting under which the program still fails saves nothing,
+    /// and the programs that are searched may not show the failure: so every entry is run on those
+    /// held back, and may need more memory.
     fn serving(&mut self, space: Space, deadline: Option<Instant>) -> Option<usize> {
         let before = fails(&self.base) + fails(&self.base_held);
         if before == 0 {

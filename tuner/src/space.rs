@@ -76,7 +76,8 @@ const CACHALOT: [PolicySpace; 6] = [
     },
 ];
 
-/// Returns the policies that [`CACHALOT`] has no settings for, and that are worth a trial with their defaults.
+/// Returns the policies that [`CACHALOT`] has no settings for, and that are worth a trial with
+/// their defaults.
 fn unlisted() -> impl Iterator<Item = &'static str> {
     let is_worth = |policy: &str| Policy::named(policy).is_some_and(|policy| policy.traits().caches);
     let is_listed = |policy: &str| CACHALOT.iter().any(|space| space.policy == policy);
@@ -142,8 +143,8 @@ impl Candidate {
         Config::parse(&self.text()).ok()
     }
 
-    /// Returns `base` with the candidate's settings in the place of all searchable settings. `None` for
-    /// incompatible values.
+    /// Returns `base` with the candidate's settings in the place of all searchable settings. `None`
+    /// for incompatible values.
     pub fn over(&self, base: &Config) -> Option<Config> {
         let own = self.config()?;
         let mut config = base.clone();
@@ -156,8 +157,8 @@ impl Candidate {
         self.settings.len() + usize::from(self.policy != DEFAULT_POLICY)
     }
 
-    /// Returns the first version of `PyTorch` that takes the candidate: earlier versions stop at an unknown key.
-    /// `None` for every supported version.
+    /// Returns the first version of `PyTorch` that takes the candidate: earlier versions stop at an
+    /// unknown key. `None` for every supported version.
     pub fn needs_pytorch(&self) -> Option<&'static str> {
         let has = |key: &str| self.settings.iter().any(|(known, _)| *known == key);
         match () {
@@ -214,8 +215,8 @@ impl Space {
         self.realm == Realm::Torch
     }
 
-    /// Returns the fixed first candidates of every search: the defaults of every policy, and the settings
-    /// with the most frequent gains.
+    /// Returns the fixed first candidates of every search: the defaults of every policy, and the
+    /// settings with the most frequent gains.
     pub fn first(self) -> Vec<Candidate> {
         let caching = || Candidate::defaults(DEFAULT_POLICY);
         let mut first = vec![
@@ -246,8 +247,8 @@ impl Space {
         first
     }
 
-    /// Returns a neighbour of the parents: settings of both if they share a policy, and then one or two
-    /// changed settings.
+    /// Returns a neighbour of the parents: settings of both if they share a policy, and then one or
+    /// two changed settings.
     pub(crate) fn propose(self, one: &Candidate, other: &Candidate, random: &mut Rng) -> Candidate {
         let mut child = one.clone();
         if one.policy == other.policy {

@@ -28,9 +28,10 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Divides programs into seen and held-back programs. Two programs are of one family if the first begins
-    /// with all requests of the second, such as records of a program under different settings. The programs of
-    /// a process, such as the devices of a training run, are of one family as well. A family stays together.
+    /// Divides programs into seen and held-back programs. Two programs are of one family if the
+    /// first starts with all requests of the second, such as records of a program under different
+    /// settings. The programs of a process, such as the devices of a training run, are of one
+    /// family as well. A family stays together.
     pub fn divide(programs: Vec<Part>, hold: HoldBack, seed: u64) -> Self {
         match hold {
             HoldBack::From(first) => {

@@ -1,12 +1,13 @@
 //! Searches policies and settings for the least reserved memory, or the least driver time, of
 //! recorded programs.
 //!
-//! The search sees a part of the programs. A candidate is recommended only if the held-back programs confirm
-//! the candidate: no program becomes worse by more than [`Options::most_harm`], by default 1 %.
+//! The search sees a part of the programs. A candidate is recommended only if the held-back
+//! programs confirm the candidate: no program becomes worse by more than [`Options::most_harm`], by
+//! default 1 %.
 //!
 //! The search is an evolution in rounds of fixed size. All choices come from a seed, and no choice
-//! depends on time or on the number of threads, so equal inputs lead to equal results unless the
-//! deadline ends a search early.
+//! depends on time or on the number of threads, so the same inputs lead to the same results unless
+//! the deadline ends a search early.
 
 pub use crate::options::{Options, Outcome, Tried};
 
@@ -17,11 +18,12 @@ use crate::split::Parts;
 use cachalot_core::Config;
 use std::time::Instant;
 
-/// The setting recommended by `PyTorch`'s documentation against fragmentation. The search always measures the
-/// setting, for comparison.
+/// The setting recommended by `PyTorch`'s documentation against fragmentation. The search always
+/// measures the setting, for comparison.
 pub const EXPANDABLE: &str = "expandable_segments:True";
 
-/// Searches for the best settings, on allocators of the type that `judge` uses. Calls `watch` after each round, from the calling thread.
+/// Searches for the best settings, on allocators of the type that `judge` uses. Calls `watch` after
+/// each round, from the calling thread.
 ///
 /// # Errors
 /// The baseline is no configuration, or an allocator refused a call of a program with the baseline.

@@ -17,8 +17,9 @@ pub enum Aim {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Budget {
-    /// Most driver time of a request on average, in microseconds, with [`Aim::Memory`]. The first 10 ms of a
-    /// program do not count. A program above the bound with the baseline may stay at the baseline's time.
+    /// Most driver time of a request on average, in microseconds, with [`Aim::Memory`]. The first
+    /// 10 ms of a program do not count. A program above the bound with the baseline may stay at the
+    /// baseline's time.
     pub us_per_request: f64,
     /// Most reserved memory as a multiple of the baseline's, with [`Aim::Time`].
     pub memory_factor: f64,
@@ -33,7 +34,7 @@ impl Default for Budget {
 /// A segment of the caching policy for several large blocks, in bytes.
 const SEGMENT: u64 = 20 * MIB;
 
-/// A candidate over several programs, beside the baseline.
+/// A candidate over several programs, compared with the baseline.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Summary {
@@ -41,8 +42,8 @@ pub struct Summary {
     pub memory_change: f64,
     /// Geometric mean of driver time over the baseline's, less 1.
     pub time_change: f64,
-    /// The worst change of the minimised quantity in a program. A program with fewer failures than under the
-    /// baseline does not count.
+    /// The worst change of the minimised quantity in a program. A program with fewer failures than
+    /// under the baseline does not count.
     pub worst_change: f64,
     /// The sum over the programs of the peaks of reserved memory, in bytes.
     pub reserved_bytes: u64,
@@ -120,8 +121,8 @@ pub(crate) fn spent(costs: &[Cost], base: &[Cost], aim: Aim) -> f64 {
     mean_log(costs, base, |cost| other.of(cost))
 }
 
-/// Returns whether a candidate exceeds the budget in some program. A program with fewer failures may spend
-/// more.
+/// Returns whether a candidate exceeds the budget in some program. A program with fewer failures
+/// may spend more.
 pub(crate) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Budget) -> bool {
     let mut compared = costs.iter().zip(base).filter(|(cost, base)| cost.ooms >= base.ooms);
     compared.any(|(cost, base)| match aim {
@@ -133,8 +134,8 @@ pub(crate) fn is_over_budget(costs: &[Cost], base: &[Cost], aim: Aim, budget: Bu
     })
 }
 
-/// Returns whether a candidate makes some program worse: by more than the part `most`, or with more failed
-/// requests. A program with fewer failures may need more.
+/// Returns whether a candidate makes some program worse: by more than the part `most`, or with more
+/// failed requests. A program with fewer failures may need more.
 pub(crate) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bool {
     costs.iter().zip(base).any(|(cost, base)| {
         let harm = aim.of(cost) > aim.of(base) * (1.0 + most);
@@ -142,9 +143,9 @@ pub(crate) fn is_worse(costs: &[Cost], base: &[Cost], aim: Aim, most: f64) -> bo
     })
 }
 
-/// Returns the costs of a seen program without a difference below a segment: up to 20 MiB more are the
-/// granularity of a policy, not a loss. Without the allowance, a small program would refuse every setting.
-/// Held-back programs have no allowance.
+/// Returns the costs of a seen program without a difference below a segment: up to 20 MiB more are
+/// the granularity of a policy, not a loss. Without the allowance, a small program would refuse
+/// every setting. Held-back programs have no allowance.
 pub(crate) fn without_granularity(cost: &Cost, base: &Cost) -> Cost {
     let is_near = cost.reserved_bytes > base.reserved_bytes && cost.reserved_bytes - base.reserved_bytes < SEGMENT;
     Cost { reserved_bytes: if is_near { base.reserved_bytes } else { cost.reserved_bytes }, ..*cost }

@@ -1,5 +1,5 @@
-//! Compares `tune:auto` with the default and with the best static setting of each recorded program: the
-//! tables of `tests/results/auto.md`.
+//! Compares `tune:auto` with the default and with the best static setting of each recorded program:
+//! the tables of `tests/results/auto.md`.
 
 use cachalot_benches::auto::{AutoExtent, report};
 use cachalot_benches::machine;

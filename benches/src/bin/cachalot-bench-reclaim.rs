@@ -1,5 +1,5 @@
-//! Measures the memory that recorded programs hold over time, with and without `reclaim:auto`: the tables of
-//! `tests/results/reclaim.md`.
+//! Measures the memory that recorded programs hold over time, with and without `reclaim:auto`: the
+//! tables of `tests/results/reclaim.md`.
 
 use cachalot_benches::machine;
 use cachalot_benches::reclaim::{Pace, report};

@@ -34,14 +34,14 @@ struct Cli {
     /// Folder of the recorded programs
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"), hide_default_value = true)]
     traces: PathBuf,
-    /// File for the tables (printed by default); beside a `.md` file, the picture of the frontier is
-    /// written as `.svg`
+    /// File for the tables (printed by default); beside a `.md` file, the picture of the frontier
+    /// is written as `.svg`
     #[arg(long)]
     output: Option<PathBuf>,
 }
 
 impl Cli {
-    /// Parses the configurations. A default policy that this version lacks is left out.
+    /// Parses the configurations. A default policy that this version does not have is left out.
     fn contenders(&self) -> Result<Vec<Contender>, String> {
         if !self.configs.is_empty() {
             return self.configs.iter().map(|text| Contender::parse(text)).collect();

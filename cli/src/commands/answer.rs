@@ -1,5 +1,5 @@
-//! The sentence that every report opens with: what was reserved and live at most, and what a setting would
-//! have saved.
+//! The sentence that every report opens with: what was reserved and live at most, and what a
+//! setting would have saved.
 
 use super::bytes::{grouped, plural, show};
 use cachalot_replay::tune::{Answer, Better, Rescue, Stuck};
@@ -55,7 +55,7 @@ pub(crate) fn facts(answer: &Answer) -> String {
     format!("{of}{reserved} were reserved at the peak, for at most {live} live (utilisation {utilisation:.1} %)")
 }
 
-/// Returns the beginning of a sentence on a history that begins in the middle of the program.
+/// Returns the start of a sentence on a history that starts in the middle of the program.
 pub(crate) fn last(events: u64) -> String {
     match events {
         1 => "Only the last event is in the history: in this, ".to_owned(),

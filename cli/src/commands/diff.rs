@@ -266,6 +266,6 @@ fn stacks(text: &mut String, title: &str, stacks: &[&StackGrowth], shown: &Stack
     if stacks.len() > most {
         let rest = &stacks[most..];
         let bytes = rest.iter().map(|stack| stack.growth.unsigned_abs()).fold(0, u64::saturating_add);
-        let _ = writeln!(text, "\n{:>12}  in {}", show(bytes), plural(rest.len() as u64, "further stack"));
+        let _ = writeln!(text, "\n{:>12}  in {}", show(bytes), plural(rest.len() as u64, "other stack"));
     }
 }

@@ -163,8 +163,11 @@ impl OfRecord {
     fn text(&self, several: bool) -> String {
         let of = self.record.as_ref().filter(|_| several).map_or(String::new(), |record| format!("{record}: "));
         let sentence = self.told.as_ref().map(|told| &told.sentence).or(self.sentence.as_ref());
-        let settings =
-            if self.tells_config { "" } else { " The snapshot does not tell its settings: the defaults are assumed." };
+        let settings = if self.tells_config {
+            ""
+        } else {
+            " The snapshot does not contain its settings, so the defaults are assumed."
+        };
         format!("{of}{}{settings}", sentence.map_or("", String::as_str))
     }
 }
@@ -272,7 +275,7 @@ fn text(file: &str, answers: &[OfRecord], report: &Report, args: &InspectArgs) -
     text
 }
 
-/// Returns whether the history of a device begins in the middle of the program.
+/// Returns whether the history of a device starts in the middle of the program.
 fn is_cut(answers: &[OfRecord]) -> bool {
     answers.iter().any(|answer| answer.told.as_ref().is_some_and(|told| told.answer.cut_to_events.is_some()))
 }
@@ -384,7 +387,7 @@ pub(crate) struct StackPrinter<'a> {
     pub(crate) look: &'a Look,
 }
 
-/// Where the lines about a group begin, behind its bytes.
+/// The column of the lines about a group, after its bytes.
 pub(crate) const INDENT: usize = 14;
 
 impl StackPrinter<'_> {

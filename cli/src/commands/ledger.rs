@@ -92,7 +92,7 @@ fn text(view: &BookView, args: &LedgerArgs) -> String {
         }
     }
     if view.stacks.len() > args.most {
-        let rest = plural((view.stacks.len() - args.most) as u64, "further stack");
+        let rest = plural((view.stacks.len() - args.most) as u64, "other stack");
         let _ = write!(text, "\n\n{rest}: see --most");
     }
     text
@@ -104,7 +104,7 @@ fn answer(view: &BookView) -> String {
     let mut answer = format!("{program} (process {pid}) held {} of {device} in its book", show(*booked));
     if let Some(driver) = view.driver {
         let (used, total) = (show(driver.used), show(driver.total));
-        let _ = write!(answer, "; the driver told {used} of {total} in use by all processes");
+        let _ = write!(answer, "; the driver reported {used} of {total} in use by all processes");
     }
     for line in book::left_out(view) {
         let _ = write!(answer, "; {line}");

@@ -55,7 +55,7 @@ fn print(lines: impl std::fmt::Display) -> io::Result<()> {
     writeln!(anstream::stdout().lock(), "{lines}")
 }
 
-/// Prints a line on standard error for a record that begins in the middle of the program: the state
+/// Prints a line on standard error for a record that starts in the middle of the program: the state
 /// at the start, and the consequence.
 fn announce_start(trace: &Trace, then: &str) {
     if let Some(start) = &trace.start {

@@ -95,7 +95,8 @@ pub(crate) struct PredictArgs {
                 of --policy that has its keys, else for `caching`"
     )]
     configurations: Vec<Configuration>,
-    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB,
+    /// or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
     /// Leave out the recorded calls that empty the cache
@@ -119,11 +120,11 @@ struct Named {
     name: String,
     program: Program,
     limit: Option<u64>,
-    /// What is known of the recording. `None` for a list of requests.
+    /// The facts about the recording. `None` for a list of requests.
     record: Option<PredictRecord>,
 }
 
-/// A recording behind a program.
+/// A recording after a program.
 struct PredictRecord {
     config: Config,
     tells_config: bool,
@@ -140,7 +141,8 @@ struct Predicted {
     /// Whether the first prediction has the peak of the recording.
     is_recorded: bool,
     predictions: Vec<Prediction>,
-    /// If requests of the first contender fail under the limit, the peak of its reserved memory without one.
+    /// If requests of the first contender fail under the limit, the peak of its reserved memory
+    /// without one.
     needs: Option<u64>,
 }
 
@@ -262,8 +264,8 @@ fn predict_file(file: &Path, args: &PredictArgs, contenders: &[Contender]) -> Re
     programs.map(predict).collect()
 }
 
-/// Returns the contenders for a program, and whether each was named: the recorded settings first, then all
-/// contenders with others.
+/// Returns the contenders for a program, and whether each was named: the recorded settings first,
+/// then all contenders with others.
 fn own_contenders(named: &Named, args: &PredictArgs, contenders: &[Contender]) -> (Vec<Contender>, Vec<bool>) {
     let has_names = !args.policies.is_empty() || !args.configurations.is_empty();
     let Some(record) = &named.record else {
@@ -379,7 +381,7 @@ fn text(predicted: &Predicted, args: &PredictArgs) -> String {
         head.push_str(", without calls of empty_cache()");
     }
     if named.record.as_ref().is_some_and(|record| !record.tells_config) {
-        head.push_str("; the record does not tell its settings, and the defaults are assumed");
+        head.push_str("; the record does not contain its settings, so the defaults are assumed");
     }
     let mut head = args.look.fold(&head, 2);
     if let Some(fits) = predicted.fits() {

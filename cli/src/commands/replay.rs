@@ -108,7 +108,7 @@ struct ReplayLine<'a> {
     stats: &'a BTreeMap<String, i64>,
 }
 
-/// What `--json` says of passes.
+/// The passes, for `--json`.
 #[derive(Serialize)]
 struct Driver {
     passes: usize,
@@ -128,7 +128,7 @@ impl From<&DriverTime> for Driver {
     }
 }
 
-/// What `--json` says of the planned policy.
+/// The planned policy, for `--json`.
 #[derive(Serialize)]
 pub(super) struct PlannedFigures {
     plans: u64,
@@ -175,7 +175,7 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     super::end(report.status, &written.and(report.written))
 }
 
-/// What has come of the files so far.
+/// The result for the files so far.
 struct Report<'a> {
     args: &'a ReplayArgs,
     options: Options,
@@ -185,11 +185,11 @@ struct Report<'a> {
     written: io::Result<()>,
     /// The notes about `--config` that were printed.
     told: BTreeSet<String>,
-    /// What `--check` compared.
+    /// The comparisons of `--check`.
     verdict: Verdict,
 }
 
-/// What `--check` compared, in all traces.
+/// The comparisons of `--check`, in all traces.
 #[derive(Default)]
 struct Verdict {
     /// The name of the last trace, and the number of the traces.
@@ -222,7 +222,7 @@ impl Verdict {
         };
         let stats = |words: String| if self.stats == 0 { String::new() } else { format!(" and {words}") };
         match (self.decisions, self.differing + self.differing_stats) {
-            (0, _) => format!("{what}: the record tells no decisions to compare"),
+            (0, _) => format!("{what}: the record has no decisions to compare"),
             (_, 0) => {
                 let (decisions, stats) = (all(self.decisions, "decisions"), stats(all(self.stats, "statistics")));
                 format!("{what}: {decisions}{stats} are those of the recorded allocator")
@@ -402,7 +402,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// What a person has to know of requests that the recorded program was served, and this replay was not.
+/// Returns a text about requests that succeeded in the recorded program and failed in this replay.
 fn complaint(failed: &Failed) -> String {
     let Failed { count, new, largest_bytes } = *failed;
     let requests = if new == 1 { "request" } else { "requests" };

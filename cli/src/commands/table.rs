@@ -1,6 +1,6 @@
 //! Tables for people: at most six columns, fitted to the terminal, or all columns with `--wide`.
 //!
-//! The first column names the row, and is folded to fit the width. All further columns have
+//! The first column names the row, and is folded to fit the width. All other columns have
 //! figures, which are never folded.
 //!
 //! ```text
@@ -55,7 +55,8 @@ impl Look {
         (!self.wide).then(|| variable.unwrap_or_else(terminal))
     }
 
-    /// Folds a paragraph between words so that its lines fit. All lines but the first begin with `indent` spaces.
+    /// Folds a paragraph between words so that its lines fit. All lines but the first start with
+    /// `indent` spaces.
     pub(crate) fn fold(&self, paragraph: &str, indent: usize) -> String {
         let Some(width) = self.width() else { return paragraph.to_owned() };
         let indent = " ".repeat(indent);
@@ -109,7 +110,7 @@ impl Table {
         Self { columns: columns.to_vec(), rows: Vec::new(), marked: None }
     }
 
-    /// Adds a row: the name, then a figure for each further column. Missing figures stay empty.
+    /// Adds a row: the name, then a figure for each additional column. Missing figures stay empty.
     pub(crate) fn row(&mut self, mut cells: Vec<String>) {
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
@@ -141,7 +142,7 @@ impl Table {
             let name = fold(&row[0], layout.room);
             let style = if self.marked == Some(number) { BEST } else { Style::new() };
             styles.extend(name.iter().map(|_| style));
-            // The mark is before the first line of the name. Further lines begin with as many
+            // The mark is before the first line of the name. Other lines start with as many
             // spaces.
             let marks = std::iter::once(self.mark_of(Some(number))).chain(std::iter::repeat(self.mark_of(None)));
             let name: Vec<String> = marks.zip(name).map(|(mark, line)| format!("{mark}{line}")).collect();

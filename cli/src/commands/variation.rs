@@ -39,7 +39,8 @@ fn factor(text: &str) -> Result<f64, String> {
     if factor > 0.0 && factor <= 1000.0 { Ok(factor) } else { Err(wrong()) }
 }
 
-/// Writes the driver's time an allocation, in the first pass and in the later ones, and the longest stall.
+/// Writes the driver's time an allocation, in the first pass and in the later ones, and the longest
+/// stall.
 pub(crate) fn cells(driver: &DriverTime) -> [String; 3] {
     let steady = driver.steady_us().map_or(String::new(), microseconds);
     [microseconds(driver.cold_us()), steady, milliseconds(driver.longest_stall_ns as f64 / 1000.0)]

@@ -11,7 +11,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
 
 def check_known(message):
-    """Fails if a message has a field that the schema lacks."""
+    """Fails if a message has a field that the schema does not have."""
     unknown = [field.field_number for field in unknown_fields.UnknownFieldSet(message)]
     assert not unknown, (type(message).__name__, unknown)
     for field, value in message.ListFields():

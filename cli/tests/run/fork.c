@@ -59,7 +59,7 @@ int main(int count, char **arguments) {
     const char *way = count > 1 ? arguments[1] : "";
     void *handle = open_driver();
     if (!strcmp(way, "early")) {
-        /* The child of a process that has not begun with the driver is an ordinary process. */
+        /* The child of a process that has not started with the driver is an ordinary process. */
         if (fork() == 0) {
             begin();
             use();

@@ -34,7 +34,7 @@ impl Place {
         self.start_with(options, &[])
     }
 
-    /// Starts the command with options of `cachalot run`. The program itself begins at [`Holder::go`].
+    /// Starts the command with options of `cachalot run`. The program itself starts at [`Holder::go`].
     pub(super) fn start_late(&self, options: &[&str]) -> Holder {
         let mut command = run(&self.folder, &self.driver);
         command.args(options).args(["--", "sh", "-c", "read -r go; exec \"$0\""]).arg(&self.program);
@@ -110,7 +110,7 @@ impl Holder {
         Self { input: child.stdin.take().expect("a pipe"), output, child }
     }
 
-    /// Begins the program of [`Place::start_late`].
+    /// Starts the program of [`Place::start_late`].
     pub(super) fn go(&mut self) {
         writeln!(self.input, "go").expect("the shell reads");
     }
@@ -158,7 +158,7 @@ fn a_group_shares_its_limit_and_the_killed_give_theirs_back() {
 #[test]
 fn another_limit_than_the_groups_is_told() {
     let place = Place::new(folder("other"));
-    // Both have started, and the group begins afterwards.
+    // Both have started, and the group starts afterwards.
     let mut two = place.start_late(&["--group", "team", "--limit", "50MiB"]);
     let mut one = place.start(&GROUP);
     assert_eq!(one.ask("a 10"), "0");

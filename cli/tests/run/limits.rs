@@ -1,4 +1,4 @@
-//! What a limited program is told: the free memory, and the lines about refusals.
+//! The view of a limited program: the free memory, and the lines about refusals.
 
 use super::groups::Place;
 use crate::common::{folder, write};

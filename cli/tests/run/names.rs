@@ -1,5 +1,5 @@
 //! A program finds the functions of the driver alone, by the loader and by the resolvers: no more where the driver is older
-//! than the library, and each under an equal name.
+//! than the library, and each under the same name.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::folder;

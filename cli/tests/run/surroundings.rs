@@ -71,7 +71,7 @@ fn files_beyond_the_limit_of_the_process_end_no_program() {
     let record = place.folder.join("record.csv").display().to_string();
     let book = place.folder.join("book.json").display().to_string();
     let mut command = place.run(&["--ledger-file", &book, "--ledger-stacks", "--record", &record]);
-    // The book is published when the context begins, before the limit. The record becomes too long.
+    // The book is published when the context starts, before the limit. The record becomes too long.
     command.arg(&place.program).stderr(Stdio::piped()).env("CACHALOT_EMU_POISON", "off");
     let output = with_lines(&mut command, &format!("l 20\n{}", "a 1\nf\n".repeat(4000)));
     assert_eq!(answers(&output), "0 ".repeat(8001).trim_end());
@@ -86,7 +86,7 @@ fn a_process_without_its_first_thread_has_a_group_a_book_and_a_socket() {
     let output = with_lines(command.arg(&place.program).arg("thread").stderr(Stdio::piped()), "a 20\na 90\nm\nq\n");
     assert_eq!(answers(&output), "0 2 80 100");
     let errors = String::from_utf8_lossy(&output.stderr);
-    // The other line says that no NVML tells of the context.
+    // The other line says that no NVML reports the context.
     assert_eq!(errors.lines().filter(|line| !line.contains("what a context takes")).count(), 1, "{errors}");
     assert!(errors.contains("more do not fit: group `one` holds"), "{errors}");
 }
@@ -265,7 +265,7 @@ fn a_program_that_begins_again_without_random_addresses_has_a_share_and_a_socket
     let output = with_lines(&mut command, "a 60\nx\na 90\nq\n");
     assert_eq!(answers(&output), "0 0");
     let errors = String::from_utf8_lossy(&output.stderr);
-    // No NVML tells of the context here.
+    // No NVML reports the context here.
     assert!(errors.lines().all(|line| line.contains("what a context takes is not counted")), "{errors}");
 }
 

@@ -174,7 +174,7 @@ const STATISTICS: &[Statistic] = &[
     counter("tune.candidates", "Configurations run on a window.", |of| of.tuned.candidates),
     counter("tune.without_gain", "Searches that found nothing better.", |of| of.tuned.without_gain)
         .in_units("searches"),
-    counter("tune.switches", "Settings that came into force.", |of| of.tuned.switches),
+    counter("tune.switches", "Settings that became active.", |of| of.tuned.switches),
     counter("tune.held", "Trials that held what was predicted.", |of| of.tuned.held).in_units("trials"),
     counter("tune.taken_back", "Settings that were taken back.", |of| of.tuned.taken_back)
         .in_units("reversals")
@@ -189,16 +189,18 @@ const STATISTICS: &[Statistic] = &[
     gauge("tune.retired_bytes", "Segments that wait for the device to go back.", |of| of.tuned.retired_bytes),
     counter("planned.announced", "Iterations announced by the program.", |of| of.planned.announced)
         .in_units("iterations"),
-    counter("planned.plans", "Plans that came into force.", |of| of.planned.plans),
+    counter("planned.plans", "Plans that became active.", |of| of.planned.plans),
     counter("planned.given_up", "Plans given up after too many deviations.", |of| of.planned.given_up)
         .in_units("plans"),
-    counter("planned.no_memory", "Plans that could not come into force for lack of memory.", |of| of.planned.no_memory)
-        .in_units("plans"),
+    counter("planned.no_memory", "Plans that could not become active because memory ran out.", |of| {
+        of.planned.no_memory
+    })
+    .in_units("plans"),
     gauge("planned.peak_bytes", "Memory needed by the latest plans, summed over streams.", |of| of.planned.peak_bytes),
     gauge("planned.lower_bound_bytes", "Least memory of any plan for the same requests, summed over streams.", |of| {
         of.planned.lower_bound_bytes
     }),
-    gauge("planned.segment_bytes", "Memory reserved for the plans in force.", |of| of.planned.segment_bytes),
+    gauge("planned.segment_bytes", "Memory reserved for the active plans.", |of| of.planned.segment_bytes),
     counter("planned.served", "Requests served from plans.", |of| of.planned.served).in_units("requests"),
     counter("planned.lasting", "Requests observed to outlive their iteration, and served by the fallback.", |of| {
         of.planned.lasting

@@ -43,7 +43,7 @@ const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a
 /// Every setting, in the order of the keys.
 pub static REFERENCE: [SettingReference; 52] = [
     flag("allow_growth", Value("True"), "False", |config| &mut config.bfc().allow_growth).of(&["bfc"]).effect(
-        "Segments begin at `first_region_mb` and double. With `False`, the first segment takes everything up to \
+        "Segments start at `first_region_mb` and double. With `False`, the first segment takes everything up to \
          the memory limit.",
     ),
     setting("arena_mb", Value("64"), "128")
@@ -68,7 +68,7 @@ pub static REFERENCE: [SettingReference; 52] = [
         })
         .writes(|config, out| out.some(config.canary.then_some("True")))
         .effect(
-            "Each block is at least 512 bytes larger than its request. The bytes behind the request, 1,024 at most, \
+            "Each block is at least 512 bytes larger than its request. The bytes after the request, 1,024 at most, \
              get a value that is checked once the work known at the free is complete. A line in the log names a \
              block whose value has changed. Under `guard:after`, only the bytes to the end of the last 512 are \
              checked. A free takes a call of the driver more.",
@@ -93,7 +93,7 @@ pub static REFERENCE: [SettingReference; 52] = [
     flag("completed_pages_only", Value("False"), "True", |config| &mut config.stitched().completed_pages_only)
         .of(&["stitched"])
         .effect(
-            "A page moves only after the work that used the page is complete, and no stream is ordered behind \
+            "A page moves only after the work that used the page is complete, and no stream is ordered after \
              another for memory. For programs with programmatic dependent launch or persistent kernels.",
         ),
     choice("decisions", Value("pytorch"), "improved", ["improved", "pytorch"], DECISIONS, |config| &mut config.parity)
@@ -151,7 +151,7 @@ pub static REFERENCE: [SettingReference; 52] = [
     })
     .effect(
         "A block that several streams of a graph use, freed during the capture, may be reused in the graph \
-         behind all these uses. Off: the block stays pending until the capture ends.",
+         after all these uses. Off: the block stays pending until the capture ends.",
     ),
     setting("guard", Value("off"), "sampled:1000")
         .of(&["caching", "bfc"])
@@ -163,11 +163,11 @@ pub static REFERENCE: [SettingReference; 52] = [
         })
         .writes(|config, out| out.some(Some(config.guard)))
         .effect(
-            "Which blocks lie at addresses of their own, that are unmapped once the work known at the free is \
+            "Which blocks get their own addresses, which are unmapped once the work known at the free is \
              complete: a kernel that still uses the block faults. `all`: every block, and small ones share physical \
              pages. `after`: every block, at the end of its own pages, so that an overrun faults, too. `before`: at \
              the start, so that an underrun faults. `sampled:N`: one block in N, as with `after`. Needs virtual \
-             memory. A request of a private pool, or for which the memory lacks, gets an ordinary block.",
+             memory. A request of a private pool, or without enough memory, gets an ordinary block.",
         ),
     // Read before all others, by `apply`.
     setting("large_segment_size_mb", Value("20"), "64")
@@ -234,7 +234,7 @@ pub static REFERENCE: [SettingReference; 52] = [
     choice("nvtx", Value("auto"), "off", ["off", "auto"], RECLAIMS, |config| &mut config.nvtx).of(EVERY).effect(
         "With `auto`, a memory checker that has announced itself by the variable `NVTX_INJECTION64_PATH`, such as \
          compute-sanitizer, is told of each segment and of each block, and finds accesses beyond a block and after \
-         its free. No block lies on pages then, since such checkers refuse them: `expandable_segments`, `guard` and \
+         its free. No block is on pages then, since such checkers refuse them: `expandable_segments`, `guard` and \
          `policy:stitched` have no effect. Without such a checker nothing happens.",
     ),
     flag("parity", Value("True"), "False", |config| &mut config.parity).effect(
@@ -365,8 +365,8 @@ pub static REFERENCE: [SettingReference; 52] = [
         .writes(|config, out| out.some(config.tunes.then_some("auto")))
         .effect(
             "With `auto`, the allocator records its latest requests, searches the settings of the caching policy for \
-             less reserved memory, and puts the best in force at an announced iteration or during upkeep. It takes \
-             back what does not hold what the search has predicted.",
+             less reserved memory, and activates the best at an announced iteration or during upkeep. It takes \
+             back settings that do not meet the prediction.",
         ),
     whole("tune_budget_ms", Value("2000"), "500", MILLISECONDS, |config| &mut config.tune_budget_ms).effect(
         "The longest search of `tune:auto`, on one thread of low priority. The thread rests for nine times as \

@@ -12,7 +12,7 @@ const OTHER: CuStream = CuStream(STREAM.0 + 0x100);
 /// The functions that tell the nodes before a node, the preferred one first.
 const DEPENDENCIES: [&str; 2] = ["cuGraphNodeGetDependencies_v2", "cuGraphNodeGetDependencies"];
 
-/// Adds a node behind `before` to the graph, which becomes the end of a stream.
+/// Adds a node after `before` to the graph, which becomes the end of a stream.
 fn work(stream: CuStream, node: usize, before: &[usize]) {
     fake::with(|fake| {
         fake.graph.insert(node, before.iter().map(|&node| CuGraphNode(node)).collect());
@@ -59,7 +59,7 @@ fn later_work_is_behind_a_mark_once_it_is_behind_every_end_of_the_mark() {
     assert!(is_behind(&device, STREAM, marked) && is_behind(&device, STREAM, later));
     let last = mark(&device, STREAM);
     assert!(!is_behind(&device, OTHER, last));
-    // Without marks nothing is remembered, and a removed mark has nothing behind it.
+    // Without marks nothing is remembered, and a removed mark has nothing after it.
     for gone in [marked, later, last] {
         device.remove_mark(gone);
         assert!(!is_behind(&device, STREAM, gone));

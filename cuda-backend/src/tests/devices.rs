@@ -1,4 +1,4 @@
-//! What drivers and devices tell of themselves, over the fake driver.
+//! The properties that drivers and devices report, over the fake driver.
 
 use super::*;
 use crate::driver::result::CuResult;
@@ -129,7 +129,7 @@ fn a_usual_stream_is_asked_and_recorded_on_without_its_context() {
     let breaks = ["cuStreamGetId", "cuEventRecord", "cuStreamQuery"];
     assert!(!made.iter().any(|name| breaks.contains(name)), "{made:?}");
     fake::with(|fake| fake.capturing.1 = CuCaptureStatus::NONE);
-    // Another stream has the handle: only a wait tells of the work of the first.
+    // Another stream has the handle: only a wait reports the work of the first.
     fake::with(|fake| fake.ids.insert(STREAM.0, 4711));
     let made = calls(|| assert_eq!(device.is_idle(id(STREAM)), Ok(None)));
     assert!(!made.contains(&"cuStreamQuery"), "{made:?}");

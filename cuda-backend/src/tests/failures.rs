@@ -16,8 +16,8 @@ fn callers() -> Vec<(Vec<CuContext>, CuCaptureMode)> {
     stacks.iter().flat_map(|stack| modes.map(|mode| (stack.clone(), mode))).collect()
 }
 
-/// Runs an operation with the thread in the caller's state, and checks the restored state afterwards. Returns
-/// the result and the number of driver calls.
+/// Runs an operation with the thread in the caller's state, and checks the restored state
+/// afterwards. Returns the result and the number of driver calls.
 fn run(
     (name, operation): &Operation,
     (stack, mode): &(Vec<CuContext>, CuCaptureMode),
@@ -180,7 +180,7 @@ fn closing_releases_the_context_and_the_streams_once() {
     assert_eq!(fake::with(|fake| fake.streams.len()), 1);
     assert_eq!(device.close(), Ok(()));
     assert!(fake::with(|fake| fake.streams.is_empty()));
-    // The allocator destroys the two events of `prepared`; closing destroys the event behind the
+    // The allocator destroys the two events of `prepared`; closing destroys the event after the
     // retired stream, and the one that a wait for a stream has left.
     assert_eq!(fake::with(|fake| fake.events.len()), events - 2);
     assert_eq!(fake::with(|fake| (fake.retained, fake.contexts.len())), ([0, 1], 0));
@@ -369,6 +369,6 @@ fn a_library_that_does_not_exist_is_named() {
     let error = crate::Driver::load_from(path).expect_err("there is no such file");
     let LoadError::NotLoaded { path: named, reason, by_variable } = error else { panic!("{error}") };
     assert_eq!((&*named, by_variable), (path, false));
-    // The loader's reason begins with the path, which the message has already.
+    // The loader's reason starts with the path, which the message has already.
     assert!(reason.contains("No such file") && !reason.contains("libcuda"), "{reason}");
 }

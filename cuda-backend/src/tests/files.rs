@@ -51,7 +51,7 @@ fn bytes(seed: u64) -> Vec<u8> {
     std::iter::repeat_with(|| random.u8(..)).take(PAGE as usize).collect()
 }
 
-/// Fills pages with bytes of their own.
+/// Fills pages with their own bytes.
 fn fill(pages: u64) {
     (0..pages).for_each(|page| shared_fake::put(at(page), bytes(page)));
 }
@@ -171,7 +171,7 @@ fn each_step_of_a_file_fails_once_and_no_contents_are_lost() {
             let woken = wake(device, &saved);
             let is_left = device.store.with_folder(|folder| folder.faults.end());
             assert_eq!(woken, if step == Read && !is_left { Err(expected) } else { Ok(()) }, "{step:?} {skip}");
-            // The contents are kept, and the failure is told once.
+            // The contents are kept, and the failure is reported once.
             wake(device, &saved).expect("awake");
             check(5);
             saved.into_iter().for_each(|name| device.forget(name));
@@ -231,7 +231,8 @@ struct Known {
     bytes: Vec<u8>,
 }
 
-/// Parks and wakes random pages against a model, with random failures of the files. Returns the failures.
+/// Parks and wakes random pages against a model, with random failures of the files. Returns the
+/// failures.
 fn run_model(seed: u64) -> u32 {
     let files = to_files();
     let device = &files.device;
@@ -301,7 +302,7 @@ fn run_model(seed: u64) -> u32 {
     device.store.with_folder(|folder| folder.faults.end());
     for (page, Known { name, bytes }) in kept {
         device.restore(name, at(page), PAGE).expect("begun");
-        // The wait that tells of an earlier failure is not this page's.
+        // The wait that reports an earlier failure is not this page's.
         finish(device).or_else(|_| finish(device)).expect("copied");
         assert!(shared_fake::bytes_at(at(page)) == bytes, "seed {seed}, page {page} at the end");
         device.forget(name);
@@ -355,7 +356,7 @@ fn a_chunk_with_a_copy_that_may_be_in_progress_is_never_used_again() {
     assert_eq!(device.finish(mark), failed);
     shared_fake::set_stuck(false);
     device.forget(saved);
-    // The threads of the park refuse further jobs, and their memory stays pinned forever.
+    // The threads of the park refuse later jobs, and their memory stays pinned forever.
     let saved = device.save(at(0), PAGE / 2).expect("room");
     assert_eq!(finish(device), failed);
     device.forget(saved);
@@ -403,7 +404,7 @@ fn contents_that_go_by_one_write_come_back_by_one_read_each_to_its_place() {
     files.close();
 }
 
-/// Contents of two and a half pieces in memory, each piece pinned by a call of its own.
+/// Contents of two and a half pieces in memory, each piece pinned by its own call.
 #[test]
 #[cfg_attr(miri, ignore = "Miri cannot advise the kernel")]
 fn long_contents_come_back_from_memory_whole_and_in_parts() {

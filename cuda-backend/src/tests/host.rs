@@ -144,7 +144,7 @@ fn the_stream_of_the_host_has_no_work_and_calls_no_driver() {
     });
     assert_eq!(made, Vec::<&str>::new());
     assert_eq!(fake::with(|fake| fake.events[&(event.0 as usize)]), recorded);
-    // The host is ordered behind work by waiting.
+    // The host is ordered after work by waiting.
     let made = calls(|| assert_eq!(host.order_behind(HOST_STREAM, event), Ok(())));
     assert!(made.contains(&"cuEventSynchronize"), "{made:?}");
     assert_eq!(host.is_complete(event), Ok(true));

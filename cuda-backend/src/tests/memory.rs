@@ -97,7 +97,7 @@ fn only_code_2_is_out_of_memory() {
     }
 }
 
-/// The table of the fake driver lacks the entry point.
+/// The table of the fake driver does not have the entry point.
 #[test]
 fn a_driver_without_uuids_has_devices_without() {
     assert_eq!(device().uuid(), None);

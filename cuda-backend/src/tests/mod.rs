@@ -57,7 +57,7 @@ struct Prepared {
     order: Event,
     /// An event to destroy.
     other_event: Event,
-    /// A retired stream with incomplete work, and with an event behind the work.
+    /// A retired stream with incomplete work, and with an event after the work.
     retired: StreamId,
     /// A stream whose handle was reused without a report.
     reused: StreamId,

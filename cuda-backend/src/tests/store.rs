@@ -312,7 +312,8 @@ fn parks_that_grow_do_not_pile_up_memory_of_the_host() {
         // Each growth adds a region, which may end in a place too short for a page.
         assert!(all <= 2 * pages * PAGE, "{pages} pages: {all} bytes");
     }
-    // A park of one part needs a region as long, and the regions that are too short for the part go.
+    // A park of one part needs a region as long, and the regions that are too short for the part
+    // go.
     for pages in [32, 40, 48] {
         device.prepare(pages * PAGE, pages * PAGE).expect("prepared");
         let saved = device.save(AT, pages * PAGE).expect("room was prepared");

@@ -81,7 +81,7 @@ fn another_threads_stream_is_not_recorded_while_the_legacy_stream_cannot_be_used
     assert_eq!((refused, recorded_behind(event)), (Err(ErrorKind::NotPermittedInCapture), None));
 }
 
-/// Orders a stream behind an event. Returns the driver calls, and the streams with a new wait.
+/// Orders a stream after an event. Returns the driver calls, and the streams with a new wait.
 fn order(device: &CudaDevice, stream: StreamId, event: Event) -> (Vec<&'static str>, Vec<CuStream>) {
     fake::with(|fake| fake.waits.clear());
     let made = calls(|| device.order_behind(stream, event).expect("ordered"));
@@ -115,7 +115,8 @@ fn the_host_waits_where_a_stream_could_miss_an_event() {
     device.record(event, id(STREAM)).expect("recorded");
     let (made, waits) = order(&device, id(STREAM), event);
     assert!(waits.is_empty() && made.contains(&"cuEventSynchronize"), "{made:?}, {waits:?}");
-    // For a stream the event is made for other processes, too. A driver that makes no more of them makes one for the host.
+    // For a stream the event is made for other processes, too. A driver that makes no more of them
+    // makes one for the host.
     let flags = |event: Event| fake::with(|fake| fake.events[&CudaDevice::cu_event(event).0].flags);
     let for_streams = device.create_order_event().expect("an event");
     assert_eq!([flags(event), flags(for_streams)], [CuEventFlags(2), CuEventFlags(6)]);
@@ -427,7 +428,7 @@ fn the_event_that_was_kept_first_stays_and_is_recorded_again() {
     let elsewhere = SharedEvent::new(DeviceEvent::of(Event(0x53)), CuContext(0x10));
     let streams = device.streams();
     assert_eq!(streams.note_use(number, first.clone(), None), Noted::Kept(Vec::new()));
-    // Recorded at the same time, and possibly before work that the first event is behind.
+    // Recorded at the same time, and possibly before work that the first event is after.
     let Noted::Known { known, unused } = streams.note_use(number, second.clone(), None) else {
         panic!("a first event")
     };
@@ -435,7 +436,8 @@ fn the_event_that_was_kept_first_stays_and_is_recorded_again() {
     assert_eq!(streams.event_of_use(number, device.cu_context()), Some(known));
     assert_eq!(streams.note_use(number, elsewhere.clone(), None), Noted::Kept(Vec::new()));
     assert_eq!(streams.announced(number).map(|events| events.len()), Some(2));
-    // A later stream with the handle gets an event of its own, and the earlier stream keeps none of its two.
+    // A later stream with the handle gets its own event, and the earlier stream keeps none of its
+    // two.
     let later = StreamId(number.0 + (1 << 48));
     assert_eq!(streams.event_of_use(later, device.cu_context()), None);
     let Noted::Kept(mut earlier) = streams.note_use(later, second.clone(), None) else { panic!("another stream") };
@@ -491,7 +493,8 @@ fn an_id_that_is_told_late_is_not_taken_for_that_of_the_next_stream() {
     let streams = crate::Streams::new();
     let number = streams.number(STREAM).expect("a number");
     let uses = crate::in_use::InUse::new();
-    // As in a call that asked the driver before the end of the stream was reported. The report waits for the call.
+    // As in a call that asked the driver before the end of the stream was reported. The report
+    // waits for the call.
     let late = Handle::held(STREAM, number, uses.begin(number.0, 0));
     assert_eq!(streams.retire(STREAM, None), Some(number));
     let next = streams.number(STREAM).expect("a number");

@@ -1,5 +1,5 @@
-//! Tests of threads over one device: ends of streams beside uses of their numbers, uses announced by several
-//! threads, and parks beside give-backs; without failures and with failures of any call.
+//! Tests of threads over one device: ends of streams beside uses of their numbers, uses announced
+//! by several threads, and parks beside give-backs; without failures and with failures of any call.
 
 use super::*;
 use crate::shared_fake::{self, SharedFake};
@@ -31,7 +31,8 @@ fn begin_line(device: &CudaDevice) -> (CuStream, Work) {
     (stream, (number, shared_fake::submit(stream)))
 }
 
-/// Makes a call for the stream with the number of `work`. Returns whether `work` must be complete now.
+/// Makes a call for the stream with the number of `work`. Returns whether `work` must be complete
+/// now.
 fn call(device: &CudaDevice, kind: usize, event: Event, (number, _): Work) -> DeviceResult<bool> {
     match kind % 8 {
         0 | 1 => device.synchronize(number).map(|()| true),
@@ -43,15 +44,16 @@ fn call(device: &CudaDevice, kind: usize, event: Event, (number, _): Work) -> De
     }
 }
 
-/// Creates an event for each calling thread, and lets `percent` of the driver calls fail from then on.
+/// Creates an event for each calling thread, and lets `percent` of the driver calls fail from then
+/// on.
 fn begin(device: &CudaDevice, percent: u64) -> [Event; CALLERS] {
     let events = [(); CALLERS].map(|()| device.create_event().expect("an event"));
     shared_fake::set_faults(percent);
     events
 }
 
-/// Ends the failures, destroys the events and closes the device. Returns the violations, and the number of
-/// remaining events.
+/// Ends the failures, destroys the events and closes the device. Returns the violations, and the
+/// number of remaining events.
 fn end(device: &CudaDevice, events: [Event; CALLERS]) -> (Vec<String>, usize) {
     shared_fake::set_faults(0);
     events.into_iter().for_each(|event| device.destroy_event(event).expect("destroyed"));
@@ -60,8 +62,8 @@ fn end(device: &CudaDevice, events: [Event; CALLERS]) -> (Vec<String>, usize) {
     (violations, events)
 }
 
-/// Ends streams on some threads, each stream reported by its own thread, and makes calls on other threads.
-/// Returns the number of failed calls.
+/// Ends streams on some threads, each stream reported by its own thread, and makes calls on other
+/// threads. Returns the number of failed calls.
 fn end_streams_beside_calls(device: &CudaDevice, events: [Event; CALLERS]) -> usize {
     let lines: Vec<_> = (0..LINES).map(|_| begin_line(device)).collect();
     let published: Vec<Mutex<Work>> = lines.iter().map(|line| Mutex::new(line.1)).collect();
@@ -131,8 +133,8 @@ fn no_failure_of_a_call_lets_another_thread_use_a_destroyed_stream() {
     }
 }
 
-/// Announces work on streams from several threads, while new streams take the handles without a report.
-/// Returns the number of failed calls.
+/// Announces work on streams from several threads, while new streams take the handles without a
+/// report. Returns the number of failed calls.
 fn announce_beside_ends(device: &CudaDevice, events: [Event; CALLERS]) -> usize {
     let lines: Vec<_> = (0..LINES).map(|_| RwLock::new(shared_fake::create())).collect();
     let failed = AtomicUsize::new(0);
@@ -190,8 +192,8 @@ fn announced_work_is_waited_for_also_beside_failures() {
     }
 }
 
-/// Parks and wakes a page, and gives up the contents. After a failure, the function ends the park as the
-/// allocator does.
+/// Parks and wakes a page, and gives up the contents. After a failure, the function ends the park
+/// as the allocator does.
 fn park(device: &CudaDevice, pages: u64) -> DeviceResult<()> {
     const PAGE: u64 = 64 << 10;
     let at = DevicePtr(1 << 40);
@@ -212,7 +214,8 @@ fn park(device: &CudaDevice, pages: u64) -> DeviceResult<()> {
     result
 }
 
-/// Parks on a thread, while others give memory back and wait for copies. `folder`: the folder of the contents.
+/// Parks on a thread, while others give memory back and wait for copies. `folder`: the folder of
+/// the contents.
 fn park_beside_give_backs(folder: Option<&Path>) {
     let fake = shared_fake::start();
     for percent in [0, 2, 20] {
@@ -241,7 +244,7 @@ fn park_beside_give_backs(folder: Option<&Path>) {
         shared_fake::set_faults(0);
         assert_eq!(failed.into_inner() > 0, percent > 0);
         let closed = device.close();
-        // The close tells of a registration whose end failed.
+        // The close reports a registration whose end failed.
         assert!(closed.is_ok() || percent > 0, "{closed:?}");
         let (violations, [events, pinned, _]) = shared_fake::left();
         assert_eq!(violations, Vec::<String>::new(), "{percent} percent");

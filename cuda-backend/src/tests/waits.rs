@@ -6,7 +6,7 @@ use crate::driver::types::CuCaptureStatus;
 use crate::fake::{CONTEXT, Plan, When};
 use cachalot_core::ErrorKind;
 
-/// Lets the device have memory for `room` further allocations.
+/// Lets the device have memory for `room` more allocations.
 fn leave_room(room: usize) {
     fake::with(|fake| fake.room = Some(room));
 }
@@ -180,7 +180,7 @@ fn a_capture_that_begins_before_the_recording_is_not_waited_for() {
     assert!(!made.contains(&"cuStreamGetId"), "breaks a capture: {made:?}");
     fake::with(|fake| fake.capturing.1 = CuCaptureStatus::NONE);
     assert_eq!(device.synchronize(stream), Ok(()), "the event is recorded again");
-    // A capture that has begun and ended since has the event: the driver refuses to wait for it.
+    // A capture that has started and ended since has the event: the driver refuses to wait for it.
     for (code, kind) in
         [(CuResult::INVALID_VALUE, ErrorKind::NotPermittedInCapture), (CuResult::UNKNOWN, ErrorKind::Other)]
     {

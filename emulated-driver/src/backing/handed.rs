@@ -1,8 +1,9 @@
 //! Memory that another process opens by a handle of 64 bytes.
 //!
-//! The handle names the process and a descriptor of its description: a file in memory, which says where the memory
-//! is and by which descriptor the process has the file of the device. The other process opens both through `/proc`,
-//! so no message passes between the processes. A number by chance tells the descriptor of the handle from a later one.
+//! The handle names the process and a descriptor of its description: a file in memory, which says
+//! where the memory is and by which descriptor the process has the file of the device. The other
+//! process opens both through `/proc`, so no message passes between the processes. A number by
+//! chance tells the descriptor of the handle from a later one.
 
 use crate::backing::pages::{Extent, PAGE};
 use crate::values::code::{Answer, Code};
@@ -28,9 +29,10 @@ pub(crate) struct Handed {
     pub(crate) bytes: u64,
 }
 
-/// Describes memory of a file for other processes. The handle is good as long as the description is open.
+/// Describes memory of a file for other processes. The handle is good as long as the description is
+/// open.
 pub(crate) fn offer(memory: &Handed, file: &File) -> Answer<(IpcMemory, File)> {
-    // A hasher of the standard library begins with a number by chance.
+    // A hasher of the standard library starts with a number by chance.
     let chance = RandomState::new().hash_one(std::process::id());
     let parts: Vec<_> = memory.extents.iter().map(|extent| (extent.offset, extent.bytes)).collect();
     let text = json!({

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! An import reads the message and leaves it there, so a descriptor can be imported several times,
-//! also after the exporter has ended. Each import keeps a duplicate of the descriptor. Our end of the
-//! socket hangs up once the last descriptor and the last import are gone: until then the exporter
-//! does not use the memory again.
+//! also after the exporter has ended. Each import keeps a duplicate of the descriptor. Our end of
+//! the socket hangs up once the last descriptor and the last import are gone: until then the
+//! exporter does not use the memory again.
 
 use crate::backing::pages::Extent;
 use crate::values::code::{Answer, Code};
@@ -46,7 +46,7 @@ pub(crate) struct Import {
     pub(crate) device: i32,
     /// The parts of the file.
     pub(crate) extents: Vec<Extent>,
-    /// What keeps the memory.
+    /// The source that keeps the memory.
     pub(crate) source: Imported,
 }
 

@@ -1,5 +1,5 @@
-//! Functions that are exported by hand, because they answer also where no other function does: in a forked
-//! child, and after the teardown.
+//! Functions that are exported by hand, because they answer also where no other function does: in a
+//! forked child, and after the teardown.
 
 use crate::call::make;
 use crate::process::latch;

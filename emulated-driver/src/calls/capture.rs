@@ -1,6 +1,6 @@
 //! Stream capture: records work instead of running the work, and builds the graph.
 //!
-//! A capture begins on one stream, the origin. Another stream joins by waiting for an event
+//! A capture starts on one stream, the origin. Another stream joins by waiting for an event
 //! recorded in the capture, and must be joined back before the end. Each stream has a frontier: the
 //! predecessors of the stream's next node. A mistake invalidates the capture: every call on the
 //! capture answers `STREAM_CAPTURE_INVALIDATED` until the origin ends the capture.
@@ -55,8 +55,8 @@ pub(crate) fn cuStreamBeginCapture_v2(call: &mut Call, stream: u64, mode: i32) -
     Ok(())
 }
 
-/// `cuStreamEndCapture`. Writes a null graph if the capture fails, as documented by CUDA: the only result
-/// written on failure.
+/// `cuStreamEndCapture`. Writes a null graph if the capture fails, as documented by CUDA: the only
+/// result written on failure.
 pub(crate) fn cuStreamEndCapture(call: &mut Call, stream: u64, graph: Out<u64>) -> Answer<()> {
     let ended = call.answer(graph, |call| end(call, stream));
     if ended.is_err_and(|code| (Code::STREAM_CAPTURE_UNSUPPORTED..=Code::STREAM_CAPTURE_IMPLICIT).contains(&code)) {
@@ -162,8 +162,8 @@ fn status_of(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
     Ok(answer)
 }
 
-/// Returns the addresses of the nodes and of their edges, and the number of the nodes behind which the
-/// next work of a capturing stream will come. Valid until the next such call for the stream.
+/// Returns the addresses of the nodes and of their edges, and the number of the nodes after which
+/// the next work of a capturing stream will come. Valid until the next such call for the stream.
 fn shown_frontier(call: &mut Call, stream: u64) -> Answer<(*const u64, *const [u8; 8], usize)> {
     let number = call.queue(stream)?;
     let id = call.state.streams.queue(number)?.capture;
@@ -195,8 +195,8 @@ pub(crate) fn cuGraphNodeGetDependencies_v2(
     dependencies(call, node, nodes, Some(properties), count)
 }
 
-/// Leaves the nodes right before a node with their properties, which are all zero, and their number. Without a
-/// list, leaves the number alone.
+/// Leaves the nodes right before a node with their properties, which are all zero, and their
+/// number. Without a list, leaves the number alone.
 fn dependencies(
     call: &mut Call,
     node: u64,

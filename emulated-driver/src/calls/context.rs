@@ -1,4 +1,5 @@
-//! Contexts: the primary context of each device, created contexts, and each thread's stack of contexts.
+//! Contexts: the primary context of each device, created contexts, and each thread's stack of
+//! contexts.
 
 use super::event;
 use crate::call::Call;
@@ -55,7 +56,8 @@ pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &mut Call, device: i32) -> Answ
     Ok(())
 }
 
-/// `cuDevicePrimaryCtxReset_v2`: ends the context with all objects and flags, and keeps the retains.
+/// `cuDevicePrimaryCtxReset_v2`: ends the context with all objects and flags, and keeps the
+/// retains.
 pub(crate) fn cuDevicePrimaryCtxReset_v2(call: &mut Call, device: i32) -> Answer<()> {
     let index = devices::index(&call.state, device)?;
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
@@ -126,8 +128,8 @@ pub(crate) fn cuCtxCreate_v4(
     cuCtxCreate_v2(call, context, flags, device)
 }
 
-/// Refuses unknown flags of a context: scheduling, mapped host memory, local memory, core dumps, synchronous
-/// copies are known.
+/// Refuses unknown flags of a context: scheduling, mapped host memory, local memory, core dumps,
+/// synchronous copies are known.
 fn check_flags(flags: u32) -> Answer<()> {
     if flags & !0xff == 0 { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
@@ -269,8 +271,8 @@ pub(crate) fn cuCtxDisablePeerAccess(call: &mut Call, peer: u64) -> Answer<()> {
     regions::share(&mut call.state, peer, device, false)
 }
 
-/// `cuCtxGetId`: of any context, and of the current one for null. No other context of the process ever has the id, a primary context
-/// made anew after a reset included.
+/// `cuCtxGetId`: of any context, and of the current one for null. No other context of the process
+/// ever has the id, a primary context made anew after a reset included.
 pub(crate) fn cuCtxGetId(call: &mut Call, context: u64, id: Out<u64>) -> Answer<()> {
     call.answer(id, |call| {
         let handle = if context == 0 { call.context } else { context };
@@ -302,13 +304,15 @@ pub(crate) fn cuCtxSynchronize_v2(call: &mut Call, context: u64) -> Answer<()> {
     synchronize(call, context)
 }
 
-/// `cuCtxRecordEvent`: the event is complete when all work of the context so far is, on streams of every kind.
+/// `cuCtxRecordEvent`: the event is complete when all work of the context so far is, on streams of
+/// every kind.
 pub(crate) fn cuCtxRecordEvent(call: &mut Call, context: u64, event: u64) -> Answer<()> {
     usable(call, context)?;
     event::record_on_context(call, context, event)
 }
 
-/// `cuCtxWaitEvent`: all later work of the context comes after the event, also on streams that come later.
+/// `cuCtxWaitEvent`: all later work of the context comes after the event, also on streams that come
+/// later.
 pub(crate) fn cuCtxWaitEvent(call: &mut Call, context: u64, event: u64) -> Answer<()> {
     usable(call, context)?;
     event::make_context_wait(call, context, event)
@@ -345,8 +349,8 @@ fn known(call: &Call, handle: u64) -> Answer<()> {
     if alive { Ok(()) } else { Err(Code::INVALID_CONTEXT) }
 }
 
-/// Ends a context with all streams, modules and memory, after the work of all contexts of the device. Events and
-/// executable graphs stay as objects of no context.
+/// Ends a context with all streams, modules and memory, after the work of all contexts of the
+/// device. Events and executable graphs stay as objects of no context.
 pub(super) fn end(call: &mut Call, handle: u64) {
     let marks = contexts::ends_of_device_of(&call.state, handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));

@@ -1,5 +1,5 @@
-//! One copy, of a line or of rows: checks of the ends, and the order with the host as documented for pageable and for
-//! pinned memory.
+//! One copy, of a line or of rows: checks of the ends, and the order with the host as documented
+//! for pageable and for pinned memory.
 
 use super::stream::finish;
 use super::submit::{is_of_device, resolve, submit};
@@ -25,7 +25,7 @@ pub(crate) struct End {
     pub(crate) slice: u64,
 }
 
-/// Whose memory an end is.
+/// The owner of the memory at an end of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// A device's, in the view of the device with this index.
@@ -74,9 +74,10 @@ impl End {
     }
 }
 
-/// Queues a copy. Pageable memory of the host may be used again when the call returns, as on a real device: a copy to a
-/// device takes the contents along, and a copy to the host is done. A copy from or to pinned memory reads or writes the host
-/// when the copy runs. A capture records the copy, and each replay uses the host's memory.
+/// Queues a copy. Pageable memory of the host may be used again when the call returns, as on a real
+/// device: a copy to a device takes the contents along, and a copy to the host is done. A copy from
+/// or to pinned memory reads or writes the host when the copy runs. A capture records the copy, and
+/// each replay uses the host's memory.
 pub(crate) fn copy(call: &mut Call, to: End, from: End, volume: Volume, stream: u64) -> Answer<()> {
     if volume.contains(&0) {
         return Ok(());

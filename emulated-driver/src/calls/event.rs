@@ -142,7 +142,8 @@ pub(crate) fn cuStreamWaitEvent(call: &mut Call, stream: u64, handle: u64, flags
     captures::wait(&mut call.state, queue, &point)
 }
 
-/// Records an event on a whole context: the event is complete when all work of all streams so far is.
+/// Records an event on a whole context: the event is complete when all work of all streams so far
+/// is.
 pub(crate) fn record_on_context(call: &mut Call, context: u64, handle: u64) -> Answer<()> {
     let event = find(&call.state, handle)?;
     if event.context != context {
@@ -152,7 +153,7 @@ pub(crate) fn record_on_context(call: &mut Call, context: u64, handle: u64) -> A
     let state = &mut *call.state;
     let mut marks = contexts::ends(state, context);
     if let Some(stamp) = &stamp {
-        // The time needs a piece of work behind all others: on a queue that no stream has.
+        // The time needs a piece of work after all others: on a queue that no stream has.
         let its = state.contexts.get_mut(&context).ok_or(Code::CONTEXT_IS_DESTROYED)?;
         let device = its.device;
         let queue = *its.event_queue.get_or_insert_with(|| state.streams.open(context, device, Kind::NonBlocking));

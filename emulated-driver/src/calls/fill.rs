@@ -16,7 +16,8 @@ struct Pattern {
     width: u64,
 }
 
-/// Defines the functions for each type of number: a line and rows on stream 0, and a line and rows on a stream.
+/// Defines the functions for each type of number: a line and rows on stream 0, and a line and rows
+/// on a stream.
 macro_rules! fills {
     ($($type:ty: $line:ident, $rows:ident, $line_on:ident, $rows_on:ident;)*) => { $(
         pub(crate) fn $line(call: &mut Call, to: u64, value: $type, count: u64) -> Answer<()> {

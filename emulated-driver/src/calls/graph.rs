@@ -11,7 +11,8 @@ use crate::values::structs::InstantiateParams;
 use std::ffi::c_char;
 use std::sync::Arc;
 
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_*`: free on launch, upload, launch by a device, priorities of nodes.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_*`: free on launch, upload, launch by a device, priorities of
+/// nodes.
 const INSTANTIATE_FLAGS: u64 = 0xf;
 
 /// `cuGraphCreate`: a graph without nodes.
@@ -95,7 +96,8 @@ pub(crate) fn cuGraphExecDestroy(call: &mut Call, executable: u64) -> Answer<()>
     call.state.executables.remove(executable).map(drop)
 }
 
-/// Returns an executable graph. One of an ended context aborts in strict mode, because a real driver crashes or hangs.
+/// Returns an executable graph. One of an ended context aborts in strict mode, because a real
+/// driver crashes or hangs.
 fn find(call: &Call, handle: u64) -> Answer<&Executable> {
     let executable = call.state.executables.get(handle).map_err(|_| Code::INVALID_VALUE)?;
     if executable.is_over && call.state.config.strict {

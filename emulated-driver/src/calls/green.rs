@@ -1,4 +1,5 @@
-//! Green contexts: other contexts over the memory of a device's primary context. They have all multiprocessors here.
+//! Green contexts: other contexts over the memory of a device's primary context. They have all
+//! multiprocessors here.
 
 use super::context::{cuDevicePrimaryCtxRelease_v2, end, retain};
 use crate::call::Call;

@@ -1,7 +1,7 @@
 //! Pinned memory of the host: registered by the program, or allocated by the driver.
 //!
-//! A copy from or to pinned memory touches the memory when the copy runs, not when it is queued. A free and the end
-//! of a registration wait for the work of the context.
+//! A copy from or to pinned memory touches the memory when the copy runs, not when it is queued. A
+//! free and the end of a registration wait for the work of the context.
 
 use crate::call::Call;
 use crate::state::contexts;

@@ -1,9 +1,10 @@
 //! Memory of `cuMemAlloc` in another process: handles that the processes pass on.
 //!
-//! A handle names the allocation, wherever inside the allocation the address lies. An open gives the start of the
-//! allocation, as a real driver does: a program that passes on an address inside must pass on the distance, too.
-//! An offer ends with the memory. Memory that is open elsewhere when its owner frees it may be used again while the
-//! other process still sees it: CUDA leaves this case open.
+//! A handle names the allocation, wherever inside the allocation the address is. An open gives the
+//! start of the allocation, as a real driver does: a program that passes on an address inside must
+//! pass on the distance, too. An offer ends with the memory. Memory that is open elsewhere when its
+//! owner frees it may be used again while the other process still sees it: CUDA leaves this case
+//! open.
 
 use crate::backing::handed;
 use crate::call::Call;

@@ -50,7 +50,8 @@ pub(crate) fn cuMemAllocPitch_v2(
     Ok(())
 }
 
-/// `cuMemAllocManaged`: memory for the host and for every device, in the memory of the context's device.
+/// `cuMemAllocManaged`: memory for the host and for every device, in the memory of the context's
+/// device.
 pub(crate) fn cuMemAllocManaged(call: &mut Call, address: Out<u64>, bytes: u64, flags: u32) -> Answer<()> {
     /// `CU_MEM_ATTACH_GLOBAL` and `CU_MEM_ATTACH_HOST`.
     const ATTACH: [u32; 2] = [1, 2];
@@ -115,7 +116,8 @@ pub(crate) fn cuMemGetAddressRange_v2(call: &mut Call, base: Out<u64>, bytes: Ou
     Ok(())
 }
 
-/// Returns start and size of the allocation, accessible mapping or pinned range that contains an address.
+/// Returns start and size of the allocation, accessible mapping or pinned range that contains an
+/// address.
 fn range_of(state: &State, address: u64) -> Answer<(u64, u64)> {
     let allocation = state.memory.containing(address).map(|(start, allocation)| (start, allocation.bytes));
     let pinned = || state.host_memory.overlapping(address, address.saturating_add(1));

@@ -1,4 +1,4 @@
-//! What each driver function does: a function of the same name, by kind of object.
+//! The driver functions: one of the same name for each, by kind of object.
 
 #![allow(non_snake_case, reason = "the driver's own names")]
 #![allow(clippy::too_many_arguments, reason = "the driver's own signatures")]

@@ -82,8 +82,8 @@ pub(crate) fn cuModuleUnload(call: &mut Call, module: u64) -> Answer<()> {
     modules::remove(&mut call.state, module)
 }
 
-/// `cuLibraryLoadData`. The image is looked at when the library is first used, as by a real driver; options have
-/// no effect.
+/// `cuLibraryLoadData`. The image is looked at when the library is first used, as by a real driver;
+/// options have no effect.
 pub(crate) fn cuLibraryLoadData(
     call: &mut Call,
     library: Out<u64>,
@@ -208,8 +208,8 @@ fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Kernel> {
     Ok(Kernel { code, sizes, addresses, _object: object })
 }
 
-/// `cuLaunchKernel`. `params` is null or points to a pointer for each of the kernel's parameters, and each
-/// pointer has as many readable bytes as the parameter.
+/// `cuLaunchKernel`. `params` is null or points to a pointer for each of the kernel's parameters,
+/// and each pointer has as many readable bytes as the parameter.
 pub(crate) fn cuLaunchKernel(
     call: &mut Call,
     function: u64,
@@ -240,7 +240,8 @@ pub(crate) fn cuLaunchKernel(
     submit(call, stream, Work::Kernel { code, arguments, addresses, shape })
 }
 
-/// `cuLaunchCooperativeKernel`. The emulated device runs a kernel on one thread, so no block waits for another.
+/// `cuLaunchCooperativeKernel`. The emulated device runs a kernel on one thread, so no block waits
+/// for another.
 pub(crate) fn cuLaunchCooperativeKernel(
     call: &mut Call,
     function: u64,
@@ -277,14 +278,16 @@ fn read_arguments(sizes: &[usize], params: &[*const u64]) -> Arguments {
         let start = slots.len();
         slots.resize(start + bytes.div_ceil(size_of::<u128>()), 0_u128);
         let to: *mut u8 = slots[start..].as_mut_ptr().cast();
-        // SAFETY: the caller of the driver guarantees the bytes at the source. The slots have room for them.
+        // SAFETY: the caller of the driver guarantees the bytes at the source. The slots have room
+        // for them.
         unsafe { std::ptr::copy_nonoverlapping(param.cast(), to, bytes) };
         starts.push(start);
     }
     Arguments { slots: slots.into(), starts: starts.into() }
 }
 
-/// Returns the path of an image's object. The image is read up to a NUL or the first byte outside the format.
+/// Returns the path of an image's object. The image is read up to a NUL or the first byte outside
+/// the format.
 fn path_of(image: In<c_char>) -> Answer<String> {
     for (index, &expected) in PREFIX.iter().enumerate() {
         // Every earlier byte was part of the image and not the end.

@@ -1,4 +1,4 @@
-//! What the driver knows of an address: `cuPointerGetAttribute` and its like.
+//! Questions about an address: `cuPointerGetAttribute` and similar functions.
 //!
 //! The answers are those of driver 580.159 on an H100.
 
@@ -52,7 +52,8 @@ pub(crate) fn cuPointerGetAttribute(call: &mut Call, out: Out<u8>, attribute: c_
     Ok(())
 }
 
-/// `cuPointerGetAttributes`. An unknown address is no mistake: it has no context, no type and no device.
+/// `cuPointerGetAttributes`. An unknown address is no mistake: it has no context, no type and no
+/// device.
 pub(crate) fn cuPointerGetAttributes(
     call: &mut Call,
     count: u32,
@@ -82,7 +83,8 @@ pub(crate) fn cuPointerGetAttributes(
     Ok(())
 }
 
-/// `cuPointerSetAttribute`: of the one attribute that can be set. Virtual memory has no such setting.
+/// `cuPointerSetAttribute`: of the one attribute that can be set. Virtual memory has no such
+/// setting.
 pub(crate) fn cuPointerSetAttribute(call: &mut Call, value: In<u32>, attribute: c_int, address: u64) -> Answer<()> {
     let on = value.read()? != 0;
     if attribute != SYNC_MEMOPS {

@@ -138,8 +138,8 @@ pub(crate) fn cuMemPoolSetAttribute(call: &mut Call, pool: u64, attribute: c_int
     set_attribute(call, pool, attribute, wanted)
 }
 
-/// Changes an attribute of a pool. The only valid value for a peak is 0, which resets the peak to the
-/// present amount.
+/// Changes an attribute of a pool. The only valid value for a peak is 0, which resets the peak to
+/// the present amount.
 fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value: u64) -> Answer<()> {
     settle(&mut call.state);
     let number = call.state.pools.number(handle)?;
@@ -155,8 +155,8 @@ fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value: u64) -> An
     Ok(())
 }
 
-/// `cuMemPoolSetAccess`: checks all descriptors before applying the first. The pool's own device keeps
-/// full access.
+/// `cuMemPoolSetAccess`: checks all descriptors before applying the first. The pool's own device
+/// keeps full access.
 pub(crate) fn cuMemPoolSetAccess(call: &mut Call, handle: u64, descriptors: In<Access>, count: usize) -> Answer<()> {
     const OF_DEVICE: i32 = 1;
     let wanted = descriptors.list(count)?;
@@ -219,7 +219,8 @@ pub(crate) fn cuMemAllocFromPoolAsync(
     call.answer(address, |call| allocate(call, bytes, Some(pool), stream))
 }
 
-/// Allocates memory of the current pool, or of the pool given by handle. 0 bytes are the null address.
+/// Allocates memory of the current pool, or of the pool given by handle. 0 bytes are the null
+/// address.
 fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answer<u64> {
     supported(call)?;
     let queue = call.queue(stream)?;
@@ -258,8 +259,8 @@ fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answ
     Ok(address)
 }
 
-/// `cuMemFreeAsync`: of a pool's memory, and of `cuMemAlloc`'s. The memory is no longer in use at once, although the
-/// free is queued.
+/// `cuMemFreeAsync`: of a pool's memory, and of `cuMemAlloc`'s. The memory is no longer in use at
+/// once, although the free is queued.
 pub(crate) fn cuMemFreeAsync(call: &mut Call, address: u64, stream: u64) -> Answer<()> {
     let queue = call.queue(stream)?;
     let state = &mut *call.state;

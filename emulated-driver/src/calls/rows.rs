@@ -49,7 +49,8 @@ pub(crate) fn cuMemcpy3DPeerAsync(call: &mut Call, wanted: In<Copy3D>, stream: u
     cuMemcpy3DAsync_v2(call, wanted, stream)
 }
 
-/// Refuses a copy between contexts of which one is dead or broken. The host's memory has no context.
+/// Refuses a copy between contexts of which one is dead or broken. The host's memory has no
+/// context.
 fn check_contexts(call: &Call, wanted: In<Copy3D>) -> Answer<()> {
     let Copy3D { from, to, .. } = wanted.read()?;
     let of_devices = [from, to].into_iter().filter(|end| end.kind == 2);
@@ -71,8 +72,8 @@ fn ends(call: &Call, wanted: &Copy3D) -> Answer<(End, End, Volume)> {
     Ok((end(call, &wanted.to, volume)?, end(call, &wanted.from, volume)?, volume))
 }
 
-/// Returns the end of a copy of a volume. A line must have room for a row behind the bytes before the row, and a slice for its rows
-/// behind the lines before the rows.
+/// Returns the end of a copy of a volume. A line must have room for a row after the bytes before
+/// the row, and a slice for its rows after the lines before the rows.
 fn end(call: &Call, wanted: &End3D, [width, height, depth]: Volume) -> Answer<End> {
     let (on_device, start) = match wanted.kind {
         1 => (false, wanted.host),

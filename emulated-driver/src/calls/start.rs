@@ -40,7 +40,8 @@ struct ExportTable {
     marker: extern "C" fn() -> c_int,
 }
 
-/// The only export table (`cuGetExportTable`) of the emulated driver. The address is the same for every caller.
+/// The only export table (`cuGetExportTable`) of the emulated driver. The address is the same for
+/// every caller.
 static TABLE: ExportTable = ExportTable { bytes: size_of::<ExportTable>(), marker: exported };
 
 /// The function of the table.
@@ -59,7 +60,8 @@ pub(crate) fn cuGetExportTable(call: &mut Call, table: Out<*const c_void>, uuid:
     Ok(())
 }
 
-/// A function that no header declares: what a library in front of the driver does not know. Doubles a number.
+/// A function that no header declares: what a library in front of the driver does not know. Doubles
+/// a number.
 pub(crate) fn cuEmulatedUnknownFunction(call: &mut Call, number: u64, doubled: Out<u64>) -> Answer<()> {
     call.answer(doubled, |_| number.checked_mul(2).ok_or(Code::INVALID_VALUE))
 }
@@ -104,8 +106,8 @@ pub(crate) fn cuGetProcAddress_v2(
     if code == PROC_FOUND { Ok(()) } else { call.state.answers.outcome("proc_absent") }
 }
 
-/// Returns the newest function of a base name in a driver version, with the status. A program whose stream 0
-/// is the thread's own gets the variant for such programs, where the function has one.
+/// Returns the newest function of a base name in a driver version, with the status. A program whose
+/// stream 0 is the thread's own gets the variant for such programs, where the function has one.
 fn look_up(
     call: &mut Call,
     symbol: In<c_char>,

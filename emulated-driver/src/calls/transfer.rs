@@ -82,8 +82,8 @@ pub(crate) fn cuMemcpyPeerAsync(
     copy(call, End::device(to), End::device(from), [bytes, 1, 1], stream)
 }
 
-/// `cuMemPrefetchAsync`. Managed memory of the emulated driver is everywhere at once, so only the order of the stream is
-/// kept.
+/// `cuMemPrefetchAsync`. Managed memory of the emulated driver is everywhere at once, so only the
+/// order of the stream is kept.
 pub(crate) fn cuMemPrefetchAsync(call: &mut Call, address: u64, bytes: u64, device: c_int, stream: u64) -> Answer<()> {
     let is_known = device == HOST || usize::try_from(device).is_ok_and(|index| index < call.state.devices.len());
     if !is_known {

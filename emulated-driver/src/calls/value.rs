@@ -65,8 +65,9 @@ pub(crate) fn cuStreamBatchMemOp_v2(
     batch(call, stream, count, operations, flags, true)
 }
 
-/// Queues all operations of a list, or none. An operation has its kind in the first word, the address in the second, the value in
-/// the third and the flags in the fourth. A barrier has the flags in the upper half of the first word, and no effect here.
+/// Queues all operations of a list, or none. An operation has its kind in the first word, the
+/// address in the second, the value in the third and the flags in the fourth. A barrier has the
+/// flags in the upper half of the first word, and no effect here.
 fn batch(call: &mut Call, stream: u64, count: u32, operations: In<[u64; 6]>, flags: u32, barriers: bool) -> Answer<()> {
     if flags != 0 || count >= TOO_MANY {
         return Err(Code::INVALID_VALUE);

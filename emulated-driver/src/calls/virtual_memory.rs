@@ -1,8 +1,8 @@
 //! Virtual memory: reserved addresses and physical memory, joined by mappings.
 //!
 //! A mapping alone gives no device access. `cuMemSetAccess` maps the memory into the named device's
-//! view of the addresses (see `space`), where the device's kernels look. Memory created for export can
-//! be mapped in another process, too (see `sharing`).
+//! view of the addresses (see `space`), where the device's kernels look. Memory created for export
+//! can be mapped in another process, too (see `sharing`).
 
 use crate::backing::pages::{Extent, PAGE, POISON_NEW};
 use crate::backing::sharing::{self, Imported};

@@ -1,4 +1,5 @@
-//! What belongs to the process and to its threads: locks, threads, memory faults, the final states.
+//! The parts that belong to the process and its threads: locks, threads, memory faults, the final
+//! states.
 
 pub(crate) mod latch;
 pub(crate) mod sync;

@@ -1,8 +1,9 @@
-//! Memory faults of work, delivered to the program as a device does: the context breaks, the process goes on.
+//! Memory faults of work, delivered to the program as a device does: the context breaks, the
+//! process goes on.
 //!
-//! A handler of SIGSEGV gives work that touches forbidden memory a scratch page, so that the work ends, and notes the
-//! first address. The thread that ran the work then breaks the context. Faults of host code, and faults outside the
-//! watched addresses, go to the handler before.
+//! A handler of SIGSEGV gives work that touches forbidden memory a scratch page, so that the work
+//! ends, and notes the first address. The thread that ran the work then breaks the context. Faults
+//! of host code, and faults outside the watched addresses, go to the handler before.
 
 use super::thread;
 use std::cell::Cell;
@@ -34,7 +35,8 @@ pub(crate) struct Strayed {
     count: usize,
 }
 
-/// Delivers faults of work at the addresses from `begin` to `end` from now on, and elsewhere no longer.
+/// Delivers faults of work at the addresses from `begin` to `end` from now on, and elsewhere no
+/// longer.
 pub(crate) fn watch(begin: u64, end: u64) {
     BEGIN.store(begin, Ordering::Relaxed);
     END.store(end, Ordering::Relaxed);
@@ -47,7 +49,8 @@ pub(crate) fn watch(begin: u64, end: u64) {
         let mut action = before;
         action.sa_sigaction = on_fault as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        // SAFETY: `on_fault` has the signature that SA_SIGINFO asks for, and calls only what a handler may call.
+        // SAFETY: `on_fault` has the signature that SA_SIGINFO asks for, and calls only what a
+        // handler may call.
         unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) };
         before
     });
@@ -58,8 +61,8 @@ pub(crate) fn watch_nothing() {
     END.store(0, Ordering::Relaxed);
 }
 
-/// Takes what the work that has just ended on the calling thread has touched, and forbids the scratch pages again.
-/// Returns the first address, if any.
+/// Takes what the work that has just ended on the calling thread has touched, and forbids the
+/// scratch pages again. Returns the first address, if any.
 pub(crate) fn take() -> Option<u64> {
     let Strayed { first, pages, count } = STRAYED.get();
     if first == 0 {
@@ -87,7 +90,8 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     pass_on(signal, info, context);
 }
 
-/// Maps a scratch page around `address`. Returns false if the system refuses, or if the work has many already.
+/// Maps a scratch page around `address`. Returns false if the system refuses, or if the work has
+/// many already.
 fn map_scratch(address: u64) -> bool {
     let mut strayed = STRAYED.get();
     if strayed.count == MOST {
@@ -96,7 +100,8 @@ fn map_scratch(address: u64) -> bool {
     let page = address / SCRATCH * SCRATCH;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the fault shows that nothing accessible lies there, and the page is inside the driver's reservation.
+    // SAFETY: the fault shows that nothing accessible is there, and the page is inside the driver's
+    // reservation.
     let mapped = unsafe { libc::mmap(page as *mut libc::c_void, SCRATCH as usize, access, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return false;
@@ -122,7 +127,8 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
             unsafe { std::mem::transmute(before.sa_sigaction) };
         handle(signal, info, context);
     } else {
-        // SAFETY: the action came from the system. The instruction faults again, and the process dies.
+        // SAFETY: the action came from the system. The instruction faults again, and the process
+        // dies.
         unsafe { libc::sigaction(signal, &raw const *before, std::ptr::null_mut()) };
     }
 }

@@ -1,4 +1,5 @@
-//! The memory that contains an address, of whatever kind: the one answer for pointer attributes and handles.
+//! The memory that contains an address, of whatever kind: the one answer for pointer attributes and
+//! handles.
 
 use super::contexts;
 use super::driver::State;

@@ -1,4 +1,4 @@
-//! What a capture records, and which calls a capture permits.
+//! Captures: what they record, and which calls they permit.
 
 use super::driver::State;
 use super::threads;
@@ -38,7 +38,7 @@ pub(crate) fn frontier(state: &State, id: u64, queue: u64) -> Vec<usize> {
     state.captures.get(&id).and_then(|capture| capture.frontiers.get(&queue)).cloned().unwrap_or_default()
 }
 
-/// `cuStreamWaitEvent`: orders a queue's further work after a point.
+/// `cuStreamWaitEvent`: orders a queue's later work after a point.
 pub(crate) fn wait(state: &mut State, queue: u64, point: &Point) -> Answer<()> {
     let capturing = of_queue(state, queue)?;
     match (capturing, point) {
@@ -52,7 +52,7 @@ pub(crate) fn wait(state: &mut State, queue: u64, point: &Point) -> Answer<()> {
     }
 }
 
-/// Orders a queue's further work after nodes of a capture. The queue enters the capture if
+/// Orders a queue's later work after nodes of a capture. The queue enters the capture if
 /// necessary.
 fn join(state: &mut State, queue: u64, capturing: Option<u64>, id: u64, nodes: &[usize]) -> Answer<()> {
     if let Some(own) = capturing.filter(|&own| own != id) {
@@ -103,8 +103,8 @@ pub(crate) fn check_wait(state: &mut State, queue: u64) -> Answer<()> {
     }
 }
 
-/// Refuses to wait for a context with a capturing stream, and breaks the capture, in every mode. Captures in other
-/// contexts go on.
+/// Refuses to wait for a context with a capturing stream, and breaks the capture, in every mode.
+/// Captures in other contexts go on.
 pub(crate) fn check_context_wait(state: &mut State, context: u64) -> Answer<()> {
     let its = state.streams.queues.values().filter(|queue| queue.context == context);
     let broken: Vec<u64> = its.filter_map(|queue| queue.capture).collect();
@@ -115,8 +115,8 @@ pub(crate) fn check_context_wait(state: &mut State, context: u64) -> Answer<()> 
     state.answers.outcome("wait_capturing")
 }
 
-/// Refuses to record an event for a context with a capturing stream, or to let the context wait, and breaks
-/// the capture, in every mode.
+/// Refuses to record an event for a context with a capturing stream, or to let the context wait,
+/// and breaks the capture, in every mode.
 pub(crate) fn check_context_event(state: &mut State, context: u64) -> Answer<()> {
     let its = state.streams.queues.values().filter(|queue| queue.context == context);
     let broken: Vec<u64> = its.filter_map(|queue| queue.capture).collect();

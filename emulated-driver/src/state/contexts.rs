@@ -30,12 +30,14 @@ pub(crate) fn accessors(state: &State, handle: u64) -> Vec<usize> {
     others.map(|context| context.device).collect()
 }
 
-/// Returns the context that owns memory which is taken in a context: of a green context the primary one.
+/// Returns the context that owns memory which is taken in a context: of a green context the primary
+/// one.
 pub(crate) fn owner(state: &State, handle: u64) -> u64 {
     state.contexts.get(&handle).and_then(|context| context.green_of).unwrap_or(handle)
 }
 
-/// Returns the marks after all work queued so far in a context, and in the green contexts over the context.
+/// Returns the marks after all work queued so far in a context, and in the green contexts over the
+/// context.
 pub(crate) fn ends(state: &State, handle: u64) -> Vec<Mark> {
     let greens = state.contexts.iter().filter(|(_, context)| context.green_of == Some(handle));
     let all = greens.map(|(&green, _)| green).chain([handle]);
@@ -49,7 +51,7 @@ pub(crate) fn ends_of_device_of(state: &State, handle: u64) -> Vec<Mark> {
     its.flat_map(|(&handle, _)| state.streams.ends_of_context(handle)).collect()
 }
 
-/// Breaks a context with an unrecoverable error: work not begun is dropped, and every later call
+/// Breaks a context with an unrecoverable error: work not started is dropped, and every later call
 /// answers the error.
 pub(crate) fn break_down(state: &mut State, handle: u64, code: Code) {
     if let Some(context) = state.contexts.get_mut(&handle) {

@@ -3,7 +3,8 @@
 use super::driver::State;
 use crate::values::code::{Answer, Code};
 
-/// The attributes of the emulated device that are not 0. They are those of a GPU of the Hopper family that programs ask for.
+/// The attributes of the emulated device that are not 0. They are those of a GPU of the Hopper
+/// family that programs ask for.
 const ATTRIBUTES: &[(i32, i32)] = &[
     (1, 1024),
     (2, 1024),

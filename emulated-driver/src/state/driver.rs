@@ -33,7 +33,7 @@ use std::sync::OnceLock;
 pub(crate) struct Driver {
     /// The whole state.
     pub(crate) state: Mutex<State>,
-    /// Notified at the end of a piece of work, at the opening of a gate, and at any further change
+    /// Notified at the end of a piece of work, at the opening of a gate, and at any other change
     /// that may end a wait.
     pub(crate) progress: Condition,
 }

@@ -1,10 +1,12 @@
-//! The end of physical memory of `cuMemCreate`: once it has no handle, no mapping and no other process that uses it.
+//! The end of physical memory of `cuMemCreate`: once it has no handle, no mapping and no other
+//! process that uses it.
 
 use super::driver::State;
 use crate::backing::sharing::Export;
 use crate::tables::virtual_memory::Physical;
 
-/// Releases physical memory without a handle and without mappings, unless another process may use it.
+/// Releases physical memory without a handle and without mappings, unless another process may use
+/// it.
 pub(crate) fn drop_unused(state: &mut State, number: u64) {
     let memory = &mut state.virtual_memory;
     let unused = |physical: &Physical| !physical.is_used_here() && !physical.exports.iter().any(Export::is_in_use);

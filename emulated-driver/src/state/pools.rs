@@ -17,8 +17,8 @@ pub(crate) fn after_wait(state: &mut State) {
     }
 }
 
-/// Frees memory of a pool outside the order of streams, once the allocation has run. As with a real driver, no use of
-/// the memory is waited for, and the pool still counts the memory as used.
+/// Frees memory of a pool outside the order of streams, once the allocation has run. As with a real
+/// driver, no use of the memory is waited for, and the pool still counts the memory as used.
 pub(crate) fn free_at_once(state: &mut State, address: u64, allocation: Allocation) {
     state.memory.allocations.remove(&address);
     match allocation.exposed.filter(|&exposed| !state.streams.reached(exposed)) {

@@ -1,5 +1,5 @@
-//! The queue that a handle names, the default streams of a thread, and the first and last moment of an
-//! item.
+//! The queue that a handle names, the default streams of a thread, and the first and last moment of
+//! an item.
 
 use super::driver::{State, driver};
 use crate::process::{latch, thread};

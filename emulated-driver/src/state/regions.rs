@@ -120,7 +120,7 @@ pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u6
     Ok((address, allocation.span(address)))
 }
 
-/// Takes memory that the host and every device can use, in a region of its own.
+/// Takes memory that the host and every device can use, in its own region.
 pub(crate) fn take_managed(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
     let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
     let start = obtain(state, context, None, taken)?;
@@ -138,8 +138,8 @@ pub(crate) fn take_managed(state: &mut State, context: u64, bytes: u64) -> Answe
     Ok(start)
 }
 
-/// Adds memory of another process: a region, with one allocation at an offset. Returns the address of the
-/// allocation.
+/// Adds memory of another process: a region, with one allocation at an offset. Returns the address
+/// of the allocation.
 pub(crate) fn add_imported(state: &mut State, region: Region, offset: u64, bytes: u64) -> Answer<u64> {
     let start = state.space().take(region.bytes, PAGE, 0)?;
     let region = Region { users: 1, ..region };

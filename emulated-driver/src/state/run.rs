@@ -25,7 +25,7 @@ pub(crate) fn run(tasks: Vec<Task>, context: u64) {
 fn run_one(task: Task) {
     match task {
         Task::Fill { at, bytes, value } => {
-            // SAFETY: the range was device memory when queued, and lies outside every Rust
+            // SAFETY: the range was device memory when queued, and is outside every Rust
             // object. If the program has freed the memory since, the following fault is the purpose
             // of the library.
             unsafe { fill(at as *mut u8, bytes, value) };
@@ -84,7 +84,7 @@ unsafe fn fill(at: *mut u8, bytes: usize, value: [u8; 4]) {
     }
     for start in (0..bytes).step_by(value.len()) {
         let length = value.len().min(bytes - start);
-        // SAFETY: as above. No value of Rust's lies in device memory.
+        // SAFETY: as above. No value of Rust's is in device memory.
         unsafe { value.as_ptr().copy_to_nonoverlapping(at.wrapping_add(start), length) };
     }
 }

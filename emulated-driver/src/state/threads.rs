@@ -1,6 +1,6 @@
 //! The threads of the streams.
 //!
-//! A thread begins with the first work of the queue and ends with the queue or with the process.
+//! A thread starts with the first work of the queue and ends with the queue or with the process.
 //! The exit handler ends all idle threads and waits for their end, so that a leak checker finds no
 //! memory of threads. A thread in the middle of a piece of work is left alone, because the work may
 //! never end.
@@ -30,8 +30,8 @@ enum Next {
     End,
 }
 
-/// Queues work, after the marks in `after` and the marks implied by the kind of stream. A wait for memory
-/// becomes a piece of its own, so that no thread waits inside a piece.
+/// Queues work, after the marks in `after` and the marks implied by the kind of stream. A wait for
+/// memory becomes its own piece, so that no thread waits inside a piece.
 pub(crate) fn push(state: &mut State, number: u64, work: Work, mut after: Vec<Mark>) -> Answer<()> {
     if let Some(pieces) = work.pieces_with_a_wait() {
         let mut after = Some(after);
@@ -88,7 +88,7 @@ pub(crate) fn end_all(driver: &Driver) {
     idle.into_iter().for_each(wait_for);
 }
 
-/// Begins a queue's thread.
+/// Starts a queue's thread.
 fn start(workers: &mut Workers, queue: u64) -> Answer<()> {
     for ended in std::mem::take(&mut workers.ended) {
         if let Some(thread) = workers.threads.remove(&ended) {

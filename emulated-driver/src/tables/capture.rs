@@ -19,16 +19,17 @@ pub(crate) struct Node {
 /// A capture under way.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// The queue on which the capture began.
+    /// The queue on which the capture started.
     pub(crate) origin: u64,
-    /// The thread that began the capture.
+    /// The thread that started the capture.
     pub(crate) thread: u32,
     pub(crate) mode: i32,
     pub(crate) valid: bool,
     pub(crate) nodes: Vec<Node>,
     /// The frontier of each captured queue.
     pub(crate) frontiers: BTreeMap<u64, Vec<usize>>,
-    /// The handles that the program was shown of each frontier, and as many edges, which are all zero.
+    /// The handles that the program was shown of each frontier, and as many edges, which are all
+    /// zero.
     pub(crate) shown: BTreeMap<u64, Shown>,
 }
 

@@ -15,7 +15,8 @@ pub(crate) struct Context {
     /// The id, which no other context of the process ever has.
     pub(crate) id: u64,
     pub(crate) device: usize,
-    /// Number of retains of a primary context. For a created context 1, and the number of attachments.
+    /// Number of retains of a primary context. For a created context 1, and the number of
+    /// attachments.
     pub(crate) retains: u64,
     /// The first unrecoverable error of the context's work. Every later call answers the error.
     pub(crate) sticky: Option<Code>,

@@ -14,8 +14,8 @@ pub(crate) enum Point {
     Captured(u64, Vec<usize>),
 }
 
-/// The context of an event that has outlived its context. Every call with the event answers that the context is
-/// destroyed.
+/// The context of an event that has outlived its context. Every call with the event answers that
+/// the context is destroyed.
 pub(crate) const NO_CONTEXT: u64 = 0;
 
 /// An event.

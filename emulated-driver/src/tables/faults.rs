@@ -33,7 +33,7 @@ struct Rule {
     /// The function; `None` for any.
     function: Option<Function>,
     which: Which,
-    /// Number of further hits. `None` for no limit.
+    /// Number of hits left. `None` for no limit.
     left: Option<u64>,
     code: Option<Code>,
     delay_us: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Verdict {
     pub(crate) delay_after_us: u64,
 }
 
-/// The rules in force.
+/// The active rules.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     rules: Vec<Rule>,

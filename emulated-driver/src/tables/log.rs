@@ -50,7 +50,7 @@ impl Log {
         Self { file, ..Self::default() }
     }
 
-    /// Counts the beginning of a call, and returns the number of the call.
+    /// Counts the start of a call, and returns the number of the call.
     pub(crate) fn begin(&mut self, function: Function) -> u64 {
         self.calls += 1;
         *self.counts.entry(function).or_default() += 1;

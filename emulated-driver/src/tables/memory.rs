@@ -42,7 +42,7 @@ impl Region {
     }
 }
 
-/// What an allocation came from, besides a pool.
+/// The source of an allocation that is not from a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     /// `cuMemAlloc`, or a pool.
@@ -65,7 +65,8 @@ pub(crate) struct Allocation {
     pub(crate) region: u64,
     /// The pool of the memory, if any.
     pub(crate) pool: Option<u64>,
-    /// The point at which the memory of a pool is there, in the order of the stream of the allocation.
+    /// The point at which the memory of a pool is there, in the order of the stream of the
+    /// allocation.
     pub(crate) exposed: Option<Mark>,
     pub(crate) source: Source,
     /// The number that no other memory of the process has or had.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
-    /// Further devices with access to the pool's memory.
+    /// Other devices with access to the pool's memory.
     pub(crate) peers: Vec<usize>,
     /// The handle is destroyed. The pool ends with the last memory.
     pub(crate) destroyed: bool,

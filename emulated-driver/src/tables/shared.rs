@@ -1,4 +1,5 @@
-//! Memory of `cuMemAlloc` that other processes may open, and memory of other processes that is open here.
+//! Memory of `cuMemAlloc` that other processes may open, and memory of other processes that is open
+//! here.
 
 use crate::values::structs::IpcMemory;
 use std::collections::BTreeMap;

@@ -5,7 +5,8 @@
 //! queue is the stream's identity (`cuStreamGetId`). Handles are reused, numbers never.
 //!
 //! An item runs when all earlier items of the queue are done, every [`Mark`] of the item is
-//! reached, and a number in memory is as the item wants. Events, the legacy stream's barriers and joins are all marks.
+//! reached, and a number in memory is as the item wants. Events, the legacy stream's barriers and
+//! joins are all marks.
 
 use crate::process::sync::Condition;
 use crate::tables::work::Work;
@@ -64,7 +65,7 @@ pub(crate) struct Queue {
     pub(crate) wake: Arc<Condition>,
 }
 
-/// Threads begun and not yet joined.
+/// Threads started and not yet joined.
 ///
 /// Plain pthreads, for the reason given in `sync`.
 #[derive(Debug, Default)]
@@ -88,7 +89,7 @@ pub(crate) struct Streams {
 }
 
 impl Queue {
-    /// Returns whether the handle is gone and all items have begun.
+    /// Returns whether the handle is gone and all items have started.
     pub(crate) fn is_over(&self) -> bool {
         self.closed && self.items.is_empty()
     }
@@ -204,7 +205,7 @@ impl Streams {
         }
     }
 
-    /// Drops all items not begun in the queues of a broken or destroyed context.
+    /// Drops all items not started in the queues of a broken or destroyed context.
     pub(crate) fn drop_pending(&mut self, context: u64) {
         for queue in self.queues.values_mut().filter(|queue| queue.context == context) {
             queue.done += queue.items.len() as u64;

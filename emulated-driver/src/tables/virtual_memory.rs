@@ -9,8 +9,8 @@ use crate::values::handles::Handles;
 use std::collections::BTreeMap;
 use std::fs::File;
 
-/// Physical memory created with `cuMemCreate`, or imported. Alive while the handle is live, a mapping
-/// exists, or another process may use the memory.
+/// Physical memory created with `cuMemCreate`, or imported. Alive while the handle is live, a
+/// mapping exists, or another process may use the memory.
 #[derive(Debug)]
 pub(crate) struct Physical {
     pub(crate) device: usize,
@@ -160,6 +160,6 @@ impl VirtualMemory {
     }
 }
 
-/// Error of a range that begins or ends inside a mapping.
+/// Error of a range that starts or ends inside a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cut;

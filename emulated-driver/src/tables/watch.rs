@@ -25,7 +25,7 @@ pub(crate) enum Width {
 /// A wait for a number in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
-    /// Where the driver's threads read the number: a multiple of the width.
+    /// The address at which the driver's threads read the number: a multiple of the width.
     pub(crate) at: u64,
     pub(crate) width: Width,
     pub(crate) value: u64,
@@ -48,8 +48,8 @@ impl Watch {
         let Self { value, until, .. } = *self;
         match self.width {
             Width::Four => {
-                // SAFETY: aligned memory of a device, or pinned memory. If the program has freed the memory since, the
-                // following fault is the purpose of the library.
+                // SAFETY: aligned memory of a device, or pinned memory. If the program has freed
+                // the memory since, the following fault is the purpose of the library.
                 let seen = unsafe { AtomicU32::from_ptr(self.at as *mut u32) }.load(Ordering::Acquire);
                 let value = value as u32;
                 match until {

@@ -112,7 +112,8 @@ impl Work {
         }
     }
 
-    /// Returns whether the work may begin: work that waits for a number in memory begins once the number is there.
+    /// Returns whether the work may start: work that waits for a number in memory starts once the
+    /// number is there.
     pub(crate) fn is_due(&self) -> bool {
         if let Self::Await(watch) = self { watch.is_over() } else { true }
     }

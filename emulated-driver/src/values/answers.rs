@@ -74,7 +74,7 @@ const DEFAULTS: &[(&str, u32)] = &[
     ("can_access_peer", 1),
 ];
 
-/// The answers in force.
+/// The active answers.
 #[derive(Debug)]
 pub(crate) struct Answers(BTreeMap<String, u32>);
 

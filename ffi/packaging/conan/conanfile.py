@@ -30,7 +30,7 @@ class Cachalot(ConanFile):
         self.version = "{MAJOR}.{MINOR}.{PATCH}".format_map(numbers)
 
     def layout(self) -> None:
-        """Leaves the scripts that Conan generates in the build folder, and not beside the recipe."""
+        """Leaves the scripts that Conan generates in the build folder, and not next to the recipe."""
         self.folders.generators = "../../../target/conan"
 
     def validate(self) -> None:

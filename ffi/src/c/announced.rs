@@ -1,4 +1,4 @@
-//! What a memory checker is told: each segment as a heap, each live block as a region.
+//! Announcements to a memory checker: each segment as a heap, each live block as a region.
 
 use crate::c::stacks::Stacks;
 use cachalot_core::config::{Guard, Policy};
@@ -68,7 +68,7 @@ impl Announced {
     }
 }
 
-/// Returns whether `policy:direct` allocates in the order of streams: under a memory checker, which can then tell of a block
+/// Returns whether `policy:direct` allocates in the order of streams: under a memory checker, which can then report a block
 /// that is used before or after its life in that order. Each block is an allocation of the driver, so nothing is announced.
 pub(crate) fn orders_memory(config: &Config) -> bool {
     config.policy() == Policy::Direct && config.nvtx() && MemoryTool::of_process().is_some()

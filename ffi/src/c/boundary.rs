@@ -20,7 +20,7 @@ pub(crate) fn with_instance(
 
 /// Runs the body of a hot function on an allocator, like [`with_instance`]. Where the fast check of the handle fails,
 /// `$rare` runs the body with a `$call` that is not inlined.
-// Two copies: after a way back from the complete check, which makes calls, every argument would lie in a saved register.
+// Two copies: after a way back from the complete check, which makes calls, every argument would be in a saved register.
 // And a macro: the compiler inlines one closure in neither of two places, which costs a pair 29 instructions.
 macro_rules! hot {
     ($allocator:expr, $rare:path, |$instance:ident, $call:ident = $inlined:path, or $outlined:path| $body:expr) => {

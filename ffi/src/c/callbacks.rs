@@ -21,7 +21,7 @@ use std::io::Write;
 use std::sync::{Mutex, PoisonError, RwLock};
 
 thread_local! {
-    /// Whether the thread is inside a callback. Requests made in a callback lead to no further
+    /// Whether the thread is inside a callback. Requests made in a callback lead to no other
     /// callbacks.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
@@ -62,7 +62,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Guard of a callback in which requests lead to no further callbacks on the thread.
+/// Guard of a callback in which requests lead to no other callbacks on the thread.
 pub(crate) struct Inside<'a> {
     _running: Running<'a>,
 }
@@ -150,13 +150,13 @@ impl Callbacks {
         self.running.load(Ordering::Acquire) > 0
     }
 
-    /// Begins a callback. The allocator cannot be destroyed before the guard is dropped.
+    /// Starts a callback. The allocator cannot be destroyed before the guard is dropped.
     pub(crate) fn enter(&self) -> Running<'_> {
         self.running.fetch_add(1, Ordering::Acquire);
         Running(&self.running)
     }
 
-    /// Begins a callback caused by a request. `None` if the request was made inside a callback.
+    /// Starts a callback caused by a request. `None` if the request was made inside a callback.
     pub(crate) fn enter_once(&self) -> Option<Inside<'_>> {
         INSIDE.with(|inside| (!inside.replace(true)).then(|| Inside { _running: self.enter() }))
     }

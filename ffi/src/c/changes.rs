@@ -9,7 +9,7 @@ use cachalot_cuda::log::{self, Level};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What was told of a device.
+/// The changes reported for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Told {
     plans: u64,
@@ -18,7 +18,7 @@ struct Told {
     taken_back: u64,
 }
 
-/// What was told of the devices of an allocator.
+/// The changes reported for the devices of an allocator.
 #[derive(Default)]
 pub(crate) struct Changes(Mutex<BTreeMap<u32, Told>>);
 
@@ -56,7 +56,7 @@ impl Changes {
         {
             let (peak, predicted) = (tuned.before_bytes, tuned.predicted_bytes);
             log::info(format_args!(
-                "device {number}: tune:auto has put `{config}` in force: {predicted} bytes are predicted in place of {peak}"
+                "device {number}: tune:auto has activated `{config}`: {predicted} bytes are predicted instead of {peak}"
             ));
         }
         if now.taken_back > before.taken_back {

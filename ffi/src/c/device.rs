@@ -34,7 +34,7 @@ pub(crate) enum Backing {
     Cuda(CudaDevice),
     /// A device of the driver, opened on first use.
     Lazy(LazyDevice),
-    /// Pinned memory of the host, beside a device of the driver.
+    /// Pinned memory of the host, for a device of the driver.
     Host(HostDevice),
     /// A simulated device, without a driver.
     Simulated(SimulatedDevice),
@@ -49,7 +49,7 @@ pub(crate) struct Device {
     pub(crate) ordinal: c_int,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
-    /// What a memory checker is told, if one listens.
+    /// The announcements to a memory checker, if one listens.
     pub(crate) announced: Option<Arc<Announced>>,
 }
 
@@ -199,7 +199,7 @@ fn simulated_stream_id(stream: CuStream) -> Outcome<StreamId> {
     }
 }
 
-/// Marks the number of a thread's own default stream. The CUDA backend uses an equal mark.
+/// Marks the number of a thread's own default stream. The CUDA backend uses the same mark.
 const OWN_STREAM: u64 = 0xffff << 48;
 
 /// Returns the handle of a simulated device's stream, or `None` for another thread's default

@@ -41,10 +41,10 @@ impl Drop for Filter {
     }
 }
 
-/// The filters in force, by route number.
+/// The active filters, by route number.
 #[derive(Default)]
 pub(crate) struct Filters {
-    /// The route number assigned last; numbers begin at 1.
+    /// The route number assigned last; numbers start at 1.
     last: AtomicU64,
     /// Filter of each route. `None` accepts every request.
     filters: RwLock<BTreeMap<u64, Option<Arc<Filter>>>>,

@@ -66,7 +66,7 @@ fn slot(handle: u64) -> &'static Slot {
 #[inline(always)]
 pub(crate) fn instance(handle: *const cachalot_allocator) -> Outcome<&'static Instance> {
     match live(handle) {
-        // Last: the first question tells which process is the parent, and a NULL handle must not ask.
+        // Last: the first question says which process is the parent, and a NULL handle must not ask.
         Some(instance) if !fork::in_child() => Ok(instance),
         _ => Err(refuse(number(handle))),
     }

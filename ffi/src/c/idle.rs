@@ -1,4 +1,4 @@
-//! What an idle moment is for, besides the upkeep of memory.
+//! The work of an idle moment, besides the upkeep of memory.
 
 use crate::c::changes::Changes;
 use crate::c::device::SharedAllocator;

@@ -47,7 +47,7 @@ const FLAGS: u32 = CACHALOT_SIMULATED
 /// Flags that concern memory of devices.
 const NOT_OF_HOST: u32 = CACHALOT_SIMULATED | CACHALOT_PEER_ACCESS | CACHALOT_OPEN_LATER;
 
-// SAFETY: `repr(C)`, begins with the size, and consists of numbers and pointers without padding.
+// SAFETY: `repr(C)`, starts with the size, and consists of numbers and pointers without padding.
 unsafe impl Versioned for cachalot_options {
     // Version 0.1: all fields up to `simulated_bytes`.
     const FIRST_SIZE: usize = 56;
@@ -284,7 +284,7 @@ impl Instance {
             let allocated = stats.allocated_bytes().current;
             // Where the cache could be emptied, only these keep memory without a block.
             let why = match (blocks == 0 && held > 0, self.allocator.is_capturing(index)?) {
-                (true, true) => ": a capture was begun and not ended",
+                (true, true) => ": a capture was started and not ended",
                 (true, false) => ": a private pool has users, or pages are pinned",
                 (false, _) => "",
             };
@@ -346,7 +346,7 @@ impl ParsedOptions {
         }
         if flags & CACHALOT_STREAMS_REPORTED != 0 && flags & CACHALOT_ASK_STREAM_ID != 0 {
             return Err(Status::argument(format_args!(
-                "options: a stream whose end is reported need not be asked for its id"
+                "options: if the ends of streams are reported, their ids need not be asked for"
             )));
         }
         let devices = (0..count).map(|index| {

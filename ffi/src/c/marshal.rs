@@ -32,7 +32,7 @@ impl<T> Out<T> {
     }
 }
 
-/// A versioned structure of the C interface: begins with its size, followed by numbers and
+/// A versioned structure of the C interface: starts with its size, followed by numbers and
 /// pointers, so that all zeros are a valid value.
 ///
 /// # Safety
@@ -51,12 +51,12 @@ const MOST_BYTES: usize = 4096;
 /// Reads and checks the size of a structure from the program.
 ///
 /// # Safety
-/// `pointer` is NULL, or points to a structure that begins with its size.
+/// `pointer` is NULL, or points to a structure that starts with its size.
 unsafe fn size_of_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome<usize> {
     if pointer.is_null() {
         return Err(Status::null(what));
     }
-    // SAFETY: not NULL, and the caller's structure begins with its size.
+    // SAFETY: not NULL, and the caller's structure starts with its size.
     let size = unsafe { pointer.cast::<usize>().read() };
     if !(T::FIRST_SIZE..=MOST_BYTES).contains(&size) {
         let text = format!("{what}: struct_size is {size}, and not {} to {MOST_BYTES}", T::FIRST_SIZE);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// The notes that the process was told already.
 static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Logs a warning for each key of a configuration that has no effect, once in a process. `limited` tells whether a
+/// Logs a warning for each key of a configuration that has no effect, once in a process. `limited` says whether a
 /// memory limit is set apart from the configuration.
 pub(crate) fn tell(config: &Config, limited: bool) {
     let notes = config.notes(limited).map(|note| note.to_string());

@@ -42,7 +42,7 @@ statuses! {
     CACHALOT_ERROR_STRUCT_SIZE = 114, "a structure's size is not one that the library can read or write";
     CACHALOT_ERROR_INVALID_HANDLE = 120, "not an allocator, or one that was destroyed";
     CACHALOT_ERROR_POISONED = 124, "an earlier call of this allocator ended in a fault of the library";
-    CACHALOT_ERROR_BUSY = 128, "an allocator cannot be destroyed by a callback of its own";
+    CACHALOT_ERROR_BUSY = 128, "an allocator cannot be destroyed by its own callback";
     CACHALOT_ERROR_UNKNOWN_DEVICE = 132, "no device has this number";
     CACHALOT_ERROR_INVALID_POINTER = 136, "the program holds no such block";
     CACHALOT_ERROR_WRONG_SIZE = 140, "the block was requested with another size";

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Segments begin at a multiple of this number of bytes.
+/// Segments start at a multiple of this number of bytes.
 const ALIGNMENT: usize = 512;
 
 /// Supplies a segment.
@@ -38,7 +38,7 @@ impl Drop for Supply {
     }
 }
 
-/// What is in force.
+/// The active supplies.
 #[derive(Default)]
 struct Tables {
     /// The functions of each pool, by device and name.

@@ -24,7 +24,7 @@ pub(crate) const SYSTEM_LIBRARIES: [&str; 7] = ["-lgcc_s", "-lutil", "-lrt", "-l
 
 /// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the repository").to_path_buf()
 }
 
 /// Returns a separate folder of a test.
@@ -37,7 +37,7 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
 /// Returns the folder of `libcachalot.a` and `libcachalot.so` in the test's build.
 pub(crate) fn library_folder() -> PathBuf {
     let program = std::env::current_exe().expect("a test has a path");
-    let folder = program.parent().expect("it lies in a folder").to_path_buf();
+    let folder = program.parent().expect("it is in a folder").to_path_buf();
     assert!(folder.join("libcachalot.so").is_file() && folder.join("libcachalot.a").is_file(), "{}", folder.display());
     folder
 }
@@ -137,7 +137,7 @@ pub(crate) fn compiler(source: &Path) -> Command {
 pub(crate) fn build(source: &Path, link: Link, flags: &[&OsStr]) -> Option<PathBuf> {
     static BUILT: Mutex<BTreeMap<PathBuf, Arc<OnceLock<bool>>>> = Mutex::new(BTreeMap::new());
     let name = format!("{}-{link:?}", source.file_stem().expect("a name").display());
-    let folder = source.parent().and_then(Path::file_name).expect("a source lies in a folder");
+    let folder = source.parent().and_then(Path::file_name).expect("a source is in a folder");
     let program = scratch("programs").join(folder).join(name);
     // Only the tests of this program wait for its build.
     let built = BUILT.lock().unwrap_or_else(PoisonError::into_inner).entry(program.clone()).or_default().clone();

@@ -48,8 +48,8 @@ impl Drop for Subject {
 }
 
 impl Subject {
-    /// Creates an allocator after `change` of the options. All memory that the options point to lives until the end of
-    /// the call.
+    /// Creates an allocator after `change` of the options. All memory that the options point to
+    /// lives until the end of the call.
     pub(crate) fn try_new(change: impl FnOnce(&mut cachalot_options)) -> Result<Self, cachalot_status> {
         let mut options = cachalot_options { flags: CACHALOT_SIMULATED, ..cachalot_options::INIT };
         change(&mut options);
@@ -133,7 +133,7 @@ impl Subject {
         pool
     }
 
-    /// Returns the settings in force on device 0.
+    /// Returns the active settings on device 0.
     #[track_caller]
     pub(crate) fn config(&self) -> String {
         let mut length = 0;
@@ -183,7 +183,8 @@ impl Subject {
     #[track_caller]
     pub(crate) fn all_stats(&self) -> Vec<(String, i64)> {
         unsafe extern "C" fn gather(userdata: *mut c_void, key: *const c_char, value: i64) -> c_int {
-            // SAFETY: `userdata` points to the caller's list, and nothing else uses the list during the call.
+            // SAFETY: `userdata` points to the caller's list, and nothing else uses the list during
+            // the call.
             let list = unsafe { &mut *userdata.cast::<Vec<(String, i64)>>() };
             // SAFETY: the library's texts are ended by NUL.
             list.push((unsafe { CStr::from_ptr(key) }.to_string_lossy().into_owned(), value));
@@ -199,7 +200,8 @@ impl Subject {
     #[track_caller]
     pub(crate) fn trace(&self, device: c_int) -> Vec<cachalot_trace_entry> {
         unsafe extern "C" fn gather(userdata: *mut c_void, entry: *const cachalot_trace_entry) -> c_int {
-            // SAFETY: `userdata` points to the caller's list, and nothing else uses the list during the call.
+            // SAFETY: `userdata` points to the caller's list, and nothing else uses the list during
+            // the call.
             let list = unsafe { &mut *userdata.cast::<Vec<cachalot_trace_entry>>() };
             // SAFETY: the entry lasts until the callback returns.
             list.push(unsafe { *entry });

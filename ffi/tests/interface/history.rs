@@ -112,7 +112,7 @@ fn snapshots_are_pickles_too() {
     subject.free(block);
 }
 
-/// How a callback describes stacks, and how often it was asked.
+/// The stacks that a callback describes, and the number of its calls.
 #[derive(Default)]
 struct Describer {
     subject: Option<*mut cachalot_allocator>,
@@ -120,12 +120,12 @@ struct Describer {
 }
 
 unsafe extern "C" fn describe(userdata: *mut c_void, stack: *mut cachalot_stack, action: cachalot_action) {
-    // SAFETY: `userdata` points to the describer that the test passed, and nothing else uses the describer
-    // during the call.
+    // SAFETY: `userdata` points to the describer that the test passed, and nothing else uses the
+    // describer during the call.
     let describer = unsafe { &mut *userdata.cast::<Describer>() };
     describer.asked.push(action);
     if let Some(allocator) = describer.subject {
-        // Requests of a callback are recorded, and lead to no further question.
+        // Requests of a callback are recorded, and lead to no other question.
         let mut block = null_mut();
         // SAFETY: the variable outlives the call.
         ok(unsafe { cachalot_malloc(allocator, 0, 5000, stream(2), &raw mut block) });

@@ -40,7 +40,7 @@ fn planned(buffers: &[cachalot_buffer], threads: u32, deadline_us: u64) -> (i32,
     (status, offsets, out)
 }
 
-/// Checks that no two buffers share a byte at a step, and that all lie below the peak.
+/// Checks that no two buffers share a byte at a step, and that all are below the peak.
 fn check(buffers: &[cachalot_buffer], offsets: &[u64], peak: u64) {
     for (at, (one, &low)) in buffers.iter().zip(offsets).enumerate() {
         assert!(low + one.bytes <= peak && low % one.alignment.max(1) == 0, "buffer {at} at {low}");
@@ -165,7 +165,7 @@ fn no_buffers_need_no_bytes() {
 fn a_mistake_names_the_buffer_and_writes_nothing() {
     let good = buffer(0, 2, 100);
     let wrong = [
-        (buffer(3, 3, 100), "buffer 1 lives from 3 to 3: it must end after it begins"),
+        (buffer(3, 3, 100), "buffer 1 lives from 3 to 3: it must end after it starts"),
         (buffer(0, 1, 0), "buffer 1 has a size of 0 bytes: it must be above 0"),
         (buffer(0, 1, 1 << 60), "buffer 1 has 1152921504606846976 bytes: it must be below"),
         (cachalot_buffer { alignment: 3, ..good }, "buffer 1 has the alignment 3: it must be a power of two"),

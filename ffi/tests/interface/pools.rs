@@ -118,9 +118,9 @@ fn a_capture_that_nobody_ended_is_named_by_what_it_keeps_memory_from() {
             continue;
         }
         assert_eq!(cachalot_empty_cache(subject.0, 0), CACHALOT_ERROR_CAPTURING);
-        assert!(last_error().contains("a capture was begun and not ended"), "{}", last_error());
+        assert!(last_error().contains("a capture was started and not ended"), "{}", last_error());
         assert_eq!(cachalot_destroy(subject.0), CACHALOT_ERROR_STILL_HELD);
-        assert!(last_error().ends_with("a capture was begun and not ended"), "{}", last_error());
+        assert!(last_error().ends_with("a capture was started and not ended"), "{}", last_error());
     }
 }
 

@@ -10,7 +10,7 @@ use cachalot::c::status::{
 };
 use std::ptr::{null_mut, without_provenance_mut};
 
-/// The program has announced no capture to the allocator, so no route is in force.
+/// The program has announced no capture to the allocator, so no route is active.
 #[test]
 fn a_block_used_by_a_capturing_stream_is_accepted_and_freed_after_the_capture() {
     let subject = Subject::plain();

@@ -37,7 +37,7 @@
 namespace cachalot_torch {
 namespace {
 
-/* The name of a pool of graphs. Versions before 2.11 do not tell of captures. */
+/* The name of a pool of graphs. Versions before 2.11 do not report captures. */
 using Pool = std::pair<unsigned long long, unsigned long long>;
 using Clock = std::chrono::steady_clock;
 
@@ -62,7 +62,7 @@ class Pinned final : public at::HostAllocator {
   at::HostAllocator *before;
   std::mutex mutex;
   std::atomic<cachalot_allocator *> made{nullptr};
-  /* What only this file knows of the statistics, under `mutex`. */
+  /* The statistics that only this file knows, under `mutex`. */
   c10::CachingAllocator::DurationStat alloc_time, free_time;
   std::vector<int64_t> buckets = std::vector<int64_t>(64);
   /* The segments obtained so far, to tell which request has obtained one. */
@@ -190,7 +190,7 @@ class Pinned final : public at::HostAllocator {
 
   void copy_data(void *to, const void *from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 
-  /* Tells of a use by work that is queued. PyTorch asks for any memory, also for other memory than this allocator's. */
+  /* Reports a use by work that is queued. PyTorch asks for any memory, also for other memory than this allocator's. */
   bool record_event(void *at, void *context, c10::Stream stream) override {
     for (void *const block : {context, at}) {
       if (block == nullptr || find() == nullptr) {

@@ -32,7 +32,7 @@ class PinnedHistory {
     Context context;
     /* Whether the program has it. A graph can keep a block that the program has freed. */
     bool allocated = true;
-    /* Whether the program has pinned memory of its own there. */
+    /* Whether the program has pinned its own memory there. */
     bool registered = false;
   };
 
@@ -79,7 +79,7 @@ class PinnedHistory {
  public:
   bool is_recording() const { return recording.load(std::memory_order_relaxed); }
 
-  /* Begins, changes or ends the recording. The events stay until `clear`. */
+  /* Starts, changes or ends the recording. The events stay until `clear`. */
   void record(bool on, CreateContextFn function, size_t most, RecordContext when, bool clear) {
     const std::lock_guard<std::mutex> lock(mutex);
     if (on) {
@@ -128,7 +128,7 @@ class PinnedHistory {
     }
   }
 
-  /* Tells of memory that the program pins itself. */
+  /* Reports memory that the program pins itself. */
   void registered(void *memory, size_t bytes) {
     if (is_recording()) {
       add(memory, {bytes, {0, 0}, nullptr, true, true});

@@ -291,7 +291,7 @@ c10::DataPtr Whole::allocateWithAddress(size_t bytes, void *address) {
   const size_t rounded = (bytes + UNIT - 1) / UNIT * UNIT;
   void *block = obtain(device, [&] {
     TORCH_CHECK(cachalot_torch_allocate_at(segment.pool, address, rounded, bytes) == CACHALOT_OK, "no block of ",
-                rounded, " bytes can begin at ", address, ": ", cachalot_last_error());
+                rounded, " bytes can start at ", address, ": ", cachalot_last_error());
     return address;
   });
   return {block, block, delete_block, on};
@@ -524,7 +524,7 @@ std::shared_ptr<c10::GatheredContext> Whole::getContextForPointer(const void *ad
 void Whole::annotateMemory(const void *address, const std::string &text) {
   cachalot_block block = CACHALOT_BLOCK_INIT;
   TORCH_CHECK(cachalot_base_of(handle(), address, &block) == CACHALOT_OK && block.base == address,
-              "no block begins at ", address);
+              "no block starts at ", address);
   if (history.is_recording()) {
     const Segment segment = segment_at(address);
     const History::Gathered gathered(history, RecordContext::ALLOC);
@@ -545,7 +545,7 @@ void Whole::attachOomRejectionObserver(interface::OomRejectionObserver observer)
 }
 #endif
 
-/* Tells of a request that was rejected. The error of the request reaches the program, whatever an observer does. */
+/* Reports a request that was rejected. The error of the request reaches the program, whatever an observer does. */
 void Whole::tell_of_rejection(size_t bytes, DeviceIndex device) {
 #if CACHALOT_TORCH >= 212
   std::vector<interface::OomRejectionObserver> told;

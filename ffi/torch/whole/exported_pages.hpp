@@ -24,7 +24,7 @@ class ExportedBlock {
   const void *block;
   std::vector<int> descriptors;
 
-  /* The driver does not tell that the process may open no more files, of which an export needs two for a moment. */
+  /* The driver does not say that the process may open no more files, of which an export needs two for a moment. */
   static void require_room() {
     int ends[2];
     if (pipe(ends) == 0) {
@@ -97,7 +97,7 @@ class ExportedPages {
   }
 
  public:
-  /* Returns the handle of a live block, which stays pinned until `forget`; "" if the block lies in an ordinary
+  /* Returns the handle of a live block, which stays pinned until `forget`; "" if the block is in an ordinary
    * segment. */
   std::string share(const cachalot_allocator *allocator, const void *block) {
     const std::lock_guard<std::mutex> lock(mutex);

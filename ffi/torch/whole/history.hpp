@@ -1,7 +1,7 @@
 /*
  * The history of events that torch.cuda.memory._record_memory_history() asks for, and the trackers of events.
  *
- * The library tells of each event under a lock, on the thread that causes it. What PyTorch adds to an event is gathered
+ * The library reports each event under a lock, on the thread that causes it. What PyTorch adds to an event is gathered
  * on that thread before the call: a stack, which may take Python's lock.
  */
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace cachalot_torch {
 
-/* What the calling thread adds to its events. */
+/* The data that the calling thread adds to its events. */
 struct OfThread {
   Context context;
   std::stack<std::string> compile_contexts;
@@ -96,12 +96,12 @@ class History {
     }
   };
 
-  /* Begins, changes or ends the recording. */
+  /* Starts, changes or ends the recording. */
   void record(bool enabled, Recording arguments, bool clear);
   bool is_recording();
   void annotate(const std::vector<std::pair<std::string, std::string>> &metadata);
   void track(interface::AllocatorTraceTracker tracker);
-  /* Tells of a block that was allocated: it may have split its segment. */
+  /* Reports a block that was allocated: it may have split its segment. */
   void note(const cachalot_block &block);
 #if CACHALOT_TORCH >= 214
   /* Adds an entry with a text about a live block. */

@@ -86,7 +86,7 @@ class Sender {
     const std::string instead = ", or use expandable_segments:False under policy:caching there";
     switch (error) {
       case ESRCH:
-        throw std::runtime_error(sender + ", whose memory is to be opened, has ended");
+        throw std::runtime_error(sender + ", which owns the memory to be opened, has ended");
       case EBADF:
         throw std::runtime_error(sender + " has freed the memory that is to be opened");
       case EPERM:
@@ -97,7 +97,7 @@ class Sender {
                                  instead);
       case ENOSYS:
         throw std::runtime_error("the memory of " + sender +
-                                 " lies in expandable or stitched segments, which need pidfd_getfd to be opened: use "
+                                 " is in expandable or stitched segments, which need pidfd_getfd to be opened: use "
                                  "Linux 5.6 or later" +
                                  instead);
       default:
@@ -127,7 +127,7 @@ class Sender {
         driver.import(&page, reinterpret_cast<void *>(static_cast<intptr_t>(taken)), 1 /* a POSIX descriptor */);
     static_cast<void>(close(taken));
     driver.require_success(imported, "the driver does not import the memory of process " + std::to_string(id) +
-                                         ", whose GPU must be visible to this process, too");
+                                         ", and its GPU must be visible to this process, too");
     return page;
   }
 };
@@ -167,7 +167,7 @@ class ImportedPages {
     const MappingDriver::Access full{1, device, 3};
     driver.require_success(driver.set_access(begin, reserved, &full, 1),
                            "device " + std::to_string(device) + " cannot access the memory of process " +
-                               std::to_string(handle.process) + ", which lies on another device without peer access");
+                               std::to_string(handle.process) + ", which is on another device without peer access");
   }
   ImportedPages(const ImportedPages &) = delete;
   ImportedPages &operator=(const ImportedPages &) = delete;

@@ -26,7 +26,7 @@ struct PageHandle {
   uint64_t offset = 0;
   std::vector<Page> pages;
 
-  /* Tells whether a handle names pages, and not an ordinary segment. */
+  /* Reports whether a handle names pages, and not an ordinary segment. */
   static bool is_in(const std::string &text) { return text.compare(0, sizeof mark, mark, sizeof mark) == 0; }
 
   std::string text() const {

@@ -58,7 +58,7 @@ class PrivateReserved {
   }
 
  public:
-  /* Tells of a private pool: readings look at the pools from now on. */
+  /* Reports a private pool: readings look at the pools from now on. */
   void expect() { any.store(true, std::memory_order_relaxed); }
 
   void read(DeviceIndex device, c10::CachingDeviceAllocator::DeviceStats &into) {

@@ -12,7 +12,7 @@
 
 namespace cachalot_torch {
 
-/* The settings in force, as a text of keys and values. */
+/* The active settings, as a text of keys and values. */
 inline std::string settings(DeviceIndex device) {
   size_t length = 0;
   require(cachalot_config(handle(), device, nullptr, 0, &length));

@@ -44,7 +44,7 @@ class Opened {
   std::mutex mutex;
   std::unordered_map<std::string, std::weak_ptr<void>> open_here;
 
-  /* The driver's part of a handle. PyTorch's handles since 2.5 begin with a version and the kind of memory. */
+  /* The driver's part of a handle. PyTorch's handles since 2.5 start with a version and the kind of memory. */
   static cudaIpcMemHandle_t parse(const std::string &handle) {
     cudaIpcMemHandle_t shared;
     const size_t head = handle.size() - std::min(handle.size(), sizeof shared.reserved);

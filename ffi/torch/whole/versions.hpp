@@ -42,7 +42,7 @@ inline const char *action_name(TraceEntry::Action action) {
   return names[static_cast<size_t>(action)];
 }
 
-/* What a trace entry says besides the event itself. Versions before 2.8 have neither pools nor texts there, and 2.8 and
+/* The data of a trace entry besides the event itself. Versions before 2.8 have neither pools nor texts there, and 2.8 and
  * 2.9 have no metadata. */
 struct Marks {
   Context context;

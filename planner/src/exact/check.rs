@@ -10,7 +10,7 @@ impl State {
     /// Checks the bound of a section: some unplaced item must be low enough to carry all the other
     /// unplaced items above it.
     ///
-    /// MiniMalloc's bound of a section. Fails if every unplaced item lies so high that the sum of
+    /// MiniMalloc's bound of a section. Fails if every unplaced item is so high that the sum of
     /// the unplaced sizes exceeds the rest of the capacity.
     pub(super) fn check(&mut self, instance: &Instance, section: usize) -> bool {
         let rest = self.rest[section];
@@ -50,10 +50,10 @@ impl State {
             .all(|index| members(index, self.postponed.word(index)).all(|item| self.blocked(instance, item)))
     }
 
-    /// Returns whether an unplaced item may come to lie so low that `item` does not fit at its
+    /// Returns whether an unplaced item may end up so low that `item` does not fit at its
     /// lowest offset.
     ///
-    /// If no item can, `item` lies at its lowest offset in every canonical plan.
+    /// If no item can, `item` is at its lowest offset in every canonical plan.
     pub(super) fn blocked(&mut self, instance: &Instance, item: usize) -> bool {
         let top = self.slots[item].low + instance.items[item].size;
         let blocker = self.blocker[item] as usize;
@@ -107,7 +107,7 @@ impl State {
     /// Returns the sections on which the choice of `item` depends, given the part of the problem in
     /// hand.
     pub(super) fn reasons(&mut self, instance: &Instance, item: usize, part: Span) -> Span {
-        // A postponed item that is not due was raised through the items that could lie under it.
+        // A postponed item that is not due was raised through the items that could be under it.
         // Any item of the part can be among these.
         if self.is_due(instance, item) { self.around(instance, item) } else { part }
     }

@@ -50,7 +50,7 @@ pub struct Instance {
     pub(super) beside: Table,
     /// For each section, the items in the section.
     pub(super) members: Table,
-    /// For each section, the first item that begins in the section or later; at the end, the number
+    /// For each section, the first item that starts in the section or later; at the end, the number
     /// of items.
     pub(super) begin: Vec<u32>,
     /// Items with a fixed offset.
@@ -226,7 +226,7 @@ fn pairs(items: &[Item], begin: &[u32]) -> u64 {
     items.iter().enumerate().map(later).sum()
 }
 
-/// For each section, finds the first item that begins no later and reaches the section.
+/// For each section, finds the first item that starts no later and reaches the section.
 fn reach(items: &[Item], sections: usize) -> Vec<u32> {
     let mut first = vec![u32::MAX; sections];
     let mut covered = 0;

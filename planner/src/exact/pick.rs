@@ -105,7 +105,7 @@ impl State {
     }
 
     /// Returns whether `item` may be placed lowest in its part without losing every plan. True if
-    /// `item` spans all sections of the part, every unplaced item has an equal lowest offset, and
+    /// `item` spans all sections of the part, every unplaced item has the same lowest offset, and
     /// none leaves less of its last unit unused: in any plan, the items below `item` can then
     /// change places with it, and end no higher than `item` did.
     pub(super) fn is_ground(&self, instance: &Instance, part: Span, item: usize) -> bool {

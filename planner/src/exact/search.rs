@@ -22,7 +22,7 @@ pub enum Progress {
     Spent,
 }
 
-/// A search for a plan within a capacity, in numbered runs. Each run has an order of its own.
+/// A search for a plan within a capacity, in numbered runs. Each run has its own order.
 pub struct Search {
     instance: Arc<Instance>,
     /// The partial plan, with what is known of unplaced items.
@@ -66,7 +66,7 @@ enum Kind {
 }
 
 impl Search {
-    /// Creates a search. Call [`begin`](Self::begin) before [`advance`](Self::advance).
+    /// Creates a search. Call [`begin`](Self::start) before [`advance`](Self::advance).
     pub fn new(instance: Arc<Instance>) -> Self {
         let state = State::new(&instance);
         let order = Order::of(0, &instance.items, &instance.load);
@@ -74,7 +74,7 @@ impl Search {
         Self { instance, state, order, stack: Vec::new(), part, progress: Progress::Spent, left: 0, nodes: 0 }
     }
 
-    /// Begins a run within `capacity` bytes. The number of the run determines the order and the
+    /// Starts a run within `capacity` bytes. The number of the run determines the order and the
     /// limit of nodes.
     pub fn begin(&mut self, run: u64, capacity: u64) {
         let instance = &*self.instance;
@@ -85,8 +85,8 @@ impl Search {
         self.progress = if self.state.begin(instance, capacity) { Progress::Working } else { Progress::DoesNotFit };
     }
 
-    /// Searches at most `nodes` further nodes. After any result but [`Progress::Working`], only
-    /// [`begin`](Self::begin) restarts the search.
+    /// Searches at most `nodes` more nodes. After any result but [`Progress::Working`], only
+    /// [`begin`](Self::start) restarts the search.
     pub fn advance(&mut self, nodes: u64) -> Progress {
         let before = self.nodes;
         while self.progress == Progress::Working && self.nodes - before < nodes {
@@ -192,7 +192,7 @@ impl Search {
             if decision.kind == Kind::Open {
                 self.part = decision.part;
                 self.state.split = false;
-                // The item is now known to lie higher. This depends on the failure of the
+                // The item is now known to be higher. This depends on the failure of the
                 // placement, and on the reasons for deciding on the item now.
                 let why = failure.join(self.state.reasons(instance, item, self.part));
                 self.stack.push(Decision { kind: Kind::Closed, why, ..decision });

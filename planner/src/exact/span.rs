@@ -20,7 +20,7 @@ impl Span {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// Returns whether `other` lies inside.
+    /// Returns whether `other` is inside.
     pub(super) fn holds(self, other: Self) -> bool {
         self.first <= other.first && other.last <= self.last
     }

@@ -1,16 +1,16 @@
 //! The state of a search, with three moves: place a buffer, postpone a buffer, undo.
 //!
-//! The search considers canonical plans only: every buffer lies as low as the buffers below allow,
+//! The search considers canonical plans only: every buffer is as low as the buffers below allow,
 //! and no buffer fits into a gap below itself. The plan with the smallest sum of offsets is
 //! canonical, so the restriction loses no solution.
 //!
 //! The placed buffers give each unplaced buffer a lowest offset. A buffer is due if no unplaced
-//! buffer fits below its lowest offset. A due buffer lies exactly there, or higher. In the second
+//! buffer fits below its lowest offset. A due buffer is exactly there, or higher. In the second
 //! case the buffer is *postponed* until another is placed below. Three facts follow for a postponed
 //! buffer:
 //!
-//! 1. The buffer lies on top of an unplaced buffer, so the bound of the buffer rises.
-//! 2. An unplaced buffer is in the way of the lowest offset, else the buffer would lie there.
+//! 1. The buffer is on top of an unplaced buffer, so the bound of the buffer rises.
+//! 2. An unplaced buffer is in the way of the lowest offset, else the buffer would be there.
 //! 3. In each section of the buffer, another unplaced buffer is the lowest.
 
 use super::bits::{Bits, members};
@@ -55,7 +55,7 @@ pub(super) struct State {
     pub(super) unplaced: Bits,
     /// Number of unplaced items.
     pub(super) left: usize,
-    /// Items that lie higher than `low`. Never contains a placed item or an item with a fixed
+    /// Items that are higher than `low`. Never contains a placed item or an item with a fixed
     /// offset.
     pub(super) postponed: Bits,
     /// For each item, the knowledge about its offset.
@@ -80,7 +80,7 @@ pub(super) struct State {
     pub(super) failure: Span,
     /// Number of items that all runs have examined.
     pub(super) work: u64,
-    /// All changes since the beginning, oldest first.
+    /// All changes since the start, oldest first.
     trail: Vec<Undo>,
 }
 
@@ -174,7 +174,7 @@ impl State {
         let mut changed = item.span;
         for (word_index, word) in instance.beside.row(index) {
             for other in members(word_index, word & self.unplaced.word(word_index)) {
-                // An item that already lies above the new top is not affected.
+                // An item that already is above the new top is not affected.
                 if self.slots[other].low >= top {
                     continue;
                 }
@@ -200,7 +200,7 @@ impl State {
             self.failure = why;
             return false;
         };
-        // Twins are interchangeable: if the lowest twin lies higher, all twins do.
+        // Twins are interchangeable: if the lowest twin is higher, all twins are.
         let mut twin = index;
         // A placed twin keeps its offset.
         loop {
@@ -217,7 +217,7 @@ impl State {
         self.all_blocked(instance) && instance.items[index].span.indices().all(|section| self.check(instance, section))
     }
 
-    /// Finds the lowest top of an unplaced neighbour, under which a postponed item cannot lie, and
+    /// Finds the lowest top of an unplaced neighbour, under which a postponed item cannot be, and
     /// the sections on which the top depends.
     fn support(&self, instance: &Instance, index: usize) -> (u64, Span) {
         let (mut lowest, mut why) = (u64::MAX, instance.items[index].span);

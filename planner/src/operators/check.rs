@@ -38,7 +38,7 @@ pub enum Wrong {
         /// Number of the value in [`Program::values`].
         value: u32,
     },
-    /// An output is to lie in a value that is no input of the operator.
+    /// An output is to be in a value that is no input of the operator.
     NoInput {
         /// Number of the operator in execution order.
         operator: u32,
@@ -152,7 +152,7 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that an output lies inside an input of its operator.
+    /// Checks that an output is inside an input of its operator.
     fn check_memory(&self, operator: u32, output: Output) -> Result<(), Wrong> {
         let (input, offset) = match output.memory {
             Memory::Fresh => return Ok(()),

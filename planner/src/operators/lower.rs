@@ -112,7 +112,7 @@ impl<'a> Lowering<'a> {
                 self.refused.push((forward, refusal));
                 continue;
             }
-            // A view of a view lies in the memory of the first input, at the sum of the offsets.
+            // A view of a view is in the memory of the first input, at the sum of the offsets.
             let (root, base) = self.home[of as usize];
             self.home[value as usize] = (root, base + offset);
             self.taken.push(forward);
@@ -131,7 +131,7 @@ impl<'a> Lowering<'a> {
         (to.size == 0).then_some(Refusal::NoBytes)
     }
 
-    /// Returns the lifetime of the memory in which a value lies.
+    /// Returns the lifetime of the memory in which a value is.
     fn life_of(&self, value: u32) -> Life {
         self.program.values[self.home[value as usize].0 as usize].life
     }
@@ -185,7 +185,7 @@ impl<'a> Lowering<'a> {
         }
         let mut order: Vec<u32> = (0..self.home.len() as u32).filter(|&value| self.is_planned(value)).collect();
         order.sort_by_key(|&root| (self.maker[root as usize], storages[root as usize].end()));
-        // Buffers are numbered per device, since every device has a problem of its own.
+        // Buffers are numbered per device, since every device has its own problem.
         let mut counts = vec![0; self.program.devices.len()];
         for root in order {
             let count: &mut u32 = &mut counts[self.program.values[root as usize].device as usize];
@@ -245,7 +245,7 @@ impl<'a> Lowering<'a> {
         if own.outputs.iter().any(updates) {
             return Some(Refusal::Updated { operator });
         }
-        // The write must spare every other input that lies in the same memory.
+        // The write must spare every other input that is in the same memory.
         let size = |value: u32| self.program.values[value as usize].size;
         let (low, high) = (base + offset, base + offset + size(value));
         let meets = |other: u32| {

@@ -22,10 +22,10 @@ pub enum Life {
     Planned,
     /// The plan owns the memory, from the maker of the value to the end of the program and beyond.
     Kept,
-    /// The program owns the memory and may free or reuse it at any time. No other value may lie
+    /// The program owns the memory and may free or reuse it at any time. No other value may be
     /// there.
     External,
-    /// The program owns the memory permanently. Views may lie there; only an
+    /// The program owns the memory permanently. Views may be there; only an
     /// [update](Memory::Update) may write there.
     Persistent,
 }
@@ -51,7 +51,7 @@ pub enum Memory {
     View {
         /// Number of the input value in [`Program::values`].
         of: u32,
-        /// Distance in bytes from the beginning of the input to the output.
+        /// Distance in bytes from the start of the input to the output.
         offset: u64,
     },
     /// Preferably a part of an input, which the output overwrites while the operator still reads
@@ -59,7 +59,7 @@ pub enum Memory {
     Over {
         /// Number of the input value in [`Program::values`].
         target: u32,
-        /// Distance in bytes from the beginning of the input to the output.
+        /// Distance in bytes from the start of the input to the output.
         offset: u64,
     },
     /// The memory of an input, with new content. An update is the operator's effect, and so cannot
@@ -75,7 +75,7 @@ pub enum Memory {
 pub struct Output {
     /// Number of the value in [`Program::values`].
     pub value: u32,
-    /// Source of the memory in which the value lies.
+    /// Source of the memory in which the value is.
     pub memory: Memory,
 }
 
@@ -115,21 +115,21 @@ pub enum Place {
     Buffer {
         /// Number of the buffer.
         buffer: u32,
-        /// Distance in bytes from the beginning of the buffer.
+        /// Distance in bytes from the start of the buffer.
         offset: u64,
     },
     /// Inside the memory of an external or persistent value, possibly the value itself.
     Outside {
         /// Number of the external or persistent value.
         value: u32,
-        /// Distance in bytes from the beginning of the external or persistent value.
+        /// Distance in bytes from the start of the external or persistent value.
         offset: u64,
     },
     /// No location: the value has no bytes, or no operator makes the value.
     Nowhere,
 }
 
-/// A forward offered by the program: `value`, an output of `operator`, may lie inside `input`.
+/// A forward offered by the program: `value`, an output of `operator`, may be inside `input`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forward {
     /// Number of the operator in execution order.
@@ -138,7 +138,7 @@ pub struct Forward {
     pub value: u32,
     /// Number of the input value in [`Program::values`].
     pub input: u32,
-    /// Distance in bytes from the beginning of the input to the output.
+    /// Distance in bytes from the start of the input to the output.
     pub offset: u64,
     /// Whether the output overwrites the input. If false, the output is an unchanged part of the
     /// input.

@@ -43,7 +43,7 @@ const OPENING: u64 = 32;
 /// Largest number of buffers for the last two algorithms. With more buffers, both need minutes.
 const FEW: usize = 2000;
 
-/// Returns the job of a number, counted from 0, or `None` after the last job. `searchable` tells whether the
+/// Returns the job of a number, counted from 0, or `None` after the last job. `searchable` says whether the
 /// exact search accepts the problem.
 pub fn job(number: u64, buffers: usize, searchable: bool) -> Option<Job> {
     let slow = if buffers > FEW { SLOW.len() - 2 } else { SLOW.len() } as u64;

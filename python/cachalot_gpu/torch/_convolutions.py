@@ -1,4 +1,4 @@
-"""What a convolution requests on a GPU: its outputs, the workspaces of cuDNN, and copies of
+"""The requests of a convolution on a GPU: its outputs, the workspaces of cuDNN, and copies of
 operands."""
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Call:
         for dimension in reversed(order):
             strides[dimension] = stride
             stride *= sizes[dimension]
-        # A copy begins at the start of its memory.
+        # A copy starts at the start of its memory.
         is_copy = not tensor.is_contiguous(memory_format=self.format)
         offset = 0 if is_copy else tensor.storage_offset() * tensor.element_size()
         return _cudnn.Tensor(sizes, tuple(strides), _KINDS[tensor.dtype], min(32, offset & -offset or 32))

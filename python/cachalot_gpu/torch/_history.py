@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._installed import Device
 
 MOST_ENTRIES = 1_000_000
-"""The most events that are kept of each device. The ring is made when recording begins, with 50
+"""The most events that are kept of each device. The ring is made when recording starts, with 50
 bytes an event."""
 
 _recording = False
@@ -42,7 +42,7 @@ def record_memory_history(
             a stack costs nanoseconds.
         stacks: both values record Python's frames, and neither records frames of C++.
         max_entries: how many events of each device are kept, 1,000,000 at most.
-        device: changes nothing. The further arguments of PyTorch's function change nothing either.
+        device: changes nothing. The other arguments of PyTorch's function change nothing either.
     """
     global _recording
     if enabled not in (None, "state", "all"):

@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` answers while a program is predicted: as on an H100 that does nothing."""
+"""The answers of ``torch.cuda`` while a program is predicted: those of an H100 that does nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Stream:
         self.device = torch.device("cuda", 0)
 
     def __enter__(self) -> _Stream:
-        """Begins a scope, in which nothing changes."""
+        """Starts a scope, in which nothing changes."""
         return self
 
     def __exit__(self, *_: object) -> None:

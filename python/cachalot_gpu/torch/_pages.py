@@ -17,7 +17,7 @@ def maintain(max_us: int = 2000, device: Device = None) -> bool:
     """Does what requests under ``policy:stitched`` have put off, for about ``max_us`` microseconds
     of the driver's time: removes the mappings that moved pages have left, and returns memory beyond
     the budget to the driver. Under ``reclaim:auto``, gives idle memory back to the driver by what it
-    is worth. With ``tune:auto`` settings come into force here. Never waits for the device. Returns
+    is worth. With ``tune:auto`` settings become active here. Never waits for the device. Returns
     whether something is left for another call. In other configurations there is nothing to do."""
     more = ctypes.c_int()
     _library.library().cachalot_maintain(_handle.require(), device_index(device), max_us, ctypes.byref(more))
@@ -57,7 +57,7 @@ def page_stats(device: Device = None) -> dict[str, int]:
 
 
 def _of_group(group: str, device: Device) -> dict[str, int]:
-    """Returns the statistics whose names begin with ``group``, without the group and without the unit ``bytes``."""
+    """Returns the statistics whose names start with ``group``, without the group and without the unit ``bytes``."""
     _handle.require()
     figures = _statistics.statistics(device).items()
     return {key.removeprefix(group).removesuffix("_bytes"): value for key, value in figures if key.startswith(group)}

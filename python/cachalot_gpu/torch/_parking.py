@@ -53,12 +53,12 @@ def tagged_pool(tag: str, device: Device = None) -> torch.cuda.MemPool:
 
 def tag_pool(pool: tuple[int, int], tag: str, device: Device = None) -> None:
     """Parks the memory of a pool of PyTorch under ``tag`` from now on. A pool is named by the ``id`` of a
-    ``torch.cuda.MemPool``, or by a ``torch.cuda.graph_pool_handle()`` into which a capture has begun. Memory
+    ``torch.cuda.MemPool``, or by a ``torch.cuda.graph_pool_handle()`` into which a capture has started. Memory
     that the pool has already is not parked. Needs :func:`enable`.
 
     Raises:
         CachalotError: cachalot is not PyTorch's whole allocator, or has a policy that parks nothing; there is no such
-            pool, or it has an allocator of its own; memory of the pool or of the tag is parked.
+            pool, or it has its own allocator; memory of the pool or of the tag is parked.
     """
     require()
     index = device_index(device)
@@ -117,7 +117,7 @@ def park(*tags: str, keep: bool = True, zero: bool = False, streams: bool = Fals
         streams: whether to wait only for the streams on which the tensors were made or recorded.
 
     Raises:
-        CachalotError: a graph is being captured, the host lacks the memory for the contents, or another
+        CachalotError: a graph is being captured, the host does not have the memory for the contents, or another
             thread parks or wakes memory. The memory of the tag is awake then.
     """
     mode = (1 if keep else 3 if zero else 2) | (0x10 if streams else 0)
@@ -130,11 +130,11 @@ def wake(*tags: str, device: Device = None) -> None:
     there when the call returns.
 
     Raises:
-        OutOfDeviceMemoryError: the GPU lacks the memory for a tag, also after all that was cached was released.
-            The tags before are awake then. This one and those behind are parked, and nothing of them is lost.
+        OutOfDeviceMemoryError: the GPU does not have the memory for a tag, also after all that was cached was released.
+            The tags before are awake then. This one and those after are parked, and nothing of them is lost.
     """
     index = device_index(device)
-    # Every wake that begins is waited for, whatever fails on the way.
+    # Every wake that starts is waited for, whatever fails on the way.
     with contextlib.ExitStack() as started:
 
         def start(number: int) -> None:
@@ -145,7 +145,7 @@ def wake(*tags: str, device: Device = None) -> None:
 
 
 def wake_start(*tags: str, device: Device = None) -> None:
-    """Begins what :func:`wake` does. :func:`wake_wait` must return before the memory is used."""
+    """Starts what :func:`wake` does. :func:`wake_wait` must return before the memory is used."""
     index = device_index(device)
     _each(tags, index, lambda number: _library.library().cachalot_wake_start(_handle.require(), index, number))
 

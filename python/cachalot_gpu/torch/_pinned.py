@@ -42,7 +42,7 @@ def enable_pinned(config: str | None = None, *, strict: bool = True) -> bool:
     From then on, ``Tensor.pin_memory()``, ``pin_memory=True`` of factories and of ``DataLoader``, and
     the results of copies to pinned memory take the bytes that they need, and not the next power of two.
     ``torch.cuda.host_memory_stats()`` and its resets, and ``torch._C._host_emptyCache()``, work as
-    before. The memory lies on the NUMA node of the GPU that is in use at the first request. A forked
+    before. The memory is on the NUMA node of the GPU that is in use at the first request. A forked
     child does not have it: workers of a ``DataLoader`` must not read pinned tensors of the parent.
 
     This does not depend on :func:`enable`, and works with PyTorch 2.8 to 2.15, a C++ compiler and CUDA's

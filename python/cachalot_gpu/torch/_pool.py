@@ -50,7 +50,7 @@ def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool 
     _installed.require_plugins()
     if not hasattr(torch.cuda, "MemPool"):
         raise errors.TorchTooOldError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed")
-    # Older versions of PyTorch lack one argument or both, so only those that the caller wants are
+    # Older versions of PyTorch do not have one argument or both, so only those that the caller wants are
     # passed.
     wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}
     if not (is_off := _switch.leave_out_if_disabled()):

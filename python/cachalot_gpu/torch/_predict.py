@@ -31,7 +31,7 @@ LEFT_OUT = (
     "workspaces of cuDNN for recurrent layers and attention, and other buffers inside kernels, such as those of sorts",
     "memory of NCCL and of other libraries that allocate by themselves",
 )
-"""What every prediction leaves out. :func:`left_out` adds what depends on the machine."""
+"""Memory that every prediction leaves out. :func:`left_out` adds what depends on the machine."""
 
 
 def left_out() -> tuple[str, ...]:

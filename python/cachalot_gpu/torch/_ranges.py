@@ -92,7 +92,7 @@ class ElasticTensor:
 
         Raises:
             ValueError: ``rows`` is negative, or above the capacity.
-            OutOfDeviceMemoryError: the device or the limit lacks the memory. All rows are as before.
+            OutOfDeviceMemoryError: the device or the limit does not have the memory. All rows are as before.
             CachalotError: rows are removed while a graph is captured.
         """
         if not 0 <= rows <= self.capacity:
@@ -129,7 +129,7 @@ class ElasticTensor:
         return torch.as_tensor(whole, device=f"cuda:{self.device}").view(self.dtype).view(rows, *self._rest)
 
     def release(self) -> None:
-        """Gives all memory and the addresses back, behind the work submitted so far to every stream that a call of
+        """Gives all memory and the addresses back, after the work submitted so far to every stream that a call of
         :meth:`resize` has named. No tensor of the rows may be used afterwards. A second call does nothing. The last
         reference to the object and its tensors does the same.
 

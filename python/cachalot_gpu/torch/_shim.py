@@ -103,7 +103,7 @@ def _compile(sources: list[Path], options: list[str], to: Path) -> None:
 
 def _built(kind: str, sources: list[Path], options: list[str]) -> Path:
     """Returns a file for the installed PyTorch, and builds it if there is none. Several processes
-    may build at once: each writes a file of its own, and the last to rename its file wins with the
+    may build at once: each writes its own file, and the last to rename its file wins with the
     same contents."""
     try:
         built = _cache() / _name(kind)

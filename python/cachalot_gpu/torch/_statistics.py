@@ -77,8 +77,8 @@ def memory_stats(device: Device = None) -> dict[str, int]:
 
 
 def metrics() -> str:
-    """Returns the metrics of every device as OpenMetrics text, for Prometheus: the version, the settings
-    in force, memory in total and by pool and stream, peaks, totals, limits. A web server sends the text with the type
+    """Returns the metrics of every device as OpenMetrics text, for Prometheus: the version, the active
+    settings, memory in total and by pool and stream, peaks, totals, limits. A web server sends the text with the type
     ``application/openmetrics-text; version=1.0.0; charset=utf-8``. Before the first allocation the
     text has no metrics; where :func:`enable` has left PyTorch its own allocator, the text has the reason.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def record_use(tensor: Tensor, stream: torch.cuda.Stream | None = None) -> None:
-    """Tells that the work submitted to ``stream`` so far, by default to the current stream, uses the
+    """Records that the work submitted to ``stream`` so far, by default to the current stream, uses the
     memory of ``tensor``. Needs :func:`enable`, and a tensor whose memory cachalot has allocated.
 
     ``Tensor.record_stream`` keeps freed memory until the stream has done all that was submitted up to

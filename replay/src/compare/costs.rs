@@ -21,8 +21,8 @@ pub fn load_costs(file: &Path) -> Result<DriverCosts, BadInput> {
 /// # Errors
 /// The first unusable line, and the reason.
 pub fn parse_costs(file: &Path, bytes: &[u8]) -> Result<DriverCosts, BadInput> {
-    // A line ends with `\n`, and what `\r` is before it is trimmed: with the reader's own way of ending lines, a record
-    // after `\r\n` is said to begin one line too early.
+    // A line ends with `\n`, and what `\r` is before it is trimmed: with the reader's own way of
+    // ending lines, a record after `\r\n` is said to start one line too early.
     let mut builder = csv::ReaderBuilder::new();
     builder.comment(Some(b'#')).trim(csv::Trim::All).terminator(csv::Terminator::Any(b'\n'));
     let mut reader = builder.from_reader(bytes);

@@ -23,8 +23,9 @@ pub(super) struct MeasuredRun<'a> {
     pub(super) upkeep_us: u64,
 }
 
-/// The figures of a program. All figures but the time of a call cover all passes. The first pass begins on an
-/// empty allocator. With a plan, the bytes and the time count from the start of the plan.
+/// The figures of a program. All figures but the time of a call cover all passes. The first pass
+/// starts on an empty allocator. With a plan, the bytes and the time count from the start of the
+/// plan.
 #[derive(Debug, Clone)]
 pub struct Figures {
     /// Peak of the requested bytes of all live blocks.
@@ -43,7 +44,8 @@ pub struct Figures {
     pub ooms: u64,
     /// Size of the largest failed request in bytes.
     pub largest_failed_bytes: u64,
-    /// `1 − largest free block / all free blocks` at the peak of the held bytes; 0 without free blocks.
+    /// `1 − largest free block / all free blocks` at the peak of the held bytes; 0 without free
+    /// blocks.
     pub fragmentation: f64,
     /// Bytes held from the device, over the program.
     pub reserved: Curve,
@@ -72,7 +74,7 @@ pub(super) fn measure(task: &MeasuredRun<'_>) -> Result<Figures, Refusal> {
     if task.work_done_at_once {
         device = device.with_work_done_at_once();
     }
-    // Waiting for other threads is in vain: there are none.
+    // Waiting for other threads is useless: there are none.
     device.set_patience(0);
     let mut run = Run::new(OnDevice::create(device, &task.settings).map_err(|error| (0, error))?);
     run.upkeep_us = task.upkeep_us;

@@ -1,9 +1,9 @@
 //! Compares policies and configurations on the same programs, side by side.
 //!
-//! A record stands for the program behind it: requests with their requested bytes, frees, streams and
-//! captured graphs. The recorded addresses and segments do not count. A freed block that other streams still
-//! use is complete when the record says so, because the device's work takes the same time under every
-//! allocator.
+//! A record stands for the program behind it: requests with their requested bytes, frees, streams
+//! and captured graphs. The recorded addresses and segments do not count. A freed block that other
+//! streams still use is complete when the record says so, because the device's work takes the same
+//! time under every allocator.
 
 mod costs;
 mod curve;
@@ -22,8 +22,8 @@ use cachalot_core::simulated::DriverCosts;
 use measure::{MeasuredRun, measure};
 use rayon::prelude::*;
 
-/// Memory of the simulated device in bytes, as of an H200. A higher limit and a size factor above 1 enlarge
-/// the device.
+/// Memory of the simulated device in bytes, as of an H200. A higher limit and a size factor above 1
+/// enlarge the device.
 pub const DEVICE_BYTES: u64 = 139 << 30;
 
 /// Options of a comparison.
@@ -33,7 +33,8 @@ pub struct CompareOptions {
     pub contenders: Vec<Contender>,
     /// The memory limit in bytes. Replaces the record's own limit.
     pub limit: Option<u64>,
-    /// The memory limit as a multiple of the program's peak live bytes. Replaces every limit in bytes.
+    /// The memory limit as a multiple of the program's peak live bytes. Replaces every limit in
+    /// bytes.
     pub limit_factor: Option<f64>,
     /// Recorded calls to leave out.
     pub left_out: LeftOut,
@@ -45,10 +46,11 @@ pub struct CompareOptions {
     pub repeat: u32,
     /// Costs of the driver's calls.
     pub costs: DriverCosts,
-    /// Whether the device does all work at once, so that every polled event is complete. Otherwise work on
-    /// freed memory ends at the recorded completion, or never.
+    /// Whether the device does all work at once, so that every polled event is complete. Otherwise
+    /// work on freed memory ends at the recorded completion, or never.
     pub work_done_at_once: bool,
-    /// The time of each of two calls of `maintain` between two passes, in microseconds; 0 for no call.
+    /// The time of each of two calls of `maintain` between two passes, in microseconds; 0 for no
+    /// call.
     pub upkeep_us: u64,
 }
 
@@ -61,7 +63,8 @@ pub struct Comparison {
     pub limit: Option<u64>,
     /// The requested bytes of all live blocks, over the passes of the program.
     pub live: Curve,
-    /// The figures in the order of the contenders, or the call that an allocator refused and the reason.
+    /// The figures in the order of the contenders, or the call that an allocator refused and the
+    /// reason.
     pub figures: Vec<Result<Figures, BadInput>>,
 }
 
@@ -79,7 +82,8 @@ pub fn compare(trace: &Trace, options: &CompareOptions) -> Result<Comparison, Re
         let task = MeasuredRun {
             program: if contender.config.planned().is_some() { &announced } else { &program },
             settings: Settings { config: contender.config.clone(), limit },
-            // A larger program on a larger device: what does not fit would say nothing of the policy.
+            // A larger program on a larger device: what does not fit would say nothing of the
+            // policy.
             capacity: ((DEVICE_BYTES as f64 * options.size_factor.max(1.0)) as u64).max(limit.unwrap_or(0)),
             costs: &options.costs,
             passes,

@@ -18,9 +18,9 @@ pub fn policy_named(name: &str) -> Result<&'static str, String> {
 /// A configuration string, and the policies for the configuration.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// The policy at the beginning of the string.
+    /// The policy at the start of the string.
     policy: Option<&'static str>,
-    /// The string behind the policy's name.
+    /// The string after the policy's name.
     text: String,
 }
 
@@ -53,8 +53,8 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Reads `[policy:NAME,]SETTINGS`. A configuration without a policy's name is for the first policy of
-    /// [`POLICIES`].
+    /// Reads `[policy:NAME,]SETTINGS`. A configuration without a policy's name is for the first
+    /// policy of [`POLICIES`].
     ///
     /// # Errors
     /// The mistake in the configuration.
@@ -82,11 +82,11 @@ impl Contender {
     }
 }
 
-/// Returns each policy with its defaults, and then each configuration with its policies. No pair occurs
-/// twice.
+/// Returns each policy with its defaults, and then each configuration with its policies. No pair
+/// occurs twice.
 ///
-/// Without given policies, all policies take part. A configuration without a policy's name is for all given
-/// policies that have its keys, or for the first policy of [`POLICIES`] if none is given.
+/// Without given policies, all policies take part. A configuration without a policy's name is for
+/// all given policies that have its keys, or for the first policy of [`POLICIES`] if none is given.
 ///
 /// # Errors
 /// The mistake in a configuration, for the last of its policies.

@@ -47,7 +47,7 @@ pub struct Failure {
     /// All changes with which the request would have succeeded, the smallest change first: see
     /// [`Remedy`].
     pub remedies: Vec<Remedy>,
-    /// Memory that the program would have had to free or avoid in any case, under an equal limit.
+    /// Memory that the program would have had to free or avoid in any case, under the same limit.
     pub missing: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What each call stack holds at a time: blocks, and memory reserved from the device.
+//! The memory that each call stack holds at a time: blocks, and memory reserved from the device.
 
 use super::groups::{LiveBlock, live};
 use super::past::{self, PastMemory};

@@ -52,7 +52,7 @@ pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> PastMemory {
     memory
 }
 
-/// Returns whether memory of unknown pool belongs to the part of an expandable segment beside it.
+/// Returns whether memory of unknown pool belongs to the part of an expandable segment next to it.
 fn takes(one: Placement, other: Placement) -> bool {
     one.stream == other.stream && other.pool.is_none()
 }

@@ -26,7 +26,8 @@ pub struct Peak {
     pub allocated: u64,
     /// Memory freed by the program and still in use on other streams.
     pub pending: u64,
-    /// Memory of wholly free segments, and of wholly free pages of expandable segments, which could be released.
+    /// Memory of wholly free segments, and of wholly free pages of expandable segments, which could
+    /// be released.
     pub releasable: u64,
     /// Number of wholly free segments.
     pub releasable_segments: u64,

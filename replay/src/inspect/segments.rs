@@ -67,8 +67,8 @@ fn report(segment: &Segment, large_page: u64) -> SegmentReport {
     report
 }
 
-/// Returns the reserved bytes and the free memory of each segment at the end. Parked memory is not reserved, and
-/// a park gives up what is free.
+/// Returns the reserved bytes and the free memory of each segment at the end. Parked memory is not
+/// reserved, and a park gives up what is free.
 pub(crate) fn at_end(snapshot: &Snapshot) -> impl Iterator<Item = (u64, FreeMemory)> {
     let large_page = past::large_page(snapshot);
     snapshot.segments.iter().filter_map(move |segment| {

@@ -14,7 +14,8 @@ pub struct Totals {
     pub segments: u64,
     /// Bytes of the segments, reserved from the device.
     pub reserved: u64,
-    /// Bytes of parked memory: addresses without memory of the device. Part of no other sum but those of blocks.
+    /// Bytes of parked memory: addresses without memory of the device. Part of no other sum but
+    /// those of blocks.
     pub parked: u64,
     /// Bytes of segments in private pools.
     pub reserved_private: u64,
@@ -38,7 +39,8 @@ pub struct Totals {
     pub largest_hole: u64,
     /// Fraction of `in_holes` outside the largest piece, 0 to 1.
     pub fragmentation: f64,
-    /// Bytes of wholly free segments, and of wholly free pages of expandable segments, which could be released.
+    /// Bytes of wholly free segments, and of wholly free pages of expandable segments, which could
+    /// be released.
     pub releasable: u64,
     /// Number of streams with segments.
     pub streams: u64,

@@ -35,7 +35,7 @@ mod tests {
     }
 
     impl Line {
-        /// Returns the bytes in use at a step, from the beginning of the buffer.
+        /// Returns the bytes in use at a step, from the start of the buffer.
         fn in_use(&self, step: u64) -> std::ops::Range<u64> {
             let gap = self.gaps.iter().find(|gap| gap.life.contains(&step));
             match gap {

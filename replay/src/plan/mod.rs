@@ -31,14 +31,14 @@ pub struct Task {
     pub problem: Problem,
     /// The source of the problem.
     pub source: Source,
-    /// Description of the memory before the first event, if a record begins in the middle of the
+    /// Description of the memory before the first event, if a record starts in the middle of the
     /// program.
     pub start: Option<String>,
-    /// What a plan of the problem holds beyond the source, which the planner cannot express.
+    /// The bytes that a plan of the problem keeps although the source does not, because the planner cannot express it.
     pub held: Option<Held>,
 }
 
-/// What a plan holds although the source leaves it free.
+/// Bytes that a plan keeps although the source leaves them free.
 #[derive(Debug, Clone)]
 pub struct Held {
     /// A line about it.

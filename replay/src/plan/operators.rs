@@ -311,11 +311,11 @@ impl<'a> Reader<'a> {
                 (operator, format!("`{}` is made here, and there is one already", value(made)))
             }
             Wrong::NoInput { operator, value: other } => {
-                (operator, format!("an output lies in `{}`: accepted are the operator's inputs", value(other)))
+                (operator, format!("an output is in `{}`: accepted are the operator's inputs", value(other)))
             }
             Wrong::Outside { operator, value: made, input } => {
                 let (made, input) = (value(made), value(input));
-                (operator, format!("`{made}` reaches beyond the end of `{input}`: accepted is what lies inside"))
+                (operator, format!("`{made}` reaches beyond the end of `{input}`: only its inside is accepted"))
             }
             Wrong::OtherDevice { operator, value: other } => {
                 (operator, format!("`{}` is updated here by a value of another device", value(other)))

@@ -2,7 +2,7 @@
 //!
 //! A step is an event of the section: an allocation, or the moment from which the block could be
 //! reused. The section is a repeated part (a training step) if the record repeats, otherwise the
-//! whole record. A repeated section begins where the fewest bytes live on from before.
+//! whole record. A repeated section starts where the fewest bytes live on from before.
 
 use super::{Reading, Source, Task};
 use crate::trace::{Action, BadInput, Start, Trace};
@@ -63,7 +63,7 @@ pub(super) fn tasks(file: &Path, traces: &[Trace], reading: &Reading) -> Result<
     traces.iter().map(task).collect()
 }
 
-/// Returns name and problem of the section, and further data of the record.
+/// Returns name and problem of the section, and other data of the record.
 fn plan(file: &Path, trace: &Trace, reading: &Reading) -> Result<(String, Problem, Recorded), BadInput> {
     let allocations = allocations(trace);
     let count = allocations.len();
@@ -221,7 +221,7 @@ fn buffers(
         let (start, end, copies) = match (within, repeats) {
             (Some(end), _) => (allocation.start - first, end - first, 1),
             (None, false) => (allocation.start - first, period, 1),
-            // A block kept into the next period is present from the beginning of the period, so the
+            // A block kept into the next period is present from the start of the period, so the
             // buffer lives all the time. A block kept for several periods has as many copies at a
             // time.
             (None, true) => {
@@ -238,7 +238,7 @@ fn buffers(
 }
 
 /// Returns a plan as a table, which can be planned again. The ids are the numbers of the record's
-/// allocations. Further copies of a buffer kept for several iterations are `NUMBER#2`, `NUMBER#3`
+/// allocations. Other copies of a buffer kept for several iterations are `NUMBER#2`, `NUMBER#3`
 /// and so on.
 pub(super) fn with_offsets(numbers: &[u64], problem: &Problem, plan: &Plan) -> Vec<Vec<String>> {
     let header = ["id", "lower", "upper", "size", "alignment", "offset"].map(str::to_owned).to_vec();

@@ -60,7 +60,7 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
         let gaps = columns.gaps(file, number, line)?;
         let (field, id) = columns.id(line);
         if let Some(other) = ids.insert(id, number) {
-            let what = format!("id `{id}` is on line {other}, too: accepted is an id of its own for each buffer");
+            let what = format!("id `{id}` is on line {other}, too: each buffer needs a different id");
             return Err(at_column(file, number, field + 1, what));
         }
         if buffer.size == 0 {

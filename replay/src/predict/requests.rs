@@ -1,9 +1,10 @@
 //! Reads a list of requests: a program without addresses and segments, such as the step of a
 //! training run on a machine without a GPU.
 //!
-//! A list is CSV with the header `request,block,size,stream`. `a` requests `size` bytes for `stream`
-//! as block number `block`, and `f` frees the block. A number is free for another block after the
-//! free. `size` and `stream` of a free are ignored and may be empty. `e` empties the cache.
+//! A list is CSV with the header `request,block,size,stream`. `a` requests `size` bytes for
+//! `stream` as block number `block`, and `f` frees the block. A number is free for another block
+//! after the free. `size` and `stream` of a free are ignored and may be empty. `e` empties the
+//! cache.
 
 use crate::program::{Operation, Program};
 use crate::trace::error::describe_io;
@@ -16,7 +17,7 @@ use std::path::Path;
 /// The first line of a list.
 const HEADER: [&str; 4] = ["request", "block", "size", "stream"];
 
-/// Returns whether the bytes of a file begin as a list of requests.
+/// Returns whether the bytes of a file start as a list of requests.
 pub fn is_list(bytes: &[u8]) -> bool {
     bytes.starts_with(b"request,")
 }

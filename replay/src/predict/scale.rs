@@ -1,22 +1,23 @@
 //! A recorded program at another batch size.
 //!
-//! The sizes of some requests grow with the batch, and the rest stays. With records at two batch sizes, each
-//! size is on the line through the two recorded sizes. With a single record, a rule decides:
+//! The sizes of some requests grow with the batch, and the rest stays. With records at two batch
+//! sizes, each size is on the line through the two recorded sizes. With a single record, a rule
+//! decides:
 //!
-//! * A block that is alive at the end of the record, or for half of the record, stays: weights, optimizer
-//!   state, workspaces.
-//! * A block with the size of a staying block, or with half or twice the size, stays as well: gradients,
-//!   temporaries of the optimizer, casts of weights.
-//! * Every remaining block grows: activations, their gradients, inputs. Blocks of at most 512 bytes grow as
-//!   well, without an effect below the rounding.
+//! * A block that is alive at the end of the record, or for half of the record, stays: weights,
+//!   optimizer state, workspaces.
+//! * A block with the size of a staying block, or with half or twice the size, stays as well:
+//!   gradients, temporaries of the optimizer, casts of weights.
+//! * Every remaining block grows: activations, their gradients, inputs. Blocks of at most 512 bytes
+//!   grow as well, without an effect below the rounding.
 //!
-//! The rule needs a record of several whole steps. The record ends between two steps, where only staying
-//! blocks are alive, or at the end of the program.
+//! The rule needs a record of several whole steps. The record ends between two steps, where only
+//! staying blocks are alive, or at the end of the program.
 
 use crate::program::{Operation, Program};
 use std::collections::HashSet;
 
-/// How the sizes of a program change.
+/// The change of a program's sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scaled {
     /// Requests whose sizes changed.
@@ -35,11 +36,11 @@ pub fn by_rule(program: &Program, scale: f64) -> (Program, Scaled) {
     rescaled(program, |_, bytes| if stays(bytes) { bytes } else { (bytes as f64 * scale).round() as u64 })
 }
 
-/// Returns the program with the batch multiplied by `scale`. `other` is a record of the same program
-/// with the batch multiplied by `other_scale`.
+/// Returns the program with the batch multiplied by `scale`. `other` is a record of the same
+/// program with the batch multiplied by `other_scale`.
 ///
 /// # Errors
-/// The records differ in the number of requests, or have equal batches.
+/// The records differ in the number of requests, or have the same batches.
 pub fn by_records(
     program: &Program,
     other: &Program,

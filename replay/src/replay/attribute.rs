@@ -1,8 +1,9 @@
-//! Attributes the completions and releases before a request: to the request, or to an earlier `empty_cache`.
+//! Attributes the completions and releases before a request: to the request, or to an earlier
+//! `empty_cache`.
 //!
-//! The allocator's forecast names the first effect of a request. If the forecast leaves two readings, the
-//! request runs on a copy with each reading. A reading is right if the copy repeats the recorded events. Of
-//! several right readings, a reading without an `empty_cache` is preferred.
+//! The allocator's forecast names the first effect of a request. If the forecast leaves two
+//! readings, the request runs on a copy with each reading. A reading is right if the copy repeats
+//! the recorded events. Of several right readings, a reading without an `empty_cache` is preferred.
 
 use super::compare;
 use super::follow::Follower;
@@ -26,12 +27,12 @@ enum Trial {
 }
 
 impl Follower<'_> {
-    /// Returns the number of leading `completions` found by the request's event check, if the request waited
-    /// for the rest.
+    /// Returns the number of leading `completions` found by the request's event check, if the
+    /// request waited for the rest.
     ///
-    /// A request waits before a release of all cached segments, and finds all remaining completions. After
-    /// the wait the request does not search again. A wait therefore differs from completions at the start of
-    /// the request.
+    /// A request waits before a release of all cached segments, and finds all remaining
+    /// completions. After the wait the request does not search again. A wait therefore differs from
+    /// completions at the start of the request.
     pub(super) fn waits_itself(
         &mut self,
         events: &[Event],
@@ -75,11 +76,11 @@ impl Follower<'_> {
         })
     }
 
-    /// Returns whether a request released the segments of `cached` by the setting `compact`, before the segment that
-    /// `rest` begins with.
+    /// Returns whether a request released the segments of `cached` by the setting `compact`, before
+    /// the segment that `rest` starts with.
     ///
-    /// A forecast does not ask the device, and so does not know which segments the device has finished with. A release
-    /// of everything may also be an `empty_cache`.
+    /// A forecast does not ask the device, and so does not know which segments the device has
+    /// finished with. A release of everything may also be an `empty_cache`.
     pub(super) fn compacts(&mut self, cached: &[Event], rest: &[Event]) -> bool {
         let obtains = rest.first().is_some_and(|event| event.action == Action::SegmentAlloc);
         let only_releases = cached.iter().all(|event| event.action == Action::SegmentFree);
@@ -97,10 +98,12 @@ impl Follower<'_> {
         compacts
     }
 
-    /// Returns whether a request that releases the first segment of `cached` also releases the rest.
+    /// Returns whether a request that releases the first segment of `cached` also releases the
+    /// rest.
     ///
-    /// Without a rule for partial releases, the request releases all cached segments. With such a rule, a
-    /// complete release may also be an `empty_cache` whose first segment is the segment in the forecast.
+    /// Without a rule for partial releases, the request releases all cached segments. With such a
+    /// rule, a complete release may also be an `empty_cache` whose first segment is the segment in
+    /// the forecast.
     pub(super) fn releases_all(&mut self, cached: &[Event]) -> bool {
         let config = &self.settings.config;
         let may_stop = config.garbage_collection_threshold().is_some() || config.max_split_size().is_some();

@@ -51,8 +51,8 @@ fn through_call<T>(events: &[T], is_call: impl FnMut(&T) -> bool) -> usize {
     events.iter().position(is_call).map_or(events.len(), |at| at + 1)
 }
 
-/// Returns whether a request failed in the record and succeeded in the replay. The replay frees the block at
-/// once, a call without a recorded event.
+/// Returns whether a request failed in the record and succeeded in the replay. The replay frees the
+/// block at once, a call without a recorded event.
 fn was_given_back(recorded: &[Event], done: &[TraceEntry]) -> bool {
     recorded.last().is_some_and(|event| event.action == Action::OutOfMemory)
         && done.last().is_some_and(|entry| entry.action == Did::Alloc)
@@ -67,8 +67,8 @@ fn differences(recorded: &[Event], done: &[TraceEntry]) -> u64 {
     (different + recorded.len().abs_diff(done.len())) as u64
 }
 
-/// Sorts completions in a row. A single event check finds all of them, and the order has no effect on the
-/// program.
+/// Sorts completions in a row. A single event check finds all of them, and the order has no effect
+/// on the program.
 fn sort_completions(facts: &mut [Fact]) {
     for run in facts.chunk_by_mut(|one, next| one.action == 'c' && next.action == 'c') {
         run.sort_unstable();
@@ -180,7 +180,8 @@ mod tests {
             (Did::SegmentFree, 1),
         ]);
         let comparison = compare(&record, &other);
-        // Line 4 obtained a segment and another address; line 5 was not done; something was released at the end.
+        // Line 4 obtained a segment and another address; line 5 was not done; something was
+        // released at the end.
         assert_eq!(comparison.mismatches, 2 + 2 + 1);
         let first = comparison.first.expect("a difference");
         assert_eq!((first.recorded, first.done.len()), (2..3, 2));

@@ -84,7 +84,8 @@ fn segment(segment: &SnapshotSegment) -> Segment {
 pub(super) struct SegmentComparison {
     /// Number of compared segments and blocks of the record.
     pub(super) checked: u64,
-    /// Number of differing segments and blocks. A segment or block on only one side counts as a difference.
+    /// Number of differing segments and blocks. A segment or block on only one side counts as a
+    /// difference.
     pub(super) mismatches: u64,
     /// Text of the first difference, with both sides.
     pub(super) first: Option<String>,

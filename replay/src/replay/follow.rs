@@ -1,12 +1,13 @@
-//! Follows a record: makes every implied call on an allocator whose device hands out the recorded addresses.
+//! Follows a record: makes every implied call on an allocator whose device hands out the recorded
+//! addresses.
 //!
-//! A record lists events, not calls. A free and an allocation are calls of their own. The events between two
-//! calls are attributed by three rules:
+//! A record lists events, not calls. A free and an allocation are their own calls. The events
+//! between two calls are attributed by three rules:
 //!
-//! * A completion right after its own free is part of the free. Any later completion was found by the event
-//!   check at the start of the next request, or by a wait for all events.
-//! * Releases belong to the next request if the request would now release exactly the first of the segments.
-//!   Otherwise the releases belong to an `empty_cache`.
+//! * A completion right after its own free is part of the free. Any later completion was found by
+//!   the event check at the start of the next request, or by a wait for all events.
+//! * Releases belong to the next request if the request would now release exactly the first of the
+//!   segments. Otherwise the releases belong to an `empty_cache`.
 //! * All events before a free, or at the end of the record, belong to an `empty_cache`.
 //!
 //! `attribute.rs` decides between the remaining readings.
@@ -20,22 +21,24 @@ use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, StreamId, TraceEntry};
 use std::collections::HashMap;
 
-/// First of the streams on which freed blocks wait. A record does not name the streams behind a block's
-/// events. Each waiting block has a stream number of its own, so that blocks can be completed in any order.
+/// First of the streams on which freed blocks wait. A record does not name the streams behind a
+/// block's events. Each waiting block has its own stream number, so that blocks can be completed in
+/// any order.
 const FIRST_WAITING_STREAM: u64 = 1 << 63;
 
 /// How many calls are made before the allocator's trace is read.
 const CALLS_PER_READING: usize = 1 << 16;
 
-/// The stream of memory that the host orders, on which no work is queued (`HOST_STREAM` of the CUDA device).
+/// The stream of memory that the host orders, on which no work is queued (`HOST_STREAM` of the CUDA
+/// device).
 const HOST_STREAM: StreamId = StreamId(0xffff << 48);
 
-/// Largest number of trace events per call, releases of segments excluded. A trace has at most as many
-/// releases as the record has events.
+/// Largest number of trace events per call, releases of segments excluded. A trace has at most as
+/// many releases as the record has events.
 const EVENTS_PER_CALL: usize = 8;
 
-/// Number of the seeds that a graph's first capture registers for a generator, and the size of a seed in
-/// bytes.
+/// Number of the seeds that a graph's first capture registers for a generator, and the size of a
+/// seed in bytes.
 const SEEDS: usize = 2;
 const SEED_BYTES: u64 = 8;
 
@@ -51,7 +54,7 @@ pub(super) struct RecordedBlock {
 enum Capture {
     /// No graph is being captured.
     Off,
-    /// The cache was emptied. The given number of seeds is requested before the capture begins.
+    /// The cache was emptied. The given number of seeds is requested before the capture starts.
     Preparing(usize),
     /// Requests come from the graphs' pool.
     On,
@@ -75,13 +78,13 @@ pub(super) struct Follower<'t> {
     capture: Capture,
     captured_streams: Vec<u64>,
     pub(super) captures: usize,
-    /// Whether allocator and record hold different memory. Recorded addresses may then be taken, so the
-    /// device hands out no further ones.
+    /// Whether allocator and record hold different memory. Recorded addresses may then be taken, so
+    /// the device hands out no more.
     astray: bool,
     /// Bytes held from the device according to the record.
     pub(super) recorded_bytes: u64,
     pub(super) settings: &'t Settings,
-    /// Number of the event with which the present call begins.
+    /// Number of the event with which the present call starts.
     pub(super) position: usize,
     pub(super) trials: Trials,
     unread_calls: usize,
@@ -139,8 +142,8 @@ impl<'t> Follower<'t> {
     /// Follows the record up to event number `end`: makes all calls before the event.
     ///
     /// # Errors
-    /// The number of the event at which the allocator refused a call, and the reason. Lack of memory is no
-    /// such refusal.
+    /// The number of the event at which the allocator refused a call, and the reason. Lack of
+    /// memory is no such refusal.
     pub(super) fn follow(&mut self, end: usize) -> Result<(), (usize, Error)> {
         let mut at = 0;
         while at < end {
@@ -152,8 +155,8 @@ impl<'t> Follower<'t> {
         self.read_trace().map_err(|error| (at, error))
     }
 
-    /// Follows the call that begins at event `at`, with all events of the call. Returns the number of the
-    /// next call's first event.
+    /// Follows the call that starts at event `at`, with all events of the call. Returns the number
+    /// of the next call's first event.
     pub(super) fn follow_from(&mut self, at: usize) -> Result<usize, Error> {
         self.position = at;
         let event = self.events[at];
@@ -163,7 +166,7 @@ impl<'t> Follower<'t> {
         if event.action == Action::FreeRequested {
             return self.follow_free(at);
         }
-        // The free that it is part of may be the last event before the record begins.
+        // The free that it is part of may be the last event before the record starts.
         if at == 0 && event.action == Action::FreeCompleted {
             self.complete(event.addr)?;
             return Ok(1);
@@ -233,12 +236,14 @@ impl<'t> Follower<'t> {
         if self.destroys_graphs(events) {
             self.perform(Operation::DestroyGraphs)?;
         }
-        // The call would find them itself, but in an order of its own, and what a merged block remembers depends on it.
+        // The call would find them itself, but in its own order, and what a merged block remembers
+        // depends on it.
         for event in events.iter().filter(|event| event.action == Action::FreeCompleted) {
             self.complete(event.addr)?;
         }
         self.perform(Operation::EmptyCache)?;
-        // Memory that no request follows: the replay has no call that obtains it, and is astray from here on.
+        // Memory that no request follows: the replay has no call that obtains it, and is astray
+        // from here on.
         for event in events.iter().filter(|event| event.action == Action::SegmentMap) {
             self.ranges.map(event);
         }
@@ -246,8 +251,8 @@ impl<'t> Follower<'t> {
         Ok(())
     }
 
-    /// Returns whether the program destroyed graphs before `events`: an event releases memory of the graphs'
-    /// pool.
+    /// Returns whether the program destroyed graphs before `events`: an event releases memory of
+    /// the graphs' pool.
     fn destroys_graphs(&self, events: &[Event]) -> bool {
         if self.captures == 0 || !events.iter().any(|event| event.action.is_release()) {
             return false;
@@ -327,8 +332,8 @@ impl<'t> Follower<'t> {
         count
     }
 
-    /// Makes the device fail every allocation beyond the segments in `events`: a recorded failure need not
-    /// come from a limit.
+    /// Makes the device fail every allocation beyond the segments in `events`: a recorded failure
+    /// need not come from a limit.
     fn exhaust_device(&self, events: &[Event]) {
         let device = self.run.device();
         let obtained = events.iter().filter(|event| event.action == Action::SegmentAlloc).count() as u64;
@@ -351,7 +356,8 @@ impl<'t> Follower<'t> {
     fn take_back(&mut self, told: u64, taken: u64) {
         self.astray |= told != taken;
         for _ in taken..told {
-            // The next address of the script goes to whoever asks next; a unit of memory is lost with it.
+            // The next address of the script goes to whoever asks next; a unit of memory is lost
+            // with it.
             let _lost = cachalot_core::Segments::obtain(self.run.device(), cachalot_core::UNIT);
         }
     }
@@ -380,7 +386,8 @@ impl<'t> Follower<'t> {
             }
             return Ok(at);
         }
-        // A capture is preceded by a call that empties the cache, whether or not anything of it is in the record.
+        // A capture is preceded by a call that empties the cache, whether or not anything of it is
+        // in the record.
         let noted = &self.events[at..];
         let emptied = noted
             .iter()
@@ -395,7 +402,7 @@ impl<'t> Follower<'t> {
         Ok(at + emptied)
     }
 
-    /// Begins the capture before the first request in the noted part that is no seed.
+    /// Starts the capture before the first request in the noted part that is no seed.
     fn turn_capture_on(&mut self, call: &Event) -> Result<(), Error> {
         match self.capture {
             Capture::Off => return Ok(()),
@@ -417,9 +424,9 @@ impl<'t> Follower<'t> {
     }
 }
 
-/// Whether the noted events begin with the two seeds of a generator, made before the capture. They then come
-/// from the default pool, as the record proves: the next small request, of the graphs' pool, finds no room
-/// beside them.
+/// Whether the noted events start with the two seeds of a generator, made before the capture. They
+/// then come from the default pool, as the record proves: the next small request, of the graphs'
+/// pool, finds no room next to them.
 fn has_seeds(noted: &[Event]) -> bool {
     let requests = || {
         let noted = noted.iter().take_while(|event| event.note == Note::Capture);

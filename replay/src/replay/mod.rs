@@ -24,10 +24,11 @@ use std::fmt;
 /// The allocator type of a replay.
 type Simulated = OnDevice;
 
-/// A device for runs whose addresses do not matter, in bytes (64 TiB): never full before a limit says so.
+/// A device for runs whose addresses do not matter, in bytes (64 TiB): never full before a limit
+/// says so.
 const ROOMY_DEVICE: u64 = 1 << 46;
 
-/// How to replay.
+/// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The configuration in the place of the record's own.
@@ -42,15 +43,16 @@ pub struct Options {
     pub repeat: u32,
 }
 
-/// Variation of a recorded program on a new allocator. A record that is followed address by address has no
-/// variation.
+/// Variation of a recorded program on a new allocator. A record that is followed address by address
+/// has no variation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Variation {
     /// Number of passes on one allocator, in place of a single run.
     pub passes: Option<u32>,
     /// Recorded calls to leave out.
     pub left_out: LeftOut,
-    /// The memory limit as a multiple of the program's peak live bytes. Replaces every limit in bytes.
+    /// The memory limit as a multiple of the program's peak live bytes. Replaces every limit in
+    /// bytes.
     pub limit_factor: Option<f64>,
 }
 
@@ -75,8 +77,8 @@ pub struct Outcome {
     pub checked: Option<Checked>,
     /// The driver's time, if the program was run in passes.
     pub driver: Option<DriverTime>,
-    /// Report of the planned policy. With a plan, the peak of live bytes and the time of a call count from
-    /// the plan's start.
+    /// Report of the planned policy. With a plan, the peak of live bytes and the time of a call
+    /// count from the plan's start.
     pub planned: Option<PlannedReport>,
 }
 
@@ -111,7 +113,8 @@ pub struct Checked {
 pub enum ReplayError {
     /// The record or its configuration cannot be used.
     Input(BadInput),
-    /// The allocator refused a call for another reason than lack of memory: place in the record, and reason.
+    /// The allocator refused a call for another reason than lack of memory: place in the record,
+    /// and reason.
     Refused(BadInput),
 }
 
@@ -126,8 +129,8 @@ impl fmt::Display for ReplayError {
 impl std::error::Error for ReplayError {}
 
 impl Options {
-    /// Returns whether the replay follows the recorded addresses: without own settings and variation, and
-    /// during a check.
+    /// Returns whether the replay follows the recorded addresses: without own settings and
+    /// variation, and during a check.
     pub fn follows(&self) -> bool {
         let own = self.config.is_none() && self.limit.is_none() && self.variation == Variation::default();
         own || self.check
@@ -207,8 +210,8 @@ pub fn program(trace: &Trace) -> Result<Program, ReplayError> {
 
 /// Replays a record.
 ///
-/// With other settings or other calls than the recorded ones, the program obtains other segments. The
-/// simulated device then chooses the addresses.
+/// With other settings or other calls than the recorded ones, the program obtains other segments.
+/// The simulated device then chooses the addresses.
 ///
 /// # Errors
 /// A record that cannot be used, or a call that the allocator refused.
@@ -274,7 +277,7 @@ fn check(trace: &Trace, settings: &Settings, follower: &Follower<'_>, stats: &BT
         checked.mismatches += segments.mismatches;
         let file = trace.file.display();
         checked.first = checked.first.or_else(|| Some(format!("{file}: at the end, {}", segments.first?)));
-        // Statistics count from the beginning of the program.
+        // Statistics count from the start of the program.
         if trace.start.is_none() {
             checked.stats = expected.stats.len() as u64;
             checked.stat_differences = end::compare_stats(expected, stats);

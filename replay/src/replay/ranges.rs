@@ -17,8 +17,8 @@ const ROUNDING: u64 = 1 << 30;
 pub(super) struct Ranges {
     /// Sorted by address.
     ranges: Vec<Range>,
-    /// Upper bound of the recorded device's memory, from the distances between segments. At least the most memory that
-    /// the record holds: of a small device, the distances tell little.
+    /// Upper bound of the recorded device's memory, from the distances between segments. At least
+    /// the most memory that the record holds: of a small device, the distances tell little.
     pub(super) device_bytes: u64,
 }
 
@@ -37,10 +37,10 @@ struct Range {
 impl Ranges {
     /// Returns the ranges of a whole record, in the state before the first event.
     ///
-    /// Memory is mapped at the start of a range, or directly behind mapped memory. All parts ever mapped in a
-    /// range are therefore contiguous, and a distance lies between any two ranges. In a record that begins in
-    /// the middle of a program, a range may have gaps that are never mapped again. A gap lies between two
-    /// parts of one heap, with no other segment in between.
+    /// Memory is mapped at the start of a range, or directly after mapped memory. All parts ever
+    /// mapped in a range are therefore contiguous, and there is a distance between any two ranges.
+    /// In a record that starts in the middle of a program, a range may have gaps that are never
+    /// mapped again. A gap is between two parts of one heap, with no other segment in between.
     pub(super) fn of(trace: &Trace, settings: &Settings) -> Self {
         let parts = trace.start.iter().flat_map(|start| &start.segments);
         let (expandable, ordinary): (Vec<&Segment>, Vec<_>) = parts.partition(|segment| segment.is_expandable);
@@ -83,8 +83,9 @@ impl Ranges {
         Self { ranges, device_bytes: by_distance.max(most_held(trace)) }
     }
 
-    /// Returns the addresses that the device hands out for the state before the first event. An ordinary
-    /// segment takes its own address, and the first mapped part of a range takes the start of the range.
+    /// Returns the addresses that the device hands out for the state before the first event. An
+    /// ordinary segment takes its own address, and the first mapped part of a range takes the start
+    /// of the range.
     pub(super) fn first_addresses(&self, start: &Start) -> Vec<u64> {
         let mut addresses = Vec::new();
         for segment in &start.segments {
@@ -96,7 +97,8 @@ impl Ranges {
         addresses
     }
 
-    /// Counts the bytes of an event that maps memory. Returns whether the range was unmapped before.
+    /// Counts the bytes of an event that maps memory. Returns whether the range was unmapped
+    /// before.
     pub(super) fn map(&mut self, event: &Event) -> bool {
         let mapped = self.mapped(event.addr);
         *mapped += event.size;

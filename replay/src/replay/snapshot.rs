@@ -6,8 +6,8 @@ use crate::trace::Trace;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, Error, SnapshotSegment, TraceEntry};
 
-/// Number of calls between two readings of the allocator's trace, and room in the trace per call. A call may
-/// release every segment.
+/// Number of calls between two readings of the allocator's trace, and room in the trace per call. A
+/// call may release every segment.
 const CALLS_PER_READING: usize = 1 << 12;
 const EVENTS_PER_CALL: usize = 1 << 6;
 
@@ -18,8 +18,8 @@ pub struct End {
     pub config: Config,
     /// The segments with their blocks.
     pub segments: Vec<SnapshotSegment>,
-    /// The events from the beginning of the program. The times come from the simulated device, and only their
-    /// order has a meaning.
+    /// The events from the start of the program. The times come from the simulated device, and only
+    /// their order has a meaning.
     pub events: Vec<TraceEntry>,
 }
 

@@ -1,4 +1,4 @@
-//! Restores the state in which a record begins, for a record from the middle of a program.
+//! Restores the state in which a record starts, for a record from the middle of a program.
 
 use super::follow::{Follower, RecordedBlock};
 use crate::program::{DEVICE, Operation};
@@ -11,9 +11,9 @@ use cachalot_core::{
 impl Follower<'_> {
     /// Puts the allocator into the state before the first event.
     ///
-    /// Restores the recorded segments block by block. The recorded program instead begins with requests for
-    /// the same blocks, in the order of addresses. On another allocator, such requests come close to the
-    /// recorded state.
+    /// Restores the recorded segments block by block. The recorded program instead starts with
+    /// requests for the same blocks, in the order of addresses. On another allocator, such requests
+    /// come close to the recorded state.
     pub(super) fn begin(&mut self, start: &Start) -> Result<(), Error> {
         let segments: Vec<SnapshotSegment> = start.segments.iter().map(segment).collect();
         for (at, segment) in segments.iter().enumerate() {
@@ -41,7 +41,8 @@ impl Follower<'_> {
     }
 }
 
-/// Returns a segment in the core's terms. A pending block is restored as allocated, for a later free.
+/// Returns a segment in the core's terms. A pending block is restored as allocated, for a later
+/// free.
 fn segment(segment: &Segment) -> SnapshotSegment {
     let blocks = segment.blocks.iter().map(|block| SnapshotBlock {
         address: DevicePtr(block.address),

@@ -1,4 +1,4 @@
-//! Finds the state at the beginning of a record from the state at the end, by undoing the events,
+//! Finds the state at the start of a record from the state at the end, by undoing the events,
 //! the last event first.
 //!
 //! An undone allocation makes the block free again, and an undone completion of a free restores the
@@ -7,14 +7,14 @@
 //! first event comes from the first known source:
 //!
 //! * the final state, if the block is still live;
-//! * the address of the block allocated next directly behind, because two free blocks are never
+//! * the address of the block allocated next directly after, because two free blocks are never
 //!   neighbours;
 //! * the rules: a remainder too small to split belongs to the block;
 //! * the request, rounded.
 //!
 //! Only the last source is a guess: a block of more than 1 MiB may have kept a remainder of up to 1
 //! MiB. [`Start::assumed`] counts the guesses. A wrong guess shows only if a request fits into the
-//! free memory behind the block and no other block fits better. Neither events nor the final state
+//! free memory after the block and no other block fits better. Neither events nor the final state
 //! tell the ages of free blocks (`garbage_collection_threshold`), or the private pool of a segment
 //! released before the end.
 

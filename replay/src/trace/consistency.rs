@@ -48,7 +48,7 @@ struct RecordedMemory {
 pub(super) enum Contradiction {
     /// Earlier events, or the event itself.
     Events(String),
-    /// Only the assumption that the record begins with an empty allocator.
+    /// Only the assumption that the record starts with an empty allocator.
     Beginning(String),
 }
 
@@ -78,7 +78,7 @@ pub(super) fn walk(events: &[Event], start: Option<&Start>) -> Result<(), (Optio
 
 /// Advice for a record that uses memory without introducing the memory.
 const BEGINS_IN_THE_MIDDLE: &str =
-    "; if the record begins in the middle of its program, pass a memory snapshot, which holds the final state as well";
+    "; if the record starts in the middle of its program, pass a memory snapshot, which holds the final state as well";
 
 impl RecordedMemory {
     /// Returns the state before the first event.

@@ -62,7 +62,7 @@ fn read_header(file: &Path, reader: &mut dyn BufRead) -> Result<usize, BadInput>
     Err(BadInput::at(
         file,
         1,
-        "not a trace: neither a pickled snapshot nor a table whose first line is `action,addr,size,stream[,note]`",
+        "not a trace: neither a pickled snapshot nor a table with the first line `action,addr,size,stream[,note]`",
     ))
 }
 

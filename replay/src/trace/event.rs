@@ -72,7 +72,7 @@ pub enum Note {
     /// Nothing beyond the default pools.
     #[default]
     None,
-    /// The event lies between the moment before a graph's capture and the end of the capture.
+    /// The event is between the moment before a graph's capture and the end of the capture.
     Capture,
 }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 pub struct Expected {
     /// The configuration string; empty for the default configuration.
     pub config: String,
-    /// Whether the record does not tell the configuration.
+    /// Whether the record does not contain the configuration.
     #[serde(skip)]
     pub config_is_unknown: bool,
     /// The memory limit in bytes, if any.
@@ -26,7 +26,8 @@ pub struct Expected {
     /// Statistics that the events determine only approximately: the replayed value may be smaller.
     #[serde(default)]
     pub not_in_the_record: Vec<String>,
-    /// Whether only the configuration and the limit are known, because the record was written while the program ran.
+    /// Whether only the configuration and the limit are known, because the record was written while
+    /// the program ran.
     #[serde(default)]
     pub end_is_unknown: bool,
 }
@@ -84,7 +85,7 @@ pub enum BlockState {
     Inactive,
 }
 
-/// Reads `NAME.expected.json.gz` (or `NAME.expected.json`) beside a record, if present.
+/// Reads `NAME.expected.json.gz` (or `NAME.expected.json`) next to a record, if present.
 pub(super) fn beside(record: &Path, name: &str) -> Result<Option<Expected>, BadInput> {
     for ending in ["expected.json.gz", "expected.json"] {
         let file = record.with_file_name(format!("{name}.{ending}"));

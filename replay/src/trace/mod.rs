@@ -1,7 +1,7 @@
 //! Reads recorded programs: `.csv`, `.csv.gz`, and memory snapshots of `PyTorch` and cachalot.
 //!
 //! A record is the events of one device's allocator. If the first events are missing, the state at
-//! the beginning is reconstructed from the state at the end, which a snapshot has. Files are
+//! the start is reconstructed from the state at the end, which a snapshot has. Files are
 //! recognized by content. A contradictory record is refused with the line of the contradiction.
 
 mod backward;
@@ -36,16 +36,17 @@ pub struct Trace {
     pub device: i64,
     /// The events in order. Never empty, and free of contradictions.
     pub events: Vec<Event>,
-    /// The memory before the first event, if the record begins in the middle of the program.
+    /// The memory before the first event, if the record starts in the middle of the program.
     pub start: Option<Start>,
     /// The recorded end of the run, if known.
     pub expected: Option<Expected>,
-    /// Free bytes of the device at the first failed request, if the record tells.
+    /// Free bytes of the device at the first failed request, if the record has it.
     pub device_free: Option<u64>,
-    /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does not tell.
+    /// Whether the recorded PyTorch knows the settings of version 2.11. `None` if the record does
+    /// not say.
     pub has_late_keys: Option<bool>,
-    /// Whether the history begins in the middle of the program, so that its peaks are those of its events alone: the
-    /// first events were overwritten, or the recording began late.
+    /// Whether the history starts in the middle of the program, so that its peaks are those of its
+    /// events alone: the first events were overwritten, or the recording started late.
     pub is_cut: bool,
 }
 
@@ -53,10 +54,10 @@ impl Trace {
     /// Reads every record of a file: a single record, or a record for each device of a snapshot.
     ///
     /// # Errors
-    /// The first mistake in the file, or in the `NAME.expected.json.gz` beside the file.
+    /// The first mistake in the file, or in the `NAME.expected.json.gz` next to the file.
     pub fn load(file: &Path) -> Result<Vec<Self>, BadInput> {
         let mut traces = Self::parse(file, open::decompressed(file)?)?;
-        // A file beside the record has more data than the record: limit, statistics, and the
+        // A file next to the record has more data than the record: limit, statistics, and the
         // configuration of a `.csv`.
         if let Some(expected) = expected::beside(file, &base_name(file))? {
             for trace in &mut traces {
@@ -67,7 +68,7 @@ impl Trace {
         Ok(traces)
     }
 
-    /// Reads every record from the bytes of a file, without a file beside.
+    /// Reads every record from the bytes of a file, without a second file.
     ///
     /// # Errors
     /// The first mistake in the bytes.
@@ -75,7 +76,7 @@ impl Trace {
         Self::read(file, open::decompress(file, bytes.len() as u64, bytes)?)
     }
 
-    /// Reads every record from the decompressed content of a file, without a file beside.
+    /// Reads every record from the decompressed content of a file, without a second file.
     pub(crate) fn read(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
         let mut traces = Self::parse(file, content)?;
         traces.iter_mut().try_for_each(Self::complete)?;
@@ -92,8 +93,8 @@ impl Trace {
         Ok(traces)
     }
 
-    /// Returns the record of `device` from events that were read one by one. `segments` are those of
-    /// the end.
+    /// Returns the record of `device` from events that were read one by one. `segments` are those
+    /// of the end.
     ///
     /// # Errors
     /// If there are no events, or the data contradicts itself.
@@ -112,7 +113,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Returns the record from event number `first` on, as if recording had begun there.
+    /// Returns the record from event number `first` on, as if recording had started there.
     ///
     /// # Errors
     /// If no event is left, or the remaining data is insufficient: without a state at the end, or
@@ -187,7 +188,8 @@ impl Trace {
         self.expected.as_ref().is_some_and(|expected| !expected.config_is_unknown)
     }
 
-    /// Returns the number of events of a history that begins in the middle of the program. `None` for a whole program.
+    /// Returns the number of events of a history that starts in the middle of the program. `None`
+    /// for a whole program.
     pub fn cut_to(&self) -> Option<u64> {
         self.is_cut.then_some(self.events.len() as u64)
     }

@@ -46,7 +46,8 @@ pub(crate) fn is_standard_input(file: &Path) -> bool {
     file.as_os_str() == STANDARD_INPUT
 }
 
-/// Returns the whole standard input. Several readers may need the beginning, so the bytes are read once and kept.
+/// Returns the whole standard input. Several readers may need the start, so the bytes are read once
+/// and kept.
 fn standard_input(file: &Path) -> Result<&'static [u8], BadInput> {
     static BYTES: OnceLock<Result<Vec<u8>, String>> = OnceLock::new();
     let bytes = BYTES.get_or_init(|| {

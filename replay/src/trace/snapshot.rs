@@ -70,7 +70,7 @@ fn parse_by<'r, T>(
             file,
             match error {
                 ReadError::Pickle(pickle::Error::Truncated(at)) => {
-                    format!("the snapshot ends early, behind byte {at}: the file is truncated")
+                    format!("the snapshot ends early, after byte {at}: the file is truncated")
                 }
                 ReadError::Io(error) => describe_io(&error),
                 ReadError::Pickle(_) if !is_known => {
@@ -159,14 +159,14 @@ pub(super) fn trace<'s>(
     Ok(Trace { name, file, device, events, start, expected, device_free, has_late_keys, is_cut: false })
 }
 
-/// Returns whether a snapshot tells that the first events of its history were overwritten.
+/// Returns whether a snapshot says that the first events of its history were overwritten.
 pub fn overflowed<Segments, Traces>(snapshot: &Snapshot<Segments, Traces>) -> bool {
     snapshot.allocator_settings.as_ref().and_then(|settings| settings.trace_alloc_overflowed).unwrap_or_default()
 }
 
-/// Returns whether the `PyTorch` that wrote a snapshot accepts the settings of version 2.11. It does if the snapshot
-/// has a later setting. It does not if the snapshot has no pinned host memory, which snapshots have since 2.10. `None`
-/// if the keys of the snapshot do not tell.
+/// Returns whether the `PyTorch` that wrote a snapshot accepts the settings of version 2.11. It
+/// does if the snapshot has a later setting. It does not if the snapshot has no pinned host memory,
+/// which snapshots have since 2.10. `None` if the keys of the snapshot do not say.
 pub fn has_late_keys<Segments, Traces>(snapshot: &Snapshot<Segments, Traces>) -> Option<bool> {
     let settings = snapshot.allocator_settings.as_ref()?;
     if settings.max_cached_size.is_some() || settings.max_round_threshold.is_some() {

@@ -1,4 +1,4 @@
-//! The state at the beginning of a record from the middle of a program.
+//! The state at the start of a record from the middle of a program.
 
 use super::{BlockState, Segment};
 use std::fmt;
@@ -40,7 +40,7 @@ impl fmt::Display for Start {
         let count = |is: BlockState| self.blocks().filter(|(_, block)| block.state == is).count() as u64;
         let (held, pending) = (count(BlockState::ActiveAllocated), count(BlockState::ActivePendingFree));
         let reserved: u64 = self.segments.iter().map(|segment| segment.total_size).sum();
-        write!(f, "the history begins in the middle: {} ({})", plural(held, "block"), size(self.live_bytes()))?;
+        write!(f, "the history starts in the middle: {} ({})", plural(held, "block"), size(self.live_bytes()))?;
         if pending > 0 {
             write!(f, " and {}", plural(pending, "pending block"))?;
         }

@@ -1,5 +1,5 @@
-//! The answer about a program: the peaks of reserved and of live memory, and the setting with the best saving. Every
-//! claim about a setting comes from a replay.
+//! The answer about a program: the peaks of reserved and of live memory, and the setting with the
+//! best saving. Every claim about a setting comes from a replay.
 
 use super::{Part, Space};
 use crate::memory::{SMALL_PAGE, Stuck, free_between};
@@ -15,22 +15,23 @@ use cachalot_tuner::{Candidate, Realm};
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// Largest number of operations for an answer, over all candidates. The bound limits work, not time, so equal
-/// files have equal answers.
+/// Largest number of operations for an answer, over all candidates. The bound limits work, not
+/// time, so the same files have the same answers.
 const MOST_OPERATIONS: usize = 8_000_000;
 
-/// Largest number of events in a record with an answer. Each operation is at least two events, and runs at
-/// least three times.
+/// Largest number of events in a record with an answer. Each operation is at least two events, and
+/// runs at least three times.
 pub const MOST_EVENTS: usize = MOST_OPERATIONS / 2;
 
 /// A setting is advised if the peak falls below a part of the present peak.
 const WORTH: f64 = 0.98;
 
-/// A simpler setting is advised up to a multiple of the lowest peak. So is the present setting, in the place of a
-/// setting for later versions of `PyTorch`.
+/// A simpler setting is advised up to a multiple of the lowest peak. So is the present setting, in
+/// the place of a setting for later versions of `PyTorch`.
 const PLAIN: f64 = 1.03;
 
-/// The policy of cachalot for free memory in one piece: pages from anywhere behind contiguous addresses.
+/// The policy of cachalot for free memory in one piece: pages from anywhere behind contiguous
+/// addresses.
 const ONE_PIECE: &str = "policy:stitched";
 
 /// A configuration with less memory.
@@ -38,7 +39,8 @@ const ONE_PIECE: &str = "policy:stitched";
 pub struct Better {
     /// The configuration string.
     pub config: String,
-    /// The first version of `PyTorch` with all keys of the configuration. `None` for all supported versions.
+    /// The first version of `PyTorch` with all keys of the configuration. `None` for all supported
+    /// versions.
     pub needs_pytorch: Option<&'static str>,
     /// Peak of reserved memory in bytes.
     pub peak_reserved_bytes: u64,
@@ -61,7 +63,8 @@ pub enum Rescue {
     },
     /// A setting of `PyTorch`'s allocator.
     Setting(Better),
-    /// Free memory in one piece: a policy of cachalot that needs no free block of the request's size.
+    /// Free memory in one piece: a policy of cachalot that needs no free block of the request's
+    /// size.
     OnePiece {
         /// The configuration string.
         config: &'static str,
@@ -91,8 +94,8 @@ pub struct Answer {
     pub ooms: u64,
     /// Size of the largest failed request in bytes.
     pub largest_failed_bytes: u64,
-    /// Number of events of a history that begins in the middle of the program: the peaks are those of these events.
-    /// `None` for a whole program.
+    /// Number of events of a history that starts in the middle of the program: the peaks are those
+    /// of these events. `None` for a whole program.
     pub cut_to_events: Option<u64>,
     /// The changes with which no request fails, in the order in which they were tried.
     pub rescues: Vec<Rescue>,
@@ -139,8 +142,8 @@ pub fn at_end(snapshot: &Snapshot) -> Stuck {
     stuck
 }
 
-/// Returns the answer of a record about its own settings. Without a replay, if the history is too long or
-/// cannot be replayed, the answer has no advice.
+/// Returns the answer of a record about its own settings. Without a replay, if the history is too
+/// long or cannot be replayed, the answer has no advice.
 pub fn answer_of(trace: &Trace) -> Answer {
     let recorded = RecordedPeaks::of(trace);
     let advised = || {
@@ -180,8 +183,8 @@ pub fn of_recording(recorded: &RecordedPeaks, config: String) -> Answer {
     }
 }
 
-/// Runs the program with its settings and with the first candidates of a search, and advises a setting. `None`
-/// if the program is too long or cannot be run with its settings.
+/// Runs the program with its settings and with the first candidates of a search, and advises a
+/// setting. `None` if the program is too long or cannot be run with its settings.
 ///
 /// A program of more than 8 million operations over all candidates is only run with
 /// `expandable_segments:True`, and a still longer program not at all.
@@ -223,8 +226,9 @@ pub fn answer(question: &Question<'_>, costs: &DriverCosts) -> Option<Answer> {
     Some(found)
 }
 
-/// Returns the setting with the fewest failed requests and then the least memory. A simpler setting, or one for
-/// every version of `PyTorch`, is preferred if its peak is less than 3 % higher.
+/// Returns the setting with the fewest failed requests and then the least memory. A simpler
+/// setting, or one for every version of `PyTorch`, is preferred if its peak is less than 3 %
+/// higher.
 fn advised(measured: &[(Candidate, Cost)], found: &Answer, present_ooms: u64) -> Option<Better> {
     // The gain holds beside the recording, and beside its replay at other addresses.
     let peak = found.peak_reserved_bytes.min(found.replayed_bytes.unwrap_or(u64::MAX)) as f64;

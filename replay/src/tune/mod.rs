@@ -1,4 +1,5 @@
-//! The search of `cachalot-tuner` over recorded programs, on every core, and the answer in one sentence.
+//! The search of `cachalot-tuner` over recorded programs, on every core, and the answer in one
+//! sentence.
 
 mod answer;
 #[cfg(test)]
@@ -23,7 +24,8 @@ impl Runner for EveryCore {
     }
 }
 
-/// Searches for the best settings on every core. Calls `watch` after each round, from the calling thread.
+/// Searches for the best settings on every core. Calls `watch` after each round, from the calling
+/// thread.
 ///
 /// # Errors
 /// The baseline is no configuration, or an allocator refused a call of a program with the baseline.

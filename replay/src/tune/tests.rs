@@ -19,8 +19,8 @@ fn part(name: &str, operations: Vec<Operation>, slots: u32) -> Part {
     Part { name: name.to_owned(), program: Program { operations, slots }, ..Part::default() }
 }
 
-/// Returns steps with three growing blocks. By default each block needs its own segment. Expandable segments
-/// need only the memory of the last step.
+/// Returns steps with three growing blocks. By default each block needs its own segment. Expandable
+/// segments need only the memory of the last step.
 fn growing(name: &str, first: u64, steps: u64) -> Part {
     let step = |step: u64| {
         let blocks = (0..3).map(move |slot| malloc((first + step) * 2 * MIB, slot));

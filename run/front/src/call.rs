@@ -5,7 +5,7 @@ use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_run::ledger::Kind;
 use cachalot_run::serve::{self, Process, is_first_launch, process};
-use cachalot_run::sleep::{Serving, Visit};
+use cachalot_run::sleep::{OuterReadGuard, Serving};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -98,11 +98,11 @@ pub(crate) fn way(index: usize) -> Way {
     if serve::may_sleep() { Way::Visit } else { known(index).map_or(Way::General, Way::Jump) }
 }
 
-/// Begins a visit, and returns the driver's function `NAMES[index]` to be called inside. `None`: the call goes the general way,
+/// Takes a guard, and returns the driver's function `NAMES[index]` to be called under it. `None`: the call goes the general way,
 /// because memory may be asleep, for example. Calls nothing, as [`way`] does.
 #[inline]
-pub(crate) fn visit(index: usize) -> Option<(NonNull<c_void>, Visit<'static>)> {
-    Some((known(index)?, serve::visit()?))
+pub(crate) fn visit(index: usize) -> Option<(NonNull<c_void>, OuterReadGuard<'static>)> {
+    Some((known(index)?, serve::fast_guard()?))
 }
 
 /// Returns the way of a [launch](launched), as [`way`] does.

@@ -1,14 +1,14 @@
-//! Barriers whose cost lies with the rare side.
+//! Asymmetric barriers: the rare side pays for the frequent one.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 #[cfg(loom)]
 use loom::sync::atomic::{Ordering, fence};
 
-/// How the threads of a process see each other's stores in order.
+/// A barrier between the threads of a process.
 ///
-/// Let a thread store to A, pass [`light`](Self::light) and load B, and a second thread store to B, pass
-/// [`heavy`](Self::heavy) and load A. At least a single thread of the two sees the store of the second.
+/// Let one thread store to A, pass [`light`](Self::light) and load B, and another thread store to B, pass
+/// [`heavy`](Self::heavy) and load A. At least one of the two sees the store of the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Barrier {
     /// The heavy side interrupts every running thread of the process.
@@ -35,7 +35,7 @@ impl Barrier {
     pub(crate) fn is_free(self) -> bool {
         #[cfg(not(loom))]
         return self == Self::Process;
-        // The model has the fence alone, and so goes this way, too.
+        // The model only has the fence, so it goes this way, too.
         #[cfg(loom)]
         true
     }
@@ -54,17 +54,17 @@ impl Barrier {
     /// The barrier of the rare side. Calls the system.
     ///
     /// # Panics
-    /// If the system refuses the permitted barrier later. Nothing can then be known about other threads.
+    /// If the system refuses the barrier that it permitted before. Nothing is known about other threads then.
     pub(crate) fn heavy(self) {
         #[cfg(all(target_os = "linux", not(miri), not(loom)))]
         if self == Self::Process {
-            assert!(membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED), "the system takes its barrier back");
+            assert!(membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED), "the system no longer permits its barrier");
         }
         fence(Ordering::SeqCst);
     }
 }
 
-/// Calls the system's barrier with a command. Returns whether the system has obeyed.
+/// Calls the system's barrier with a command. Returns whether it succeeded.
 #[cfg(all(target_os = "linux", not(miri), not(loom)))]
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: the call takes two numbers and a third that these commands do not read.

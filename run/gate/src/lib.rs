@@ -1,25 +1,26 @@
-//! A gate before calls that use memory, passed by every thread and closed by one.
+//! An asymmetric readers-writer lock: cheap for the readers, expensive for the writer.
 //!
 //! ```text
-//! a thread                              the closer
-//!   its mark becomes odd                  closed becomes true
+//! a reader                              the writer
+//!   its slot becomes odd                  readers_blocked becomes true
 //!   (light barrier)                       (heavy barrier)
-//!   closed? ─ yes ─▶ its mark goes back   marks odd? ─ yes ─▶ threads are inside
+//!   readers_blocked? ─ yes ─▶ restore     a slot is odd? ─ yes ─▶ threads still read
 //! ```
 //!
-//! The closer sees the odd mark of every thread without a view of the closed gate. So a closer without an odd mark in sight has the
-//! memory alone until the gate opens.
+//! The writer sees the odd slot of every reader that did not see `readers_blocked`. So once it finds no odd slot, it has
+//! the memory to itself until it unlocks.
 //!
-//! The barriers are asymmetric: a thread's is an order for the compiler only, and the closer's makes the system interrupt
-//! every running thread of the process (`membarrier`, Linux 4.14). If the system refuses, both sides use a fence.
+//! The barriers are asymmetric: a reader's barrier only keeps the compiler from reordering, and the writer's makes the
+//! system interrupt every running thread of the process (`membarrier`, Linux 4.14). If the system refuses, both sides
+//! use a fence.
 
 #![forbid(clippy::undocumented_unsafe_blocks)]
 
 mod barrier;
-mod gate;
-mod mark;
 #[cfg(all(test, loom))]
 mod model;
+mod reader_slot;
+mod rwlock;
 
-pub use gate::{Closed, Gate, Inside, Visit};
-pub use mark::{Look, Mark, look};
+pub use reader_slot::{ReaderSlot, Scan, scan};
+pub use rwlock::{AsymmetricRwLock, OuterReadGuard, ReadGuard, ReadersBlocked};

@@ -1,15 +1,15 @@
-//! The gate in every order of loads and stores.
+//! The lock, in every order of loads and stores.
 
-use crate::gate::Gate;
-use crate::mark::{Mark, look};
+use crate::reader_slot::{ReaderSlot, scan};
+use crate::rwlock::AsymmetricRwLock;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// The memory behind a gate, and the marks of two threads.
+/// Memory under a lock, and the slots of two readers.
 struct Guarded {
-    gate: Gate,
-    marks: [Mark; 2],
+    lock: AsymmetricRwLock,
+    slots: [ReaderSlot; 2],
     memory: UnsafeCell<u32>,
 }
 
@@ -20,40 +20,44 @@ unsafe impl Send for Guarded {}
 
 impl Guarded {
     fn new() -> Arc<Self> {
-        Arc::new(Self { gate: Gate::new(), marks: [Mark::new(), Mark::new()], memory: UnsafeCell::new(0) })
+        Arc::new(Self {
+            lock: AsymmetricRwLock::new(),
+            slots: [ReaderSlot::new(), ReaderSlot::new()],
+            memory: UnsafeCell::new(0),
+        })
     }
 
-    /// Reads the memory, if the gate is open.
-    fn visit(&self, thread: usize) -> Option<u32> {
-        let inside = self.gate.enter(&self.marks[thread]).ok()?;
+    /// Reads the memory, unless the writer has the lock.
+    fn read(&self, thread: usize) -> Option<u32> {
+        let inside = self.lock.read(&self.slots[thread]).ok()?;
         // SAFETY: see `Sync`.
         let read = self.memory.with(|memory| unsafe { *memory });
         drop(inside);
         Some(read)
     }
 
-    /// Writes the memory, if no thread is inside.
+    /// Writes the memory, if no thread reads.
     fn take(&self) -> bool {
-        self.gate.close();
-        let free = !look(&self.marks).inside;
+        self.lock.block_readers();
+        let free = !scan(&self.slots).is_reading;
         if free {
             // SAFETY: see `Sync`.
             self.memory.with_mut(|memory| unsafe { *memory += 1 });
         }
-        self.gate.open();
+        self.lock.unblock_readers();
         free
     }
 }
 
 #[test]
-fn two_threads_and_a_closer_never_have_the_memory_together() {
+fn two_readers_and_a_writer_never_have_the_memory_together() {
     loom::model(|| {
         let guarded = Guarded::new();
         let threads: Vec<_> = [0, 1]
             .map(|thread| {
                 let guarded = Arc::clone(&guarded);
                 thread::spawn(move || {
-                    guarded.visit(thread);
+                    guarded.read(thread);
                 })
             })
             .into();
@@ -63,12 +67,12 @@ fn two_threads_and_a_closer_never_have_the_memory_together() {
 }
 
 #[test]
-fn a_thread_that_finds_the_gate_open_again_sees_the_closers_work() {
+fn a_reader_that_finds_the_lock_unlocked_again_sees_the_writers_work() {
     loom::model(|| {
         let guarded = Guarded::new();
         let thread = {
             let guarded = Arc::clone(&guarded);
-            thread::spawn(move || [guarded.visit(0), guarded.visit(0)])
+            thread::spawn(move || [guarded.read(0), guarded.read(0)])
         };
         let taken = u32::from(guarded.take());
         let read: Vec<u32> = thread.join().unwrap().into_iter().flatten().collect();

@@ -1,4 +1,4 @@
-// What memory costs a program: a free while a kernel runs, pairs of request and free, a launch, and a call of the driver.
+// The costs of memory for a program: a free while a kernel runs, pairs of request and free, a launch, and a call of the driver.
 // Prints one figure a line, `name;nanoseconds`, the median of rounds.
 #include "check.h"
 

@@ -1,5 +1,5 @@
 // A process shares blocks by legacy IPC handles, a child opens them and writes, and the parent prints what it reads: a
-// block of 4 MiB, and one of 64 KiB that may begin in the middle of a segment.
+// block of 4 MiB, and one of 64 KiB that may start in the middle of a segment.
 #include "check.h"
 
 #include <cuda_runtime.h>
@@ -55,7 +55,7 @@ int main() {
   }
   close(down[0]);
   close(up[1]);
-  // Neighbours make the small block begin in the middle of a segment.
+  // Neighbours make the small block start in the middle of a segment.
   void *neighbours[5];
   for (void *&neighbour : neighbours) CHECK(cudaMalloc(&neighbour, 64 << 10));
   for (size_t bytes : {size_t(4) << 20, size_t(64) << 10, size_t(6) << 20}) {

@@ -1,4 +1,4 @@
-// What the library in front of the driver adds to a launch: a process asks both in turn, the library and the driver itself.
+// The time that the library in front of the driver adds to a launch: a process calls both in turn, the library and the driver itself.
 //
 // Prints `name;nanoseconds` of the launch through the library less the launch at the driver: the median of pairs of rounds that
 // follow each other, and the quartiles. Under `cachalot run` the driver itself has another name; without it both are the same, and

@@ -38,7 +38,7 @@ def main() -> None:
     torch.cuda.synchronize()
     print("ready", flush=True)
     for _ in sys.stdin:
-        # Eager work beside the graph, with memory of its own.
+        # Eager work beside the graph, with its own memory.
         weights[0].add_(torch.full_like(weights[0], 2**-10))
         graph.replay()
         print(hashlib.sha256(value.cpu().numpy().tobytes()).hexdigest()[:16], flush=True)

@@ -1,4 +1,4 @@
-//! What the driver has given to the process, by kind and name.
+//! The memory that the driver has given to the process, by kind and name.
 
 use super::DeviceCharge;
 use crate::ledger::Kind;

@@ -1,10 +1,10 @@
-//! Memory of calls that do not say what they take: code, graphs, arrays, contexts.
+//! Memory of calls that do not say how much they take: code, graphs, arrays, contexts.
 //!
 //! The driver's figure around such a call has the memory of every process in it. So the bytes that this process and its group have
 //! reserved or given back meanwhile are taken out, a call that takes memory never lowers the sum and a call that gives memory back
 //! never raises it. What another process has taken in the same moment is still in the difference. Therefore the sum is no more than
 //! an upper bound: it is lowered whenever the driver's figures show that the process cannot hold as much. The driver's management library
-//! tells what the process itself holds, where it knows the process.
+//! says what the process itself holds, where it knows the process.
 
 use super::{DeviceCharge, DriverFigures};
 use crate::ledger::Kind;
@@ -25,7 +25,7 @@ pub(super) struct Moves(AtomicU64);
 pub(super) struct Moving<'a>(&'a Moves);
 
 impl Moves {
-    /// Begins a call.
+    /// Starts a call.
     pub(super) fn begin(&self) -> Moving<'_> {
         self.0.fetch_add(MOVE + 1, Ordering::SeqCst);
         Moving(self)

@@ -58,7 +58,7 @@ pub struct Charge {
 /// The memory of a process on a device, and the limit.
 #[derive(Debug)]
 pub struct DeviceCharge {
-    /// How the group is joined.
+    /// The group, or the way to join it.
     joining: Joining,
     /// Empty while the group cannot be joined: every reservation is refused.
     group: OnceLock<Group>,
@@ -80,7 +80,7 @@ pub struct DeviceCharge {
     notes_figures: bool,
 }
 
-/// How a group is joined, again if need be.
+/// The way to join a group, again if necessary.
 #[derive(Debug)]
 struct Joining {
     group: Option<GroupOptions>,
@@ -197,7 +197,7 @@ impl DeviceCharge {
         }
     }
 
-    /// Notes the driver's figures beside the book, where somebody wants full books.
+    /// Notes the driver's figures outside the book, if full books are wanted.
     pub fn note(&self, figures: impl FnOnce() -> Option<DriverFigures>) {
         if self.notes_figures
             && let Some((ledger, figures)) = self.ledger.as_deref().zip(figures())
@@ -221,7 +221,7 @@ impl DeviceCharge {
     /// Reserves bytes, before the driver's call for the bytes.
     ///
     /// # Errors
-    /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes. [`tell_refusal`](Self::tell_refusal) tells of it, once the
+    /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes. [`tell_refusal`](Self::tell_refusal) reports it, once the
     /// program's own request has failed for it: the allocator repeats a reservation several times, with less in its cache.
     pub fn reserve(&self, bytes: u64) -> Result<(), CuResult> {
         self.stay_published();
@@ -275,7 +275,7 @@ impl DeviceCharge {
         self.excess.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0).min(bytes)
     }
 
-    /// Tells of the calling thread's last refusal by the limit, if the thread's request fails for it. Of the refusals between two
+    /// Reports the calling thread's last refusal by the limit, if the thread's request fails for it. Of the refusals between two
     /// successes only the first is told: a program may probe for the limit.
     pub fn tell_refusal(&self) {
         if let Some(refusal) = last_refusal(self)
@@ -285,7 +285,7 @@ impl DeviceCharge {
         }
     }
 
-    /// Tells of a request for bytes that has waited for its turn in vain.
+    /// Reports a request for bytes that has waited for its turn without success.
     pub fn tell_wait_in_vain(&self, bytes: u64) {
         if has_refusal(self) {
             self.tell_refusal();
@@ -379,7 +379,7 @@ impl DeviceCharge {
     }
 }
 
-/// Returns a device's identity, all zero if the driver does not tell.
+/// Returns a device's identity, all zero if the driver does not say.
 fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
     let mut uuid = CuUuid::default();
     // SAFETY: `uuid` outlives the call, which writes 16 bytes to it.
@@ -387,7 +387,7 @@ fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
     Uuid(uuid.bytes.map(|byte| byte as u8))
 }
 
-/// Returns a device's place on the bus, if the driver tells.
+/// Returns a device's place on the bus, if the driver reports it.
 fn bus_id_of(real: &Real, device: CuDevice) -> Option<CString> {
     let mut text: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
     // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL included.

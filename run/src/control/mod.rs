@@ -1,4 +1,4 @@
-//! The way in for other processes: a process is parked, woken and asked over a socket of its own.
+//! Requests of other processes: a process is parked, woken and asked over its own socket.
 //!
 //! ```text
 //!  cachalot park server                      the program behind the library
@@ -12,7 +12,7 @@
 //!                                            Controlled   park · wake · status
 //! ```
 //!
-//! The socket lies in the folder of the user's files, and the name of its file is the identity of the
+//! The socket is in the folder of the user's files, and the name of its file is the identity of the
 //! process (`socket`). No request reaches a forked child.
 
 pub mod client;

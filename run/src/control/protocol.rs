@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A connection has one request and one answer. An unknown field of a request is refused, because the
-//! sender expects an effect. An unknown field of an answer is passed over, so later versions may add
+//! sender expects an effect. An unknown field of an answer is ignored, so later versions may add
 //! fields without another [`SCHEMA`].
 
 use super::status::{Status, plain};
@@ -42,7 +42,7 @@ pub struct Request {
     /// The version. A request without a version has [`SCHEMA`].
     #[serde(default = "schema")]
     schema: u32,
-    /// What to do.
+    /// The requested action.
     #[serde(rename = "request")]
     pub action: Action,
     /// How long the process may wait for the start of a park or a wake, in milliseconds.
@@ -50,7 +50,7 @@ pub struct Request {
     timeout_ms: u64,
 }
 
-/// What to do.
+/// The requested action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {

@@ -1,7 +1,7 @@
 //! The threads that answer the requests of other processes.
 //!
 //! A thread reads all requests and answers `status` at once. A park and a wake go to a second thread,
-//! one after another, so the first thread answers during a long park. The second thread begins at the
+//! one after another, so the first thread answers during a long park. The second thread starts at the
 //! first park. The program's signals reach neither of them, and no answer raises a signal.
 
 use super::protocol::{self, Action, Answer, ControlRefusal, MOST_REQUEST, RefusalKind, Request};
@@ -38,7 +38,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the server rests after a failure, for instance if the program has too many open files.
 const REST: Duration = Duration::from_millis(100);
 
-/// A task that waited longer than its time is still begun within this time.
+/// A task that waited longer than its time is still started within this time.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// Greatest number of characters of the name of a process.
@@ -78,7 +78,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to answer in the folder of the calling user. `name`: the name of `cachalot run --name`;
+    /// Starts to answer in the folder of the calling user. `name`: the name of `cachalot run --name`;
     /// without a name, the process has the program's. Calls no driver.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Server {
         Self::start_in(&folder::of_user()?, name, controlled)
     }
 
-    /// Begins to answer in a folder. See [`Server::start`].
+    /// Starts to answer in a folder. See [`Server::start`].
     ///
     /// # Errors
     /// As for [`Server::start`].
@@ -96,7 +96,7 @@ impl Server {
         Self::start_with(folder, name, controlled, PATIENCE)
     }
 
-    /// Begins to answer. `patience`: how long a connection may take to send its request.
+    /// Starts to answer. `patience`: how long a connection may take to send its request.
     pub(super) fn start_with(
         folder: &Path,
         name: Option<&str>,
@@ -144,7 +144,7 @@ struct Subject {
 impl Subject {
     /// Calls a function of the program's side, and completes the answer.
     fn ask(&self, call: impl FnOnce(&dyn Controlled) -> Answer) -> Answer {
-        // Once exit has begun, the driver may be gone.
+        // Once exit has started, the driver may be gone.
         let Some(_work) = BackgroundWork::begin() else { return self.refuse(RefusalKind::Busy, "the process ends") };
         let answer = catch_unwind(AssertUnwindSafe(|| call(self.controlled)));
         let answer = answer.unwrap_or_else(|_| {
@@ -171,7 +171,7 @@ struct Connection {
     until: Instant,
 }
 
-/// What a connection has sent.
+/// The data that a connection has sent.
 enum Received {
     /// A part of a request.
     Part,
@@ -269,7 +269,7 @@ impl Desk {
     /// Waits for a connection, a part of a request, or the end of a connection's time.
     fn wait(&self, open: &[Connection]) -> io::Result<Ready> {
         let Some(socket) = self.listener.socket() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        // Further connections wait in the system.
+        // Other connections wait in the system.
         let is_full = open.len() >= MOST;
         let own = PollFd::from_borrowed_fd(socket, if is_full { PollFlags::empty() } else { PollFlags::IN });
         let others = open.iter().map(|connection| PollFd::new(&connection.stream, PollFlags::IN));
@@ -340,7 +340,7 @@ impl Desk {
     }
 }
 
-/// What a wait has found.
+/// The result of a wait.
 struct Ready {
     listener: bool,
     connections: Vec<bool>,

@@ -1,4 +1,4 @@
-//! The sockets of a user: where they lie, how their files are named, and who may connect.
+//! The sockets of a user: where they are, how their files are named, and who may connect.
 //!
 //! ```text
 //! /dev/shm/cachalot-1000/control/4711-2405526-7ffd4a1c2b30-4026531836.sock

@@ -1,4 +1,4 @@
-//! What a process tells about its sleep.
+//! The state of a process's sleep, for other processes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,7 +24,7 @@ pub struct Status {
     pub idle_ms: Option<u64>,
     /// Milliseconds awake since the last wake, or since the start. 0 while parked.
     pub awake_ms: u64,
-    /// Bytes of the program's memory that lie on the host or in files.
+    /// Bytes of the program's memory that are on the host or in files.
     pub parked_bytes: u64,
     /// Bytes of the program's memory on the device, served or mapped by the program, that the library holds.
     pub device_bytes: u64,
@@ -44,7 +44,7 @@ pub struct Status {
     pub last_error: Option<String>,
 }
 
-/// Where the memory of a process is.
+/// The state of a process's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SleepState {

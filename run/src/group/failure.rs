@@ -52,7 +52,7 @@ impl fmt::Display for GroupError {
         match self {
             Self::Name(name) => write!(
                 f,
-                "`{}` is no name of a group: use 1 to 64 letters, digits, `.`, `_` and `-`, and begin with a letter or digit",
+                "`{}` is no name of a group: use 1 to 64 letters, digits, `.`, `_` and `-`, and start with a letter or digit",
                 name.escape_default()
             ),
             Self::Terms(text) => f.write_str(text),

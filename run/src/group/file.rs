@@ -43,7 +43,7 @@ pub(super) struct Membership {
     path: PathBuf,
     device: Uuid,
     /// Changes only when the file was removed.
-    seat: RwLock<OwnPlace>,
+    own: RwLock<OwnEntry>,
     /// The joined process. A forked child has another id.
     pid: u32,
     /// When figures for information last looked for the dead.
@@ -51,7 +51,7 @@ pub(super) struct Membership {
 }
 
 /// An entry in a mapped file.
-struct OwnPlace {
+struct OwnEntry {
     file: MappedTable,
     /// The number of the process's entry.
     me: usize,
@@ -118,7 +118,7 @@ pub(super) fn check_options(options: &GroupOptions, limit: Option<u64>) -> Resul
 }
 
 impl Membership {
-    /// Joins a group whose file lies in a folder. See [`Group::join`](super::Group::join).
+    /// Joins a group whose file is in a folder. See [`Group::join`](super::Group::join).
     pub(super) fn join(
         folder: &Path,
         options: &GroupOptions,
@@ -127,32 +127,32 @@ impl Membership {
     ) -> Result<Self, GroupError> {
         check_name(&options.name)?;
         let path = folder.join(format!("{PREFIX}{}-{device}", options.name));
-        let seat = RwLock::new(OwnPlace::take(&path, options, limit, device)?);
+        let own = RwLock::new(OwnEntry::take(&path, options, limit, device)?);
         let (pid, options) = (std::process::id(), options.clone());
-        Ok(Self { options, path, device, seat, pid, looked: Mutex::default() })
+        Ok(Self { options, path, device, own, pid, looked: Mutex::default() })
     }
 
-    fn seat(&self) -> RwLockReadGuard<'_, OwnPlace> {
-        self.seat.read().unwrap_or_else(PoisonError::into_inner)
+    fn own_entry(&self) -> RwLockReadGuard<'_, OwnEntry> {
+        self.own.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins the group anew, with the bytes that the process holds, if the file was removed: systemd removes the files of a user at the
     /// user's logout. The members that have not noticed yet do so at their next request, or within a second.
     fn stay_in_group(&self) -> Result<(), GroupError> {
-        if !self.seat().file.is_removed() {
+        if !self.own_entry().file.is_removed() {
             return Ok(());
         }
-        let mut seat = self.seat.write().unwrap_or_else(PoisonError::into_inner);
-        if !seat.file.is_removed() {
+        let mut entry = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        if !entry.file.is_removed() {
             return Ok(());
         }
         if let Some(folder) = self.path.parent().filter(|folder| !folder.exists()) {
             folder::private(folder.to_owned()).map_err(GroupError::Folder)?;
         }
-        let new = OwnPlace::take(&self.path, &self.options, seat.state().limit(), self.device)?;
-        new.mine().held.store(seat.mine().held.load(Ordering::Acquire), Ordering::Release);
-        *seat = new;
-        drop(seat);
+        let new = OwnEntry::take(&self.path, &self.options, entry.state().limit(), self.device)?;
+        new.mine().held.store(entry.mine().held.load(Ordering::Acquire), Ordering::Release);
+        *entry = new;
+        drop(entry);
         log::warning(format_args!(
             "the file {} of group `{}` was removed, and is made again (systemd removes the files of a user at logout: RemoveIPC=no, or \
              loginctl enable-linger)",
@@ -175,22 +175,22 @@ impl Membership {
             return Err(refuse(Reason::Forked { group: group(), parent: self.pid }));
         }
         self.stay_in_group().map_err(|fault| refuse(Reason::Gone { group: group(), fault: fault.to_string() }))?;
-        let seat = self.seat();
-        let state = seat.state();
+        let entry = self.own_entry();
+        let state = entry.state();
         let held = state.lock.take();
         let held = held.map_err(|fault| refuse(Reason::Lock { group: group(), fault }))?;
         #[cfg(test)]
         super::faults::reach(super::faults::Point::Locked);
         let limit = state.limit().unwrap_or(u64::MAX);
         // The dead are looked for only where their shares matter.
-        let fits = bytes <= seat.room(limit) || {
+        let fits = bytes <= entry.room(limit) || {
             sweep(state, &held);
-            bytes <= seat.room(limit)
+            bytes <= entry.room(limit)
         };
-        let mine = seat.mine();
+        let mine = entry.mine();
         if !fits {
             mine.want.store(bytes, Ordering::Relaxed);
-            return Err(seat.refusal(bytes, limit, &self.options.name));
+            return Err(entry.refusal(bytes, limit, &self.options.name));
         }
         mine.held.fetch_add(bytes, Ordering::AcqRel);
         #[cfg(test)]
@@ -204,16 +204,16 @@ impl Membership {
     pub(super) fn give_back(&self, bytes: u64) {
         if !self.is_forked() {
             // Without the lock: a sum that is read meanwhile is too great, and never too small.
-            subtract(&self.seat().mine().held, bytes);
+            subtract(&self.own_entry().mine().held, bytes);
         }
     }
 
     /// See [`Group::budget`](super::Group::budget).
     pub(super) fn budget(&self) -> Option<Budget> {
         self.look_for_the_dead();
-        let seat = self.seat();
-        let limit = seat.state().limit()?;
-        let (owners, me) = seat.owners();
+        let entry = self.own_entry();
+        let limit = entry.state().limit()?;
+        let (owners, me) = entry.owners();
         Some(Budget {
             limit: limit.min(owners[me].max),
             held_by_all: owners.iter().fold(0, |sum, owner| sum.saturating_add(owner.held)),
@@ -232,11 +232,11 @@ impl Membership {
         }
         *looked = Some(Instant::now());
         drop(looked);
-        // A failure is told at the next request.
+        // A failure is reported at the next request.
         let _ = self.stay_in_group();
-        let seat = self.seat();
-        if let Ok(held) = seat.state().lock.take() {
-            sweep(seat.state(), &held);
+        let entry = self.own_entry();
+        if let Ok(held) = entry.state().lock.take() {
+            sweep(entry.state(), &held);
         }
     }
 
@@ -245,12 +245,12 @@ impl Membership {
         if self.is_forked() {
             return 0;
         }
-        // The keeper asks once a second, also while the program makes no request.
+        // The maintenance thread asks once a second, also while the program makes no request.
         let _ = self.stay_in_group();
         let is_wanted = {
-            let seat = self.seat();
-            let state = seat.state();
-            let wants = |at: usize| at != seat.me && state.entries[at].want.load(Ordering::Relaxed) != 0;
+            let entry = self.own_entry();
+            let state = entry.state();
+            let wants = |at: usize| at != entry.me && state.entries[at].want.load(Ordering::Relaxed) != 0;
             state.owned().any(wants)
         };
         // The usual case takes no lock.
@@ -258,9 +258,9 @@ impl Membership {
             return 0;
         }
         self.look_for_the_dead();
-        let seat = self.seat();
-        let Some(limit) = seat.state().limit() else { return 0 };
-        let (owners, me) = seat.owners();
+        let entry = self.own_entry();
+        let Some(limit) = entry.state().limit() else { return 0 };
+        let (owners, me) = entry.owners();
         shares::owed(limit, &owners, me)
     }
 }
@@ -270,48 +270,48 @@ impl Membership {
     pub(super) fn yields(&self, news: SleepNews) -> bool {
         let now = monotonic_ms();
         let before = |time: Duration| now.saturating_sub(milliseconds(time)).max(1);
-        let seat = self.seat();
-        let mine = seat.mine();
+        let entry = self.own_entry();
+        let mine = entry.mine();
         mine.awake_at_least.store(milliseconds(news.awake_at_least), Ordering::Relaxed);
         let is_busy = milliseconds(news.idle) < turns::IDLE;
         mine.idle_since.store(if is_busy { 0 } else { before(news.idle) }, Ordering::Relaxed);
         mine.awake_since.store(news.awake.map_or(0, before), Ordering::Relaxed);
-        let Some(limit) = seat.state().limit().filter(|_| !self.is_forked()) else { return false };
+        let Some(limit) = entry.state().limit().filter(|_| !self.is_forked()) else { return false };
         // The usual case is that nobody waits.
-        let is_waiting = |at: usize| seat.state().entries[at].waits_since.load(Ordering::Relaxed) != 0;
-        if !seat.state().owned().any(is_waiting) {
+        let is_waiting = |at: usize| entry.state().entries[at].waits_since.load(Ordering::Relaxed) != 0;
+        if !entry.state().owned().any(is_waiting) {
             return false;
         }
-        drop(seat);
+        drop(entry);
         self.look_for_the_dead();
-        let (members, me) = self.seat().contenders();
+        let (members, me) = self.own_entry().contenders();
         turns::due(limit, &members, now) == Some(me)
     }
 
     /// See [`Group::turn`](super::Group::turn).
     pub(super) fn turn(&self, bytes: u64) -> Turn {
-        let seat = self.seat();
-        let Some(limit) = seat.state().limit().filter(|_| !self.is_forked()) else { return Turn::Served };
-        let mine = seat.mine();
+        let entry = self.own_entry();
+        let Some(limit) = entry.state().limit().filter(|_| !self.is_forked()) else { return Turn::Served };
+        let mine = entry.mine();
         mine.needs.store(mine.held.load(Ordering::Acquire).saturating_add(bytes), Ordering::Relaxed);
         if mine.waits_since.load(Ordering::Relaxed) == 0 {
             mine.waits_since.store(monotonic_ms().max(1), Ordering::Release);
         }
-        drop(seat);
+        drop(entry);
         self.look_for_the_dead();
-        let (members, me) = self.seat().contenders();
+        let (members, me) = self.own_entry().contenders();
         turns::turn(limit, &members, me)
     }
 
     /// See [`Group::end_wait`](super::Group::end_wait).
     pub(super) fn end_wait(&self) {
         if !self.is_forked() {
-            self.seat().mine().waits_since.store(0, Ordering::Release);
+            self.own_entry().mine().waits_since.store(0, Ordering::Release);
         }
     }
 }
 
-impl OwnPlace {
+impl OwnEntry {
     /// Takes an entry in the file of a group, and creates a missing file.
     fn take(path: &Path, options: &GroupOptions, limit: Option<u64>, device: Uuid) -> Result<Self, GroupError> {
         let terms = terms(options, limit)?;
@@ -395,7 +395,7 @@ impl OwnPlace {
         Refusal { bytes, available, reason: Reason::Limit { group, limit, holders } }
     }
 
-    /// Returns what all owners tell of their sleep, and the number of the process among them.
+    /// Returns the states of all owners' sleep, and the number of the process among them.
     fn contenders(&self) -> (Vec<Contender>, usize) {
         let state = self.state();
         // In the order of the table, so that all members come to the same answer.
@@ -418,14 +418,14 @@ impl Drop for Membership {
         }
         // A process that ends without this has its entry taken by the next process that needs its
         // share.
-        let seat = self.seat();
-        let state = seat.state();
+        let entry = self.own_entry();
+        let state = entry.state();
         if let Ok(held) = state.lock.take() {
-            seat.mine().clear();
+            entry.mine().clear();
             sweep(state, &held);
             if state.owned().next().is_none() {
                 state.gone.store(1, Ordering::Relaxed);
-                unlink(&self.path, &seat.file);
+                unlink(&self.path, &entry.file);
             }
         }
     }
@@ -555,7 +555,7 @@ fn check(state: &State, device: Uuid) -> io::Result<()> {
         "was made by a program with another C library, or by another version of cachalot"
     } else if read(&state.namespace) != process::namespace()? {
         // There, other processes have the ids of the owners, and nobody could tell who is dead.
-        "was made in a container with process ids of its own"
+        "was made in a container that has its own process ids"
     } else if Uuid::of_words([read(&state.uuid[0]), read(&state.uuid[1])]) != device {
         "is of another device"
     } else {

@@ -77,7 +77,7 @@ pub(super) struct OwnerEntry {
     pub(super) want: AtomicU64,
     /// The program's name.
     pub(super) program: [AtomicU64; 4],
-    /// What the owner tells of its sleep: see [`Contender`]. Written by the owner alone.
+    /// The state of the owner's sleep: see [`Contender`]. Written by the owner alone.
     pub(super) needs: AtomicU64,
     pub(super) waits_since: AtomicU64,
     pub(super) awake_since: AtomicU64,
@@ -125,7 +125,7 @@ impl OwnerEntry {
         }
     }
 
-    /// Returns what the owner tells of its sleep.
+    /// Returns the state of the owner's sleep.
     pub(super) fn contender(&self) -> Contender {
         Contender {
             held: self.held.load(Ordering::Acquire),

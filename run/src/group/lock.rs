@@ -52,7 +52,7 @@ impl Lock {
         check(unsafe { libc::pthread_mutexattr_setpshared(attributes, libc::PTHREAD_PROCESS_SHARED) })?;
         // SAFETY: as above.
         check(unsafe { libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST) })?;
-        // SAFETY: the mutex lies in a mapping that can be written, and no other process knows the file.
+        // SAFETY: the mutex is in a mapping that can be written, and no other process knows the file.
         let made = check(unsafe { libc::pthread_mutex_init(self.mutex.get(), attributes) });
         // SAFETY: the attributes are initialised, and not used again.
         check(unsafe { libc::pthread_mutexattr_destroy(attributes) })?;

@@ -93,7 +93,7 @@ impl Group {
         Self::join_in(&folder, options, limit, device)
     }
 
-    /// Joins a group whose shared file lies in the given folder. See [`Self::join`].
+    /// Joins a group whose shared file is in the given folder. See [`Self::join`].
     ///
     /// # Errors
     /// As of [`Self::join`].
@@ -159,7 +159,7 @@ impl Group {
     }
 }
 
-/// What a member of a group tells the others of its sleep.
+/// The state of a member's sleep, for the others of its group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SleepNews {
     /// For how long the memory has been awake, 0 on its way to the device. `None`: the memory is parked.
@@ -180,7 +180,7 @@ impl Group {
         }
     }
 
-    /// Begins to wait for `bytes` more, or waits on for another number of bytes. [`end_wait`](Self::end_wait) ends the wait, and only
+    /// Starts to wait for `bytes` more, or waits on for another number of bytes. [`end_wait`](Self::end_wait) ends the wait, and only
     /// then the next member is served.
     pub fn turn(&self, bytes: u64) -> Turn {
         match &self.0 {

@@ -1,6 +1,6 @@
-//! Processes of a group, killed at random, also with the group's lock in their hands.
+//! Processes of a group, killed at random, even while they hold the group's lock.
 //!
-//! Each member is the test program again, and runs [`member`]. Beside the group, the members keep a
+//! Each member is the test program again, and runs [`member`]. In addition to the group, the members keep a
 //! count of their own in another file: they add after a reservation and subtract before they give
 //! back. So the count is never above the group's, and must never be above the limit. The killer
 //! stops a member first and takes the member's bytes out of the count, since the group may give the
@@ -26,7 +26,7 @@ const FOLDER: &str = "CACHALOT_TEST_MEMBER_FOLDER";
 const PLACE: &str = "CACHALOT_TEST_MEMBER_PLACE";
 const SEED: &str = "CACHALOT_TEST_MEMBER_SEED";
 
-/// The count of the members, beside the group.
+/// The count of the members, outside the group.
 #[repr(C)]
 struct Count {
     /// Bytes of all members.
@@ -117,7 +117,7 @@ fn die(count: &Count, place: usize) -> ! {
     unreachable!("the process is dead")
 }
 
-/// The life of a member. Run by the tests below in a process of its own, and empty without them.
+/// The life of a member. Run by the tests below in its own process, and empty without them.
 #[test]
 #[ignore = "runs in a process of other tests"]
 fn member() {

@@ -135,7 +135,7 @@ fn step(program: &mut Program, at: usize, mut told: Vec<Contender>, now: u64, lo
     program.pauses_until = now + program.random.u64(0..1_000);
 }
 
-/// Begins or continues a wait. Returns whether the program is served.
+/// Starts or continues a wait. Returns whether the program is served.
 fn waits(program: &mut Program, at: usize, told: &mut [Contender], bytes: u64, now: u64) -> bool {
     program.told.needs = program.told.held + bytes;
     if program.told.waits_since == 0 {

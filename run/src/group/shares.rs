@@ -1,4 +1,4 @@
-//! How much each owner may take, and must give back.
+//! Shares: how much each owner may take, and must give back.
 
 use super::layout::{Figures, NONE};
 
@@ -164,7 +164,7 @@ mod tests {
             owners[0].want = want.min(share(&owners[0], level));
             let short = owners[0].want.saturating_sub(rest);
             let debts: u64 = (1..owners.len()).map(|me| owed(limit, &owners, me)).sum();
-            // Shares are cut to whole bytes, so the sum of all may lack a byte for each owner.
+            // Shares are cut to whole bytes, so the sum of all may not have a byte for each owner.
             prop_assert!(debts + owners.len() as u64 >= short, "{} of {}", debts, short);
             prop_assert!(debts <= short + owners.len() as u64);
         }

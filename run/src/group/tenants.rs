@@ -4,7 +4,7 @@
 //! tenant ─ malloc, free, trim ─▶ allocator ─ obtain, release ─▶ Charged ─ reserve, give_back ─▶ the group
 //! ```
 //!
-//! Each device counts beside the group. After each operation, the tenant is not above its `max`, the sum not above the limit,
+//! Each device keeps its own count. After each operation, the tenant is not above its `max`, the sum not above the limit,
 //! and the group's figures are those of the tenants. A request for a segment within a tenant's `low` is never refused, and the
 //! group never asks a tenant for bytes below its `low`.
 
@@ -32,7 +32,7 @@ const TERMS: [(u64, u64, u32); 2] = [(300 * MIB, 700 * MIB, 300), (200 * MIB, 90
 /// The code of a refusal, which no driver has.
 const REFUSED: u32 = 7_000_001;
 
-/// What the tenants count beside the group.
+/// The tenants' own counts, outside the group.
 #[derive(Default, Debug)]
 struct Count {
     /// Bytes of both tenants.
@@ -80,7 +80,7 @@ impl ForwardSegments for Charged {
         let held = self.held.load(SeqCst);
         if self.group.reserve(bytes).is_err() {
             self.refused.fetch_add(1, SeqCst);
-            // A promise: what lies within the `low` is always there.
+            // A promise: what is within the `low` is always there.
             self.count.expect(held + bytes > self.low);
             return Err(DeviceError::new(ErrorKind::OutOfMemory, REFUSED));
         }
@@ -112,7 +112,7 @@ fn check(tenant: &Charged) {
     let held = tenant.held.load(SeqCst);
     let budget = tenant.group.budget().unwrap();
     let most = budget.held_by_all <= LIMIT && budget.held_by_this == held && held <= tenant.max;
-    // What is within reach is at least what the `low` lacks.
+    // What is within reach is at least what the `low` does not have.
     let least =
         budget.available >= tenant.low.saturating_sub(held) && budget.available <= tenant.max.saturating_sub(held);
     tenant.count.expect(most && least);
@@ -207,11 +207,11 @@ fn at_once(tenants: &[Tenant; 2], operations: u64, seed: u64) -> [u64; 2] {
 
 /// Runs both tenants for a number of operations together, and prints the figures.
 fn campaign(run: fn(&[Tenant; 2], u64, u64) -> [u64; 2], operations: u64, seed: u64) {
-    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let count = Arc::new(Count::default());
     let tenants = TERMS.map(|(low, max, weight)| {
         let options = GroupOptions { name: "tenants".to_owned(), low, max: Some(max), weight };
-        let group = Group::join_in(place.path(), &options, Some(LIMIT), DEVICE).unwrap();
+        let group = Group::join_in(dir.path(), &options, Some(LIMIT), DEVICE).unwrap();
         let device = Charged {
             inner: SimulatedDevice::new(2 * LIMIT),
             group,

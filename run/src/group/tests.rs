@@ -18,8 +18,8 @@ fn options(name: &str) -> GroupOptions {
     GroupOptions { name: name.to_owned(), low: 0, max: None, weight: 100 }
 }
 
-fn join(place: &TempDir, options: &GroupOptions, limit: Option<u64>) -> Result<Group, GroupError> {
-    Group::join_in(place.path(), options, limit, DEVICE)
+fn join(dir: &TempDir, options: &GroupOptions, limit: Option<u64>) -> Result<Group, GroupError> {
+    Group::join_in(dir.path(), options, limit, DEVICE)
 }
 
 #[test]
@@ -66,9 +66,9 @@ fn threads_of_a_process_alone_never_exceed_its_limit() {
 
 #[test]
 fn members_share_a_limit_and_a_refusal_names_them() {
-    let place = TempDir::new().unwrap();
-    let one = join(&place, &options("train"), Some(10 * GIB)).unwrap();
-    let two = join(&place, &options("train"), None).unwrap();
+    let dir = TempDir::new().unwrap();
+    let one = join(&dir, &options("train"), Some(10 * GIB)).unwrap();
+    let two = join(&dir, &options("train"), None).unwrap();
     one.reserve(6 * GIB).unwrap();
     two.reserve(3 * GIB).unwrap();
     let refusal = two.reserve(2 * GIB).unwrap_err();
@@ -86,10 +86,10 @@ fn members_share_a_limit_and_a_refusal_names_them() {
 
 #[test]
 fn groups_and_devices_are_apart() {
-    let place = TempDir::new().unwrap();
-    let one = join(&place, &options("a"), Some(10)).unwrap();
-    let two = join(&place, &options("b"), Some(20)).unwrap();
-    let other = Group::join_in(place.path(), &options("a"), Some(30), Uuid([8; 16])).unwrap();
+    let dir = TempDir::new().unwrap();
+    let one = join(&dir, &options("a"), Some(10)).unwrap();
+    let two = join(&dir, &options("b"), Some(20)).unwrap();
+    let other = Group::join_in(dir.path(), &options("a"), Some(30), Uuid([8; 16])).unwrap();
     one.reserve(10).unwrap();
     two.reserve(20).unwrap();
     other.reserve(30).unwrap();
@@ -97,34 +97,34 @@ fn groups_and_devices_are_apart() {
 
 #[test]
 fn another_limit_than_the_groups_is_refused_with_both() {
-    let place = TempDir::new().unwrap();
-    let one = join(&place, &options("a"), Some(GIB)).unwrap();
-    let error = join(&place, &options("a"), Some(2 * GIB)).unwrap_err().to_string();
+    let dir = TempDir::new().unwrap();
+    let one = join(&dir, &options("a"), Some(GIB)).unwrap();
+    let error = join(&dir, &options("a"), Some(2 * GIB)).unwrap_err().to_string();
     assert!(error.contains("a limit of 1 GiB") && error.contains("names 2 GiB"), "{error}");
     drop(one);
     // Nobody is in the group, so the next process decides.
-    let two = join(&place, &options("a"), Some(2 * GIB)).unwrap();
+    let two = join(&dir, &options("a"), Some(2 * GIB)).unwrap();
     assert_eq!(two.budget().unwrap().limit, 2 * GIB);
 }
 
 #[test]
 fn a_group_without_a_limit_gets_the_first_that_fits() {
-    let place = TempDir::new().unwrap();
-    let one = join(&place, &options("a"), None).unwrap();
+    let dir = TempDir::new().unwrap();
+    let one = join(&dir, &options("a"), None).unwrap();
     one.reserve(8).unwrap();
     assert_eq!(one.budget(), None);
-    assert!(matches!(join(&place, &options("a"), Some(7)), Err(GroupError::OtherLimit { holds: None, .. })));
-    let two = join(&place, &options("a"), Some(10)).unwrap();
+    assert!(matches!(join(&dir, &options("a"), Some(7)), Err(GroupError::OtherLimit { holds: None, .. })));
+    let two = join(&dir, &options("a"), Some(10)).unwrap();
     assert_eq!(one.budget().unwrap().available, 2);
     assert!(two.reserve(3).is_err());
 }
 
 #[test]
 fn bytes_below_low_are_kept_and_max_holds() {
-    let place = TempDir::new().unwrap();
-    let kept = join(&place, &GroupOptions { low: 4, ..options("a") }, Some(10)).unwrap();
-    let capped = join(&place, &GroupOptions { max: Some(5), ..options("a") }, None).unwrap();
-    let free = join(&place, &options("a"), None).unwrap();
+    let dir = TempDir::new().unwrap();
+    let kept = join(&dir, &GroupOptions { low: 4, ..options("a") }, Some(10)).unwrap();
+    let capped = join(&dir, &GroupOptions { max: Some(5), ..options("a") }, None).unwrap();
+    let free = join(&dir, &options("a"), None).unwrap();
     let text = capped.reserve(6).unwrap_err().to_string();
     assert!(text.contains("`max` of 5 B"), "{text}");
     free.reserve(6).unwrap();
@@ -132,15 +132,15 @@ fn bytes_below_low_are_kept_and_max_holds() {
     assert!(text.contains("for which 4 B more are kept"), "{text}");
     kept.reserve(4).unwrap();
     assert_eq!(capped.budget().unwrap().limit, 5);
-    let error = join(&place, &GroupOptions { low: 7, ..options("a") }, None).unwrap_err();
+    let error = join(&dir, &GroupOptions { low: 7, ..options("a") }, None).unwrap_err();
     assert!(matches!(error, GroupError::Low { low: 7, others: 4, limit: 10, .. }), "{error}");
 }
 
 #[test]
 fn who_is_above_its_share_owes_until_the_refused_succeeds() {
-    let place = TempDir::new().unwrap();
-    let heavy = join(&place, &GroupOptions { weight: 300, ..options("a") }, Some(100)).unwrap();
-    let light = join(&place, &options("a"), None).unwrap();
+    let dir = TempDir::new().unwrap();
+    let heavy = join(&dir, &GroupOptions { weight: 300, ..options("a") }, Some(100)).unwrap();
+    let light = join(&dir, &options("a"), None).unwrap();
     light.reserve(60).unwrap();
     heavy.reserve(40).unwrap();
     assert_eq!((light.owed(), heavy.owed()), (0, 0));
@@ -156,9 +156,9 @@ fn who_is_above_its_share_owes_until_the_refused_succeeds() {
 
 #[test]
 fn a_wish_ends_when_its_process_leaves() {
-    let place = TempDir::new().unwrap();
-    let one = join(&place, &options("a"), Some(10)).unwrap();
-    let two = join(&place, &options("a"), None).unwrap();
+    let dir = TempDir::new().unwrap();
+    let one = join(&dir, &options("a"), Some(10)).unwrap();
+    let two = join(&dir, &options("a"), None).unwrap();
     one.reserve(10).unwrap();
     two.reserve(4).unwrap_err();
     assert_eq!(one.owed(), 4);
@@ -168,10 +168,10 @@ fn a_wish_ends_when_its_process_leaves() {
 
 #[test]
 fn the_last_to_leave_removes_the_file() {
-    let place = TempDir::new().unwrap();
-    let one = join(&place, &options("a"), Some(10)).unwrap();
-    let two = join(&place, &options("a"), None).unwrap();
-    let count = || fs::read_dir(place.path()).unwrap().count();
+    let dir = TempDir::new().unwrap();
+    let one = join(&dir, &options("a"), Some(10)).unwrap();
+    let two = join(&dir, &options("a"), None).unwrap();
+    let count = || fs::read_dir(dir.path()).unwrap().count();
     drop(one);
     assert_eq!(count(), 1);
     drop(two);
@@ -180,9 +180,9 @@ fn the_last_to_leave_removes_the_file() {
 
 #[test]
 fn names_and_terms_are_checked() {
-    let place = TempDir::new().unwrap();
+    let dir = TempDir::new().unwrap();
     for name in ["", "../a", "a b", ".hidden", &"a".repeat(65)] {
-        assert!(matches!(join(&place, &options(name), None), Err(GroupError::Name(_))), "{name}");
+        assert!(matches!(join(&dir, &options(name), None), Err(GroupError::Name(_))), "{name}");
     }
     let terms = [
         GroupOptions { weight: 0, ..options("a") },
@@ -190,34 +190,34 @@ fn names_and_terms_are_checked() {
         GroupOptions { low: 11, ..options("a") },
     ];
     for options in terms {
-        assert!(matches!(join(&place, &options, Some(10)), Err(GroupError::Terms(_))), "{options:?}");
+        assert!(matches!(join(&dir, &options, Some(10)), Err(GroupError::Terms(_))), "{options:?}");
     }
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
 fn a_file_of_another_kind_is_refused_and_left_alone() {
-    let place = TempDir::new().unwrap();
-    let path = place.path().join(format!("group-a-{DEVICE}"));
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join(format!("group-a-{DEVICE}"));
     for bytes in [0, 100, super::file::BYTES as usize] {
         fs::write(&path, vec![0xff; bytes]).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let error = join(&place, &options("a"), Some(10)).unwrap_err();
+        let error = join(&dir, &options("a"), Some(10)).unwrap_err();
         assert!(matches!(error, GroupError::File(..)), "{error}");
-        assert_eq!(watch::groups(place.path()).unwrap(), []);
+        assert_eq!(watch::groups(dir.path()).unwrap(), []);
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    let error = join(&place, &options("a"), Some(10)).unwrap_err().to_string();
+    let error = join(&dir, &options("a"), Some(10)).unwrap_err().to_string();
     assert!(error.contains("0600"), "{error}");
 }
 
 #[test]
 fn one_of_members_that_are_always_busy_yields_to_a_third() {
-    let place = TempDir::new().unwrap();
+    let dir = TempDir::new().unwrap();
     let members =
-        [10, 20].map(|seconds| (join(&place, &options("busy"), Some(10)).unwrap(), Duration::from_secs(seconds)));
+        [10, 20].map(|seconds| (join(&dir, &options("busy"), Some(10)).unwrap(), Duration::from_secs(seconds)));
     members.iter().for_each(|(member, _)| member.reserve(5).unwrap());
-    let third = join(&place, &options("busy"), None).unwrap();
+    let third = join(&dir, &options("busy"), None).unwrap();
     let yields = |(member, awake): &(Group, Duration)| {
         // Each look is the member's own latest news, and later than those of the other.
         std::thread::sleep(Duration::from_millis(2));
@@ -232,11 +232,11 @@ fn one_of_members_that_are_always_busy_yields_to_a_third() {
 
 #[test]
 fn a_watcher_reads_members_and_their_figures() {
-    let place = TempDir::new().unwrap();
-    let one = join(&place, &GroupOptions { low: 3, max: Some(9), weight: 5, ..options("a-b") }, Some(10)).unwrap();
+    let dir = TempDir::new().unwrap();
+    let one = join(&dir, &GroupOptions { low: 3, max: Some(9), weight: 5, ..options("a-b") }, Some(10)).unwrap();
     one.reserve(4).unwrap();
     one.reserve(6).unwrap_err();
-    let groups = watch::groups(place.path()).unwrap();
+    let groups = watch::groups(dir.path()).unwrap();
     assert_eq!(groups.len(), 1);
     assert_eq!((&*groups[0].name, &*groups[0].device, groups[0].limit), ("a-b", &*DEVICE.to_string(), Some(10)));
     let member = &groups[0].members[0];
@@ -246,9 +246,9 @@ fn a_watcher_reads_members_and_their_figures() {
 
 #[test]
 fn threads_of_members_never_exceed_the_limit() {
-    let place = TempDir::new().unwrap();
+    let dir = TempDir::new().unwrap();
     let limit = 1000;
-    let members: Vec<_> = (0..4).map(|_| join(&place, &options("a"), Some(limit)).unwrap()).collect();
+    let members: Vec<_> = (0..4).map(|_| join(&dir, &options("a"), Some(limit)).unwrap()).collect();
     std::thread::scope(|scope| {
         for (seed, member) in members.iter().enumerate() {
             scope.spawn(move || {
@@ -273,63 +273,63 @@ fn threads_of_members_never_exceed_the_limit() {
 }
 
 /// Returns the file of a group.
-fn file_of(place: &TempDir) -> std::path::PathBuf {
-    let mut entries = fs::read_dir(place.path()).unwrap();
+fn file_of(dir: &TempDir) -> std::path::PathBuf {
+    let mut entries = fs::read_dir(dir.path()).unwrap();
     entries.next().expect("a file").unwrap().path()
 }
 
 /// Opens the table of a group, as a member with a program of its own way does.
-fn table_of(place: &TempDir) -> Shared<State> {
-    Shared::new(&fs::OpenOptions::new().read(true).write(true).open(file_of(place)).unwrap()).unwrap()
+fn table_of(dir: &TempDir) -> Shared<State> {
+    Shared::new(&fs::OpenOptions::new().read(true).write(true).open(file_of(dir)).unwrap()).unwrap()
 }
 
 #[test]
 fn a_file_of_another_container_or_version_serves_again_once_nobody_lives() {
-    let place = TempDir::new().unwrap();
+    let dir = TempDir::new().unwrap();
     for change in ["namespace", "form", "length"] {
-        let member = join(&place, &options("left"), Some(100)).unwrap();
+        let member = join(&dir, &options("left"), Some(100)).unwrap();
         member.reserve(60).unwrap();
-        let (path, table) = (file_of(&place), table_of(&place));
+        let (path, table) = (file_of(&dir), table_of(&dir));
         match change {
             "namespace" => drop(table.namespace.fetch_add(1, Relaxed)),
             "form" => drop(table.form.fetch_sub(1, Relaxed)),
             _ => fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(super::file::BYTES + 4096).unwrap(),
         }
-        let refused = join(&place, &options("left"), Some(50)).unwrap_err().to_string();
+        let refused = join(&dir, &options("left"), Some(50)).unwrap_err().to_string();
         assert!(refused.contains("another") || refused.contains("container"), "{change}: {refused}");
         // The entry of a process that has ended without a word.
         table.entries[0].start.store(1, Relaxed);
-        forget_all_but_the_file(member, &place);
-        let next = join(&place, &options("left"), Some(50)).unwrap();
+        forget_all_but_the_file(member, &dir);
+        let next = join(&dir, &options("left"), Some(50)).unwrap();
         assert_eq!(next.budget().unwrap().held_by_all, 0, "{change}");
         next.reserve(50).unwrap();
         drop(next);
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "{change}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{change}");
     }
 }
 
 #[test]
 fn a_watcher_removes_the_file_of_a_group_whose_members_were_killed() {
-    let place = TempDir::new().unwrap();
-    let member = join(&place, &options("killed"), Some(100)).unwrap();
-    assert_eq!(watch::groups(place.path()).unwrap().len(), 1);
-    table_of(&place).entries[0].start.store(1, Relaxed);
-    forget_all_but_the_file(member, &place);
-    // The mark of a member that has just begun.
-    let open = fs::OpenOptions::new().read(true).write(true).open(file_of(&place)).unwrap();
+    let dir = TempDir::new().unwrap();
+    let member = join(&dir, &options("killed"), Some(100)).unwrap();
+    assert_eq!(watch::groups(dir.path()).unwrap().len(), 1);
+    table_of(&dir).entries[0].start.store(1, Relaxed);
+    forget_all_but_the_file(member, &dir);
+    // The mark of a member that has just started.
+    let open = fs::OpenOptions::new().read(true).write(true).open(file_of(&dir)).unwrap();
     crate::shared::marks::hold(&open, 1).unwrap();
-    assert_eq!(watch::groups(place.path()).unwrap(), []);
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    assert_eq!(watch::groups(dir.path()).unwrap(), []);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     drop(open);
-    assert_eq!(watch::groups(place.path()).unwrap(), []);
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(watch::groups(dir.path()).unwrap(), []);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 /// Ends a membership as a kill does: the system closes the file, and nobody removes it.
-fn forget_all_but_the_file(member: Group, place: &TempDir) {
-    let (path, kept) = (file_of(place), place.path().join("kept"));
+fn forget_all_but_the_file(member: Group, dir: &TempDir) {
+    let (path, kept) = (file_of(dir), dir.path().join("kept"));
     fs::hard_link(&path, &kept).unwrap();
-    let table = table_of(place);
+    let table = table_of(dir);
     let pid = table.entries[0].pid.load(Relaxed);
     drop(member);
     table.gone.store(0, Relaxed);
@@ -339,12 +339,12 @@ fn forget_all_but_the_file(member: Group, place: &TempDir) {
 
 #[test]
 fn a_group_whose_file_is_removed_keeps_its_limit() {
-    let place = TempDir::new().unwrap();
-    let one = join(&place, &options("logout"), Some(100)).unwrap();
+    let dir = TempDir::new().unwrap();
+    let one = join(&dir, &options("logout"), Some(100)).unwrap();
     one.reserve(80).unwrap();
-    fs::remove_file(file_of(&place)).unwrap();
-    let two = join(&place, &options("logout"), Some(100)).unwrap();
-    // The keeper of each member asks now and then.
+    fs::remove_file(file_of(&dir)).unwrap();
+    let two = join(&dir, &options("logout"), Some(100)).unwrap();
+    // The maintenance thread of each member asks now and then.
     assert_eq!(one.owed(), 0);
     assert_eq!(one.budget().unwrap().held_by_all, 80);
     assert_eq!(two.reserve(30).unwrap_err().available, 20);
@@ -352,27 +352,27 @@ fn a_group_whose_file_is_removed_keeps_its_limit() {
     one.give_back(80);
     two.reserve(80).unwrap();
     // Nobody can make the file again: the limit holds all the same.
-    fs::remove_file(file_of(&place)).unwrap();
-    fs::remove_dir(place.path()).unwrap();
-    fs::write(place.path(), "no folder").unwrap();
+    fs::remove_file(file_of(&dir)).unwrap();
+    fs::remove_dir(dir.path()).unwrap();
+    fs::write(dir.path(), "no folder").unwrap();
     let refused = two.reserve(1).unwrap_err().to_string();
     assert!(refused.contains("was removed, and cannot be made again"), "{refused}");
     drop((one, two));
-    fs::remove_file(place.path()).unwrap();
-    fs::create_dir(place.path()).unwrap();
+    fs::remove_file(dir.path()).unwrap();
+    fs::create_dir(dir.path()).unwrap();
 }
 
 #[test]
 fn the_share_of_a_program_before_an_exec_is_free_without_random_addresses() {
-    let place = TempDir::new().unwrap();
-    let other = join(&place, &options("exec"), Some(100)).unwrap();
-    let table = table_of(&place);
+    let dir = TempDir::new().unwrap();
+    let other = join(&dir, &options("exec"), Some(100)).unwrap();
+    let table = table_of(&dir);
     let terms = Terms { low: 0, max: u64::MAX, weight: 100 };
     // The same process, start and stack, and a file that the system has closed.
     table.used.store(2, Relaxed);
     table.entries[1].take(Identity::of_caller().unwrap(), "before", terms);
     table.entries[1].held.store(60, Relaxed);
-    let after = join(&place, &options("exec"), Some(100)).unwrap();
+    let after = join(&dir, &options("exec"), Some(100)).unwrap();
     after.reserve(100).unwrap();
     drop((other, after));
 }

@@ -1,6 +1,6 @@
-//! Whose turn it is to hold memory, in a group whose members park each other.
+//! Turns: the order in which members hold memory, in a group where members park each other.
 //!
-//! A member that lacks memory *waits*: for a wake, or for a request. While the bytes of the oldest waiting member are short, another
+//! A member that does not have memory *waits*: for a wake, or for a request. While the bytes of the oldest waiting member are short, another
 //! member is *due* to be parked, a single one at a time. Every member comes to the same answer from the shared words, and parks itself.
 //! So no member has to reach another, and a member that dies is no longer part of the answer.
 //!
@@ -14,14 +14,14 @@ pub(super) const SLICE: u64 = 4;
 /// Milliseconds after which a member without calls counts as idle.
 pub(super) const IDLE: u64 = 50;
 
-/// What a member tells the others, in bytes and in milliseconds of the machine's monotonic clock.
+/// The state of a member that the others read, in bytes and in milliseconds of the machine's monotonic clock.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Contender {
     /// Bytes held.
     pub(super) held: u64,
     /// Bytes that the member will hold once it is served; its held bytes at most while it does not wait.
     pub(super) needs: u64,
-    /// When the member began to wait. 0: it does not wait.
+    /// When the member started to wait. 0: it does not wait.
     pub(super) waits_since: u64,
     /// When the member became awake; the present on the way to the device. 0: it is parked, or cannot be parked.
     pub(super) awake_since: u64,
@@ -32,13 +32,13 @@ pub(super) struct Contender {
     pub(super) awake_at_least: u64,
 }
 
-/// Returns the member that has waited for longest. Of two that began at once, the first in the table.
+/// Returns the member that has waited for longest. Of two that started at once, the first in the table.
 pub(super) fn first_waiting(members: &[Contender]) -> Option<usize> {
     let waiting = members.iter().enumerate().filter(|(_, member)| member.waits_since != 0);
     waiting.min_by_key(|(_, member)| member.waits_since).map(|(at, _)| at)
 }
 
-/// Returns the bytes that the member `at` lacks, in a group with a limit.
+/// Returns the bytes that the member `at` does not have, in a group with a limit.
 pub(super) fn short(limit: u64, members: &[Contender], at: usize) -> u64 {
     let held = members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.held));
     let missing = members[at].needs.saturating_sub(members[at].held);

@@ -37,13 +37,13 @@ pub struct MemberView {
     pub low: u64,
     /// Greatest number of bytes of the member. `None`: the group's limit.
     pub max: Option<u64>,
-    /// The member's share beside the weights of all members.
+    /// The member's share relative to the weights of all members.
     pub weight: u64,
     /// Bytes of the last refused reservation, or 0.
     pub want: u64,
 }
 
-/// Reads all groups with a living member whose files lie in a folder, in the order of their names. A
+/// Reads all groups with a living member whose files are in a folder, in the order of their names. A
 /// file of another kind or version is left out, and one without a living member is removed.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The caller of a booking: the first object on the stack with a wish of its own.
+//! The caller of a booking: the first object on the stack that asks for memory itself.
 
 use super::objects::{Lookup, Object, Objects};
 use std::ffi::{CStr, c_int, c_void};
@@ -31,7 +31,7 @@ const END: c_int = 5;
 #[derive(Default)]
 struct Walk<'a> {
     lookup: Option<&'a Lookup>,
-    /// The first object with a wish of its own.
+    /// The first object that asks for memory itself.
     caller: Option<Arc<Object>>,
     /// The program or library with the code of the ledger. `None` again if the search was given up.
     own: Option<Arc<Object>>,

@@ -45,7 +45,7 @@ pub fn write(path: &Path, books: Vec<BookView>) -> io::Result<()> {
 /// Books to write when the process exits, with their paths.
 static AT_EXIT: Mutex<Vec<(Weak<Ledger>, PathBuf)>> = Mutex::new(Vec::new());
 
-/// Has a book written when the process exits, together with all books for an equal path. A process
+/// Has a book written when the process exits, together with all books for the same path. A process
 /// ended by a signal writes nothing, and neither does a forked child of the ledger's process. A
 /// failure is a line of the standard error.
 pub fn write_at_exit(ledger: &Arc<Ledger>, path: &Path) {

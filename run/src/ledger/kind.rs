@@ -23,7 +23,7 @@ pub enum Kind {
     Pool = 4,
     /// Arrays and textures (`cuArrayCreate`).
     Array = 5,
-    /// Managed memory, which lies on the device or on the host.
+    /// Managed memory, which is on the device or on the host.
     Managed = 6,
     /// Pinned memory of the host.
     Host = 7,
@@ -33,7 +33,7 @@ pub enum Kind {
     Module = 9,
     /// Graphs and their memory.
     Graph = 10,
-    /// Memory taken by further calls.
+    /// Memory taken by other calls.
     Other = 11,
 }
 
@@ -74,7 +74,7 @@ impl Kind {
 
     /// Returns whether the kind's bytes are part of the device's used memory. Served requests are
     /// parts of segments, and so are counted already. Managed memory is on the host until a device touches it, and the driver moves it
-    /// back when the device lacks memory.
+    /// back when the device does not have memory.
     pub const fn is_of_device(self) -> bool {
         !matches!(self, Self::Served | Self::Host | Self::Managed)
     }

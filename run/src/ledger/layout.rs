@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The first word of the file: `CACHBOK1`.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHBOK1");
 
-/// Greatest number of objects in a book. The last row stands for all further objects.
+/// Greatest number of objects in a book. The last row stands for all other objects.
 pub(super) const OBJECTS: usize = 256;
 
 /// Words of an object's name.

@@ -1,4 +1,4 @@
-//! Who holds the card: every piece of the device's memory, booked to the asking object.
+//! Attribution of device memory: every piece is booked to the shared object that asked for it.
 //!
 //! A book is of a process and a device. The caller of each booking is the first object on the stack
 //! beyond the CUDA runtime, the driver, the library in front, the C library and the loader. Nothing
@@ -222,7 +222,7 @@ impl Ledger {
         (caller.object.map_or(UNKNOWN, |object| self.row(&object)), stack)
     }
 
-    /// Returns the number of an object's row, and begins a missing row.
+    /// Returns the number of an object's row, and starts a missing row.
     fn row(&self, object: &Arc<Object>) -> u16 {
         let known = self.rows.read().unwrap_or_else(PoisonError::into_inner).get(&object.name).copied();
         if let Some(row) = known {

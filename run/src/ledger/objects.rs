@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Objects without wishes of their own: the runtime, the driver and the driver's parts, the library in
+/// Objects that only pass requests on: the runtime, the driver and the driver's parts, the library in
 /// front, the C library and the loader. The starts of file names, since wheels rename libraries.
 const TRANSPARENT: [&str; 15] = [
     "libcudart",
@@ -29,7 +29,7 @@ const TRANSPARENT: [&str; 15] = [
 pub(super) struct Object {
     /// The path, as known to the loader. For the program, the path of the program's file.
     pub(super) name: String,
-    /// Where the object's addresses begin.
+    /// The start of the object's addresses.
     pub(super) base: usize,
     /// Whether the object only passes wishes on.
     pub(super) is_transparent: bool,
@@ -39,9 +39,9 @@ pub(super) struct Object {
 #[derive(Default)]
 struct Mapped {
     objects: Vec<Arc<Object>>,
-    /// Ranges of code, in the order of addresses: begin, end, and the number of the object.
+    /// Ranges of code, in the order of addresses: start, end, and the number of the object.
     code: Vec<(usize, usize, usize)>,
-    /// How many objects were ever mapped, and ever unmapped.
+    /// The numbers of objects that were ever mapped, and ever unmapped.
     changes: Changes,
 }
 

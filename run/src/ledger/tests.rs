@@ -22,8 +22,8 @@ type Call = extern "C" fn(*mut c_void);
 
 impl Library {
     /// Compiles and loads a library of a name.
-    fn new(place: &Path, name: &str) -> Self {
-        let (source, library) = (place.join("ask.c"), place.join(name));
+    fn new(dir: &Path, name: &str) -> Self {
+        let (source, library) = (dir.join("ask.c"), dir.join(name));
         // A call at the end of the function would be a jump, which leaves no frame.
         fs::write(&source, "void ask(void (*f)(void *), void *p) { f(p); __asm__ volatile(\"\"); }\n").unwrap();
         let mut compiler = Command::new("cc");
@@ -60,12 +60,12 @@ fn object<'a>(view: &'a BookView, end: &str) -> &'a ObjectView {
 
 #[test]
 fn memory_is_booked_to_the_library_that_asks_even_through_a_runtime() {
-    let place = TempDir::new().unwrap();
-    let (one, runtime) = (Library::new(place.path(), "libone.so"), Library::new(place.path(), "libcudart-1a.so.12"));
+    let dir = TempDir::new().unwrap();
+    let (one, runtime) = (Library::new(dir.path(), "libone.so"), Library::new(dir.path(), "libcudart-1a.so.12"));
     let ledger = ledger();
     one.ask(|| ledger.book(Kind::Plain, 100, 1));
     one.ask(|| runtime.ask(|| ledger.book(Kind::Segment, 7, 2)));
-    let two = Library::new(place.path(), "libtwo.so");
+    let two = Library::new(dir.path(), "libtwo.so");
     two.ask(|| one.ask(|| ledger.book(Kind::Plain, 11, 3)));
     two.ask(|| ledger.book(Kind::Host, 1000, 4));
     runtime.ask(|| ledger.book(Kind::Plain, 5, 5));
@@ -92,8 +92,8 @@ fn a_caller_is_found_beyond_hundreds_of_frames() {
         // A call at the end of the function could be a jump, which leaves no frame.
         std::hint::black_box(frames);
     }
-    let place = TempDir::new().unwrap();
-    let library = Library::new(place.path(), "libfar.so");
+    let dir = TempDir::new().unwrap();
+    let library = Library::new(dir.path(), "libfar.so");
     for stacks in [false, true] {
         let ledger = Ledger::in_folder(None, DEVICE, stacks).unwrap();
         library.ask(|| deep(300, &mut || ledger.book(Kind::Plain, 10, 1)));
@@ -124,9 +124,9 @@ fn what_is_freed_leaves_the_book_and_the_peak_stays() {
 
 #[test]
 fn what_an_object_took_is_given_back_by_another() {
-    let place = TempDir::new().unwrap();
-    let library = Library::new(place.path(), "liblazy.so");
-    let other = Library::new(place.path(), "libother.so");
+    let dir = TempDir::new().unwrap();
+    let library = Library::new(dir.path(), "liblazy.so");
+    let other = Library::new(dir.path(), "libother.so");
     let ledger = ledger();
     library.ask(|| ledger.grow(Kind::Module, 400));
     assert_eq!(object(&ledger.view(), "liblazy.so").bytes, 400);
@@ -175,8 +175,8 @@ fn full_tables_say_what_they_dropped() {
 
 #[test]
 fn stacks_are_kept_on_demand() {
-    let place = TempDir::new().unwrap();
-    let library = Library::new(place.path(), "libdeep.so");
+    let dir = TempDir::new().unwrap();
+    let library = Library::new(dir.path(), "libdeep.so");
     let ledger = Ledger::in_folder(None, DEVICE, true).unwrap();
     for id in 0..3 {
         library.ask(|| ledger.book(Kind::Plain, 10, id));
@@ -192,36 +192,36 @@ fn stacks_are_kept_on_demand() {
 
 #[test]
 fn a_published_book_is_read_by_others_and_removed_at_its_end() {
-    let place = TempDir::new().unwrap();
-    let ledger = Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap();
+    let dir = TempDir::new().unwrap();
+    let ledger = Ledger::in_folder(Some(dir.path()), DEVICE, false).unwrap();
     assert_eq!(ledger.fault(), None);
     ledger.book(Kind::Plain, 100, 1);
     ledger.driver(130, 1000);
-    let books = publish::in_folder(place.path()).unwrap();
+    let books = publish::in_folder(dir.path()).unwrap();
     assert_eq!(books, [ledger.view()]);
     assert_eq!((books[0].pid, &*books[0].device), (std::process::id(), &*DEVICE.to_string()));
     assert!(!books[0].program.is_empty());
-    let mode = fs::read_dir(place.path()).unwrap().next().unwrap().unwrap().metadata().unwrap().permissions().mode();
+    let mode = fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     ledger.finish();
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     ledger.book(Kind::Plain, 1, 2);
     assert_eq!(ledger.view().booked, 101);
 }
 
 #[test]
 fn two_books_of_one_process_have_two_files() {
-    let place = TempDir::new().unwrap();
-    let books = [0, 1].map(|_| Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap());
-    assert_eq!(publish::in_folder(place.path()).unwrap().len(), 2);
+    let dir = TempDir::new().unwrap();
+    let books = [0, 1].map(|_| Ledger::in_folder(Some(dir.path()), DEVICE, false).unwrap());
+    assert_eq!(publish::in_folder(dir.path()).unwrap().len(), 2);
     drop(books);
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
 fn a_book_that_cannot_be_published_is_kept_in_private() {
-    let place = TempDir::new().unwrap();
-    let ledger = Ledger::in_folder(Some(&place.path().join("missing")), DEVICE, false).unwrap();
+    let dir = TempDir::new().unwrap();
+    let ledger = Ledger::in_folder(Some(&dir.path().join("missing")), DEVICE, false).unwrap();
     assert!(ledger.fault().unwrap().contains("cannot be published"));
     ledger.book(Kind::Plain, 100, 1);
     assert_eq!(ledger.view().booked, 100);
@@ -240,71 +240,71 @@ fn forge(from: &Path, to: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 
 #[test]
 fn books_of_the_dead_are_removed_and_foreign_files_left_out() {
-    let (place, copies) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let ledger = Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap();
+    let (dir, copies) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ledger = Ledger::in_folder(Some(dir.path()), DEVICE, false).unwrap();
     ledger.book(Kind::Plain, 100, 1);
     let read = || publish::in_folder(copies.path()).unwrap();
     let count = || fs::read_dir(copies.path()).unwrap().count();
-    forge(place.path(), copies.path(), |_| {});
+    forge(dir.path(), copies.path(), |_| {});
     assert_eq!(read(), [ledger.view()]);
     // A number of objects beyond the table, and a name without an end.
     let objects = std::mem::offset_of!(super::layout::Book, objects);
-    forge(place.path(), copies.path(), |bytes| bytes[objects..objects + 8].fill(0xff));
+    forge(dir.path(), copies.path(), |bytes| bytes[objects..objects + 8].fill(0xff));
     assert_eq!(read()[0].booked, 100);
-    forge(place.path(), copies.path(), |bytes| bytes[std::mem::offset_of!(super::layout::Book, rows)..].fill(0xff));
+    forge(dir.path(), copies.path(), |bytes| bytes[std::mem::offset_of!(super::layout::Book, rows)..].fill(0xff));
     assert_eq!(read()[0].booked, u64::MAX);
-    forge(place.path(), copies.path(), |bytes| bytes.truncate(100));
+    forge(dir.path(), copies.path(), |bytes| bytes.truncate(100));
     assert_eq!((read().len(), count()), (0, 1));
-    forge(place.path(), copies.path(), |bytes| bytes[0] ^= 1);
+    forge(dir.path(), copies.path(), |bytes| bytes[0] ^= 1);
     assert_eq!((read().len(), count()), (0, 1));
     let start = std::mem::offset_of!(super::layout::Book, start);
-    forge(place.path(), copies.path(), |bytes| bytes[start] ^= 1);
+    forge(dir.path(), copies.path(), |bytes| bytes[start] ^= 1);
     assert_eq!((read().len(), count()), (0, 0));
 }
 
 #[test]
 fn a_book_of_a_container_that_has_ended_goes_with_the_next_book() {
-    let place = TempDir::new().unwrap();
+    let dir = TempDir::new().unwrap();
     let namespace = std::mem::offset_of!(super::layout::Book, namespace);
     let other = |bytes: &mut Vec<u8>| bytes[namespace] ^= 1;
-    let ledger = Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap();
-    forge(place.path(), place.path(), other);
-    let copy = place.path().join("book-copy");
+    let ledger = Ledger::in_folder(Some(dir.path()), DEVICE, false).unwrap();
+    forge(dir.path(), dir.path(), other);
+    let copy = dir.path().join("book-copy");
     // The container lives as long as somebody has the mark.
     let open = fs::OpenOptions::new().read(true).write(true).open(&copy).unwrap();
     crate::shared::marks::hold(&open, 0).unwrap();
-    assert_eq!((publish::in_folder(place.path()).unwrap().len(), copy.exists()), (1, true));
+    assert_eq!((publish::in_folder(dir.path()).unwrap().len(), copy.exists()), (1, true));
     drop(open);
-    let _second = Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap();
+    let _second = Ledger::in_folder(Some(dir.path()), DEVICE, false).unwrap();
     assert!(!copy.exists());
     drop(ledger);
 }
 
 #[test]
 fn a_book_whose_file_was_removed_is_published_again_with_its_sums() {
-    let place = TempDir::new().unwrap();
-    let ledger = Ledger::in_folder(Some(place.path()), DEVICE, false).unwrap();
+    let dir = TempDir::new().unwrap();
+    let ledger = Ledger::in_folder(Some(dir.path()), DEVICE, false).unwrap();
     ledger.book(Kind::Plain, 100, 1);
     ledger.stay_published();
-    for path in fs::read_dir(place.path()).unwrap() {
+    for path in fs::read_dir(dir.path()).unwrap() {
         fs::remove_file(path.unwrap().path()).unwrap();
     }
     ledger.book(Kind::Plain, 30, 2);
     ledger.stay_published();
     ledger.unbook(Kind::Plain, 1);
-    let books = publish::in_folder(place.path()).unwrap();
+    let books = publish::in_folder(dir.path()).unwrap();
     assert_eq!((books.len(), books[0].booked, &books[0]), (1, 30, &ledger.view()));
     ledger.finish();
     ledger.stay_published();
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
 fn a_written_book_is_read_again() {
-    let place = TempDir::new().unwrap();
+    let dir = TempDir::new().unwrap();
     let ledger = Ledger::in_folder(None, DEVICE, true).unwrap();
     ledger.book(Kind::Plain, 100, 1);
-    let path = place.path().join("ledger-%p.json");
+    let path = dir.path().join("ledger-%p.json");
     file::write(&path, vec![ledger.view()]).unwrap();
     let path: PathBuf = file::path_of_caller(&path);
     assert!(path.ends_with(format!("ledger-{}.json", std::process::id())));
@@ -318,10 +318,10 @@ fn a_written_book_is_read_again() {
 #[test]
 #[ignore = "measures: tests/groups.sh runs it"]
 fn what_a_booking_costs() {
-    let place = TempDir::new().unwrap();
-    let (one, runtime) = (Library::new(place.path(), "libone.so"), Library::new(place.path(), "libcudart.so.12"));
+    let dir = TempDir::new().unwrap();
+    let (one, runtime) = (Library::new(dir.path(), "libone.so"), Library::new(dir.path(), "libcudart.so.12"));
     for stacks in [false, true] {
-        let ledger = Ledger::in_folder(Some(place.path()), DEVICE, stacks).unwrap();
+        let ledger = Ledger::in_folder(Some(dir.path()), DEVICE, stacks).unwrap();
         let mut rounds = Vec::new();
         for _ in 0..21 {
             let mut taken = std::time::Duration::ZERO;

@@ -2,7 +2,7 @@
 //!
 //! A program opens memory to a peer in two ways. `cuCtxEnablePeerAccess` opens the memory of a
 //! context. `cuMemPoolSetAccess` opens the memory of a pool to a device: served memory of a default
-//! pool lies in segments of the context, so the context is opened to the device's primary context in
+//! pool is in segments of the context, so the context is opened to the device's primary context in
 //! the program's place.
 
 use crate::serve::frees::in_context;
@@ -50,7 +50,7 @@ impl Process {
     }
 
     /// `cuMemPoolSetAccess`. Served memory of a default pool follows. Later requests for a default pool
-    /// with further access are passed on.
+    /// with other access are passed on.
     ///
     /// # Safety
     /// `descriptors` has `count` entries.

@@ -20,7 +20,9 @@ impl Controlled for Process {
     fn wake(&self, timeout: Duration) -> Result<Status, ControlRefusal> {
         self.wake_within(timeout).map(|()| self.status()).map_err(|code| {
             let (kind, text) = match code {
-                CuResult::OUT_OF_MEMORY => (RefusalKind::NoDeviceMemory, "the device lacks the memory".to_owned()),
+                CuResult::OUT_OF_MEMORY => {
+                    (RefusalKind::NoDeviceMemory, "the device does not have the memory".to_owned())
+                }
                 CuResult(code) => (RefusalKind::Driver, format!("the driver answers {code}")),
             };
             ControlRefusal::new(kind, text)
@@ -72,12 +74,12 @@ fn remaining(
             }
         }
     }
-    // The book has the allocators' own pages, and what a park moves of the program's, beside the rest of the program's.
+    // The book has the allocators' own pages, and separately what a park moves of the program's memory and the rest of it.
     if let Some(pages) = by_kind.get_mut(&Kind::Pages) {
         *pages = pages.saturating_sub(held + program.awake + program.shared);
     }
     let booked = by_kind.into_iter().filter_map(|(kind, bytes)| Some((reason_of(kind)?, bytes)));
-    // What a parked process keeps awake beside pinned pages is what the options say.
+    // What a parked process keeps awake besides pinned pages is what the options say.
     let kept = if state == SleepState::Parked { memory.mapped.saturating_sub(memory.pinned) } else { 0 };
     let own = [
         (RemainderKind::Exported, program.shared),

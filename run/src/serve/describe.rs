@@ -2,7 +2,7 @@
 //!
 //! The driver knows segments. A block answers like an allocation of the driver, and memory in pieces like memory with one handle.
 
-use crate::serve::process::{Place, Process};
+use crate::serve::process::{MemoryAt, Process};
 use crate::serve::served::Served;
 use cachalot_core::Allocation;
 use cachalot_cuda::driver::types::{CuDevicePtr, CuPointerAttribute};
@@ -21,11 +21,11 @@ impl Process {
         address: CuDevicePtr,
     ) -> CuResult {
         let admitted = if self.frees.is_capturing() { CuResult::SUCCESS } else { self.admit() };
-        let range = match self.place(address) {
-            Place::Block(_, block) => Some((block.base.0, block.requested)),
-            Place::Free if admitted.is_success() => return CuResult::NOT_FOUND,
-            Place::Free => return admitted,
-            Place::Foreign => self.opened_around(address).or_else(|| self.program.open_mapping_around(address)),
+        let range = match self.memory_at(address) {
+            MemoryAt::Block(_, block) => Some((block.base.0, block.requested)),
+            MemoryAt::Free if admitted.is_success() => return CuResult::NOT_FOUND,
+            MemoryAt::Free => return admitted,
+            MemoryAt::Foreign => self.opened_around(address).or_else(|| self.program.open_mapping_around(address)),
         };
         let Some((start, length)) = range.filter(|_| admitted.is_success()) else {
             // SAFETY: the arguments are the caller's.
@@ -52,12 +52,12 @@ impl Process {
         attribute: CuPointerAttribute,
         address: CuDevicePtr,
     ) -> CuResult {
-        // The driver knows nothing of an address whose memory is parked.
+        // The driver knows nothing about an address whose memory is parked.
         self.awake(|| {
             // SAFETY: the arguments are the caller's.
             let pass = || unsafe { self.real.pointer_get_attribute(value, attribute, address) };
-            match self.place(address) {
-                Place::Foreign => {
+            match self.memory_at(address) {
+                MemoryAt::Foreign => {
                     let code = pass();
                     if code.is_success() {
                         // SAFETY: the driver has written a value of the attribute there.
@@ -66,8 +66,8 @@ impl Process {
                     code
                 }
                 // The driver knows the segment, and the program has freed the block.
-                Place::Free => CuResult::INVALID_VALUE,
-                Place::Block(served, block) => {
+                MemoryAt::Free => CuResult::INVALID_VALUE,
+                MemoryAt::Block(served, block) => {
                     let code = pass();
                     if code.is_success() {
                         // SAFETY: the driver has written a value of the attribute there.
@@ -92,16 +92,16 @@ impl Process {
         address: CuDevicePtr,
     ) -> CuResult {
         self.awake(|| {
-            let place = self.place(address);
+            let memory = self.memory_at(address);
             // For an address that it does not know, the driver answers each attribute with nothing. No
             // program has memory at address 1.
-            let asked = if matches!(place, Place::Free) { 1 } else { address };
+            let asked = if matches!(memory, MemoryAt::Free) { 1 } else { address };
             // SAFETY: the arguments are the caller's.
             let code = unsafe { self.real.pointer_get_attributes(count, attributes, values, asked) };
-            let block = match place {
-                Place::Block(served, block) => Some((served, block)),
-                Place::Foreign => None,
-                Place::Free => return code,
+            let block = match memory {
+                MemoryAt::Block(served, block) => Some((served, block)),
+                MemoryAt::Foreign => None,
+                MemoryAt::Free => return code,
             };
             // The driver refuses null arrays, but for 0 attributes.
             if !code.is_success() || attributes.is_null() || values.is_null() {
@@ -135,14 +135,14 @@ impl Process {
         address: CuDevicePtr,
     ) -> CuResult {
         if attribute == CuPointerAttribute::SYNC_MEMOPS && !value.is_null() {
-            match self.place(address) {
-                Place::Block(_, block) => {
+            match self.memory_at(address) {
+                MemoryAt::Block(_, block) => {
                     // SAFETY: the attribute's value is an `unsigned int`.
                     let on = unsafe { value.cast::<c_uint>().read_unaligned() } != 0;
                     return self.notes.set_syncs(self.real, block.base.0, block.segment.0, on);
                 }
-                Place::Free => return CuResult::INVALID_VALUE,
-                Place::Foreign => {}
+                MemoryAt::Free => return CuResult::INVALID_VALUE,
+                MemoryAt::Foreign => {}
             }
         }
         // SAFETY: the arguments are the caller's.

@@ -35,7 +35,7 @@ pub(super) struct ServedDevice {
     frontier: AtomicU64,
     /// The owner of the allocator, once the allocator is made.
     owner: OnceLock<Weak<dyn AllocatorOwner>>,
-    /// What outlives the context.
+    /// The state that outlives the context.
     outliving: Mutex<Outliving>,
 }
 

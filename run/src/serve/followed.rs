@@ -16,7 +16,7 @@ use cachalot_cuda::driver::types::{CuDevicePtr, CuMemHandle};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is followed. All methods may be called from every thread.
+/// The memory that is followed. All methods may be called from every thread.
 #[derive(Default)]
 pub(super) struct Followed(Mutex<FollowedRecords>);
 
@@ -87,7 +87,7 @@ impl Followed {
         if records.end_use(name) { ReleasedHandle::Last(name) } else { ReleasedHandle::Lives(name) }
     }
 
-    /// Begins a call that maps a handle's memory. The memory lives until [`mapped`](Self::mapped) or [`end_use`](Self::end_use).
+    /// Starts a call that maps a handle's memory. The memory lives until [`mapped`](Self::mapped) or [`end_use`](Self::end_use).
     pub(super) fn begin_use(&self, handle: CuMemHandle) -> Option<u64> {
         let mut records = self.lock();
         let &(name, _) = records.handles.get(&handle.0)?;
@@ -95,7 +95,7 @@ impl Followed {
         Some(name)
     }
 
-    /// Notes a mapping, begun by [`begin_use`](Self::begin_use).
+    /// Notes a mapping, started by [`begin_use`](Self::begin_use).
     pub(super) fn mapped(&self, address: CuDevicePtr, bytes: u64, name: u64) {
         self.lock().mappings.insert(address, FollowedMapping { name, bytes });
     }
@@ -105,7 +105,7 @@ impl Followed {
         self.lock().end_use(name)
     }
 
-    /// Takes the mappings that lie in a range out, ahead of a call to unmap the range.
+    /// Takes out the mappings in a range, ahead of a call to unmap the range.
     pub(super) fn take_mappings(&self, address: CuDevicePtr, bytes: u64) -> Vec<(CuDevicePtr, FollowedMapping)> {
         let mut records = self.lock();
         let end = address.saturating_add(bytes);
@@ -171,7 +171,7 @@ mod tests {
         // A handle of the first memory, by an address.
         followed.add_handle(CuMemHandle(8), 1);
         let taken = followed.take_mappings(10, 15);
-        assert_eq!(taken.len(), 1, "the second lies in the range in part only");
+        assert_eq!(taken.len(), 1, "only a part of the second is in the range");
         followed.put_mappings_back(taken);
         for (_, mapping) in followed.take_mappings(0, 100) {
             assert!(!followed.end_use(mapping.name));

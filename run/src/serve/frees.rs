@@ -41,7 +41,7 @@ pub(super) struct Frees {
     latest: AtomicU64,
     /// All work before the frees up to the number is complete.
     reached: AtomicU64,
-    /// Captures running or about to begin.
+    /// Captures running or about to start.
     captures: AtomicUsize,
     /// The contexts and the batches. Held during short calls of the driver, never during a wait: what a call waits for may be
     /// a function of the program, which waits for a thread that makes a request.
@@ -75,7 +75,7 @@ struct ContextEvents {
 struct Batch {
     /// The number of the frees.
     count: u64,
-    /// An event behind the work of each context. Events found complete are removed. A null event stands for a context that was ending.
+    /// An event after the work of each context. Events found complete are removed. A null event stands for a context that was ending.
     events: Vec<(CuContext, CuEvent)>,
 }
 
@@ -182,7 +182,7 @@ impl Frees {
         self.latest.fetch_max(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Announces a capture before it begins. No event of a context is recorded from the return
+    /// Announces a capture before it starts. No event of a context is recorded from the return
     /// on until [`capture_ended`](Self::capture_ended).
     pub(super) fn capture_begins(&self) {
         self.captures.fetch_add(1, Ordering::SeqCst);
@@ -195,7 +195,7 @@ impl Frees {
         self.captures.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns whether a capture runs, or is about to begin. Takes no lock.
+    /// Returns whether a capture runs, or is about to start. Takes no lock.
     #[inline]
     pub(super) fn is_capturing(&self) -> bool {
         self.captures.load(Ordering::SeqCst) != 0
@@ -330,7 +330,7 @@ impl Frees {
     }
 }
 
-/// Records an event behind the work of each context. `None` if a context with work refused the
+/// Records an event after the work of each context. `None` if a context with work refused the
 /// event.
 fn record(real: &Real, state: &mut Waiting) -> Option<Vec<(CuContext, CuEvent)>> {
     let Waiting { contexts, ending, .. } = state;

@@ -4,7 +4,7 @@
 //! block of more than 1 MiB does, unless the device was short of memory. Another block has a handle
 //! of the library ([`published`]).
 
-use crate::serve::process::{Place, Process};
+use crate::serve::process::{MemoryAt, Process};
 use crate::serve::published::{self, Opened, PublishedBlock};
 use cachalot_core::Allocation;
 use cachalot_cuda::driver::types::{CuDevicePtr, CuIpcMemHandle};
@@ -17,12 +17,12 @@ impl Process {
     /// # Safety
     /// `handle` is null or writable.
     pub unsafe fn ipc_get_mem_handle(&self, handle: *mut CuIpcMemHandle, address: CuDevicePtr) -> CuResult {
-        let block = match self.place(address) {
+        let block = match self.memory_at(address) {
             // SAFETY: the arguments are the caller's.
-            Place::Foreign => return unsafe { self.real.ipc_get_mem_handle(handle, address) },
+            MemoryAt::Foreign => return unsafe { self.real.ipc_get_mem_handle(handle, address) },
             // Memory of a pool has no legacy handle.
-            Place::Block(_, block) if block.stream == HOST_STREAM && !handle.is_null() => block,
-            Place::Block(..) | Place::Free => return CuResult::INVALID_VALUE,
+            MemoryAt::Block(_, block) if block.stream == HOST_STREAM && !handle.is_null() => block,
+            MemoryAt::Block(..) | MemoryAt::Free => return CuResult::INVALID_VALUE,
         };
         // SAFETY: `handle` is not null, and the caller vouches for it.
         let code = unsafe { self.real.ipc_get_mem_handle(handle, block.segment.0) };

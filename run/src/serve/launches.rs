@@ -7,17 +7,17 @@
 use crate::serve::signs::tells_first_launches;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Places of the table. A process of `PyTorch` launches some hundred functions and graphs.
-const PLACES: usize = 1 << 14;
+/// Slots of the table. A process of `PyTorch` launches some hundred functions and graphs.
+const SLOTS: usize = 1 << 14;
 
-/// Upper bound for the places looked at before a function counts as launched.
+/// Upper bound for the slots looked at before a function counts as launched.
 const PROBES: usize = 32;
 
-/// Handles of launched functions and graphs. A place changes once, from 0. A function is counted once for all
+/// Handles of launched functions and graphs. A slot changes once, from 0. A function is counted once for all
 /// contexts, and a handle reused by the driver for another function or graph counts as launched.
-static LAUNCHED: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
+static LAUNCHED: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 
-/// Returns whether a function or a graph is launched for the first time since the books began. Always false before
+/// Returns whether a function or a graph is launched for the first time since the books started. Always false before
 /// first launches are told apart.
 #[inline]
 pub fn is_first_launch(handle: usize) -> bool {
@@ -30,11 +30,11 @@ fn note(table: &[AtomicUsize], handle: usize) -> bool {
         return false;
     }
     // The product's upper bits depend on all bits of the handle.
-    let begin = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % table.len();
+    let start = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % table.len();
     for step in 0..PROBES.min(table.len()) {
-        let place = &table[(begin + step) % table.len()];
-        let known = match place.load(Ordering::Relaxed) {
-            0 => match place.compare_exchange(0, handle, Ordering::Relaxed, Ordering::Relaxed) {
+        let slot = &table[(start + step) % table.len()];
+        let known = match slot.load(Ordering::Relaxed) {
+            0 => match slot.compare_exchange(0, handle, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(faster) => faster,
             },

@@ -1,4 +1,4 @@
-//! Contexts, streams and captures, from begin to end.
+//! Contexts, streams and captures, from start to end.
 
 use crate::charge::{DeviceCharge, DriverFigures, Holding};
 use crate::ledger::Kind;
@@ -329,7 +329,7 @@ impl Process {
             if served.is_ordered()
                 && let Ok(number) = served.device().cuda().stream_destroyed(stream)
             {
-                // A failure leaves memory cached for a stream that makes no further requests.
+                // A failure leaves memory cached for a stream that makes no other requests.
                 let _ = served.allocator().stream_destroyed(DEVICE, number);
             }
         }
@@ -369,7 +369,7 @@ impl Process {
         })
     }
 
-    /// Begins a capture by `call`. From before the call on, no event of a context is recorded.
+    /// Starts a capture by `call`. From before the call on, no event of a context is recorded.
     fn begin_capture(&self, stream: CuStream, call: impl FnOnce() -> CuResult) -> CuResult {
         // The captured calls may use memory, and a wake in the middle of a capture would break it.
         self.awake(|| {
@@ -413,7 +413,7 @@ fn tell_of_uncounted_contexts() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         log::warning(format_args!(
-            "what a context takes is not counted: no libnvidia-ml.so.1 tells, and no other context of the device was current"
+            "what a context takes is not counted: libnvidia-ml.so.1 does not report it, and no other context of the device was current"
         ));
     }
 }

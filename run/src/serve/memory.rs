@@ -6,7 +6,7 @@ use crate::ledger::Kind;
 use crate::serve::frees::Waited;
 use crate::serve::process::{Process, is_foreign};
 use crate::serve::served::{DEVICE, Served, code_of};
-use crate::sleep::Entered;
+use crate::sleep::AwakeGuard;
 use cachalot_core::{DevicePtr, Error, StreamId};
 use cachalot_cuda::driver::types::{CuDevice, CuDevicePtr};
 use cachalot_cuda::{CuResult, HOST_STREAM};
@@ -76,8 +76,8 @@ impl Process {
         bytes: u64,
         stream: StreamId,
         error: Error,
-        inside: Entered,
-    ) -> Result<(DevicePtr, Entered), CuResult> {
+        inside: AwakeGuard,
+    ) -> Result<(DevicePtr, AwakeGuard), CuResult> {
         let mut turn = self.begin_turn();
         let (mut inside, mut last) = (inside, error);
         loop {

@@ -15,7 +15,7 @@
 //! program_recipe · program_pieces · program_whole  how it is created · its handles, one or several · one handle again
 //! peers              which contexts may access the memory of others
 //! controlled         the process as other processes park, wake and ask it
-//! keeper             a thread for what is due without a call
+//! maintenance        the thread that does what is due without a call
 //! parking            the memory of the process, parked and woken
 //! sleeping           the figures of a process's sleep
 //! turns              a wait for memory of a group whose members are parked for each other
@@ -47,9 +47,9 @@ mod device;
 mod followed;
 mod frees;
 mod handles;
-mod keeper;
 mod launches;
 mod life;
+mod maintenance;
 mod memory;
 mod notes;
 mod observed;
@@ -76,5 +76,5 @@ mod turns;
 
 pub use launches::is_first_launch;
 pub use process::{Counts, Process, enter, process};
-pub use signs::{may_sleep, tells_first_launches, visit};
+pub use signs::{fast_guard, may_sleep, tells_first_launches};
 pub use sleeping::SleepFigures;

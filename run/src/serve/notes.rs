@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Numbers of blocks begin here. The driver counts from 1, and no process makes so
+/// Numbers of blocks start here. The driver counts from 1, and no process makes so
 /// many allocations.
 const FIRST_NUMBER: u64 = 1 << 62;
 
@@ -56,7 +56,7 @@ impl Notes {
         self.lock().get(&base).is_some_and(|note| note.sync_memops.is_some())
     }
 
-    /// Sets or clears `SYNC_MEMOPS` for the block at `base`, which lies in the driver's allocation at
+    /// Sets or clears `SYNC_MEMOPS` for the block at `base`, which is in the driver's allocation at
     /// `segment`. The driver has a single flag for a whole allocation, set while any block of the
     /// allocation asks for the flag. Copies of neighbours then wait, too.
     pub(super) fn set_syncs(&self, real: &Real, base: u64, segment: u64, on: bool) -> CuResult {
@@ -92,7 +92,7 @@ impl Notes {
         let last = note.sync_memops.filter(|segment| blocks.values().all(|other| other.sync_memops != Some(*segment)));
         drop(blocks);
         if let Some(segment) = last {
-            // The next block there begins without the flag, as fresh memory does.
+            // The next block there starts without the flag, as fresh memory does.
             let _ = set_flag(real, segment, false);
             // Without the lock meanwhile, which other frees need: a neighbour may have asked for the flag.
             if self.lock().values().any(|other| other.sync_memops == Some(segment)) {

@@ -5,7 +5,7 @@
 //! on: the driver makes nodes of a graph of them, or refuses them.
 
 use crate::ledger::Kind;
-use crate::serve::process::{Place, Process, is_foreign};
+use crate::serve::process::{MemoryAt, Process, is_foreign};
 use crate::serve::served::{Served, code_of};
 use cachalot_core::DevicePtr;
 use cachalot_cuda::driver::types::{CuCaptureStatus, CuContext, CuDevice, CuDevicePtr, CuMemoryPool, CuStream};
@@ -125,7 +125,7 @@ impl Process {
     /// work submitted before the call is complete.
     ///
     /// # Safety
-    /// The stream lives, and no work behind the call uses the memory.
+    /// The stream lives, and no work after the call uses the memory.
     pub unsafe fn mem_free_async(&self, address: CuDevicePtr, stream: CuStream) -> CuResult {
         // SAFETY: the arguments are the caller's.
         let pass = || unsafe { self.real.mem_free_async(address, stream) };
@@ -133,10 +133,10 @@ impl Process {
             self.observe_given(address);
             return self.give_address(address, pass);
         }
-        let (served, block) = match self.place(address) {
-            Place::Block(served, block) => (served, block),
-            Place::Free => return CuResult::INVALID_VALUE,
-            Place::Foreign => {
+        let (served, block) = match self.memory_at(address) {
+            MemoryAt::Block(served, block) => (served, block),
+            MemoryAt::Free => return CuResult::INVALID_VALUE,
+            MemoryAt::Foreign => {
                 self.pass();
                 return self.give_address(address, pass);
             }

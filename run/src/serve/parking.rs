@@ -9,7 +9,7 @@ use crate::serve::served::{DEVICE, Served, code_of};
 use crate::serve::sleeping::{SleepFigures, Sleeping};
 use crate::serve::turns::InTurn;
 use crate::shared::time::milliseconds;
-use crate::sleep::{Body, Entered, Stay, other_threads};
+use crate::sleep::{AwakeGuard, Body, PhaseGuard, other_threads};
 use cachalot_core::{Error, ErrorKind, ParkMode, ParkOrder, ParkReport, ParkTarget};
 use cachalot_cuda::driver::types::CuContext;
 use cachalot_cuda::{CuResult, is_no_room, log, memory_of_system};
@@ -31,12 +31,12 @@ const HOST_MEMORY_STAYS_IN_TURNS: Duration = Duration::from_secs(60);
 /// How long a process that is parked for its group holds new calls back, until the calls and the work in progress end.
 const YIELD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time of a thread in a call that uses no memory.
-pub(super) type Staying<'a> = Stay<'a, CuResult>;
+/// A guard of a call that uses no memory.
+pub(super) type ProcessPhase<'a> = PhaseGuard<'a, CuResult>;
 
-/// Returns whether the memory is parked for as long as a thread stays.
-pub(super) fn is_parked(stay: &Staying<'_>) -> bool {
-    matches!(stay, Stay::Parked(_))
+/// Returns whether the memory is parked for as long as the guard lives.
+pub(super) fn is_parked(phase: &ProcessPhase<'_>) -> bool {
+    matches!(phase, PhaseGuard::Parked(_))
 }
 
 /// Returns whether memory of the host stays, `time` after a wake. `memory` tells all memory of the host and the free part, in bytes.
@@ -47,26 +47,26 @@ fn host_memory_stays(time: Duration, yields: bool, memory: impl FnOnce() -> Opti
 }
 
 impl Process {
-    /// Begins a call that may use memory. Wakes the memory first. Costs a load where nothing sleeps.
+    /// Starts a call that may use memory. Wakes the memory first. Costs a load where nothing sleeps.
     ///
     /// # Errors
     /// The code for the caller, where the memory cannot wake.
     #[inline]
-    pub fn enter(&self) -> Result<Entered, CuResult> {
+    pub fn enter(&self) -> Result<AwakeGuard, CuResult> {
         match &self.sleeping {
-            None => Ok(Entered::freely()),
+            None => Ok(AwakeGuard::without_lock()),
             Some(sleeping) => sleeping.sleeper.enter(&self.memory()),
         }
     }
 
-    /// Begins a call that may use memory, as [`enter`](Self::enter) does, unless the thread is inside a served call.
+    /// Starts a call that may use memory, as [`enter`](Self::enter) does, unless the thread is inside a served call.
     ///
     /// # Errors
     /// As for [`enter`](Self::enter).
     #[inline]
-    pub(super) fn enter_outside(&self) -> Result<Entered, CuResult> {
+    pub(super) fn enter_outside(&self) -> Result<AwakeGuard, CuResult> {
         match &self.sleeping {
-            None => Ok(Entered::freely()),
+            None => Ok(AwakeGuard::without_lock()),
             Some(sleeping) => sleeping.sleeper.enter_outside(&self.memory()),
         }
     }
@@ -78,7 +78,7 @@ impl Process {
     }
 
     /// Waits until the members of the group leave room for `bytes` more on the device of `charge`. The thread uses no memory while it
-    /// waits, and the process may be parked for another member, which began to wait earlier. Returns `None` when the patience is over:
+    /// waits, and the process may be parked for another member, which started to wait earlier. Returns `None` when the patience is over:
     /// the refusal is told then.
     ///
     /// # Errors
@@ -86,10 +86,10 @@ impl Process {
     pub(super) fn wait_in_turn(
         &self,
         turn: &mut InTurn,
-        inside: Entered,
+        inside: AwakeGuard,
         charge: &Arc<DeviceCharge>,
         bytes: u64,
-    ) -> Result<Option<Entered>, CuResult> {
+    ) -> Result<Option<AwakeGuard>, CuResult> {
         drop(inside);
         if turn.wait(|| self.needs_for(charge, bytes)) {
             return self.enter().map(Some);
@@ -124,7 +124,7 @@ impl Process {
         }
         let mut holders = self.contexts.all();
         holders.retain(|served| served.device().cuda().host_memory_for_contents().0 > 0);
-        // The system is asked at each look of the keeper, so only while there is something to give.
+        // The system is asked in each round of the maintenance thread, so only while there is something to give.
         if holders.is_empty() || host_memory_stays(time, sleeping.options.yields, memory_of_system) {
             return;
         }
@@ -135,9 +135,11 @@ impl Process {
         }
     }
 
-    /// Begins a call that ends memory, or uses none. Wakes nothing, and no park or wake begins before the end.
-    pub(super) fn stay(&self) -> Staying<'_> {
-        self.sleeping.as_ref().map_or_else(|| Stay::Awake(Entered::freely()), |sleeping| sleeping.sleeper.stay())
+    /// Starts a call that frees memory, or uses none. Wakes nothing, and no park or wake starts before the call ends.
+    pub(super) fn hold_phase(&self) -> ProcessPhase<'_> {
+        self.sleeping
+            .as_ref()
+            .map_or_else(|| PhaseGuard::Awake(AwakeGuard::without_lock()), |sleeping| sleeping.sleeper.hold_phase())
     }
 
     /// Makes a call that may destroy a context, while no thread parks or wakes. Memory that the program maps by itself outlives
@@ -171,7 +173,7 @@ impl Process {
         }
         let look = other_threads();
         if let Err(error) = sleeping.sleeper.park_idle(&self.memory(), look) {
-            // A failure is told once, and tried again after another idle time.
+            // A failure is reported once, and tried again after another idle time.
             let is_lasting = matches!(
                 error.kind,
                 RefusalKind::Unsupported | RefusalKind::NoHostMemory | RefusalKind::NoFileSpace | RefusalKind::Driver
@@ -437,7 +439,7 @@ fn report(served: &Served) -> Option<ParkReport> {
     served.allocator().parking(DEVICE).ok()?.report(ParkTarget::Streams).ok()
 }
 
-/// Returns whether a wake may succeed later. The host may lack the memory for the copies from files, too.
+/// Returns whether a wake may succeed later. The host may not have the memory for the copies from files, too.
 fn lacks_memory(error: &Error) -> bool {
     match error {
         Error::OutOfMemory(_) => true,

@@ -2,7 +2,7 @@
 
 use crate::charge::{DeviceCharge, DriverFigures, Holding, taken_by};
 use crate::ledger::Kind;
-use crate::serve::process::{Place, Process};
+use crate::serve::process::{MemoryAt, Process};
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuMemHandleType, CuMemoryPool, CuStream};
 use core::ffi::{c_uint, c_void};
@@ -74,7 +74,7 @@ impl Process {
         code
     }
 
-    /// Makes a call as [`take_held`](Self::take_held) does, and tells of no refusal.
+    /// Makes a call as [`take_held`](Self::take_held) does, and reports no refusal.
     pub(super) fn try_to_hold(
         &self,
         device: CuDevice,
@@ -199,10 +199,10 @@ impl Process {
     /// # Safety
     /// `data` is null or writable.
     pub unsafe fn mem_pool_export_pointer(&self, data: *mut c_void, address: CuDevicePtr) -> CuResult {
-        match self.place(address) {
+        match self.memory_at(address) {
             // SAFETY: the arguments are the caller's.
-            Place::Foreign => unsafe { self.real.mem_pool_export_pointer(data, address) },
-            Place::Block(..) | Place::Free => CuResult::INVALID_VALUE,
+            MemoryAt::Foreign => unsafe { self.real.mem_pool_export_pointer(data, address) },
+            MemoryAt::Block(..) | MemoryAt::Free => CuResult::INVALID_VALUE,
         }
     }
 

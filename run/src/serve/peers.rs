@@ -3,11 +3,11 @@
 use cachalot_cuda::driver::types::{CuContext, CuDevice};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Who may access what, as far as the program has said.
+/// The access between contexts that the program has enabled.
 #[derive(Default, Debug)]
 pub(super) struct Peers(Mutex<Access>);
 
-/// What is behind the lock of [`Peers`].
+/// The state under the lock of [`Peers`].
 #[derive(Default, Debug)]
 pub(super) struct Access {
     /// The context that accesses, and the context whose memory is accessed.

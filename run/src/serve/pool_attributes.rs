@@ -1,4 +1,4 @@
-//! What a program is told about a default pool that is served: `cuMemPoolGetAttribute`, `cuMemPoolSetAttribute` and what
+//! Attributes of a served default pool: `cuMemPoolGetAttribute`, `cuMemPoolSetAttribute`, and the memory that
 //! `cuMemPoolTrimTo` gives back.
 //!
 //! The pool holds the segments of the device's contexts beside what the driver's own pool holds. Segments serve `cuMemAlloc`, too, so
@@ -60,7 +60,7 @@ impl Process {
         code
     }
 
-    /// `cuMemPoolSetAttribute`. The driver accepts nothing but 0 for a greatest figure, which begins anew from the figure of now.
+    /// `cuMemPoolSetAttribute`. The driver accepts nothing but 0 for a greatest figure, which starts anew from the figure of now.
     ///
     /// # Safety
     /// The pool lives, and `value` is null, or readable for the attribute.
@@ -86,8 +86,8 @@ impl Process {
 
     /// Gives cached memory of a device back to the driver, until `keep` bytes are held. What is parked holds no memory.
     pub(super) fn trim_served(&self, device: CuDevice, keep: u64) {
-        let stay = self.stay();
-        if is_parked(&stay) {
+        let phase = self.hold_phase();
+        if is_parked(&phase) {
             return;
         }
         let reached = self.frees.settle(self.real);

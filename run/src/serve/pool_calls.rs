@@ -22,7 +22,7 @@ impl Process {
         }
     }
 
-    /// Makes a call that frees an address. Memory of a pool counts as the pool's from before the call on, until the driver tells what
+    /// Makes a call that frees an address. Memory of a pool counts as the pool's from before the call on, until the driver says what
     /// the pool holds.
     pub(super) fn free_of_pool<E>(
         &self,
@@ -49,7 +49,7 @@ impl Process {
         self.pool_memory.all().into_iter().for_each(|pool| self.measure_pool(pool));
     }
 
-    /// Looks for room for `bytes` that nobody has told of, before a request for memory of a device fails. What pools keep goes back to
+    /// Looks for room for `bytes` that were not announced, before a request for memory of a device fails. What pools keep goes back to
     /// the device if it must, as the driver itself has it. Returns whether there is more room.
     pub(super) fn finds_room(&self, device: CuDevice, bytes: u64) -> bool {
         let charge = self.charge.of_device(self.real, device);

@@ -1,6 +1,6 @@
-//! What the driver's own pools keep: the pools of the program, and default pools that are not served.
+//! The memory that the driver's own pools keep: the pools of the program, and default pools that are not served.
 //!
-//! A pool keeps freed memory for later requests, up to its threshold, and the device has less. The driver tells what a pool holds
+//! A pool keeps freed memory for later requests, up to its threshold, and the device has less. The driver says what a pool holds
 //! (0.1 µs on driver 580). So beside the memory of each request, what a pool holds beyond its requests is charged, and asked anew
 //! at each call for the pool, whenever the program asks for the free memory, and before a request fails (`pool_calls.rs`).
 
@@ -97,7 +97,7 @@ impl PoolMemory {
     }
 
     /// Asks the driver what a pool holds. Returns the pool's device and the bytes beyond the requests. `None`: the pool is not known,
-    /// the driver does not tell, or another thread has asked later and been answered.
+    /// the driver does not say, or another thread has asked later and been answered.
     pub(super) fn beyond_requests(&self, real: &Real, pool: CuMemoryPool) -> Option<(CuDevice, u64)> {
         let mut held = 0_u64;
         let value = (&raw mut held).cast();

@@ -12,11 +12,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default, Debug)]
 pub(super) struct Pools(Mutex<KnownPools>);
 
-/// What is behind the lock of [`Pools`].
+/// The state under the lock of [`Pools`].
 #[derive(Default, Debug)]
 struct KnownPools {
     devices: Vec<DevicePool>,
-    /// Pools to which the program has given further access, perhaps before the first request for memory.
+    /// Pools to which the program has given additional access, perhaps before the first request for memory.
     shared: Vec<CuMemoryPool>,
 }
 
@@ -64,7 +64,7 @@ impl Pools {
         pool.is_current = pool.default == chosen;
     }
 
-    /// Notes further access to a pool, given by the program.
+    /// Notes additional access to a pool, given by the program.
     pub(super) fn shared(&self, pool: CuMemoryPool) {
         let mut known = self.lock();
         if !known.shared.contains(&pool) {

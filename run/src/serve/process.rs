@@ -18,12 +18,12 @@ use crate::serve::published::Handles;
 use crate::serve::served::{self, Served};
 use crate::serve::signs;
 use crate::serve::sleeping::Sleeping;
-use crate::sleep::Entered;
+use crate::sleep::AwakeGuard;
 use cachalot_core::config::ConfigError;
 use cachalot_core::{Allocation, Config, DevicePtr, Error, PointerFault};
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuDevicePtr, CuStream};
 use cachalot_cuda::{CuResult, Streams, fork, log};
-use cachalot_gate::Gate;
+use cachalot_gate::AsymmetricRwLock;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -35,7 +35,7 @@ pub struct Process {
     settings: Config,
     streams: Arc<Streams>,
     pub(super) contexts: Contexts,
-    /// Held while the allocator of a context is opened: a second one of the context would begin a
+    /// Held while the allocator of a context is opened: a second one of the context would start a
     /// second record.
     opening: Mutex<()>,
     /// Held while the program retains, releases or resets a primary context: whether a release was the
@@ -46,7 +46,7 @@ pub struct Process {
     pub(super) notes: Notes,
     observed: Observed,
     pub(super) pools: Pools,
-    /// What pools keep that are not served.
+    /// The memory of pools that are not served.
     pub(super) pool_memory: PoolMemory,
     pub(super) handles: Handles,
     /// Capturing streams, with their contexts.
@@ -60,19 +60,19 @@ pub struct Process {
     pub(super) followed: Followed,
     /// `None`: the memory stays on the device.
     pub(super) sleeping: Option<Sleeping>,
-    /// Whether the process is the one of [`process`], and may have threads of its own.
+    /// Whether the process is the one of [`process`], and may have its own threads.
     pub(super) is_whole: bool,
     pub(super) counters: Counters,
 }
 
-/// How many calls went which way.
+/// The numbers of calls, by the way they went.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) passed: AtomicU64,
     pub(super) missed: AtomicU64,
 }
 
-/// How many calls for memory a process has made, by their way.
+/// The numbers of calls for memory that a process has made, by the way they went.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     /// Requests and frees answered by the driver.
@@ -89,18 +89,18 @@ pub struct Counts {
     pub booked_bytes: u64,
 }
 
-/// Where an address lies.
-pub(super) enum Place {
-    /// In a block of the program.
+/// The memory at an address.
+pub(super) enum MemoryAt {
+    /// A block of the program.
     Block(Arc<Served>, Allocation),
-    /// In a segment, and in no block of the program.
+    /// A part of a segment that is in no block of the program.
     Free,
-    /// In the driver's own memory, or nowhere.
+    /// The driver's own memory, or none.
     Foreign,
 }
 
 impl Process {
-    /// Returns the state of a process over a driver, for tests. No further process can read the books.
+    /// Returns the state of a process over a driver, for tests. No other process can read the books.
     /// Calls no driver.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Process {
             signs::tell_first_launches();
         }
         // The states of tests are many in one process.
-        let gate = || if publish { signs::sleeps() } else { Box::leak(Box::new(Gate::new())) };
+        let lock = || if publish { signs::sleeps() } else { Box::leak(Box::new(AsymmetricRwLock::new())) };
         Ok(Self {
             real,
             settings: served::settings(&options)?,
@@ -135,7 +135,7 @@ impl Process {
             attached: Mutex::default(),
             program: ProgramMemory::default(),
             followed: Followed::default(),
-            sleeping: options.sleep.clone().map(|sleep| Sleeping::new(sleep, gate())),
+            sleeping: options.sleep.clone().map(|sleep| Sleeping::new(sleep, lock())),
             is_whole: publish,
             counters: Counters::default(),
             options,
@@ -242,7 +242,7 @@ impl Process {
         }
         self.contexts.add(Arc::clone(&opened));
         drop(opening);
-        self.start_keeper();
+        self.start_maintenance();
         let charge = opened.device().charge();
         // A context that no call has shown.
         if charge.counts_all()
@@ -255,22 +255,22 @@ impl Process {
         Some(opened)
     }
 
-    /// Begins the record of a context. `None`: nothing is recorded.
+    /// Starts the record of a context. `None`: nothing is recorded.
     fn begin_record(&self) -> Option<Arc<Record>> {
         let path = self.options.record.as_ref()?;
         Record::begin_or_tell(path, &self.settings.to_string(), self.options.limit)
     }
 
-    /// Returns where an address lies.
-    pub(super) fn place(&self, address: CuDevicePtr) -> Place {
+    /// Returns the memory at an address.
+    pub(super) fn memory_at(&self, address: CuDevicePtr) -> MemoryAt {
         let mut free = false;
         for served in self.contexts.all() {
             match served.allocator().base_of(DevicePtr(address)) {
-                Ok(block) => return Place::Block(served, block),
+                Ok(block) => return MemoryAt::Block(served, block),
                 Err(error) => free |= !is_foreign(&error),
             }
         }
-        if free { Place::Free } else { Place::Foreign }
+        if free { MemoryAt::Free } else { MemoryAt::Foreign }
     }
 
     /// Notes memory given by the driver, for the record of an observing process.
@@ -338,21 +338,21 @@ pub fn process() -> Option<&'static Process> {
     if let Some(process) = PROCESS.get() {
         return process.as_ref();
     }
-    // Before the cell's lock: the loader runs constructors under a lock of its own, and the constructor
+    // Before the cell's lock: the loader runs constructors under its own lock, and the constructor
     // of a library may make the program's first call.
     real::real()?;
     PROCESS.get_or_init(start).as_ref()
 }
 
-/// Begins a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Inside a served
-/// call nothing is begun: the served call's own way keeps the memory that it uses.
+/// Starts a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Inside a served
+/// call nothing is started: the served call's own way keeps the memory that it uses.
 ///
 /// # Errors
 /// The code for the caller, where the memory cannot wake.
-pub fn enter() -> Result<Entered, CuResult> {
+pub fn enter() -> Result<AwakeGuard, CuResult> {
     match process() {
         Some(process) => process.enter_outside(),
-        None => Ok(Entered::freely()),
+        None => Ok(AwakeGuard::without_lock()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `cuMemCreate`, `cuMemMap` and the calls beside them: memory that the program creates and maps by itself.
+//! `cuMemCreate`, `cuMemMap` and related calls: memory that the program creates and maps by itself.
 //!
 //! Where memory can be parked, the program gets tokens in place of the driver's handles ([`ProgramMemory`]), and the calls change a
 //! token into the handles of the moment. Calls that end memory wake nothing. A call that the driver would answer otherwise for memory
@@ -6,13 +6,13 @@
 
 use crate::ledger::Kind;
 use crate::serve::followed::ReleasedHandle;
-use crate::serve::parking::{Staying, is_parked};
+use crate::serve::parking::{ProcessPhase, is_parked};
 use crate::serve::passed::{code_of, result_of};
 use crate::serve::process::Process;
 use crate::serve::program_memory::{Ended, ParkedRange, ProgramMemory, Released};
 use crate::serve::program_pieces::Pieces;
 use crate::serve::program_recipe::Recipe;
-use crate::sleep::Entered;
+use crate::sleep::AwakeGuard;
 use cachalot_core::Contents;
 use cachalot_cuda::CuResult;
 use cachalot_cuda::driver::types::{
@@ -68,7 +68,7 @@ impl Process {
     }
 
     /// Creates memory that a park moves, and returns the token. A member of a group that parks its members waits for its turn.
-    fn create(&self, recipe: Recipe, inside: Entered) -> Result<CuMemHandle, CuResult> {
+    fn create(&self, recipe: Recipe, inside: AwakeGuard) -> Result<CuMemHandle, CuResult> {
         self.serve_device(recipe.device());
         let (token, mut inside, mut turn) = (self.program.new_token(), inside, None);
         loop {
@@ -113,7 +113,7 @@ impl Process {
         if !ProgramMemory::is_token(handle) {
             return self.release_followed(handle);
         }
-        let _stay = self.stay();
+        let _phase = self.hold_phase();
         match self.program.release(handle.0) {
             Released::Unknown => CuResult::INVALID_VALUE,
             Released::Lives => CuResult::SUCCESS,
@@ -254,8 +254,8 @@ impl Process {
         if let Err(code) = self.make_whole(&self.program.tokens_cut_by(address, bytes as u64)) {
             return code;
         }
-        let mut stay = self.stay();
-        if is_parked(&stay) {
+        let mut phase = self.hold_phase();
+        if is_parked(&phase) {
             match self.program.take_parked(address, bytes as u64) {
                 ParkedRange::Absent => {}
                 ParkedRange::Whole(ended) => {
@@ -266,9 +266,9 @@ impl Process {
                     return CuResult::SUCCESS;
                 }
                 ParkedRange::Mixed => {
-                    drop(stay);
-                    stay = match self.enter() {
-                        Ok(inside) => Staying::Awake(inside),
+                    drop(phase);
+                    phase = match self.enter() {
+                        Ok(inside) => ProcessPhase::Awake(inside),
                         Err(code) => return code,
                     };
                 }
@@ -290,7 +290,7 @@ impl Process {
             self.program.put_mappings_back(taken);
             self.followed.put_mappings_back(followed);
         }
-        drop(stay);
+        drop(phase);
         code
     }
 
@@ -299,17 +299,17 @@ impl Process {
     /// # Safety
     /// None beyond the driver's.
     pub unsafe fn mem_address_free(&self, address: CuDevicePtr, bytes: usize) -> CuResult {
-        let mut stay = self.stay();
-        if is_parked(&stay) && self.program.has_parked(address, bytes as u64) {
-            drop(stay);
-            stay = match self.enter() {
-                Ok(inside) => Staying::Awake(inside),
+        let mut phase = self.hold_phase();
+        if is_parked(&phase) && self.program.has_parked(address, bytes as u64) {
+            drop(phase);
+            phase = match self.enter() {
+                Ok(inside) => ProcessPhase::Awake(inside),
                 Err(code) => return code,
             };
         }
         // SAFETY: the arguments are the caller's.
         let code = unsafe { self.real.mem_address_free(address, bytes) };
-        drop(stay);
+        drop(phase);
         code
     }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The program holds a *token* in place of the driver's handle: a park releases the physical memory, and the wake creates the
-//! memory anew, with further handles. The driver's handles are released when the program has released the token and unmapped
+//! memory anew, with new handles. The driver's handles are released when the program has released the token and unmapped
 //! every address, so a park finds handles for all memory.
 //!
 //! The records call no driver, and the lock is never held across a call.
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The bits of every token: neither an address of the host nor a small number, as handles of the driver are.
 const TOKENS: u64 = 0xa000_0000_0000_0000;
 
-/// What the program has created and mapped. All methods may be called from every thread.
+/// The memory that the program has created and mapped. All methods may be called from every thread.
 #[derive(Default)]
 pub(super) struct ProgramMemory(Mutex<ProgramRecords>);
 
@@ -55,7 +55,7 @@ pub(super) struct ProgramPhysical {
     is_whole: bool,
 }
 
-/// The contents of parked memory, and the keeper.
+/// The contents of parked memory, and the context that saved them.
 #[derive(Clone)]
 pub(super) struct ProgramContents {
     pub(super) served: Arc<Served>,
@@ -74,7 +74,7 @@ pub(super) struct ProgramMapping {
     pub(super) mapped: u64,
 }
 
-/// The part of a mapping that lies on a piece of the memory.
+/// The part of a mapping that is on a piece of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MappedPart {
     pub(super) address: CuDevicePtr,
@@ -105,13 +105,13 @@ pub(super) enum Released {
     Last(Ended),
 }
 
-/// What parked mappings a range of addresses has.
+/// The parked mappings in a range of addresses.
 pub(super) enum ParkedRange {
     /// No parked mapping.
     Absent,
     /// Parked mappings from end to end, taken out, and the memory that has ended with them.
     Whole(Vec<Ended>),
-    /// Parked mappings beside others, or a part of a parked mapping.
+    /// Parked mappings next to others, or a part of a parked mapping.
     Mixed,
 }
 
@@ -142,7 +142,7 @@ impl ProgramMapping {
         self.mapped == self.bytes
     }
 
-    /// Returns the part of the mapping at `address` that lies on a piece.
+    /// Returns the part of the mapping at `address` that is on a piece.
     pub(super) fn part_on(&self, address: CuDevicePtr, piece: &Piece) -> Option<MappedPart> {
         let begin = self.offset.max(piece.offset);
         let end = (self.offset + self.bytes).min(piece.end());
@@ -154,12 +154,12 @@ impl ProgramMapping {
         })
     }
 
-    /// Returns whether all of the memory is mapped from its begin.
+    /// Returns whether all of the memory is mapped from its start.
     const fn is_of_all(&self, recipe: &Recipe) -> bool {
         self.offset == 0 && self.bytes == recipe.bytes
     }
 
-    /// Returns the address behind the mapping.
+    /// Returns the address after the mapping.
     fn end(&self, address: CuDevicePtr) -> CuDevicePtr {
         address.saturating_add(self.bytes)
     }
@@ -217,7 +217,7 @@ impl ProgramMemory {
         Some(physical.pieces.clone())
     }
 
-    /// Notes a mapping, begun by [`begin_use`](Self::begin_use).
+    /// Notes a mapping, started by [`begin_use`](Self::begin_use).
     pub(super) fn mapped(&self, address: CuDevicePtr, token: u64, bytes: u64, offset: u64) {
         let mapping = ProgramMapping { token, bytes, offset, access: Vec::new(), mapped: bytes };
         self.lock().mappings.insert(address, mapping);
@@ -250,7 +250,7 @@ impl ProgramMemory {
         Some(token)
     }
 
-    /// Takes the mappings that lie in a range out, ahead of a call to unmap the range.
+    /// Takes out the mappings in a range, ahead of a call to unmap the range.
     pub(super) fn take_mappings(&self, address: CuDevicePtr, bytes: u64) -> Vec<(CuDevicePtr, ProgramMapping)> {
         let mut records = self.lock();
         let end = address.saturating_add(bytes);
@@ -320,7 +320,7 @@ impl ProgramMemory {
         found.iter().map(|at| records.mappings[at].token).collect()
     }
 
-    /// Returns the tokens of the memory whose mappings lie in a range in part only.
+    /// Returns the tokens of the memory with mappings that are only partly in a range.
     pub(super) fn tokens_cut_by(&self, address: CuDevicePtr, bytes: u64) -> Vec<u64> {
         let records = self.lock();
         let end = address.saturating_add(bytes);
@@ -450,7 +450,7 @@ impl ProgramMemory {
         self.lock().mappings.remove(&address).map_or(0, |mapping| mapping.mapped)
     }
 
-    /// Returns whether contents lie with the allocator of a context.
+    /// Returns whether contents are with the allocator of a context.
     pub(super) fn has_contents_in(&self, is_it: impl Fn(&Served) -> bool) -> bool {
         let records = self.lock();
         records.physical.values().filter_map(|physical| physical.contents.as_ref()).any(|kept| is_it(&kept.served))

@@ -5,7 +5,7 @@
 //! after a wake             | handle      | handle      | handle      |    each mapped, opened and copied before the next is created
 //! ```
 //!
-//! Pieces come from the first to the last and go from the last to the first, so the handles are always those of the memory's begin.
+//! Pieces come from the first to the last and go from the last to the first, so the handles are always those of the memory's start.
 
 use cachalot_cuda::driver::types::CuMemHandle;
 
@@ -31,7 +31,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Returns the offset behind the piece.
+    /// Returns the offset after the piece.
     pub(super) const fn end(&self) -> u64 {
         self.offset + self.bytes
     }

@@ -1,4 +1,4 @@
-//! How physical memory of the program is created, and created again.
+//! The recipe of physical memory: how the program's memory is created, and created again.
 
 use cachalot_cuda::driver::types::{
     CuDevice, CuMemAccessDesc, CuMemAccessFlags, CuMemAllocationFlags, CuMemAllocationProp, CuMemAllocationType,
@@ -8,7 +8,7 @@ use cachalot_cuda::driver::types::{
 /// Memory for sparse arrays (`CU_MEM_CREATE_USAGE_TILE_POOL`), whose handles the driver reads from structures of calls.
 const TILE_POOL: u16 = 1;
 
-/// How physical memory is created.
+/// The properties with which physical memory is created.
 #[derive(Clone, Copy)]
 pub(super) struct Recipe {
     pub(super) bytes: u64,

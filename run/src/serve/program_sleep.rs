@@ -29,7 +29,7 @@ use std::sync::Arc;
 struct Parting {
     item: ProgramItem,
     served: Arc<Served>,
-    /// Where the memory is read.
+    /// The address at which the memory is read.
     from: CuDevicePtr,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct NotParked {
     /// The allocator whose device was asked.
     pub(super) served: Arc<Served>,
     pub(super) error: DeviceError,
-    /// Whether the host, and not the device, lacks memory.
+    /// Whether the host, and not the device, does not have memory.
     is_host: bool,
 }
 
@@ -46,7 +46,7 @@ impl NotParked {
     /// Returns the refusal for the error, unless a file has a better one.
     pub(super) fn refusal(&self) -> ControlRefusal {
         let (kind, what) = match self.error.kind {
-            ErrorKind::OutOfMemory if self.is_host => (RefusalKind::NoHostMemory, "the host lacks room"),
+            ErrorKind::OutOfMemory if self.is_host => (RefusalKind::NoHostMemory, "the host has no room"),
             ErrorKind::NotPermittedInCapture => (RefusalKind::Capturing, "a stream captures a graph"),
             _ => (RefusalKind::Driver, "the driver refuses"),
         };
@@ -80,7 +80,7 @@ impl Process {
         Ok(())
     }
 
-    /// Creates and maps the parked memory again, and begins the copies.
+    /// Creates and maps the parked memory again, and starts the copies.
     ///
     /// # Errors
     /// The first error. [`park_again`](Self::park_again) gives back what is there.
@@ -186,8 +186,8 @@ impl Process {
         Ok(())
     }
 
-    /// Creates a piece of parked memory anew. The charge of the memory begins with the first piece, and ends with the release of all:
-    /// a wake that the limit allows to begin can end.
+    /// Creates a piece of parked memory anew. The charge of the memory starts with the first piece, and ends with the release of all:
+    /// a wake that the limit allows to start can end.
     fn create_again(&self, item: &ProgramItem, kept: &ProgramContents, piece: &Piece) -> DeviceResult<CuMemHandle> {
         let recipe = &item.physical.recipe;
         let create = || {
@@ -211,7 +211,7 @@ impl Process {
     }
 
     /// Wakes a parked allocation piece by piece: creates each piece that the driver does not have, maps the piece at its place in every
-    /// mapping of the allocation, and begins to copy the piece's contents.
+    /// mapping of the allocation, and starts to copy the piece's contents.
     fn take_memory(&self, mut item: ProgramItem, kept: &ProgramContents) -> DeviceResult<()> {
         let cuda = kept.served.device().cuda();
         // The program may have unmapped the memory while it was parked.
@@ -265,24 +265,24 @@ fn open(served: &Served, part: &MappedPart, mapping: &ProgramMapping) -> DeviceR
 /// # Errors
 /// The first error. No contents are kept then.
 fn save(partings: &[Parting]) -> Result<Vec<Saved>, NotParked> {
-    let keepers = distinct(partings.iter().map(|parting| &parting.served));
+    let savers = distinct(partings.iter().map(|parting| &parting.served));
     let mut saved = Vec::new();
-    let copied = save_all(partings, &keepers, &mut saved);
+    let copied = save_all(partings, &savers, &mut saved);
     if copied.is_err() {
         // No copy goes on when its contents are forgotten.
-        let _ = finish(keepers.iter().copied());
+        let _ = finish(savers.iter().copied());
         for (parting, saved) in partings.iter().zip(saved.drain(..)) {
             parting.served.device().cuda().forget(saved);
         }
     }
-    keepers.iter().for_each(|served| served.device().cuda().end_saves());
+    savers.iter().for_each(|served| served.device().cuda().end_saves());
     copied.map(|()| saved)
 }
 
 /// Copies the contents of memory to the host, up to the first error.
-fn save_all(partings: &[Parting], keepers: &[&Arc<Served>], saved: &mut Vec<Saved>) -> Result<(), NotParked> {
+fn save_all(partings: &[Parting], savers: &[&Arc<Served>], saved: &mut Vec<Saved>) -> Result<(), NotParked> {
     let failed = |served: &Arc<Served>, error, is_host| NotParked { served: Arc::clone(served), error, is_host };
-    for &served in keepers {
+    for &served in savers {
         let own = partings.iter().filter(|parting| Arc::ptr_eq(&parting.served, served));
         let (sum, largest) = own
             .map(|parting| parting.item.physical.recipe.bytes)
@@ -293,7 +293,7 @@ fn save_all(partings: &[Parting], keepers: &[&Arc<Served>], saved: &mut Vec<Save
         let contents = served.device().cuda().save(DevicePtr(*from), item.physical.recipe.bytes);
         saved.push(contents.map_err(|error| failed(served, error, true))?);
     }
-    for &served in keepers {
+    for &served in savers {
         finish([served]).map_err(|error| failed(served, error, false))?;
     }
     Ok(())
@@ -303,9 +303,9 @@ fn save_all(partings: &[Parting], keepers: &[&Arc<Served>], saved: &mut Vec<Save
 ///
 /// # Errors
 /// The first error, after all copies have ended.
-fn finish<'a>(keepers: impl IntoIterator<Item = &'a Arc<Served>>) -> DeviceResult<()> {
+fn finish<'a>(savers: impl IntoIterator<Item = &'a Arc<Served>>) -> DeviceResult<()> {
     let mut result = Ok(());
-    for served in distinct(keepers) {
+    for served in distinct(savers) {
         let cuda = served.device().cuda();
         result = result.and(cuda.mark().and_then(|mark| cuda.finish(mark)));
     }

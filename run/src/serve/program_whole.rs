@@ -24,7 +24,7 @@ impl Process {
         self.program.keep_whole(tokens);
         let end = Instant::now() + sleeping.wake_patience();
         let parked = loop {
-            // A wake that began before the memory was to be whole may have brought it back in pieces.
+            // A wake that started before the memory was to be whole may have brought it back in pieces.
             drop(self.enter()?);
             if !self.program.is_any_divided(tokens) {
                 return Ok(());

@@ -42,7 +42,7 @@ pub(super) struct PublishedBlock {
 /// An opened block of another process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Opened {
-    /// Where the driver has opened the segment.
+    /// The address at which the driver has opened the segment.
     pub(super) segment: u64,
     /// Bytes of the block.
     pub(super) bytes: u64,

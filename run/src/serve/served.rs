@@ -13,12 +13,12 @@ use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentit
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Settings in force unless the program's own settings say otherwise, beside the slack. Each block of more than 1 MiB
-/// begins a segment of the block's size, also when the segment serves again: a request may leave up to a quarter of its size, and
+/// The settings unless the program's own settings say otherwise, besides the slack. Each block of more than 1 MiB
+/// starts a segment of the block's size, also when the segment serves again: a request may leave up to a quarter of its size, and
 /// no segment is cut. Only a request beyond the memory of the device is cut from a free segment.
 pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";
 
-/// Settings in place of [`SETTINGS`] for memory that can be parked: blocks lie on pages. Pages of 20 MiB wake at the rate of the
+/// Settings in place of [`SETTINGS`] for memory that can be parked: blocks are on pages. Pages of 20 MiB wake at the rate of the
 /// link (46 GiB/s of 49 on an H100), and pages of 2 MiB at 38 GiB/s.
 pub(super) const PAGES: &str = "expandable_segments:True";
 
@@ -34,7 +34,7 @@ pub(super) struct Served {
     ordered: AtomicBool,
     /// A stream of the library's own, or 0 before the first block to clear.
     clearing: AtomicUsize,
-    /// The greatest reserved and used bytes before the allocator's figures began anew for the other one.
+    /// The greatest reserved and used bytes before the allocator's figures started anew for the other one.
     highest_before: Mutex<[u64; 2]>,
 }
 
@@ -139,7 +139,7 @@ impl Served {
         [before[0].max(peaks[0]), before[1].max(peaks[1])]
     }
 
-    /// Begins the greatest reserved bytes, or the greatest used bytes, from the bytes of now. The allocator begins both anew at once,
+    /// Starts the greatest reserved bytes, or the greatest used bytes, from the bytes of now. The allocator starts both anew at once,
     /// and the other one is kept beside.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl AllocatorOwner for Served {
     }
 }
 
-/// Parses the settings of a program, added to [`SETTINGS`] where [`SETTINGS`] have an effect. Memory that sleeps lies on pages. Memory
+/// Parses the settings of a program, added to [`SETTINGS`] where [`SETTINGS`] have an effect. Memory that sleeps is on pages. Memory
 /// within the slack is not released for a budget.
 ///
 /// # Errors
@@ -269,7 +269,7 @@ mod tests {
     use crate::options::{Options, SleepOptions};
     use cachalot_core::Config;
 
-    /// Returns the settings in force for a text.
+    /// Returns the active settings for a text.
     fn settings(text: &str, sleeps: bool) -> Result<Config, cachalot_core::config::ConfigError> {
         let sleep = sleeps.then(SleepOptions::default);
         super::settings(&Options { settings: text.to_owned(), sleep, slack: 64 << 20, ..Options::default() })

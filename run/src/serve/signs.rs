@@ -1,36 +1,36 @@
-//! Signs for calls on their way to the driver, which most programs need not stop for.
+//! Flags that a call reads on its way to the driver. In most programs they are off.
 
-use crate::sleep::{PASSAGE, visit as visit_at};
-use cachalot_gate::{Gate, Visit};
+use crate::sleep::{CALL_STATE, fast_guard as guard_of};
+use cachalot_gate::{AsymmetricRwLock, OuterReadGuard};
 use core::sync::atomic::Ordering;
 
-/// Has first launches told apart from now on.
+/// Turns the distinction of first launches on.
 pub(super) fn tell_first_launches() {
-    PASSAGE.tells_first_launches.store(true, Ordering::Relaxed);
+    CALL_STATE.tells_first_launches.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether first launches are told apart: once the options ask for full books.
+/// Returns whether first launches are told apart: if the options ask for full books.
 #[inline]
 pub fn tells_first_launches() -> bool {
-    PASSAGE.tells_first_launches.load(Ordering::Relaxed)
+    CALL_STATE.tells_first_launches.load(Ordering::Relaxed)
 }
 
-/// Notes that the process has memory to park. Returns the gate before the memory.
-pub(super) fn sleeps() -> &'static Gate {
-    let gate = PASSAGE.gate.get_or_init(Gate::new);
-    PASSAGE.sleeps.store(true, Ordering::Relaxed);
-    gate
+/// Notes that the process has memory to park. Returns the lock of the memory.
+pub(super) fn sleeps() -> &'static AsymmetricRwLock {
+    let lock = CALL_STATE.lock.get_or_init(AsymmetricRwLock::new);
+    CALL_STATE.sleeps.store(true, Ordering::Relaxed);
+    lock
 }
 
 /// Returns whether the calling process may have memory parked. Costs a load.
 #[inline]
 pub fn may_sleep() -> bool {
-    // Written before the process's first memory is served, and the program orders its uses of memory behind the request.
-    PASSAGE.sleeps.load(Ordering::Relaxed)
+    // Written before the process's first memory is served, and the program uses the memory after the request.
+    CALL_STATE.sleeps.load(Ordering::Relaxed)
 }
 
-/// Begins a call of the driver as [`enter`](super::enter) does, where nothing has to be called for it.
+/// Starts a call of the driver as [`enter`](super::enter) does, where nothing has to be called for it.
 #[inline]
-pub fn visit() -> Option<Visit<'static>> {
-    visit_at(PASSAGE.gate.get()?)
+pub fn fast_guard() -> Option<OuterReadGuard<'static>> {
+    guard_of(CALL_STATE.lock.get()?)
 }

@@ -1,10 +1,10 @@
-//! What a process knows of the sleep of the process's memory.
+//! The sleep of a process's served memory: options, idle time and figures.
 
 use crate::control::Transfer;
 use crate::options::SleepOptions;
 use crate::sleep::{Idle, MemorySleep, other_threads};
 use cachalot_cuda::CuResult;
-use cachalot_gate::Gate;
+use cachalot_gate::AsymmetricRwLock;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub(super) struct Sleeping {
     figures: Mutex<SleepFigures>,
 }
 
-/// What the sleep of a process has been so far.
+/// The history of a process's sleep so far.
 #[derive(Clone, Default, Debug)]
 pub struct SleepFigures {
     /// Parks that succeeded.
@@ -36,10 +36,10 @@ pub struct SleepFigures {
 }
 
 impl Sleeping {
-    /// Returns the sleep of a process that is awake. `gate` is open, and of this process alone.
-    pub(super) fn new(options: SleepOptions, gate: &'static Gate) -> Self {
+    /// Returns the sleep of a process that is awake. `lock` is unlocked, and used by this process alone.
+    pub(super) fn new(options: SleepOptions, lock: &'static AsymmetricRwLock) -> Self {
         let idle = Mutex::new(Idle::new(Instant::now()));
-        Self { options, sleeper: MemorySleep::new(gate), idle, figures: Mutex::default() }
+        Self { options, sleeper: MemorySleep::new(lock), idle, figures: Mutex::default() }
     }
 
     /// Returns the idle time after which the memory is parked.
@@ -52,7 +52,7 @@ impl Sleeping {
         Duration::from_millis(self.options.wake_timeout_ms)
     }
 
-    /// Returns how often the keeper has to look whether the memory is to be parked.
+    /// Returns how often the maintenance thread has to check whether the memory is to be parked.
     pub(super) fn look_every(&self) -> Duration {
         let idle = self.idle_limit().map_or(Duration::MAX, |idle| idle / 8);
         if self.options.yields { idle.min(YIELD_LOOKS) } else { idle }

@@ -1,4 +1,4 @@
-//! A wait for memory in a group whose members are parked for each other.
+//! A wait for memory, in a group where members are parked for each other.
 
 use crate::charge::DeviceCharge;
 use crate::group::Turn;
@@ -21,7 +21,7 @@ pub(super) struct InTurn {
 }
 
 impl InTurn {
-    /// Begins a wait of at most `patience`.
+    /// Starts a wait of at most `patience`.
     pub(super) fn new(patience: Duration) -> Self {
         Self { charges: Vec::new(), end: Instant::now() + patience, has_waited: false }
     }

@@ -70,8 +70,8 @@ mod tests {
 
     #[test]
     fn a_folder_is_made_for_its_user_alone_and_kept() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = place.path().join("own");
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("own");
         assert_eq!(private(folder.clone()).unwrap(), folder);
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         assert_eq!(private(folder.clone()).unwrap(), folder);
@@ -79,12 +79,12 @@ mod tests {
 
     #[test]
     fn an_open_folder_a_link_and_a_file_are_refused() {
-        let place = tempfile::tempdir().unwrap();
-        let [open, link, file] = ["open", "link", "file"].map(|name| place.path().join(name));
+        let dir = tempfile::tempdir().unwrap();
+        let [open, link, file] = ["open", "link", "file"].map(|name| dir.path().join(name));
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o750)).unwrap();
         assert!(private(open).unwrap_err().to_string().contains("0700"));
-        symlink(place.path(), &link).unwrap();
+        symlink(dir.path(), &link).unwrap();
         assert!(private(link).unwrap_err().to_string().contains("no folder"));
         fs::write(&file, "").unwrap();
         assert!(private(file).unwrap_err().to_string().contains("no folder"));

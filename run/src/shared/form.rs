@@ -122,24 +122,24 @@ mod tests {
 
     #[test]
     fn only_private_files_of_the_right_length_are_opened() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("file");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
         file.set_len(64).unwrap();
         assert!(open(&path, 64, true).is_ok());
         assert!(open(&path, 128, true).unwrap_err().to_string().contains("another version"));
-        let link = place.path().join("link");
+        let link = dir.path().join("link");
         symlink(&path, &link).unwrap();
         assert!(open(&link, 64, false).is_err());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(open(&path, 64, false).unwrap_err().to_string().contains("0600"));
-        assert!(open(place.path(), 64, false).unwrap_err().to_string().contains("no file"));
+        assert!(open(dir.path(), 64, false).unwrap_err().to_string().contains("no file"));
     }
 
     #[test]
     fn a_new_file_has_its_room_so_that_no_store_can_fail() {
-        for place in [std::env::temp_dir(), "/dev/shm".into()] {
-            let Ok(folder) = tempfile::tempdir_in(place) else { continue };
+        for dir in [std::env::temp_dir(), "/dev/shm".into()] {
+            let Ok(folder) = tempfile::tempdir_in(dir) else { continue };
             let about = create(folder.path(), 100_000).unwrap().metadata().unwrap();
             assert_eq!((about.len(), about.mode() & 0o777), (100_000, 0o600));
             assert!(about.blocks() * 512 >= 100_000, "{} blocks", about.blocks());

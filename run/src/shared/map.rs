@@ -12,7 +12,7 @@ use std::ops::Deref;
 /// Every bit pattern is a value. Every part is an atomic word, or is only passed on to the system.
 pub(crate) unsafe trait Words: Sync {}
 
-/// A mapping with a value at the beginning.
+/// A mapping with a value at the start.
 #[derive(Debug)]
 pub(crate) struct Shared<T> {
     map: MmapRaw,
@@ -46,7 +46,7 @@ impl<T: Words> Shared<T> {
     }
 
     fn of(map: MmapRaw) -> io::Result<Self> {
-        const { assert!(align_of::<T>() <= 4096, "a mapping begins at a page") };
+        const { assert!(align_of::<T>() <= 4096, "a mapping starts at a page") };
         if map.len() < size_of::<T>() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -59,7 +59,7 @@ impl<T: Words> Deref for Shared<T> {
 
     fn deref(&self) -> &T {
         let first = self.map.as_ptr();
-        // SAFETY: the mapping has the bytes of a value, begins at a page and lives as long as `self`.
+        // SAFETY: the mapping has the bytes of a value, starts at a page and lives as long as `self`.
         // Every bit pattern is a value, and concurrent changes are of atomic words.
         unsafe { &*first.cast::<std::ffi::c_void>().cast::<T>() }
     }

@@ -1,6 +1,6 @@
 //! Marks of living processes on a file: locks on single bytes, which the system takes away with the last copy of the open file.
 //!
-//! A mark tells of a life where process ids do not: in another container, in a process that has begun another program, and of a
+//! A mark shows that a process lives where process ids do not: in another container, in a process that has started another program, and of a
 //! number that another process has by now. A program may close the file, so a missing mark alone is no death.
 
 use std::fs::File;

@@ -4,14 +4,14 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A process, told apart from later processes with an equal id.
+/// A process, told apart from later processes with the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The process id.
     pub pid: u32,
-    /// When the process began, in clock ticks since the system's start.
+    /// When the process started, in clock ticks since the system's start.
     pub start: u64,
-    /// Where the stack of the program begins. The system chooses another place at each `exec`. 0 if
+    /// Where the stack of the program starts. The system chooses another place at each `exec`. 0 if
     /// unknown.
     pub image: u64,
 }

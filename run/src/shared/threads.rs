@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-/// Makes a call with all signals blocked, which begins a thread: the program's signals are for the
+/// Makes a call with all signals blocked, which starts a thread: the program's signals are for the
 /// program's own threads.
 pub(crate) fn without_signals<T>(call: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();

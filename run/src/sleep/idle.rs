@@ -1,29 +1,29 @@
-//! Since when a program is idle.
+//! The idle time of a program.
 
-use cachalot_gate::Look;
+use cachalot_gate::Scan;
 use std::time::{Duration, Instant};
 
-/// How long a program has not submitted anything.
+/// The time for which a program has not submitted anything.
 #[derive(Debug)]
 pub struct Idle {
-    last: Look,
+    last: Scan,
     since: Instant,
 }
 
 impl Idle {
     /// Returns a program that is busy at `now`.
     pub fn new(now: Instant) -> Self {
-        Self { last: Look::default(), since: now }
+        Self { last: Scan::default(), since: now }
     }
 
-    /// Notes the threads' marks at `now`. A thread inside, and a visit since the last look, are activity.
-    pub fn note(&mut self, look: Look, now: Instant) {
-        if look.inside || look != self.last {
-            (self.last, self.since) = (look, now);
+    /// Notes the threads' slots at `now`. A thread that reads, and a read since the last scan, are activity.
+    pub fn note(&mut self, scan: Scan, now: Instant) {
+        if scan.is_reading || scan != self.last {
+            (self.last, self.since) = (scan, now);
         }
     }
 
-    /// Notes activity at `now` without a mark.
+    /// Notes activity at `now` that no slot shows.
     pub fn busy(&mut self, now: Instant) {
         self.since = now;
     }
@@ -37,23 +37,23 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::Idle;
-    use cachalot_gate::Look;
+    use cachalot_gate::Scan;
     use std::time::{Duration, Instant};
 
     #[test]
-    fn visits_and_threads_inside_end_the_idle_time() {
-        let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        let mut idle = Idle::new(begin);
-        idle.note(Look::default(), at(3));
+    fn reads_and_reading_threads_end_the_idle_time() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut idle = Idle::new(start);
+        idle.note(Scan::default(), at(3));
         assert_eq!(idle.time(at(5)), Duration::from_secs(5));
-        idle.note(Look { visits: 1, inside: false }, at(6));
-        idle.note(Look { visits: 1, inside: false }, at(9));
+        idle.note(Scan { reads: 1, is_reading: false }, at(6));
+        idle.note(Scan { reads: 1, is_reading: false }, at(9));
         assert_eq!(idle.time(at(9)), Duration::from_secs(3));
-        idle.note(Look { visits: 1, inside: true }, at(10));
-        idle.note(Look { visits: 1, inside: true }, at(12));
+        idle.note(Scan { reads: 1, is_reading: true }, at(10));
+        idle.note(Scan { reads: 1, is_reading: true }, at(12));
         assert_eq!(idle.time(at(12)), Duration::ZERO, "a thread stays inside");
-        idle.note(Look { visits: 2, inside: false }, at(13));
+        idle.note(Scan { reads: 2, is_reading: false }, at(13));
         idle.busy(at(14));
         assert_eq!(idle.time(at(15)), Duration::from_secs(1));
     }

@@ -1,20 +1,20 @@
-//! The states of sleep, and the changes.
+//! The states of sleep, and the changes between them.
 //!
-//! A single thread at a time parks or wakes, without a lock: other threads wait for the end of the change, and could not
-//! use the memory meanwhile.
+//! One thread at a time parks or wakes, and holds no lock meanwhile: other threads wait for the end of the change,
+//! and could not use the memory before it.
 
 use crate::control::{ControlRefusal, RefusalKind, SleepState};
-use crate::sleep::marks::{other_threads, own, own_of_table, own_outside};
-use cachalot_gate::{Gate, Inside, Look, Visit};
+use crate::sleep::threads::{other_threads, own, own_of_table, own_outside};
+use cachalot_gate::{AsymmetricRwLock, OuterReadGuard, ReadGuard, Scan};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a pause lasts between two looks at the threads or the device.
+/// The pause between two looks at the threads or the device.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// The memory of a [`MemorySleep`]. A single thread at a time calls.
+/// The memory of a [`MemorySleep`]. Called by one thread at a time.
 pub trait Body {
-    /// The error of a call for parked memory without a way back.
+    /// The error of a call whose memory is parked and cannot come back.
     type Error: Clone;
 
     /// Returns whether all work submitted before the call is complete. Does not wait.
@@ -36,7 +36,7 @@ pub trait Body {
 /// The sleep of a process.
 #[derive(Debug)]
 pub struct MemorySleep<E> {
-    gate: &'static Gate,
+    rwlock: &'static AsymmetricRwLock,
     state: Mutex<Progress<E>>,
     /// Notified after every change of the phase.
     changed: Condvar,
@@ -50,44 +50,44 @@ struct Progress<E> {
     settled: SleepState,
     /// When the memory became awake or parked.
     since: Instant,
-    /// How many tries to wake have ended.
+    /// The number of tries to wake that have ended.
     tries: u64,
     /// The error of the last try to wake.
     error: Option<E>,
 }
 
-/// The time of a thread in a call that uses no memory, while no thread parks or wakes. Ends when dropped.
+/// A guard of a call that uses no memory: no thread parks or wakes until it is dropped.
 #[derive(Debug)]
-pub enum Stay<'a, E> {
+pub enum PhaseGuard<'a, E> {
     /// The memory is awake.
-    Awake(Entered),
+    Awake(AwakeGuard),
     /// The memory is parked. Calls that would wake the memory wait for the end, and the thread must make no such call.
     Parked(Change<'a, E>),
 }
 
-/// The time of a thread in a call with a use of memory.
+/// A guard of a call that uses memory: the memory stays awake until it is dropped.
 #[derive(Debug)]
-pub struct Entered {
-    _inside: Option<Inside<'static>>,
+pub struct AwakeGuard {
+    _read: Option<ReadGuard<'static>>,
 }
 
-impl Entered {
-    /// Returns the time of a thread without a gate.
-    pub const fn freely() -> Self {
-        Self { _inside: None }
+impl AwakeGuard {
+    /// Returns a guard for memory that never sleeps.
+    pub const fn without_lock() -> Self {
+        Self { _read: None }
     }
 }
 
-/// Begins a call of the calling thread with a use of the memory behind `gate`, as [`MemorySleep::enter_outside`] does, and calls
-/// nothing. `None`: memory may be asleep, or the thread is inside a call, or only the loader knows the thread's mark.
+/// Starts a call of the calling thread that uses the memory of `rwlock`, as [`MemorySleep::enter_outside`] does, and
+/// calls nothing. `None`: memory may be asleep, the thread is inside a call, or only the loader knows the thread's slot.
 #[inline]
-pub fn visit(gate: &Gate) -> Option<Visit<'static>> {
-    gate.visit(own_of_table()?)
+pub fn fast_guard(rwlock: &AsymmetricRwLock) -> Option<OuterReadGuard<'static>> {
+    rwlock.read_without_fence(own_of_table()?)
 }
 
 impl<E: Clone> MemorySleep<E> {
-    /// Returns the sleeper of a process that is awake. `gate` is open, and of this sleeper alone.
-    pub fn new(gate: &'static Gate) -> Self {
+    /// Returns the sleeper of a process that is awake. `rwlock` is unlocked, and used by this sleeper alone.
+    pub fn new(rwlock: &'static AsymmetricRwLock) -> Self {
         let state = Progress {
             phase: SleepState::Awake,
             settled: SleepState::Awake,
@@ -95,7 +95,7 @@ impl<E: Clone> MemorySleep<E> {
             tries: 0,
             error: None,
         };
-        Self { gate, state: Mutex::new(state), changed: Condvar::new() }
+        Self { rwlock, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Returns the phase, and for how long the memory has been awake or parked.
@@ -104,39 +104,39 @@ impl<E: Clone> MemorySleep<E> {
         (state.phase, state.since.elapsed())
     }
 
-    /// Begins a call with a use of memory. Wakes the memory first. Takes no lock while the memory is awake.
+    /// Starts a call that uses memory. Wakes the memory first. Takes no lock while the memory is awake.
     ///
     /// # Errors
     /// The error of [`Body::wake`].
     #[inline]
-    pub fn enter(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        match self.gate.enter(own()) {
-            Ok(inside) => Ok(Entered { _inside: Some(inside) }),
-            Err(_) => self.enter_closed(body),
+    pub fn enter(&self, body: &impl Body<Error = E>) -> Result<AwakeGuard, E> {
+        match self.rwlock.read(own()) {
+            Ok(guard) => Ok(AwakeGuard { _read: Some(guard) }),
+            Err(_) => self.enter_blocked(body),
         }
     }
 
-    /// [Begins](Self::enter) a call with a use of memory, unless the thread is inside a served call, whose own way keeps the
-    /// memory that it uses.
+    /// [Starts](Self::enter) a call that uses memory, unless the thread is inside a served call, which keeps the memory
+    /// that it uses awake by itself.
     ///
     /// # Errors
     /// The error of [`Body::wake`].
     #[inline]
-    pub fn enter_outside(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
-        match own_outside().map(|mark| self.gate.enter(mark)) {
-            None => Ok(Entered::freely()),
-            Some(Ok(inside)) => Ok(Entered { _inside: Some(inside) }),
-            Some(Err(_)) => self.enter_closed(body),
+    pub fn enter_outside(&self, body: &impl Body<Error = E>) -> Result<AwakeGuard, E> {
+        match own_outside().map(|slot| self.rwlock.read(slot)) {
+            None => Ok(AwakeGuard::without_lock()),
+            Some(Ok(guard)) => Ok(AwakeGuard { _read: Some(guard) }),
+            Some(Err(_)) => self.enter_blocked(body),
         }
     }
 
-    /// Begins a call before a closed gate.
+    /// Starts a call while readers are blocked.
     #[cold]
-    fn enter_closed(&self, body: &impl Body<Error = E>) -> Result<Entered, E> {
+    fn enter_blocked(&self, body: &impl Body<Error = E>) -> Result<AwakeGuard, E> {
         loop {
             self.wake(body)?;
-            if let Ok(inside) = self.gate.enter(own()) {
-                return Ok(Entered { _inside: Some(inside) });
+            if let Ok(guard) = self.rwlock.read(own()) {
+                return Ok(AwakeGuard { _read: Some(guard) });
             }
         }
     }
@@ -152,7 +152,7 @@ impl<E: Clone> MemorySleep<E> {
             match state.phase {
                 SleepState::Awake => return Ok(()),
                 SleepState::Parked if state.tries != tries => {
-                    // The thread that was first has failed, a moment ago.
+                    // The thread that was first has just failed.
                     if let Some(error) = &state.error {
                         return Err(error.clone());
                     }
@@ -174,29 +174,29 @@ impl<E: Clone> MemorySleep<E> {
         woken
     }
 
-    /// Parks the memory of a process without activity since `look`, with all work complete. Waits for nothing.
+    /// Parks the memory of a process that has been idle since `scan`, with all work complete. Waits for nothing.
     ///
     /// # Errors
     /// The reason. The memory is awake then, or as before.
-    pub fn park_idle(&self, body: &impl Body<Error = E>, look: Look) -> Result<(), ControlRefusal> {
+    pub fn park_idle(&self, body: &impl Body<Error = E>, scan: Scan) -> Result<(), ControlRefusal> {
         if !body.is_idle() {
             return Err(still_working());
         }
-        let Some(change) = self.begin_to_park()? else { return Ok(()) };
+        let Some(change) = self.start_to_park()? else { return Ok(()) };
         let still = other_threads();
-        change.end(if still.inside || still != look { Err(still_inside()) } else { body.park() })
+        change.end(if still.is_reading || still != scan { Err(still_inside()) } else { body.park() })
     }
 
-    /// Parks the memory of a process in use: holds new calls back, waits up to `patience` for the calls and the work in progress,
-    /// and parks.
+    /// Parks the memory of a process in use: holds new calls back, waits up to `patience` for the calls and the work in
+    /// progress, and parks.
     ///
     /// # Errors
     /// The reason. The memory is awake then, or as before.
     pub fn park(&self, body: &impl Body<Error = E>, patience: Duration) -> Result<(), ControlRefusal> {
         let end = Instant::now() + patience;
-        let Some(change) = self.begin_to_park()? else { return Ok(()) };
+        let Some(change) = self.start_to_park()? else { return Ok(()) };
         change.end(loop {
-            let inside = other_threads().inside;
+            let inside = other_threads().is_reading;
             if !inside && body.is_idle() {
                 break body.park();
             }
@@ -207,19 +207,19 @@ impl<E: Clone> MemorySleep<E> {
         })
     }
 
-    /// Begins a call that uses no memory, and that no park or wake may meet in the middle. Wakes nothing. Takes no lock while the
-    /// memory is awake.
-    pub fn stay(&self) -> Stay<'_, E> {
+    /// Starts a call that uses no memory, and that no park or wake may meet in the middle. Wakes nothing. Takes no lock
+    /// while the memory is awake.
+    pub fn hold_phase(&self) -> PhaseGuard<'_, E> {
         loop {
-            if let Ok(inside) = self.gate.enter(own()) {
-                return Stay::Awake(Entered { _inside: Some(inside) });
+            if let Ok(guard) = self.rwlock.read(own()) {
+                return PhaseGuard::Awake(AwakeGuard { _read: Some(guard) });
             }
             let mut state = self.lock();
             while is_change(state.phase) {
                 state = self.wait(state);
             }
             if state.phase == SleepState::Parked {
-                return Stay::Parked(self.change(state, SleepState::Waking, SleepState::Parked));
+                return PhaseGuard::Parked(self.change(state, SleepState::Waking, SleepState::Parked));
             }
         }
     }
@@ -235,8 +235,8 @@ impl<E: Clone> MemorySleep<E> {
         act()
     }
 
-    /// Closes the gate. `None`: the memory is parked.
-    fn begin_to_park(&self) -> Result<Option<Change<'_, E>>, ControlRefusal> {
+    /// Blocks readers. `None`: the memory is parked.
+    fn start_to_park(&self) -> Result<Option<Change<'_, E>>, ControlRefusal> {
         let state = self.lock();
         match state.phase {
             SleepState::Parked => Ok(None),
@@ -244,18 +244,18 @@ impl<E: Clone> MemorySleep<E> {
                 Err(ControlRefusal::new(RefusalKind::Busy, "another thread parks or wakes the memory"))
             }
             SleepState::Awake => {
-                // A panic in the middle leaves the way back to the next call.
+                // After a panic in the middle, the next call wakes the memory.
                 let change = self.change(state, SleepState::Parking, SleepState::Parked);
-                self.gate.close();
+                self.rwlock.block_readers();
                 Ok(Some(change))
             }
         }
     }
 
-    /// Begins a change of the phase, to end with the phase `then`.
+    /// Starts a change of the phase, which ends with the phase `then`.
     fn change(&self, mut state: MutexGuard<'_, Progress<E>>, phase: SleepState, then: SleepState) -> Change<'_, E> {
         state.phase = phase;
-        Change { sleeper: self, then, _inside: self.gate.enter_as_closer(own()) }
+        Change { sleeper: self, then, _read: self.rwlock.read_as_writer(own()) }
     }
 
     /// Waits for a change of the phase.
@@ -268,14 +268,14 @@ impl<E: Clone> MemorySleep<E> {
     }
 }
 
-/// A change of the phase by one thread. Ends when dropped.
+/// A change of the phase by one thread. It ends when dropped.
 #[derive(Debug)]
 pub struct Change<'a, E> {
     sleeper: &'a MemorySleep<E>,
     /// The phase at the end: awake or parked.
     then: SleepState,
-    /// The driver may come back to the gate from the calls of the change.
-    _inside: Inside<'static>,
+    /// The driver may take the lock again from the calls of the change.
+    _read: ReadGuard<'static>,
 }
 
 impl<E> Change<'_, E> {
@@ -296,7 +296,7 @@ impl<E> Drop for Change<'_, E> {
         }
         state.phase = self.then;
         if self.then == SleepState::Awake {
-            self.sleeper.gate.open();
+            self.sleeper.rwlock.unblock_readers();
         }
         drop(state);
         self.sleeper.changed.notify_all();
@@ -309,7 +309,7 @@ fn is_change(phase: SleepState) -> bool {
 }
 
 fn still_inside() -> ControlRefusal {
-    ControlRefusal::new(RefusalKind::NeverIdle, "a thread stays inside a call of the driver, or submits more work")
+    ControlRefusal::new(RefusalKind::NeverIdle, "a thread is still inside a call of the driver, or submits more work")
 }
 
 fn still_working() -> ControlRefusal {
@@ -318,24 +318,24 @@ fn still_working() -> ControlRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, MemorySleep, Stay};
+    use super::{Body, MemorySleep, PhaseGuard};
     use crate::control::{ControlRefusal, RefusalKind, SleepState};
     use crate::sleep::other_threads;
-    use cachalot_gate::Gate;
+    use cachalot_gate::AsymmetricRwLock;
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Keeps the other tests waiting. The threads of a program have common marks, and each of two parkers would wait for the other.
+    /// Keeps the other tests waiting. The threads of a program have common slots, and each of two parkers would wait for the other.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sleeper() -> MemorySleep<u32> {
-        MemorySleep::new(Box::leak(Box::new(Gate::new())))
+        MemorySleep::new(Box::leak(Box::new(AsymmetricRwLock::new())))
     }
 
     /// Memory that is 0 while awake.
@@ -452,17 +452,17 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_stays_without_a_wake_and_keeps_the_memory_where_it_is() {
+    fn a_phase_guard_wakes_nothing_and_keeps_the_memory_where_it_is() {
         let _alone = alone();
         let (sleeper, body) = (sleeper(), Fake::default());
-        let Stay::Awake(inside) = sleeper.stay() else { panic!("awake") };
+        let PhaseGuard::Awake(inside) = sleeper.hold_phase() else { panic!("awake") };
         std::thread::scope(|scope| {
             let parker = scope.spawn(|| sleeper.park(&body, Duration::ZERO).unwrap_err().kind);
             assert_eq!(parker.join().unwrap(), RefusalKind::NeverIdle);
         });
         drop(inside);
         assert_eq!(sleeper.park(&body, PATIENCE), Ok(()));
-        let Stay::Parked(change) = sleeper.stay() else { panic!("parked") };
+        let PhaseGuard::Parked(change) = sleeper.hold_phase() else { panic!("parked") };
         std::thread::scope(|scope| {
             let waker = scope.spawn(|| sleeper.wake(&body));
             std::thread::sleep(Duration::from_millis(20));

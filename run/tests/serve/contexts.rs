@@ -1,4 +1,4 @@
-//! Contexts from begin to end, peers, and memory in the order of streams.
+//! Contexts from start to end, peers, and memory in the order of streams.
 
 use super::setup::{PAGE, Setup};
 use cachalot_cuda::driver::types::CuGreenContext;
@@ -117,7 +117,7 @@ fn a_peer_reaches_memory_of_segments_and_of_pages() {
             }
             let block = setup.take(PAGE);
             assert_eq!(setup.cuCtxSetCurrent(peer), 0);
-            // The peer's own allocator is opened by a request of its own.
+            // The peer's own allocator is opened by its own request.
             let own = setup.take(512);
             if !enabled_first {
                 enable();

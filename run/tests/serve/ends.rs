@@ -1,4 +1,4 @@
-//! What a context that ends leaves on the device and on the host, by the driver's own figure.
+//! The memory that a context leaves on the device and on the host when it ends, by the driver's own figure.
 
 use super::setup::{PAGE, Setup};
 use super::sleep::{PATIENCE, Sleeps, setup_with, used};
@@ -9,10 +9,10 @@ use cachalot_run::options::SleepOptions;
 /// The limit of each process.
 const LIMIT: u64 = 64 * PAGE as u64;
 
-/// How a context ends.
+/// The ways in which a context ends.
 const ENDS: [&str; 4] = ["destroy", "detach", "reset", "release"];
 
-/// Begins a context of the program's, or the primary one, and makes it current.
+/// Starts a context of the program's, or the primary one, and makes it current.
 fn begin(setup: &Setup, end: &str) -> CuContext {
     if matches!(end, "destroy" | "detach") {
         let mut context = CuContext::NULL;

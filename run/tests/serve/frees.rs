@@ -4,7 +4,7 @@ use super::setup::{PAGE, Setup};
 use cachalot_run::Options;
 
 /// Requests blocks of `bytes` bytes until a block has an address of `wanted`, at most `most` times.
-/// Returns the address. The further blocks stay in use.
+/// Returns the address. The other blocks stay in use.
 fn taken_again(setup: &Setup, bytes: usize, wanted: &[u64], most: usize) -> Option<u64> {
     (0..most).map(|_| setup.take(bytes)).find(|address| wanted.contains(address))
 }
@@ -104,7 +104,7 @@ fn new_memory_is_complete_for_the_host_and_for_every_stream() {
     let streams = [setup.stream(), setup.stream()];
     for round in 0..100_u8 {
         let block = setup.take(PAGE);
-        // A copy of the host right behind the request.
+        // A copy of the host right after the request.
         assert_eq!(setup.cuMemcpyHtoD_v2(block, [round; 64].as_ptr().cast(), 64), 0);
         assert_eq!(setup.now(block, 64), [round; 64]);
         setup.fill(block, 200, PAGE, streams[usize::from(round % 2)]);

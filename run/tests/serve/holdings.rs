@@ -1,4 +1,4 @@
-//! What the limit counts, compared with the driver's own figure.
+//! The memory that the limit counts, compared with the driver's own figure.
 
 use super::setup::{PAGE, Setup};
 use super::sleep::{setup_with, used};
@@ -181,7 +181,7 @@ fn a_served_default_pool_tells_its_figures_and_gives_its_memory_back() {
     assert_eq!(figures(), [30 * PAGE; 4]);
     assert_eq!(setup.give_on(blocks[0], stream), 0);
     assert_eq!(figures(), [30, 30, 10, 30].map(|pages| pages * PAGE));
-    // A greatest figure begins anew alone.
+    // A greatest figure starts anew alone.
     assert_eq!([set_attribute(&setup, pool, HIGHEST_USED, 1), set_attribute(&setup, pool, RESERVED, 0)], [1, 1]);
     assert_eq!(set_attribute(&setup, pool, HIGHEST_USED, 0), 0);
     assert_eq!(figures(), [30, 30, 10, 10].map(|pages| pages * PAGE));
@@ -198,7 +198,7 @@ fn a_served_default_pool_tells_its_figures_and_gives_its_memory_back() {
 /// A way to take memory, and to give it back.
 type Way = fn(&Setup) -> Box<dyn FnOnce(&Setup)>;
 
-/// Every way to take memory of a device, by the names of the table in docs/groups.md, but for those with a test of their own, and
+/// Every way to take memory of a device, by the names of the table in docs/groups.md, but for those with their own test, and
 /// whether the limit counts it.
 const WAYS: &[(&str, bool, Way)] = &[
     ("`cuMemAlloc`", true, |setup| {

@@ -79,7 +79,7 @@ fn work(setup: &Setup, contexts: &[u64], all: &InUse, seed: u64, rounds: usize) 
                     check(&block);
                 }
                 all.lock().expect("no panic").remove(&block.address);
-                // Memory in a stream's order is freed there, behind its last work; or by the free that
+                // Memory in a stream's order is freed there, after its last work; or by the free that
                 // knows no stream, once its work is complete.
                 let code = match block.own {
                     Some(_) if random.bool() => {

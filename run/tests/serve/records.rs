@@ -41,7 +41,7 @@ fn record(file: &Path, options: Options) {
 
 #[test]
 fn a_recorded_program_is_replayed_without_a_difference() {
-    let place = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a folder");
     let all = [
         ("default", "", 0),
         ("slack", "", 64 << 20),
@@ -49,7 +49,7 @@ fn a_recorded_program_is_replayed_without_a_difference() {
         ("pages", "expandable_segments:True", 64 << 20),
     ];
     for (name, settings, slack) in all {
-        let file = place.path().join(format!("{name}.csv"));
+        let file = dir.path().join(format!("{name}.csv"));
         record(&file, Options { settings: settings.to_owned(), slack, ..Options::default() });
         let traces = Trace::load(&file).expect("a record");
         let trace = &traces[0];
@@ -66,15 +66,15 @@ fn a_recorded_program_is_replayed_without_a_difference() {
 
 #[test]
 fn further_contexts_have_records_of_their_own() {
-    let place = tempfile::tempdir().expect("a folder");
-    let file = place.path().join("run.csv");
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("run.csv");
     let setup = Setup::with(&[], Options { record: Some(file.clone()), ..Options::default() });
     setup.take(512);
     let other = setup.retain(1);
     assert_eq!(setup.cuCtxSetCurrent(other), 0);
     setup.take(512);
     drop(setup);
-    let records = std::fs::read_dir(place.path()).expect("the folder").flatten();
+    let records = std::fs::read_dir(dir.path()).expect("the folder").flatten();
     let records = records.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "csv"));
     let traces: Vec<_> = records.flat_map(|entry| Trace::load(&entry.path()).expect("a record")).collect();
     assert_eq!(traces.len(), 2);
@@ -82,8 +82,8 @@ fn further_contexts_have_records_of_their_own() {
 
 #[test]
 fn a_process_that_observes_records_each_allocation_of_the_driver() {
-    let place = tempfile::tempdir().expect("a folder");
-    let file = place.path().join("run.csv");
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("run.csv");
     record(&file, Options { observe: true, ..Options::default() });
     let traces = Trace::load(&file).expect("a record");
     let count = |action| traces[0].events.iter().filter(|event| event.action == action).count();
@@ -104,8 +104,8 @@ fn tables(folder: &std::path::Path) -> Vec<String> {
 #[test]
 fn threads_that_request_at_once_begin_one_record() {
     for _ in 0..20 {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run.csv");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.csv");
         let setup = Setup::with(&[], Options { record: Some(path.clone()), ..Options::default() });
         let barrier = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
@@ -117,26 +117,26 @@ fn threads_that_request_at_once_begin_one_record() {
                 });
             }
         });
-        assert_eq!(tables(place.path()), ["run.csv"]);
+        assert_eq!(tables(dir.path()), ["run.csv"]);
     }
 }
 
 #[test]
 fn a_context_that_cannot_be_served_begins_no_record() {
-    let place = tempfile::tempdir().unwrap();
-    let options = Options { record: Some(place.path().join("run.csv")), ..Options::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { record: Some(dir.path().join("run.csv")), ..Options::default() };
     let setup = Setup::with(&[], options);
     setup.control.plan(r#"{"fn": "cuCtxGetDevice", "code": 999, "persistent": true}"#).expect("a plan");
     for _ in 0..3 {
         assert_ne!(setup.take(512), 0);
     }
-    assert_eq!((setup.process.counts().passed, tables(place.path()).len()), (3, 0));
+    assert_eq!((setup.process.counts().passed, tables(dir.path()).len()), (3, 0));
 }
 
 #[test]
 fn the_thread_that_writes_handles_no_signal_of_the_program() {
-    let place = tempfile::tempdir().unwrap();
-    let setup = Setup::with(&[], Options { record: Some(place.path().join("run.csv")), ..Options::default() });
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup::with(&[], Options { record: Some(dir.path().join("run.csv")), ..Options::default() });
     setup.take(512);
     let read = |thread: &std::path::Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());

@@ -123,13 +123,13 @@ impl Setup {
 
     /// Frees memory.
     pub(crate) fn give(&self, address: u64) -> u32 {
-        // SAFETY: the tests queue no work behind the free.
+        // SAFETY: the tests queue no work after the free.
         unsafe { self.process.mem_free(address) }.0
     }
 
     /// Frees memory in the order of a stream.
     pub(crate) fn give_on(&self, address: u64, stream: u64) -> u32 {
-        // SAFETY: the tests queue no work behind the free.
+        // SAFETY: the tests queue no work after the free.
         unsafe { self.process.mem_free_async(address, CuStream(stream as usize)) }.0
     }
 
@@ -153,7 +153,7 @@ impl Setup {
         self.driver.stream(flags).expect("a stream")
     }
 
-    /// Begins to capture a stream. Mode 0 is global, 1 thread-local, 2 relaxed.
+    /// Starts to capture a stream. Mode 0 is global, 1 thread-local, 2 relaxed.
     pub(crate) fn begin(&self, stream: u64, mode: u32) -> u32 {
         // SAFETY: the stream lives.
         unsafe { self.process.stream_begin_capture(CuStream(stream as usize), CuCaptureMode(mode)) }.0

@@ -30,7 +30,7 @@ impl Deref for Sleeps {
     }
 }
 
-/// Starts a process whose memory can be parked, with further options.
+/// Starts a process whose memory can be parked, with additional options.
 pub(super) fn setup_with(sleep: SleepOptions, options: Options) -> Sleeps {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +44,7 @@ fn setup() -> Sleeps {
 /// A block, and the byte that fills it.
 pub(super) type Filled = (u64, usize, u8);
 
-/// Requests blocks of several sizes, for the host and on a stream, and fills each with a byte of its own.
+/// Requests blocks of several sizes, for the host and on a stream, and fills each with its own byte.
 pub(super) fn filled(setup: &Setup) -> Vec<Filled> {
     let stream = setup.stream();
     let sizes = [512, 100 << 10, 3 * PAGE + 512, 700];
@@ -110,7 +110,7 @@ fn parked_memory_leaves_the_device_and_wakes_where_it_was() {
 fn the_idle_time_is_known_before_somebody_asks() {
     let setup = setup();
     touch(&setup).unwrap();
-    // The look of the keeper, which parks nothing without an idle time of the options.
+    // A round of the maintenance thread, which parks nothing without an idle time of the options.
     setup.process.park_if_idle();
     let wait = Duration::from_millis(30);
     std::thread::sleep(wait);

@@ -145,7 +145,7 @@ fn parked() {
     std::io::stdin().lines().for_each(drop);
 }
 
-/// Starts a test in a process of its own.
+/// Starts a test in its own process.
 fn start(test: &str, folder: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
     command.args(["--exact", &format!("serve::sleep_files::{test}"), "--ignored", "--nocapture"]);

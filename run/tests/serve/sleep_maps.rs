@@ -87,7 +87,7 @@ struct Maps {
     filled: Vec<(u64, usize, u8)>,
 }
 
-/// Creates and maps memory in the ways of programs, and fills each with a byte of its own.
+/// Creates and maps memory in the ways of programs, and fills each with its own byte.
 fn maps(setup: &Setup) -> Maps {
     let stream = setup.stream();
     let fill = |address, bytes, value| {

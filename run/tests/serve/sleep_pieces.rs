@@ -23,7 +23,7 @@ const UNKNOWN: u32 = 999;
 struct Twice {
     handle: CuMemHandle,
     at: [CuDevicePtr; 2],
-    /// Each page has a byte of its own.
+    /// Each page has its own byte.
     filled: Vec<Filled>,
 }
 
@@ -128,7 +128,7 @@ fn memory_in_pieces_is_mapped_named_unmapped_and_released_as_whole_memory_is() {
     let code = unsafe { setup.process.mem_get_allocation_properties_from_handle(&raw mut properties, again) };
     assert_eq!((code.0, properties.location.id), (0, 0));
     assert_eq!((release(&setup, again), unmap(&setup, third, BYTES)), (0, 0));
-    // Two mappings beside each other go by one call.
+    // Two mappings next to each other go by one call.
     let (pair, other) = (reserve(&setup, 2 * BYTES), create(&setup, BYTES));
     assert_eq!((map(&setup, pair, BYTES, memory.handle), map(&setup, pair + BYTES as u64, BYTES, other)), (0, 0));
     open(&setup, pair, 2 * BYTES, CuMemAccessFlags::READ_WRITE);

@@ -1,4 +1,4 @@
-//! Waits for the work in front of frees, where the driver's answers do not tell that the work is over.
+//! Waits for the work in front of frees, where the driver's answers do not say that the work is over.
 
 use super::setup::{PAGE, Setup};
 use cachalot_cuda::driver::types::{CuContext, CuDevice};

@@ -1,8 +1,8 @@
 //! Metrics in the text form of `OpenMetrics` 1.0: of a snapshot, and of a living allocator.
 //!
-//! Every family has its type and help, and a unit unless it is an `info`. The text ends with `# EOF`. A pool is named
-//! `0.0` as in a trace, a stream by its number in hexadecimal, and pinned host memory is the
-//! device −1.
+//! Every family has its type and help, and a unit unless it is an `info`. The text ends with
+//! `# EOF`. A pool is named `0.0` as in a trace, a stream by its number in hexadecimal, and pinned
+//! host memory is the device −1.
 //!
 //! Source of the form: the `OpenMetrics` specification, version 1.0.0, section 3 (text format).
 
@@ -139,7 +139,7 @@ fn by_tag<D: DeviceMemory, R: Lock, S: Storage>(
     Ok(())
 }
 
-/// Writes the version of the library, and the settings in force and the GPU of every device.
+/// Writes the version of the library, and the active settings and the GPU of every device.
 fn build_and_devices<D: DeviceMemory, R: Lock, S: Storage>(
     text: &mut MetricsText,
     allocator: &Allocator<D, R, S>,
@@ -158,11 +158,11 @@ fn build_and_devices<D: DeviceMemory, R: Lock, S: Storage>(
         labels.extend(uuid.map(|uuid| ("uuid", hyphenated(uuid))));
         devices.push(labels);
     }
-    text.infos("cachalot_device", "Policy, settings in force and UUID of the GPU.", &devices);
+    text.infos("cachalot_device", "Policy, active settings and UUID of the GPU.", &devices);
     Ok(())
 }
 
-/// Returns a UUID as `nvidia-smi -L` prints it behind `GPU-` or `MIG-`.
+/// Returns a UUID as `nvidia-smi -L` prints it after `GPU-` or `MIG-`.
 fn hyphenated(uuid: [u8; 16]) -> String {
     let digits = format!("{:032x}", u128::from_be_bytes(uuid));
     [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-")
@@ -197,9 +197,10 @@ fn families() -> [(Family<'static>, OfStats); 9] {
         (counter("cachalot_allocation_retries", "retries", "Requests that emptied the cache first."), |stats| {
             stats.alloc_retries().cast_signed()
         }),
-        (counter("cachalot_out_of_memory_failures", "failures", "Requests that failed for lack of memory."), |stats| {
-            stats.ooms().cast_signed()
-        }),
+        (
+            counter("cachalot_out_of_memory_failures", "failures", "Requests that failed because memory ran out."),
+            |stats| stats.ooms().cast_signed(),
+        ),
     ]
 }
 

@@ -102,7 +102,8 @@ impl MetricsText {
         }
     }
 
-    /// Writes a family of gauges with labels. Writes nothing without samples. `name` ends with `unit`.
+    /// Writes a family of gauges with labels. Writes nothing without samples. `name` ends with
+    /// `unit`.
     pub fn labelled(
         &mut self,
         name: &'static str,

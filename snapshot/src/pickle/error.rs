@@ -27,7 +27,7 @@ impl fmt::Display for Error {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::Unsupported(what) => write!(f, "{what} cannot be pickled"),
-            Self::Truncated(at) => write!(f, "the pickle ends early, behind byte {at}"),
+            Self::Truncated(at) => write!(f, "the pickle ends early, after byte {at}"),
             Self::Invalid(at, what) => write!(f, "{what} at byte {at}"),
             Self::Unexpected(what) => f.write_str(what),
             Self::Expands(most) => write!(

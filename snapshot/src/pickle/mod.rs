@@ -2,7 +2,7 @@
 //!
 //! The writer uses only operations known to the pages and scripts of `PyTorch` 2.0 to 2.15. The
 //! reader accepts all operations of `pickle.dump` for plain values, in protocols 1 to 5. Objects of
-//! any further type are refused.
+//! any other type are refused.
 //!
 //! No existing library writes a value once and refers to the value later. Without references a
 //! trace with stacks is ten times as long. `serde-pickle` 1.2 mistakes shared values below shared

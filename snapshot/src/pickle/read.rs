@@ -230,7 +230,7 @@ impl<'h, R: Read> Machine<'h, R> {
         let below = from.checked_sub(1).map(|below| self.stack[below]);
         let dict = below.filter(|_| rest.is_empty()).and_then(|below| self.tree.dict_mut(below));
         let Some(dict) = dict else {
-            return Err(self.invalid("entries are added to a value that is no dictionary, or a key lacks a value"));
+            return Err(self.invalid("entries are added to a value that is no dictionary, or a key has no value"));
         };
         dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
         self.stack.truncate(from);

@@ -320,7 +320,7 @@ fn a_program_of_nonsense_is_refused_with_its_place() {
     let above = "an operation needs a value, and none is above the latest mark at byte";
     let no_mark = "an operation needs a mark, and none is set at byte";
     let no_list = "entries are added to a value that is no list at byte";
-    let no_dict = "entries are added to a value that is no dictionary, or a key lacks a value at byte";
+    let no_dict = "entries are added to a value that is no dictionary, or a key has no value at byte";
     let cases: [(&[u8], &str, usize); 21] = [
         (b"\x80\x06N.", "protocol 6, and 5 is the highest known at byte", 1),
         (b".", no_value, 0),
@@ -363,7 +363,8 @@ fn values_are_nested_64_deep() {
 
 #[test]
 fn shared_values_expand_up_to_the_bound() {
-    // A list of references to a text that counts as 1 + 100 values, and of `None`: 65,536 values or one more.
+    // A list of references to a text that counts as 1 + 100 values, and of `None`: 65,536 values or
+    // one more.
     let list = |operation: u8, numbers: usize| {
         let text = [&[operation][..], &3200_u32.to_le_bytes(), &b"x".repeat(3200), b"q\0"].concat();
         [b"](", &text[..], &b"h\0".repeat(647), &b"N".repeat(numbers), b"e"].concat()

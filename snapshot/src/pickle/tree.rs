@@ -13,7 +13,7 @@ use std::cell::Cell;
 /// Greatest depth of nesting. A snapshot has 6 levels. A list that contains itself has no end.
 const MOST_LEVELS: u32 = 64;
 
-/// Every further `VALUE_BYTES` bytes of a text count as a value.
+/// Every additional `VALUE_BYTES` bytes of a text count as a value.
 const VALUE_BYTES: usize = 32;
 
 /// A value: a small value directly, a larger value by the number of the node.
@@ -158,7 +158,7 @@ impl Tree {
         is_event
     }
 
-    /// Replaces a list by a reference to an earlier list with equal nodes, if any.
+    /// Replaces a list by a reference to an earlier list with the same nodes, if any.
     fn share(&mut self, list: u32) {
         let Node::List(entries) = &self.nodes[list as usize] else { return };
         self.latest.clear();

@@ -1,4 +1,4 @@
-//! Phases of the churn: streams, threads with streams of their own, private pools, and blocks.
+//! Phases of the churn: streams, threads with their own streams, private pools, and blocks.
 
 use super::library::{Answer, BlockAddress, Library, PER_THREAD, Pool, Stream};
 use super::memory::Progress;

@@ -32,7 +32,7 @@ const LONGEST_S: &str = "60";
 pub(super) enum Without {
     /// No fault was found.
     Worked,
-    /// The run did not begin, and printed the reason.
+    /// The run did not start, and printed the reason.
     Refused,
 }
 
@@ -70,7 +70,7 @@ impl Child {
             .ok_or_else(|| format!("the driver is not the emulated one, or fails: {}", text(&output)))
     }
 
-    /// Runs every scenario on a driver without a function. Each run must work, or must not begin
+    /// Runs every scenario on a driver without a function. Each run must work, or must not start
     /// and print the reason.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ fn without(output: &Output) -> Result<Without, String> {
     }
 }
 
-/// Returns the beginning of a process's standard error.
+/// Returns the start of a process's standard error.
 fn text(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     stderr.lines().take(12).map(|line| line.chars().take(400).collect::<String>()).collect::<Vec<_>>().join("\n  ")

@@ -62,7 +62,7 @@ fn run_without(child: &Child, calls: &Calls, options: &SweepOptions) -> bool {
             }
         }
     }
-    println!("\nWorks without: {}.\nDoes not begin without: {}.", worked.join(", "), refused.join(", "));
+    println!("\nWorks without: {}.\nDoes not start without: {}.", worked.join(", "), refused.join(", "));
     good
 }
 

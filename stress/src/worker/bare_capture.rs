@@ -18,7 +18,8 @@ impl Worker {
     /// capturing stream.
     pub(super) fn capture_alone(&mut self) {
         let shared = self.shared;
-        // A request may then record an event of the whole device, which breaks a capture that was not announced: see the header.
+        // A request may then record an event of the whole device, which breaks a capture that was
+        // not announced: see the header.
         if shared.options.identity == Identity::Asked && shared.config.policy_name() == "stitched" {
             return;
         }

@@ -1,4 +1,4 @@
-//! Disturbances: rare calls beside requests, frees and uses of blocks.
+//! Disturbances: rare calls besides requests, frees and uses of blocks.
 
 use super::{PoolRoute, Worker};
 use crate::sizes;
@@ -95,8 +95,8 @@ impl Worker {
         }
     }
 
-    /// Makes a disturbance with its own memory or streams. The kinds from [`KINDS`] on belong to `tenants`,
-    /// and then to ranges.
+    /// Makes a disturbance with its own memory or streams. The kinds from [`KINDS`] on belong to
+    /// `tenants`, and then to ranges.
     fn disturb_with_memory(&mut self, kind: u32, tenants: u32, device: usize) {
         match kind {
             11 | 12 => self.begin_route(device),
@@ -120,7 +120,8 @@ impl Worker {
         self.shared.subject.pages(index)?.maintain(UPKEEP_US).map(drop)
     }
 
-    /// Schedules the end of temporary settings after at most `most` requests and frees of the thread.
+    /// Schedules the end of temporary settings after at most `most` requests and frees of the
+    /// thread.
     fn undo_settings_after(&mut self, most: u64) {
         self.settings_end_at = Some(self.counts.ops + self.rng.u64(1..=most));
     }

@@ -99,8 +99,9 @@ impl Worker {
     }
 }
 
-/// Checks the allocator after a lost context. A call that needs the device must fail without a driver call,
-/// and the invariants must hold. All other calls still succeed, such as a request served from the cache.
+/// Checks the allocator after a lost context. A call that needs the device must fail without a
+/// driver call, and the invariants must hold. All other calls still succeed, such as a request
+/// served from the cache.
 pub(crate) fn check_lost(shared: &Shared) {
     let subject = &shared.subject;
     let before = emulated::all_calls();

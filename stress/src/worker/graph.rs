@@ -1,4 +1,5 @@
-//! Captured graphs: work allocates, writes, checks and frees during the capture, and then runs several times.
+//! Captured graphs: work allocates, writes, checks and frees during the capture, and then runs
+//! several times.
 //!
 //! All memory used during the capture belongs to the graph until the graph is destroyed, even
 //! memory of blocks freed during the capture. The graph's pool has a user, so the allocator may not
@@ -54,13 +55,13 @@ pub(super) struct Graph {
 const GRAPHS: usize = 3;
 /// Number of a graph's blocks.
 const BLOCKS: Range<u32> = 2..12;
-/// Number of runs right after the capture; further runs may follow.
+/// Number of runs right after the capture; more runs may follow.
 const RUNS: Range<u32> = 0..4;
 /// Bytes of a set of findings.
 const FINDINGS: u64 = size_of::<Findings>() as u64;
 /// Steps with a graph per park of the graph's memory.
 const NAPS: u32 = 8;
-/// Largest block of a graph. Several graphs must fit beside all other blocks.
+/// Largest block of a graph. Several graphs must fit in addition to all other blocks.
 const LARGEST: u64 = 2 * MIB;
 
 impl Site {
@@ -208,8 +209,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Claims a block's memory for a graph. The graph may have used the memory before, but not for a live
-    /// block.
+    /// Claims a block's memory for a graph. The graph may have used the memory before, but not for
+    /// a live block.
     fn claim_for(&self, graph: &mut Graph, block: &Block) {
         if let Some(other) = graph.unfreed.iter().find(|other| overlap(other, block)) {
             let text = format!("blocks {:#x} and {:#x} of one graph", other.life.block, block.life.block);

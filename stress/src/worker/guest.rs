@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// Number of blocks requested by a guest.
 const BLOCKS: Range<u32> = 1..6;
-/// Largest block of a guest. Several guests must fit beside all other blocks.
+/// Largest block of a guest. Several guests must fit in addition to all other blocks.
 const LARGEST: u64 = 2 * MIB;
 /// Upper bound for the number of a lane's blocks used by a guest.
 const VISITED: usize = 4;
@@ -130,7 +130,7 @@ impl Worker {
                 self.device_failed("verify", error);
             }
         }
-        // One event behind all checks serves every block.
+        // One event after all checks serves every block.
         if let Some(visit) = self.end_visit(stage, guest) {
             used.iter_mut().for_each(|block| block.add_visit(&visit));
         }
@@ -167,7 +167,7 @@ impl Worker {
         }
     }
 
-    /// Orders all later work of `later` behind the present work of `earlier`.
+    /// Orders all later work of `later` after the present work of `earlier`.
     pub(super) fn put_behind(&self, device: usize, later: Line, earlier: Line) -> DeviceResult<()> {
         let (stage, event) = (&self.shared.devices[device], self.order[device]);
         stage.record(event, earlier.handle)?;

@@ -1,5 +1,5 @@
-//! Queries with known answers, and invalid calls with an expected refusal. No call changes the allocator's
-//! state.
+//! Queries with known answers, and invalid calls with an expected refusal. No call changes the
+//! allocator's state.
 
 use super::Worker;
 use crate::verdict::Kind;
@@ -32,7 +32,7 @@ impl Worker {
                 if (base, requested, stream, device) == (block.ptr, block.bytes, block.home, index)
                     && size >= block.bytes => {}
             Ok(wrong) => {
-                verdict.report(Kind::Books, format!("{asked} lies in {block:?}, but base_of returns {wrong:?}"));
+                verdict.report(Kind::Books, format!("{asked} is in {block:?}, but base_of returns {wrong:?}"));
             }
             Err(error) => self.shared.refused(&format!("base_of {asked} in {block:?}"), &error),
         }

@@ -81,8 +81,8 @@ pub(crate) struct Worker {
     uncached: Option<usize>,
     /// The count of requests and frees at which the thread's temporary settings end.
     settings_end_at: Option<u64>,
-    /// Number of rounds so far. Every second round is quiet: requests and frees only, so calls take the fast
-    /// path.
+    /// Number of rounds so far. Every second round is quiet: requests and frees only, so calls take
+    /// the fast path.
     rounds: u64,
     /// Whether the thread's share is done.
     is_done: bool,
@@ -91,7 +91,7 @@ pub(crate) struct Worker {
     pub(crate) counts: Counts,
 }
 
-/// Steps out of a thousand beside requests and frees.
+/// Steps out of a thousand besides requests and frees.
 const OTHER_STEPS: u32 = 40;
 /// Largest used fraction of a thread's share of the device.
 const SHARE: (u64, u64) = (1, 2);
@@ -218,7 +218,7 @@ impl Worker {
         self.counts.ops = self.counts.ops.max(before + 1);
     }
 
-    /// Makes a step beside requests and frees.
+    /// Makes a step besides requests and frees.
     fn other_step(&mut self) {
         match self.rng.u32(0..10) {
             0 | 1 => self.exchange(),
@@ -327,8 +327,9 @@ impl Worker {
         if block.claimed && !shared.shadow.unclaim(ptr, bytes) {
             shared.verdict.report(Kind::Books, format!("block {:#x} at {ptr} lost its claim", block.life.block));
         }
-        // Under the stitched policy the block may serve its own stream while visits go on: later work of the stream waits
-        // for them on the device. Their kernels check the contents, which an earlier write would spoil.
+        // Under the stitched policy the block may serve its own stream while visits go on: later
+        // work of the stream waits for them on the device. Their kernels check the contents, which
+        // an earlier write would spoil.
         let pends = visited && shared.config.policy_name() != "stitched";
         if pends {
             // Register the visits before the free, for a new claim to find them.
@@ -400,7 +401,8 @@ impl Worker {
         }
     }
 
-    /// Records a failed call that began at `since` and may have needed a release of memory to the device.
+    /// Records a failed call that started at `since` and may have needed a release of memory to the
+    /// device.
     fn failed_releasing(&mut self, what: &str, error: &Error, since: Moment) {
         if self.shared.is_due_to_capture(error, since) {
             self.counts.captured += 1;

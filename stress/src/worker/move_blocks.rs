@@ -1,4 +1,5 @@
-//! Transitions of blocks between states: filled, checked, used on other streams, passed to other threads.
+//! Transitions of blocks between states: filled, checked, used on other streams, passed to other
+//! threads.
 
 use super::{Place, Worker};
 use crate::block::Block;
@@ -123,8 +124,8 @@ impl Worker {
         }
     }
 
-    /// Records the end of a stream's queued work with announced blocks, and tells the allocator's device of
-    /// the work: the stream may end without a report.
+    /// Records the end of a stream's queued work with announced blocks, and tells the allocator's
+    /// device of the work: the stream may end without a report.
     pub(super) fn end_visit(&mut self, device: &'static Device, line: Line) -> Option<Arc<Visit>> {
         let visit = Visit::mark(device, line.handle, line.id);
         // Told last, so that the visit has ended when the allocator's event is complete.
@@ -156,7 +157,7 @@ impl Worker {
         self.places[from].filled.extend(unreached);
         let (before, after) = (self.line(from), self.line(to));
         let event = self.order[there];
-        // Order the visit behind the stream that wrote the blocks last.
+        // Order the visit after the stream that wrote the blocks last.
         let ordered =
             devices[there].record(event, before.handle).and_then(|()| devices[here].wait_for(after.handle, event));
         if let Err(error) = ordered {

@@ -1,5 +1,5 @@
-//! Graphs with memory parked between two runs. Each run writes all of the memory before a read, so the
-//! contents need not be kept.
+//! Graphs with memory parked between two runs. Each run writes all of the memory before a read, so
+//! the contents need not be kept.
 
 use super::Worker;
 use super::park::Wake;

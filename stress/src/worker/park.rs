@@ -17,8 +17,8 @@ pub(super) enum Wake {
 impl Worker {
     /// Parks the memory of `target`. Returns whether the memory is parked.
     ///
-    /// Work with the memory may be queued, on the streams in `order`. Parks nothing beside a capture unknown
-    /// to the allocator.
+    /// Work with the memory may be queued, on the streams in `order`. Parks nothing during a
+    /// capture unknown to the allocator.
     pub(super) fn park(&mut self, stage: &Device, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> bool {
         let (shared, since) = (self.shared, self.shared.captures.now());
         let Ok(_alone) = shared.untold.try_write() else { return false };
@@ -26,7 +26,8 @@ impl Worker {
         let parked = shared.subject.parking(stage.index).and_then(|parking| parking.park(target, mode, order));
         let Some(report) = self.report(stage, target) else { return false };
         match parked {
-            // A stream without memory in the default pool has nothing to park. It may have got some since.
+            // A stream without memory in the default pool has nothing to park. It may have got some
+            // since.
             Ok(()) if report.state == ParkState::Awake && matches!(target, ParkTarget::Stream(_)) => false,
             Ok(()) => {
                 self.counts.parks += 1;
@@ -34,7 +35,8 @@ impl Worker {
                 true
             }
             Err(error) => {
-                // Other threads request and free a stream's blocks, so the report says nothing of the moment of the park.
+                // Other threads request and free a stream's blocks, so the report says nothing of
+                // the moment of the park.
                 let may_be_ordinary = report.ordinary > 0 || matches!(target, ParkTarget::Stream(_));
                 let reasons = [Capture, Turn, Ordinary];
                 self.refused_for(&what, &error, since, &reasons[..if may_be_ordinary { 3 } else { 2 }]);
@@ -45,7 +47,8 @@ impl Worker {
         }
     }
 
-    /// Wakes the memory of `target`, or makes a step on the way. Returns whether the call succeeded.
+    /// Wakes the memory of `target`, or makes a step on the way. Returns whether the call
+    /// succeeded.
     pub(super) fn wake(&mut self, stage: &Device, target: ParkTarget, step: Wake) -> bool {
         let (shared, since) = (self.shared, self.shared.captures.now());
         let what = format!("{step:?} wake of {target:?}");
@@ -71,7 +74,8 @@ impl Worker {
             Err(error) => {
                 self.refused_for(&what, &error, since, &[Capture, Turn, Memory]);
                 let refused = matches!(error, Error::ParkingRefused(_));
-                // All blocks of a stream may have been freed since its park, and then nothing is parked.
+                // All blocks of a stream may have been freed since its park, and then nothing is
+                // parked.
                 let is_awake = matches!(target, ParkTarget::Stream(_)) && refused && report.state == ParkState::Awake;
                 let waits = refused && report.state == ParkState::Waking;
                 let stays = report.state == ParkState::Asleep || waits || is_awake;

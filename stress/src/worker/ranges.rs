@@ -1,8 +1,8 @@
-//! Steps with elastic ranges: parts committed, written, checked on several streams, and decommitted, and
-//! whole ranges released behind queued work.
+//! Steps with elastic ranges: parts committed, written, checked on several streams, and
+//! decommitted, and whole ranges released after queued work.
 //!
-//! A page's contents are known in the order of a single place, the page's home. Every further place is
-//! ordered behind the home before a use of the page, and then becomes the home.
+//! A page's contents are known in the order of a single place, the page's home. Every other place
+//! is ordered after the home before a use of the page, and then becomes the home.
 
 use super::Worker;
 use super::refusals::Reason::{self, Capture, Memory};
@@ -27,8 +27,8 @@ impl Worker {
         }
     }
 
-    /// Makes a step with a random range, taken out of the shared list for the step. Reserves a range if few
-    /// exist.
+    /// Makes a step with a random range, taken out of the shared list for the step. Reserves a
+    /// range if few exist.
     fn range_step(&mut self) {
         let shared = self.shared;
         let taken = {
@@ -85,7 +85,7 @@ impl Worker {
         begin..begin + self.rng.usize(1..=(range.pages.len() - begin).min(4))
     }
 
-    /// Orders a stream behind the last uses of the committed pages among `pages`.
+    /// Orders a stream after the last uses of the committed pages among `pages`.
     fn order_pages(&mut self, range: &ElasticRange, pages: Range<usize>, line: Line) -> bool {
         let mut homes: Vec<usize> =
             range.pages[pages].iter().filter(|page| page.committed).map(|page| page.home).collect();
@@ -113,8 +113,8 @@ impl Worker {
         done.is_ok()
     }
 
-    /// Commits pages for a stream, and claims the addresses of pages without memory before. Returns the
-    /// claimed pages.
+    /// Commits pages for a stream, and claims the addresses of pages without memory before. Returns
+    /// the claimed pages.
     fn commit_for(&mut self, range: &mut ElasticRange, pages: &Range<usize>, line: Line) -> Option<Vec<usize>> {
         let (shared, index) = (self.shared, self.shared.devices[range.device].index);
         let ((offset, bytes), id) = (range.part(pages), range.reservation.range);
@@ -144,7 +144,8 @@ impl Worker {
         self.write_pages(range, &new, place);
     }
 
-    /// Commits pages on a stream that ends with its work incomplete. A lane is ordered behind the work.
+    /// Commits pages on a stream that ends with its work incomplete. A lane is ordered after the
+    /// work.
     fn commit_as_guest(&mut self, range: &mut ElasticRange, place: usize) {
         let stage = &self.shared.devices[range.device];
         let guest = match stage.make_line() {
@@ -174,7 +175,7 @@ impl Worker {
         self.end_line(stage, guest);
     }
 
-    /// Checks the pages with contents, on the stream of a place behind the pages' last uses.
+    /// Checks the pages with contents, on the stream of a place after the pages' last uses.
     fn check_pages(&mut self, range: &mut ElasticRange, pages: impl Iterator<Item = usize>, place: usize) {
         let line = self.line(place);
         let mut rows = Vec::new();
@@ -193,7 +194,7 @@ impl Worker {
         }
     }
 
-    /// Writes pages anew, on the stream of a place behind their last uses.
+    /// Writes pages anew, on the stream of a place after their last uses.
     fn write_pages(&mut self, range: &mut ElasticRange, pages: &[usize], place: usize) {
         let line = self.line(place);
         for &page in pages {
@@ -210,7 +211,8 @@ impl Worker {
         }
     }
 
-    /// Checks committed pages on a lane, and perhaps writes them anew. The lane need not be named by any call.
+    /// Checks committed pages on a lane, and perhaps writes them anew. The lane need not be named
+    /// by any call.
     fn use_pages(&mut self, range: &mut ElasticRange, place: usize) {
         let (pages, line) = (self.some_pages(range), self.line(place));
         if !self.order_pages(range, pages.clone(), line) {
@@ -226,8 +228,8 @@ impl Worker {
         }
     }
 
-    /// Names the stream of a place in a commit or decommit without an effect. Returns whether the call
-    /// succeeded.
+    /// Names the stream of a place in a commit or decommit without an effect. Returns whether the
+    /// call succeeded.
     fn name_stream(&mut self, range: &mut ElasticRange, place: usize) -> bool {
         let (shared, line) = (self.shared, self.line(place));
         let index = shared.devices[range.device].index;
@@ -246,7 +248,7 @@ impl Worker {
         named
     }
 
-    /// Decommits pages behind the queued work of a lane, which follows all work with the pages.
+    /// Decommits pages after the queued work of a lane, which follows all work with the pages.
     fn decommit(&mut self, range: &mut ElasticRange, place: usize) {
         let (pages, line) = (self.some_pages(range), self.line(place));
         if !self.order_pages(range, pages.clone(), line) {
@@ -274,7 +276,8 @@ impl Worker {
             let home = range.pages[page].home;
             self.check_pages(&mut range, std::iter::once(page), home);
         }
-        // The release waits for the streams that commits and decommits have named: the others precede one of them.
+        // The release waits for the streams that commits and decommits have named: the others
+        // precede one of them.
         let lanes = self.shared.devices[range.device].lanes.len();
         let first = self.places.iter().position(|place| place.device == range.device).expect("a lane of each device");
         let known = (first..first + lanes).find(|&place| range.named.contains(&self.line(place).id));

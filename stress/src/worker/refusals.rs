@@ -1,5 +1,5 @@
-//! Errors of calls that park, wake, commit, decommit and release. Each error is a finding, unless the
-//! documentation of the call permits the error under the disturbances of the run.
+//! Errors of calls that park, wake, commit, decommit and release. Each error is a finding, unless
+//! the documentation of the call permits the error under the disturbances of the run.
 
 use super::Worker;
 use crate::captures::Moment;
@@ -12,17 +12,17 @@ pub(super) enum Reason {
     Capture,
     /// Another thread parked or woke memory of the device, or gave parked memory up.
     Turn,
-    /// All blocks lie in ordinary segments.
+    /// All blocks are in ordinary segments.
     Ordinary,
-    /// The limit or the device lacks the memory.
+    /// The limit or the device does not have the memory.
     Memory,
     /// The memory was parked at some time during the call.
     Parked,
 }
 
 impl Worker {
-    /// Records an error of a call that began at `since`. The error is a finding unless a reason holds among
-    /// `reasons`, the reasons in the call's documentation.
+    /// Records an error of a call that started at `since`. The error is a finding unless a reason
+    /// holds among `reasons`, the reasons in the call's documentation.
     pub(super) fn refused_for(&mut self, what: &str, error: &Error, since: Moment, reasons: &[Reason]) {
         let holds = |reason: &Reason| match reason {
             Reason::Capture => self.shared.is_due_to_capture(error, since),

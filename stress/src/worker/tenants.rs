@@ -1,4 +1,5 @@
-//! Steps with tenants: blocks requested, used on other streams and freed, and the memory parked and woken.
+//! Steps with tenants: blocks requested, used on other streams and freed, and the memory parked and
+//! woken.
 
 use super::Worker;
 use super::park::Wake;
@@ -125,8 +126,8 @@ impl Worker {
         }
     }
 
-    /// Checks blocks on the stream of their part. Returns the blocks with a successful announcement of the
-    /// use.
+    /// Checks blocks on the stream of their part. Returns the blocks with a successful announcement
+    /// of the use.
     fn check(&mut self, tenancy: &Tenancy, tenant: &mut Tenant, at: usize, blocks: Vec<Block>) -> Vec<Block> {
         let (stage, line) = (self.stage_of(tenancy), tenant.parts[at].line);
         let (mut used, left): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| self.announce(line, block));
@@ -180,8 +181,8 @@ impl Worker {
         self.free_blocks(tenant, at, blocks);
     }
 
-    /// Checks some blocks, perhaps also on another stream, and lets any thread free the blocks at any time, also while
-    /// the memory is being parked.
+    /// Checks some blocks, perhaps also on another stream, and lets any thread free the blocks at
+    /// any time, also while the memory is being parked.
     fn let_loose(&mut self, tenancy: &Tenancy, tenant: &mut Tenant) {
         if self.rng.bool() {
             self.lend_to_lane(tenancy, tenant);
@@ -220,7 +221,8 @@ impl Worker {
             self.hold(place);
         }
         let rewrite = self.rng.bool();
-        // A write follows the reads on other streams, which the tenant's own stream need not follow yet.
+        // A write follows the reads on other streams, which the tenant's own stream need not follow
+        // yet.
         let readers = if rewrite { mem::take(&mut tenant.parts[at].readers) } else { Vec::new() };
         for reader in readers {
             if let Err(error) = self.put_behind(tenancy.device, later, reader) {
@@ -245,8 +247,8 @@ impl Worker {
         self.free_blocks(tenant, at, freed);
     }
 
-    /// Checks blocks of a tenant on a stream that ends before the work is complete. Frees some of the blocks,
-    /// and keeps the rest.
+    /// Checks blocks of a tenant on a stream that ends before the work is complete. Frees some of
+    /// the blocks, and keeps the rest.
     fn lend_to_guest(&mut self, tenancy: &Tenancy, tenant: &mut Tenant) {
         let stage = self.stage_of(tenancy);
         let guest = match stage.make_line() {
@@ -262,7 +264,8 @@ impl Worker {
         }
         let mut used = self.check_on_guest(tenancy.device, guest, blocks);
         let freed = used.split_off(self.rng.usize(0..=used.len()));
-        // Only what is kept is used again. A free without an order leaves the wait to the allocator.
+        // Only what is kept is used again. A free without an order leaves the wait to the
+        // allocator.
         if !used.is_empty()
             && let Err(error) = self.put_behind(tenancy.device, line, guest)
         {
@@ -299,7 +302,7 @@ impl Worker {
                 waited.unwrap_or_else(|error| self.device_failed("synchronize", error));
             }
         }
-        // A block whose use was recorded may serve its own stream at once, ordered behind the use.
+        // A block whose use was recorded may serve its own stream at once, ordered after the use.
         if !after && let Some(visit) = self.end_visit(stage, guest) {
             used.iter_mut().for_each(|block| block.add_visit(&visit));
         }
@@ -333,8 +336,8 @@ impl Worker {
         }
     }
 
-    /// Makes calls without an effect on parked memory. Only a park may have an effect: on memory left awake
-    /// by an earlier park.
+    /// Makes calls without an effect on parked memory. Only a park may have an effect: on memory
+    /// left awake by an earlier park.
     fn insist(&mut self, tenancy: &Tenancy, mode: ParkMode) {
         let (target, since) = (tenancy.target, self.shared.captures.now());
         let parking = match self.shared.subject.parking(self.stage_of(tenancy).index) {
@@ -383,8 +386,8 @@ impl Worker {
         }
     }
 
-    /// Checks that blocks contain zeroes. A block on pages shared with lent blocks, or a lent block, may have
-    /// stayed awake with its contents.
+    /// Checks that blocks contain zeroes. A block on pages shared with lent blocks, or a lent
+    /// block, may have stayed awake with its contents.
     fn check_zeroes(&mut self, tenancy: &Tenancy, tenant: &mut Tenant, at: usize) {
         let (stage, reader) = (self.stage_of(tenancy), self.sites[tenancy.device].reader);
         let may_stay = matches!(tenancy.target, ParkTarget::Stream(_));
@@ -418,7 +421,7 @@ impl Worker {
         }
     }
 
-    /// Returns whether a block lies in an ordinary segment, and not on pages.
+    /// Returns whether a block is in an ordinary segment, and not on pages.
     fn is_in_segment(&self, stage: &Device, block: DevicePtr) -> Result<bool, Error> {
         let mut found = false;
         self.shared.subject.pages(stage.index)?.extents(block, |extent| {
@@ -427,8 +430,8 @@ impl Worker {
         Ok(found)
     }
 
-    /// Requests a block of a tenant's pool, without the tenant's lock: the memory may be parked, or be about
-    /// to be. The block is not used. Frees a loose block.
+    /// Requests a block of a tenant's pool, without the tenant's lock: the memory may be parked, or
+    /// be about to be. The block is not used. Frees a loose block.
     fn be_guest(&mut self, tenancy: &Tenancy) {
         self.free_loose();
         let (subject, stage) = (&self.shared.subject, self.stage_of(tenancy));
@@ -449,8 +452,8 @@ impl Worker {
         }
     }
 
-    /// Requests a block from memory that may be parked. No work uses the block. The block becomes a loose
-    /// block.
+    /// Requests a block from memory that may be parked. No work uses the block. The block becomes a
+    /// loose block.
     fn request_unused(&mut self, device: usize, line: Line) {
         let most = self.shared.options.max_bytes(self.shared.devices[device].total_bytes);
         let bytes = sizes::pick(&mut self.rng, LARGEST.min(most));
@@ -480,7 +483,8 @@ impl Worker {
         }
     }
 
-    /// Wakes all tenants, or frees their blocks asleep, and gives up their pools. No other thread works.
+    /// Wakes all tenants, or frees their blocks asleep, and gives up their pools. No other thread
+    /// works.
     pub(super) fn end_tenants(&mut self) {
         let shared = self.shared;
         for tenancy in &shared.tenancies {

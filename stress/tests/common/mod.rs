@@ -1,4 +1,4 @@
-//! Runs of the stress program for the tests, on the emulated driver built beside the program.
+//! Runs of the stress program for the tests, on the emulated driver built next to the program.
 
 use cachalot_emulated_driver::install::built_library;
 use serde_json::Value;
@@ -11,7 +11,7 @@ pub(crate) const SHORT: &str = "--json --ops 8000 --threads 3 --streams 4 --devi
 /// Returns a command for the program, on a driver with two devices.
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot-stress"));
-    // Only the test sets further variables of the driver.
+    // Only the test sets other variables of the driver.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CACHALOT_")) {
         command.env_remove(name);
     }

@@ -179,7 +179,7 @@ fn nothing_left(world: &World, device: usize) {
     if counts != [0; 4] && !world.case.faults {
         finding::report("rest", &format!("device {device}: everything is freed: {found:?}"));
     }
-    // Plans keep their segments while they are in force.
+    // Plans keep their segments while they are active.
     let planned = world.case.config.contains("policy:planned");
     let held = found.reserved_bytes.current - found.leaked_bytes as i64;
     if held > 0 && !planned && !world.case.faults {

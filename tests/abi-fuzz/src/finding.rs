@@ -59,7 +59,7 @@ pub(crate) fn report(kind: &str, text: &str) -> ! {
         }
     }
     let line = format!("FINDING {kind} at {}: {}\n", origin(), text.replace('\n', " | "));
-    // Ignored: the exit status tells of the finding as well.
+    // Ignored: the exit status reports the finding as well.
     let _written = std::io::stdout().lock().write_all(line.as_bytes());
     end();
 }

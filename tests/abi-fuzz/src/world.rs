@@ -203,14 +203,14 @@ impl World {
         }
     }
 
-    /// Returns the bytes of the mapped pages whose beginnings lie in a part.
+    /// Returns the bytes of the mapped pages whose beginnings are in a part.
     pub(crate) fn pages_inside(&self, parts: &[(u64, u64)]) -> u64 {
         let mapped = self.mapped.lock();
         let inside = |address: u64| parts.iter().any(|&(first, end)| first <= address && address < end);
         mapped.iter().filter(|(address, _)| inside(**address)).map(|(_, bytes)| bytes).sum()
     }
 
-    /// Returns the mapped pages whose beginnings lie in no part.
+    /// Returns the mapped pages whose beginnings are in no part.
     pub(crate) fn pages_outside(&self, parts: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mapped = self.mapped.lock();
         let outside = |address: u64| !parts.iter().any(|&(first, end)| first <= address && address < end);

@@ -37,7 +37,7 @@ void ordered(const cachalot::allocator& allocator, device_resource memory) {
   void* const data = any.allocate_async(1000, 256, first);
 #endif
   EXPECT(allocator.base_of(data).requested_bytes == 1000 && waits == 0);
-  // Freed behind the work of another stream, the block stays pending.
+  // Freed after the work of another stream, the block stays pending.
 #if CCCL_VERSION >= 3001000
   any.deallocate(second, data, 1000, 256);
 #else
@@ -46,7 +46,7 @@ void ordered(const cachalot::allocator& allocator, device_resource memory) {
   EXPECT(allocator.stats().allocations.current == 0 && allocator.stats().active_blocks.current == 1);
   allocator.empty_cache();
   EXPECT(allocator.stats().active_blocks.current == 0);
-  // Freed behind the work of its own stream, it is free at once.
+  // Freed after the work of its own stream, it is free at once.
   memory.deallocate(first, memory.allocate(first, 1000), 1000);
   memory.deallocate_async(memory.allocate_async(1000, first), 1000, first);
   EXPECT(allocator.stats().active_blocks.current == 0 && waits == 0);

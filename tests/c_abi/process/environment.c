@@ -1,4 +1,4 @@
-/* The settings in force, printed: those of the environment, with the program's own (the argument) behind them. */
+/* The active settings, printed: those of the environment, with the program's own (the argument) behind them. */
 #include <cachalot.h>
 
 #include <stdio.h>

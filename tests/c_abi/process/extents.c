@@ -53,7 +53,7 @@ static void on_unmap(void *userdata, int device, void *address, size_t bytes) {
   ++all->unmapped;
 }
 
-/* Checks that the extents cover the block, and that each lies in a page that was told of, from its first byte on. */
+/* Checks that the extents cover the block, and that each is in a page that was told of, from its first byte on. */
 static size_t check_extents(const mappings *all, void *block) {
   cachalot_block described = CACHALOT_BLOCK_INIT;
   cachalot_extent extents[64];

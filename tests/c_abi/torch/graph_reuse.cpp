@@ -3,7 +3,7 @@
  * graph_capture_record_stream_reuse: in the manner of torch.cuda.CUDAGraph with two and with four streams.
  *
  * With a second argument, calls to the driver may fail: then no block is reused too early, and perhaps none is. If the
- * argument is not empty, it is a fault plan that is in force while blocks with recorded streams are freed.
+ * argument is not empty, it is a fault plan that is active while blocks with recorded streams are freed.
  */
 #include "torch.hpp"
 

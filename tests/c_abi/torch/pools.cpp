@@ -127,7 +127,7 @@ static void detour(Pluggable &torch) {
   CHECK(pool_of(torch.allocate(1000, 0, stream)) == MempoolId_t(0, 0));
 }
 
-/* A filter is kept as long as its route is in force, and not longer. */
+/* A filter is kept as long as its route is active, and not longer. */
 static void ownership(Pluggable &torch) {
   const MempoolId_t pool{9, 0};
   std::weak_ptr<int> alive;

@@ -1,5 +1,5 @@
 /*
- * Where the settings come from. Prints those in force, or what the first request failed with.
+ * Where the settings come from. Prints the active ones, or what the first request failed with.
  *
  *   settings SHIM [SETTINGS]        SETTINGS: given before the first request
  */
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
   cachalot_allocator *handle = nullptr;
   NEEDED(cachalot_torch_allocator(&handle));
   NEEDED(cachalot_config(handle, 0, config, sizeof config, nullptr));
-  std::printf("in force: %s\n", config);
+  std::printf("active: %s\n", config);
   /* From here on they are changed as cachalot_configure does. */
   NEEDED(cachalot_torch_configure("per_process_memory_fraction:0.5"));
   NEEDED(cachalot_config(handle, 0, config, sizeof config, nullptr));

@@ -130,7 +130,7 @@ static void check_sentences(const PageHandle &handle, int foreign) {
   fails("has ended", [&] { open(wrong, 0); });
   wrong = handle;
   wrong.pages.back().descriptor = foreign;
-  fails("whose GPU must be visible to this process", [&] { open(wrong, 0); });
+  fails("GPU must be visible to this process", [&] { open(wrong, 0); });
   fails("device 77 cannot access the memory", [&] { open(handle, 77); });
   const std::string text = handle.text();
   for (const size_t length : {size_t{8}, size_t{40}, text.size() - 1, text.size() - sizeof(PageHandle::Page)}) {

@@ -44,7 +44,7 @@ impl World {
         Ok(())
     }
 
-    /// Decommits a page of the range, behind the work on the page.
+    /// Decommits a page of the range, after the work on the page.
     pub(crate) fn decommit(&mut self, page: u8, on: u8) -> Result<(), Error> {
         let (Some(Reservation { range, .. }), Some(user)) = (self.range, self.committed[usize::from(page)]) else {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Twelve defects to plant, each after a defect that was found in another allocator. A search must find each.
 //!
-//! A defect lies in the device or in the call of the core: the core behaves to the outside as if the core had the
+//! A defect is in the device or in the call of the core: the core behaves to the outside as if the core had the
 //! defect, and no line of the core changes.
 
 use crate::theorems::Theorem;
@@ -16,7 +16,7 @@ pub enum Defect {
     StaleEvent,
     /// The host waits for an event by ordering the stream, and goes on at once.
     WaitOnStream,
-    /// A stream is not ordered behind the work before a move or a loan.
+    /// A stream is not ordered after the work before a move or a loan.
     UnorderedMove,
     /// Memory is parked without a wait for the work on the memory.
     ParkInUse,

@@ -346,7 +346,7 @@ impl World {
             false => self.core.record_use(ptr, stream(other)),
         };
         if announced.is_err() && !captures {
-            // The core knows nothing of the work, so the program orders the block's own stream behind the work.
+            // The core knows nothing of the work, so the program orders the block's own stream after the work.
             self.device().order(stream(own), stream(other)).map_err(Error::Device)?;
         }
         announced?;

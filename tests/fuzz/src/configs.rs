@@ -5,7 +5,7 @@ use cachalot_core::Config;
 /// Parses a configuration, and a change of the configuration.
 ///
 /// # Panics
-/// If the text of an accepted configuration does not parse to an equal configuration.
+/// If the text of an accepted configuration does not parse to the same configuration.
 pub fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     // The text after a NUL is a change, as made by a program at run time.

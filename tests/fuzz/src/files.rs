@@ -44,7 +44,7 @@ fn accepted<T>(read: Result<T, BadInput>) -> Option<T> {
 /// Reads a snapshot as a pickle.
 ///
 /// # Panics
-/// If the written snapshot does not read back as an equal snapshot.
+/// If the written snapshot does not read back as the same snapshot.
 pub fn pickle(bytes: &[u8]) {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         any_snapshot(bytes, Format::Pickle);
@@ -54,7 +54,7 @@ pub fn pickle(bytes: &[u8]) {
 /// Reads a snapshot in JSON.
 ///
 /// # Panics
-/// If the written snapshot does not read back as an equal snapshot.
+/// If the written snapshot does not read back as the same snapshot.
 pub fn snapshot(bytes: &[u8]) {
     if bytes.trim_ascii_start().first() == Some(&b'{') {
         any_snapshot(bytes, Format::Json);

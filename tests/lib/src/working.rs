@@ -81,7 +81,7 @@ impl Working {
         }
     }
 
-    /// Lets another stream use a block, behind the work of the block's own stream, and tells the
+    /// Lets another stream use a block, after the work of the block's own stream, and tells the
     /// allocator. Does nothing if a third stream uses the block, or the streams cannot be ordered.
     ///
     /// # Errors

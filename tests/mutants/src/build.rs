@@ -301,7 +301,7 @@ fn copy(order: &Order<'_>) -> Result<(), String> {
         if std::fs::read(&to).is_ok_and(|old| old == data) {
             continue;
         }
-        let folder = to.parent().ok_or("a file lies in a folder")?;
+        let folder = to.parent().ok_or("a file is in a folder")?;
         std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         // With its permissions: some tests run scripts.
         std::fs::copy(&from, &to).map_err(|error| format!("{}: {error}", to.display()))?;

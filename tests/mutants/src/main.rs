@@ -129,7 +129,7 @@ fn build(
         // The program is carried to other machines.
         let _ = Command::new("strip").arg(folder.join(&name)).status();
         for file in beside {
-            // Other programs may lie in other folders.
+            // Other programs may be in other folders.
             let from = program.with_file_name(file);
             if from.is_file() {
                 std::fs::copy(&from, folder.join(file)).map_err(told)?;

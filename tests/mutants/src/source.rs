@@ -16,12 +16,12 @@ pub(crate) struct Source {
 /// `conditions` are left out.
 pub(crate) fn read(workspace: &Path, root: &Path, conditions: &Conditions) -> Result<Vec<Source>, String> {
     let mut sources = Vec::new();
-    let folder = root.parent().ok_or("the root of a crate lies in a folder")?;
+    let folder = root.parent().ok_or("the root of a crate is in a folder")?;
     follow(workspace, root.to_owned(), folder, conditions, &mut sources)?;
     Ok(sources)
 }
 
-/// Reads a file and the declared modules, which lie in `folder`.
+/// Reads a file and the declared modules, which are in `folder`.
 fn follow(
     workspace: &Path,
     path: PathBuf,

@@ -42,7 +42,7 @@ pub(crate) enum End {
 }
 
 impl Program {
-    /// Returns the names of the tests in the program, which lies in `folder`.
+    /// Returns the names of the tests in the program, which is in `folder`.
     pub(crate) fn names(&self, folder: &Path) -> Result<Vec<String>, String> {
         let output = Command::new(folder.join(&self.name)).args(["--list", "--format", "terse"]).output();
         let output = output.map_err(|error| format!("{}: {error}", self.name))?;

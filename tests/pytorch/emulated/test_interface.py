@@ -188,7 +188,7 @@ class Histories(Case):
         told = {entry["action"]: entry for entry in events() if entry.get("addr") == tensor.data_ptr()}
         self.assertEqual(told["alloc"]["user_metadata"], "phase one")
         self.assertEqual(told["annotate"]["user_metadata"], "weights")
-        with self.assertRaisesRegex(RuntimeError, "no block begins"):
+        with self.assertRaisesRegex(RuntimeError, "no block starts"):
             torch._C._cuda_annotateMemory(tensor.data_ptr() + 1, "inside of a block")
 
 
@@ -288,7 +288,7 @@ class Later(Case):
         self.assertEqual(placed.untyped_storage().data_ptr(), at)
         # Before and behind, the memory is free.
         self.assertEqual(block(MIB + 512).data_ptr() > at, True)
-        with self.assertRaisesRegex(RuntimeError, "can begin at"):
+        with self.assertRaisesRegex(RuntimeError, "can start at"):
             block(0).untyped_storage()._resize_with_addr_(MIB, at)
         with self.assertRaises(RuntimeError):
             block(0).untyped_storage()._resize_with_addr_(MIB, 512)

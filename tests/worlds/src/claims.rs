@@ -87,7 +87,7 @@ impl Claims {
     pub(crate) fn claim(&mut self, device: &SimulatedDevice, block: &Block) -> Result<(), String> {
         let &Block { number, ptr, bytes, .. } = block;
         add(&mut self.addresses, &(ptr.0..ptr.0 + bytes), number)
-            .map_err(|other| format!("block {number} ({bytes} bytes at {ptr}) lies in the live block {other}"))?;
+            .map_err(|other| format!("block {number} ({bytes} bytes at {ptr}) is in the live block {other}"))?;
         self.claim_memory(device, block)
     }
 

@@ -468,7 +468,7 @@ impl Program {
             return;
         }
         let (ended, next) = (shared.passing(self.number), Shared::any_stream(&mut self.rng));
-        // The later work on the blocks comes behind the work of the stream.
+        // The later work on the blocks comes after the work of the stream.
         if shared.device().inner.order(next, ended).is_err() {
             return;
         }

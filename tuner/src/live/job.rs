@@ -24,7 +24,7 @@ const CONFIRMED: f64 = 0.5;
 #[derive(Debug)]
 pub struct Job {
     pub(super) seen: Seen,
-    /// The settings in force, without `tune`.
+    /// The active settings, without `tune`.
     pub(super) config: Config,
     pub(super) limit: Option<u64>,
     pub(super) serial: u64,
@@ -38,7 +38,7 @@ pub struct Job {
 pub(super) enum What {
     /// Search. The queue has settings taken back before, which the search must not find again.
     Search(VecDeque<Config>),
-    /// Check whether the settings in force keep their promise.
+    /// Check whether the active settings keep their promise.
     Check(Trial),
 }
 
@@ -91,7 +91,8 @@ impl Finding {
 }
 
 impl Job {
-    /// Does the work, on allocators of the type that `judge` uses. Ends early once `abandoned` is set.
+    /// Does the work, on allocators of the type that `judge` uses. Ends early once `abandoned` is
+    /// set.
     pub fn run(self, judge: Judge, abandoned: &Arc<AtomicBool>) -> Finding {
         let begin = Instant::now();
         // What was found in time is checked with the whole window: two runs more.
@@ -121,7 +122,8 @@ impl Job {
     }
 }
 
-/// Searches with the earlier part of the window, checks with the later part, and then with the whole.
+/// Searches with the earlier part of the window, checks with the later part, and then with the
+/// whole.
 fn search(
     whole: &Part,
     config: &Config,
@@ -159,8 +161,9 @@ fn gain(base: &Cost, new: &Cost) -> f64 {
     1.0 - new.reserved_bytes as f64 / base.reserved_bytes.max(1) as f64
 }
 
-/// Compares the memory reserved during a trial with memory under the old settings: reserved before the trial,
-/// or needed for the requests of the trial. A program with larger requests is no fault of the settings.
+/// Compares the memory reserved during a trial with memory under the old settings: reserved before
+/// the trial, or needed for the requests of the trial. A program with larger requests is no fault
+/// of the settings.
 fn check(
     whole: &Part,
     trial: Trial,

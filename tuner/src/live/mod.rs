@@ -1,5 +1,5 @@
-//! Self-adjusting settings: a living allocator's window of requests, a search, a switch at an idle moment,
-//! and a trial.
+//! Self-adjusting settings: a living allocator's window of requests, a search, a switch at an idle
+//! moment, and a trial.
 //!
 //! ```text
 //!              idle moment          any thread            idle moment
@@ -8,12 +8,12 @@
 //!     └───── conclude ◀──── Finding ◀──── run ──── Job ◀──── prepare ──┘
 //! ```
 //!
-//! A switch needs settings that save at least 2 % of reserved memory in the whole window. The later part of
-//! the window, unseen by the search, must confirm the saving. The trial is as long as the window. Settings
-//! with less than half of the predicted saving are taken back.
+//! A switch needs settings that save at least 2 % of reserved memory in the whole window. The later
+//! part of the window, unseen by the search, must confirm the saving. The trial is as long as the
+//! window. Settings with less than half of the predicted saving are taken back.
 //!
-//! The results depend only on the requests, the seed and the moments. Without a limit of time, equal programs
-//! are tuned equally.
+//! The results depend only on the requests, the seed and the moments. Without a limit of time,
+//! equal programs are tuned equally.
 
 mod job;
 #[cfg(test)]
@@ -42,7 +42,8 @@ const TAKEN_BACK: usize = 16;
 pub struct Limits {
     /// Most candidates of a search.
     pub candidates: usize,
-    /// Time limit of a search. `None` for no limit, so that the result does not depend on the machine.
+    /// Time limit of a search. `None` for no limit, so that the result does not depend on the
+    /// machine.
     pub time: Option<Duration>,
     /// Source of all random choices.
     pub seed: u64,
@@ -62,7 +63,7 @@ enum Phase {
     Recording,
     /// A search is under way.
     Searching,
-    /// The settings in force are measured.
+    /// The active settings are measured.
     Measuring(Measured),
     /// The measured trial is being checked.
     Checking,
@@ -72,7 +73,7 @@ enum Phase {
 #[derive(Debug)]
 struct Measured {
     trial: Trial,
-    /// The time of the latest event when the trial began.
+    /// The time of the latest event when the trial started.
     since: u64,
 }
 
@@ -81,7 +82,7 @@ struct Measured {
 pub struct Tuner {
     limits: Limits,
     phase: Phase,
-    /// The program's changes of the configuration when the phase began.
+    /// The program's changes of the configuration when the phase started.
     serial: u64,
     /// A finding kept for a moment without a capture.
     waiting: Option<Finding>,
@@ -116,8 +117,8 @@ impl Tuner {
         self.limits.time = time;
     }
 
-    /// Gives idle memory of an old form back, and returns a job if a search or a check is due. Call the
-    /// method at an idle moment: at the end of an iteration, or during upkeep.
+    /// Gives idle memory of an old form back, and returns a job if a search or a check is due. Call
+    /// the method at an idle moment: at the end of an iteration, or during upkeep.
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
@@ -177,14 +178,14 @@ impl Tuner {
         Ok(job)
     }
 
-    /// Puts the finding of a job in force. Call the method at an idle moment. During the capture of a graph,
-    /// the finding waits for the next [`prepare`](Self::prepare).
+    /// Activates the finding of a job. Call the method at an idle moment. During the capture of a
+    /// graph, the finding waits for the next [`prepare`](Self::prepare).
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
     /// # Errors
-    /// The errors of [`Tuning::put_in_force`](cachalot_core::Tuning::put_in_force). The tuner continues after
-    /// an error.
+    /// The errors of [`Tuning::put_in_force`](cachalot_core::Tuning::put_in_force). The tuner
+    /// continues after an error.
     pub fn conclude<D: DeviceMemory, R: Lock, S: Storage>(
         &mut self,
         allocator: &Allocator<D, R, S>,
@@ -199,7 +200,8 @@ impl Tuner {
         let Finding { serial, config, reserved_bytes, requests, candidates, took, answer } = finding;
         self.phase = Phase::Recording;
         self.restart(allocator, device)?;
-        // The next window is as long as this one, and after each search in vain twice as long.
+        // The next window is as long as this one, and after each search without success twice as
+        // long.
         self.interval = (requests as u64).clamp(FIRST_REQUESTS, MOST_REQUESTS).max(self.interval);
         let is_search = matches!(answer, Answer::Better(..) | Answer::Nothing);
         tuning.update_report(|report| {
@@ -251,7 +253,7 @@ impl Tuner {
         }
     }
 
-    /// Begins to measure a trial.
+    /// Starts to measure a trial.
     fn measure<D: DeviceMemory, R: Lock, S: Storage>(
         &mut self,
         allocator: &Allocator<D, R, S>,

@@ -1,4 +1,5 @@
-//! Tests of the tuner on a simulated device: every step of a switch, a trial and a taking back, in turn.
+//! Tests of the tuner on a simulated device: every step of a switch, a trial and a taking back, in
+//! turn.
 
 use super::job::{Answer, Finding};
 use super::*;
@@ -65,8 +66,8 @@ fn settings_in_trace(allocator: &OnDevice) -> Vec<(Action, u64)> {
     found
 }
 
-/// Returns a possible finding of a search: settings that hold more memory, with a promise to save half of the
-/// memory.
+/// Returns a possible finding of a search: settings that hold more memory, with a promise to save
+/// half of the memory.
 fn bad(tuner: &mut Tuner, allocator: &OnDevice) -> Finding {
     let job = tuner.prepare(allocator, DEVICE).expect("a healthy device").expect("a search is due");
     let mut config = job.config.clone();
@@ -185,7 +186,7 @@ fn the_program_has_the_last_word() {
     tuner.conclude(&allocator, DEVICE, job.run(cost::<OnDevice>, &Arc::default())).expect("a healthy device");
     assert_eq!((in_force(&allocator).as_str(), report(&allocator).switches), ("max_split_size_mb:128", 0));
 
-    // A trial ends with a change, and a new search begins.
+    // A trial ends with a change, and a new search starts.
     iterate(&allocator);
     idle(&mut tuner, &allocator);
     assert_eq!((report(&allocator).switches, report(&allocator).is_tuned), (1, true));

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 /// The program of a window.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
-    /// The calls: requests for the blocks live at the window's beginning, by address, and then the window's
-    /// own calls. A freed block counts as live until the end of its wait for streams.
+    /// The calls: requests for the blocks live at the window's beginning, by address, and then the
+    /// window's own calls. A freed block counts as live until the end of its wait for streams.
     pub(super) program: Program,
     /// Requests of the window's own.
     pub(super) requests: usize,
@@ -16,7 +16,7 @@ pub(super) struct Seen {
     pub(super) reserved_bytes: u64,
 }
 
-/// A block in use at the beginning of the window.
+/// A block in use at the start of the window.
 #[derive(Clone, Copy)]
 struct Early {
     at: DevicePtr,
@@ -63,7 +63,8 @@ pub(super) fn seen(window: &Window, since: u64) -> Seen {
     for event in events {
         match event.action {
             Action::Alloc => {
-                // Threads may have raced with the reading of the window: the block was freed before.
+                // Threads may have raced with the reading of the window: the block was freed
+                // before.
                 operations.extend(slots.give(event.addr).map(|slot| Operation::Free { slot }));
                 let slot = slots.take(event.addr);
                 operations.push(Operation::Malloc { bytes: event.size, stream: event.stream, slot });
@@ -80,8 +81,9 @@ pub(super) fn seen(window: &Window, since: u64) -> Seen {
     Seen { program, requests, reserved_bytes: reserved_bytes(events, window) }
 }
 
-/// Returns the blocks live at the window's beginning, by address: blocks freed in the window without an
-/// earlier request in the window, and blocks in use at the end without a request in the window.
+/// Returns the blocks live at the window's beginning, by address: blocks freed in the window
+/// without an earlier request in the window, and blocks in use at the end without a request in the
+/// window.
 fn early(events: &[TraceEntry], window: &Window) -> Vec<Early> {
     let mut known: HashMap<DevicePtr, bool> = HashMap::new();
     let mut early = Vec::new();

@@ -1,4 +1,4 @@
-//! A program cut into an earlier and a later part, each a program of its own.
+//! A program cut into an earlier and a later part, each its own program.
 
 use super::{Operation, Program};
 use cachalot_core::StreamId;
@@ -18,7 +18,7 @@ struct Held {
 }
 
 impl Program {
-    /// Returns the earlier and the later part of the program. The later part begins with requests
+    /// Returns the earlier and the later part of the program. The later part starts with requests
     /// for all blocks that the earlier part leaves, in the order of the requests. `None` if either
     /// part would have fewer than 16 requests.
     ///
@@ -48,7 +48,7 @@ impl Program {
         places.min().map(|(_, at)| at)
     }
 
-    /// Returns the operations from number `at` on, behind requests for the blocks held there.
+    /// Returns the operations from number `at` on, after requests for the blocks held there.
     fn rest_from(&self, at: usize) -> Vec<Operation> {
         let mut held: Vec<Option<Held>> = vec![None; self.slots as usize];
         let mut uses: Vec<Vec<StreamId>> = vec![Vec::new(); self.slots as usize];

@@ -22,7 +22,7 @@ impl Program {
         Self { operations, slots: self.slots }
     }
 
-    /// Returns the numbers of the operations at which iterations begin.
+    /// Returns the numbers of the operations at which iterations start.
     fn boundaries(&self) -> Vec<usize> {
         let request = |(at, operation): (usize, &Operation)| match *operation {
             Operation::Malloc { bytes, stream, .. } => Some((at, (bytes, stream))),

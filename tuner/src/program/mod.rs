@@ -59,7 +59,7 @@ pub enum Operation {
     EmptyCache,
     /// Announces the end of an iteration and the start of the next.
     Announce,
-    /// A graph's capture begins.
+    /// A graph's capture starts.
     BeginCapture,
     /// `stream` takes part in the capture.
     Capture {

@@ -27,7 +27,7 @@ pub struct DriverTime {
 
 impl DriverTime {
     /// Returns the mean driver time of an allocation in the first pass, in microseconds. The first
-    /// pass begins on an empty allocator.
+    /// pass starts on an empty allocator.
     pub fn cold_us(&self) -> f64 {
         self.us_per_allocation(self.passes_ns.get(..1).unwrap_or_default())
     }

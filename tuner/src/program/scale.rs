@@ -3,7 +3,8 @@
 use super::{Operation, Program};
 
 impl Program {
-    /// Returns the program with every size multiplied by `factor`, rounded down, and at least one byte.
+    /// Returns the program with every size multiplied by `factor`, rounded down, and at least one
+    /// byte.
     #[must_use]
     pub fn scaled(mut self, factor: f64) -> Self {
         for operation in &mut self.operations {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
 /// The pool shared by all captured graphs of a program. A record does not name the pool. `PyTorch`
-/// gives the first pool of graphs an equal name.
+/// gives the first pool of graphs the same name.
 const GRAPHS: PoolId = PoolId(0, 1);
 
 /// Settings of an allocator.
@@ -129,7 +129,8 @@ impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
     }
 
     fn end_capture(&self) -> Result<(), Error> {
-        // A record may have the graphs destroyed within the noted part: without users of their pool, the capture has ended.
+        // A record may have the graphs destroyed within the noted part: without users of their
+        // pool, the capture has ended.
         if self.pool_users(DEVICE, GRAPHS).is_ok_and(|users| users > 0) {
             Allocator::end_capture(self, DEVICE, GRAPHS)
         } else {

@@ -115,7 +115,8 @@ pub(crate) struct CompareArgs {
                 (`policy:caching,max_split_size_mb:64`), else for each of --policy, else for `caching`"
     )]
     configurations: Vec<Configuration>,
-    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB,
+    /// or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
     /// Exit with 1 if a named contender, or without names the first row, runs out of memory
@@ -150,7 +151,8 @@ pub(crate) struct CompareArgs {
 enum View {
     /// Figures of a program that runs once.
     Once,
-    /// Figures of several passes. The driver's time per allocation stands in place of the whole time.
+    /// Figures of several passes. The driver's time per allocation stands in place of the whole
+    /// time.
     Passes,
 }
 
@@ -161,14 +163,15 @@ struct Compared {
     comparison: Comparison,
     /// The contenders of the figures: first the recorded settings.
     contenders: Vec<Contender>,
-    /// The number of the figures for each named contender. A contender with the recorded settings has number 0.
+    /// The number of the figures for each named contender. A contender with the recorded settings
+    /// has number 0.
     places: Vec<usize>,
     /// Whether the first figures are those of the recording.
     is_recorded: bool,
     tells_config: bool,
     /// Number of recorded calls that empty the cache, and whether they are made.
     emptied: (usize, bool),
-    /// Number of events of a history that begins in the middle of the program.
+    /// Number of events of a history that starts in the middle of the program.
     cut_to: Option<u64>,
     /// The answer for the first row. `None` if the program is too long for an answer.
     answer: Option<Answer>,
@@ -219,7 +222,8 @@ pub(crate) fn run(args: &CompareArgs) -> ExitCode {
     super::end(status, &written)
 }
 
-/// Prints a line on standard error for each key of a contender that has no effect. A limit of any record counts.
+/// Prints a line on standard error for each key of a contender that has no effect. A limit of any
+/// record counts.
 fn announce_notes(options: &CompareOptions, outcomes: &[Vec<Result<Compared, ReplayError>>]) {
     let limited = outcomes.iter().flatten().flatten().any(|trace| trace.comparison.limit.is_some());
     for contender in &options.contenders {
@@ -262,7 +266,7 @@ fn files(args: &CompareArgs) -> Result<Vec<PathBuf>, String> {
     }
     let list = || -> io::Result<Vec<PathBuf>> { fs::read_dir(SHIPPED)?.map(|entry| Ok(entry?.path())).collect() };
     let mut files = list().map_err(|error| {
-        format!("{SHIPPED}: cannot be read: {error}; name the traces, or run this where the project lies")
+        format!("{SHIPPED}: cannot be read: {error}; name the traces, or run this in the project's folder")
     })?;
     files.retain(|file| file.to_string_lossy().ends_with(RECORD));
     files.sort();
@@ -326,7 +330,7 @@ fn compare_trace(trace: &Trace, options: &CompareOptions) -> Result<Compared, Re
         has_late_keys: trace.has_late_keys,
         limit_is_setting: options.limit.or(trace.limit_bytes()).is_some(),
     };
-    // A plan begins in the middle of a program, so its peak is not that of the program.
+    // A plan starts in the middle of a program, so its peak is not that of the program.
     let answer = if baseline.planned().is_some() { None } else { tune::answer(&question, &own.costs) };
     let answer = answer.map(|answer| Answer { cut_to_events: trace.cut_to(), ..answer });
     Ok(Compared {

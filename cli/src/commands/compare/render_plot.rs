@@ -1,5 +1,5 @@
-//! Draws the picture of `--plot`: a panel for each trace, with a line of reserved memory for each contender,
-//! over the area of live memory.
+//! Draws the picture of `--plot`: a panel for each trace, with a line of reserved memory for each
+//! contender, over the area of live memory.
 //!
 //! ```text
 //! name of the trace
@@ -35,8 +35,8 @@ const FRAME_HEIGHT: i32 = 90;
 const FONT: &str = "sans-serif";
 /// Colour of the area of live memory.
 const LIVE: RGBColor = RGBColor(205, 205, 205);
-/// Colours that colour-blind people tell apart, by Okabe and Ito. The yellow is left out as too light for a
-/// line.
+/// Colours that colour-blind people tell apart, by Okabe and Ito. The yellow is left out as too
+/// light for a line.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -85,7 +85,7 @@ pub(super) fn draw(compared: &[Compared]) -> Result<String, Box<dyn Error>> {
     Ok(image)
 }
 
-/// Returns the lines of a trace. Contenders with an equal curve share a line.
+/// Returns the lines of a trace. Contenders with the same curve share a line.
 fn lines(trace: &Compared) -> Vec<PlotLine<'_>> {
     let mut lines: Vec<PlotLine<'_>> = Vec::new();
     for (contender, figures) in trace.comparison.figures.iter().enumerate() {
@@ -134,7 +134,8 @@ fn draw_panel(area: &PanelArea<'_>, trace: &Compared, lines: &[PlotLine<'_>]) ->
     let corners =
         |curve: &Curve| -> Vec<(usize, f64)> { curve.corners().map(|(at, bytes)| (at, bytes as f64 / GIB)).collect() };
     chart.draw_series(AreaSeries::new(corners(&comparison.live), 0.0, LIVE))?;
-    // The first contender is drawn last. A line that others cover is wider than they are, so none is hidden.
+    // The first contender is drawn last. A line that others cover is wider than they are, so none
+    // is hidden.
     for (above, line) in lines.iter().enumerate().rev() {
         let covers = lines[..above].iter().filter(|other| coincide(line.curve, other.curve, highest / INDISTINCT));
         let style = colour(line.contender).stroke_width(WIDEST.min(2 + 2 * covers.count() as u32));
@@ -176,7 +177,8 @@ fn value(curve: &Curve, name: &str) -> String {
     if last == peak { format!("{last} {name}") } else { format!("{last} {name} (peak {peak})") }
 }
 
-/// Draws labels as near to their lines as possible without overlap, each with a stroke from the line.
+/// Draws labels as near to their lines as possible without overlap, each with a stroke from the
+/// line.
 fn draw_labels(
     area: &PanelArea<'_>,
     mut labels: Vec<EndLabel>,

@@ -1,5 +1,5 @@
-//! The tables of the command: a table for each trace with a row for each contender, and a table over all
-//! traces.
+//! The tables of the command: a table for each trace with a row for each contender, and a table
+//! over all traces.
 
 use super::{Compared, View, title};
 use crate::commands::answer::sentence;
@@ -11,8 +11,8 @@ use cachalot_replay::compare::{Contender, Figures};
 use cachalot_replay::program::{DriverTime, median};
 use std::fmt::Write as _;
 
-/// The policy that is never marked as the best. The policy calls the driver for every request, and serves as
-/// a yardstick.
+/// The policy that is never marked as the best. The policy calls the driver for every request, and
+/// serves as a yardstick.
 const YARDSTICK: &str = "direct";
 
 /// The calls in the first three columns of calls. The fourth column counts all remaining calls.
@@ -105,7 +105,7 @@ pub(super) fn each(compared: &[Compared], view: View, look: &Look) -> String {
             let _ = write!(head, ", limit {}", bytes::show(limit));
         }
         if !trace.tells_config {
-            head.push_str("; the record does not tell its settings, and the defaults are assumed");
+            head.push_str("; the record does not contain its settings, so the defaults are assumed");
         }
         if let Some(answer) = &trace.answer {
             // An answer is about one pass, and a table in passes about all.
@@ -171,8 +171,8 @@ fn cells(figures: &Figures, first: Option<&Figures>, view: View) -> Vec<String> 
     cells
 }
 
-/// Returns the contender with the fewest failed requests. Among equals the least peak of reserved memory
-/// decides, and then the least driver time.
+/// Returns the contender with the fewest failed requests. Among equals the least peak of reserved
+/// memory decides, and then the least driver time.
 fn best(trace: &Compared) -> Option<usize> {
     let ran =
         trace.comparison.figures.iter().enumerate().filter_map(|(at, figures)| Some((at, figures.as_ref().ok()?)));
@@ -184,7 +184,8 @@ fn best(trace: &Compared) -> Option<usize> {
     candidates.min_by(order).map(|(at, _)| at)
 }
 
-/// Returns a line that compares the best contender with the first. `None` if the first contender is the best.
+/// Returns a line that compares the best contender with the first. `None` if the first contender is
+/// the best.
 fn advice(trace: &Compared) -> Option<String> {
     let best = best(trace).filter(|&best| best > 0)?;
     let (Ok(first), Ok(figures)) = (&trace.comparison.figures[0], &trace.comparison.figures[best]) else { return None };
@@ -198,7 +199,8 @@ fn advice(trace: &Compared) -> Option<String> {
     Some(line)
 }
 
-/// Returns the table over all traces, with a row for each contender. A row covers the traces with figures.
+/// Returns the table over all traces, with a row for each contender. A row covers the traces with
+/// figures.
 pub(super) fn all(compared: &[Compared], contenders: &[Contender], view: View, look: &Look) -> String {
     let mut table = match view {
         View::Once => Table::new(&SUMMARY_COLUMNS),
@@ -228,7 +230,8 @@ pub(super) fn all(compared: &[Compared], contenders: &[Contender], view: View, l
     format!("All {} traces ({means})\n\n{}", compared.len(), table.render(look))
 }
 
-/// Returns the rows over all traces: the recorded settings, and each named contender with its number.
+/// Returns the rows over all traces: the recorded settings, and each named contender with its
+/// number.
 fn rows(contenders: &[Contender]) -> impl Iterator<Item = (String, Option<usize>, bool)> {
     let named = contenders.iter().enumerate();
     let named = named.map(|(at, contender)| (title(contender), Some(at), contender.policy == YARDSTICK));

@@ -1,13 +1,14 @@
-//! A record for `cachalot replay`: the events of a device, with the end of the program beside.
+//! A record for `cachalot replay`: the events of a device, and the end of the program in a second
+//! file.
 
 use super::{ExportFailure, written_as_named};
 use cachalot_replay::trace::{BadInput, Note, Trace};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes the events of a device. `OUT.csv` and `OUT.csv.gz` get the end of the program in
-/// `OUT.expected.json.gz` beside, without which a history that begins in the middle of a program
-/// cannot be replayed.
+/// Writes the events of a device. For `OUT.csv` and `OUT.csv.gz`, the end of the program goes into
+/// a second file, `OUT.expected.json.gz`, without which a history that starts in the middle of a
+/// program cannot be replayed.
 pub(super) fn export(file: &Path, output: &Path, device: Option<u32>) -> Result<(), ExportFailure> {
     let traces = Trace::load(file)?;
     let trace = choose(file, &traces, device)?;

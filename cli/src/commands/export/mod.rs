@@ -62,7 +62,8 @@ pub(crate) struct ExportArgs {
     /// For csv: the device, if several have events
     #[arg(long, value_name = "N")]
     device: Option<u32>,
-    /// For perfetto: number of blocks shown, those with the most bytes times seconds [default: 1000]
+    /// For perfetto: number of blocks shown, those with the most bytes times seconds
+    /// [default: 1000]
     #[arg(long, value_name = "N")]
     blocks: Option<usize>,
     /// For perfetto: a trace of torch.profiler, whose clock the times are set to
@@ -220,8 +221,8 @@ impl EventTimes {
     }
 }
 
-/// Returns the innermost frame outside of `PyTorch` as `function file:line`, otherwise the innermost
-/// frame.
+/// Returns the innermost frame outside of `PyTorch` as `function file:line`, otherwise the
+/// innermost frame.
 fn own_frame(stack: Option<&Stack>) -> Option<String> {
     let frames = stack?.frames();
     let is_own = |file: &str| !inspect::is_of_torch(file);

@@ -1,6 +1,7 @@
 //! A heap profile for pprof: blocks and bytes by call stack.
 //!
-//! Every name and number is from the published schema, `proto/profile.proto` of github.com/google/pprof.
+//! Every name and number is from the published schema, `proto/profile.proto` of
+//! github.com/google/pprof.
 
 use super::super::diff::Time;
 use cachalot_replay::inspect::{Holding, holdings};

@@ -48,7 +48,7 @@ fn search(mut text: impl Read) -> io::Result<(Option<i64>, bool)> {
         if is_end {
             return Ok((None, has_events));
         }
-        // A key and its value may lie on both sides of the end of a part.
+        // A key and its value may be on both sides of the end of a part.
         let keep = window.len().saturating_sub(2 * LONGEST);
         window.drain(..keep);
     }

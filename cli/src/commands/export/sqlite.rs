@@ -19,7 +19,7 @@ const PART: usize = 1 << 16;
 
 /// Writes the database of a snapshot.
 pub(super) fn write(output: &Path, snapshot: &Snapshot, name: &str) -> io::Result<()> {
-    // SQLite writes files by name: a folder of its own beside the target keeps other programs away.
+    // SQLite writes files by name: its own folder next to the target keeps other programs away.
     let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let place = tempfile::Builder::new().prefix(".cachalot-").tempdir_in(parent)?;
     let file = place.path().join("export.db");
@@ -86,7 +86,7 @@ impl<'t> Writer<'t> {
     }
 
     fn write(&mut self, snapshot: &Snapshot) -> rusqlite::Result<()> {
-        // A block without a stack of its own has the stack of its allocation's event.
+        // A block without its own stack has the stack of its allocation's event.
         let mut known = HashMap::new();
         let mut histories = Vec::new();
         for (device, _) in (0..).zip(&snapshot.device_traces) {

@@ -1,6 +1,6 @@
 //! The private folder: the library in front under the driver's names, the real driver under an alias.
 //!
-//! The name of a folder follows from the contents, so programs with equal contents share a folder, and no folder changes
+//! The name of a folder follows from the contents, so programs with the same contents share a folder, and no folder changes
 //! while in use.
 
 use super::driver;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The file of the library in front, built by cargo or installed.
 const BUILT: &str = "libcachalot_front.so";
 
-/// Finds the library in front: beside the command or where cargo built the library, and in `../lib/cachalot`.
+/// Finds the library in front: next to the command or where cargo built the library, and in `../lib/cachalot`.
 ///
 /// # Errors
 /// A line with the searched folders.
@@ -28,7 +28,7 @@ pub(super) fn front_library() -> Result<PathBuf, String> {
         let files = folders.iter().map(|folder| beside.join(folder).join(BUILT));
         files.filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path))).max()
     };
-    // Cargo puts the library of a test into `deps`, and leaves an older one beside the command.
+    // Cargo puts the library of a test into `deps`, and leaves an older one next to the command.
     let found = files(&[".", "deps"]).or_else(|| files(&["../lib/cachalot"]));
     found.and_then(|(_, path)| fs::canonicalize(path).ok()).ok_or_else(|| {
         let folder = beside.display();
@@ -51,7 +51,7 @@ pub(super) fn prepare(front: &Path, driver: &Path, is_limited: bool) -> Result<P
     let folder = base.join(format!("{PREFIX}{:016x}{mark}", key(&base, front, driver, &real, &missing)?));
     if !is_complete(&folder) {
         let failed = |error: io::Error| format!("{}: {error}", folder.display());
-        // A random name: containers with one home have processes with equal numbers.
+        // A random name: containers with one home have processes with the same numbers.
         let new = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}new-"))
             .permissions(fs::Permissions::from_mode(mode()))
@@ -74,7 +74,7 @@ fn is_complete(folder: &Path) -> bool {
 fn put(new: &Path, folder: &Path) -> io::Result<()> {
     match fs::rename(new, folder) {
         Ok(()) => Ok(()),
-        // Another command was faster with equal contents.
+        // Another command was faster with the same contents.
         Err(_) if is_complete(folder) => Ok(()),
         Err(_) => {
             let exchanged = rustix::fs::renameat_with(CWD, new, CWD, folder, RenameFlags::EXCHANGE);
@@ -156,7 +156,7 @@ fn key(base: &Path, front: &Path, driver: &Path, real: &Path, missing: &BTreeSet
 }
 
 /// Returns the mode of the folders. A child that root's program starts as another user must find the library, or it would run without
-/// a limit: entry points of containers begin as root, and go on by `su`, `setpriv` or `gosu`. Only root may write there.
+/// a limit: entry points of containers start as root, and go on by `su`, `setpriv` or `gosu`. Only root may write there.
 fn mode() -> u32 {
     if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 }
 }

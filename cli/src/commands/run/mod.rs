@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
     /// The most memory of the group for the program
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "group")]
     max: Option<u64>,
-    /// The share of the program beside the weights of the rest of the group
+    /// The share of the program relative to the weights of the rest of the group
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "group")]
     weight: u32,
     /// Freed memory of a context that may wait before a request asks the driver which frees are complete. More
@@ -141,7 +141,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PATH")]
     driver: Option<PathBuf>,
     /// The program and the arguments
-    // No hyphens: a misspelled option is no program. Behind the program everything is an argument.
+    // No hyphens: a misspelled option is no program. After the program everything is an argument.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }

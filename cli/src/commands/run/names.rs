@@ -11,7 +11,7 @@ pub(super) const ALIAS: &str = "libcachalot-driver.so.1";
 /// Links in the folder, from its folder's names in `$LIB` to itself: that of Fedora, of Arch, and the two parts of Debian's.
 pub(super) const LINKS: [&str; 3] = ["lib64", "lib", "x86_64-linux-gnu"];
 
-/// How the name of every private folder begins.
+/// The prefix of the name of every private folder.
 pub(super) const PREFIX: &str = "cachalot-run-";
 
 /// Returns whether a path has the name of a private folder.

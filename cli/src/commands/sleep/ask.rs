@@ -59,11 +59,11 @@ pub(crate) struct WakeArgs {
     ask: AskArgs,
 }
 
-/// What both commands take.
+/// The arguments of both commands.
 #[derive(clap::Args)]
 struct AskArgs {
-    /// How long to wait for the program's work to end, and for free memory of the GPU: a number with
-    /// ms, s, m, h
+    /// How long to wait for the program's work to end, and for free memory of the GPU: a number
+    /// with ms, s, m, h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     timeout: Duration,
     /// Print a JSON object instead of text

@@ -1,4 +1,4 @@
-//! `cachalot park`, `wake` and `status`: a process leaves the GPU, comes back, and tells how it is.
+//! `cachalot park`, `wake` and `status`: a process leaves the GPU, comes back, and says how it is.
 
 mod answers;
 mod ask;

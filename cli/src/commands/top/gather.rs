@@ -1,4 +1,5 @@
-//! Figures of the devices' memory: of books, of groups, of the driver, and of processes behind a socket.
+//! Figures of the devices' memory: of books, of groups, of the driver, and of processes behind a
+//! socket.
 
 use super::smi;
 use cachalot_run::control::client::{sleepers_in, statuses};
@@ -21,7 +22,7 @@ pub(super) struct Answers {
     pub(super) groups: Vec<GroupView>,
 }
 
-/// Who told a figure.
+/// The source of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Teller {
@@ -36,7 +37,8 @@ pub(super) struct DeviceMemory {
     pub(super) device: String,
     /// The number of the device, as `nvidia-smi` has it. `None`: not known.
     pub(super) index: Option<u32>,
-    /// The driver's own figures of the device. `None`: neither `nvidia-smi` nor a process with a book has told the figures.
+    /// The driver's own figures of the device. `None`: neither `nvidia-smi` nor a process with a
+    /// book has reported the figures.
     pub(super) used: Option<u64>,
     pub(super) total: Option<u64>,
     pub(super) source: Option<Teller>,
@@ -53,9 +55,10 @@ pub(super) struct ProcessMemory {
     pub(super) pid: u32,
     /// The name of `cachalot run --name`, or the program's.
     pub(super) program: String,
-    /// The program and its arguments, as the system has them. `None`: the process has ended, or is hidden.
+    /// The program and its arguments, as the system has them. `None`: the process has ended, or is
+    /// hidden.
     pub(super) command: Option<String>,
-    /// The driver's figure for the process, if `nvidia-smi` tells.
+    /// The driver's figure for the process, if `nvidia-smi` reports it.
     pub(super) used: Option<u64>,
     /// `None`: the process has no book.
     pub(super) book: Option<BookView>,
@@ -63,7 +66,7 @@ pub(super) struct ProcessMemory {
     pub(super) sleep: Option<SleepView>,
 }
 
-/// Where the memory of a process is.
+/// The place of a process's memory.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct SleepView {
     pub(super) state: SleepState,
@@ -72,7 +75,8 @@ pub(super) struct SleepView {
 }
 
 impl Answers {
-    /// Reads all books and groups of the user, and asks `nvidia-smi` and all processes with a socket.
+    /// Reads all books and groups of the user, and asks `nvidia-smi` and all processes with a
+    /// socket.
     ///
     /// # Errors
     /// The user's folder cannot be used.
@@ -103,7 +107,8 @@ impl Answers {
         Self { devices: devices.collect(), groups }
     }
 
-    /// Keeps the answers on the processes of an id or a name, or on the members of a group. Returns whether any is left.
+    /// Keeps the answers on the processes of an id or a name, or on the members of a group. Returns
+    /// whether any is left.
     pub(super) fn keep(&mut self, sought: &str) -> bool {
         let members = self.groups.iter().filter(|group| group.name == sought).flat_map(|group| &group.members);
         let members: BTreeSet<u32> = members.map(|member| member.pid).collect();
@@ -154,7 +159,7 @@ impl DeviceMemory {
 }
 
 impl ProcessMemory {
-    /// Returns the number of milliseconds without a submission, if the process tells.
+    /// Returns the number of milliseconds without a submission, if the process reports it.
     pub(super) fn idle_ms(&self) -> Option<u64> {
         self.sleep.and_then(|sleep| sleep.idle_ms)
     }

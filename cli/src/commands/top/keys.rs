@@ -7,11 +7,11 @@ use rustix::termios::{
 use std::io::{Stdin, stdin};
 use std::time::{Duration, Instant};
 
-/// What `Ctrl-C` and `Ctrl-D` send.
+/// The bytes that `Ctrl-C` and `Ctrl-D` send.
 const INTERRUPT: u8 = 3;
 const END: u8 = 4;
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wish {
     /// The next table.

@@ -1,4 +1,4 @@
-//! What `cachalot top` shows, as metrics.
+//! The figures of `cachalot top`, as metrics.
 
 use super::gather::{Answers, DeviceMemory, ProcessMemory};
 use cachalot_run::group::watch::{GroupView, MemberView};
@@ -10,7 +10,7 @@ type MetricSample = MetricsSample<'static>;
 type OfDevice = (&'static str, &'static str, fn(&DeviceMemory) -> Option<i64>);
 
 const DEVICES: [OfDevice; 4] = [
-    ("cachalot_run_device_used_bytes", "Memory in use, as the driver tells.", |device| signed(device.used)),
+    ("cachalot_run_device_used_bytes", "Memory in use, as the driver reports it.", |device| signed(device.used)),
     ("cachalot_run_device_memory_bytes", "All memory of the device.", |device| signed(device.total)),
     ("cachalot_run_device_booked_bytes", "Memory in the books of all processes.", |device| signed(Some(device.booked))),
     ("cachalot_run_device_unexplained_bytes", "Used memory that no book and no process has.", |device| {
@@ -97,7 +97,8 @@ fn objects<'a>(
     })
 }
 
-/// Returns the labels of a device: the identity as the other metrics have it, and the number, if it is known.
+/// Returns the labels of a device: the identity as the other metrics have it, and the number, if it
+/// is known.
 fn labels(moment: &Answers, device: &str) -> Vec<(&'static str, String)> {
     let uuid = device.split_once('-').map_or(device, |(_, uuid)| uuid).to_owned();
     let index = moment.devices.iter().find(|known| known.device == device).and_then(|known| known.index);

@@ -193,10 +193,10 @@ fn text(moment: &Answers, look: &Look, order: Order) -> String {
 fn sentence(device: &DeviceMemory) -> String {
     let (name, booked) = (whole_name(device), show(device.booked));
     let (Some(used), Some(total), Some(unexplained)) = (device.used, device.total, device.unexplained) else {
-        return format!("{name}: {booked} booked; nobody told the driver's figure.");
+        return format!("{name}: {booked} booked; the driver's figure is unknown.");
     };
     let source = match device.source {
-        Some(Teller::Process) => ", as a process was told last",
+        Some(Teller::Process) => ", as last reported to a process",
         _ => "",
     };
     let unexplained = book::signed(unexplained);
@@ -245,7 +245,8 @@ fn asleep(sleep: SleepView) -> String {
 /// Greatest number of letters of a program's arguments in a row.
 const MOST_ARGUMENTS: usize = 60;
 
-/// Returns the name of a process in a row. Several processes of a name are told apart by their arguments.
+/// Returns the name of a process in a row. Several processes of a name are told apart by their
+/// arguments.
 fn name_in(process: &ProcessMemory, all: &[ProcessMemory]) -> String {
     let is_shared = all.iter().filter(|other| other.program == process.program).count() > 1;
     let arguments = process.command.as_deref().filter(|_| is_shared).and_then(|line| line.split_once(' '));

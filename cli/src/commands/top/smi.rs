@@ -1,4 +1,4 @@
-//! What `nvidia-smi` tells: the memory of devices, and of processes.
+//! The figures of `nvidia-smi`: the memory of devices and of processes.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -45,7 +45,8 @@ fn lines(query: &str) -> Vec<String> {
     String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
 }
 
-/// Returns the output of a command that succeeds in time. A driver that hangs does not answer, and an operator looks just then.
+/// Returns the output of a command that succeeds in time. A driver that hangs does not answer, and
+/// an operator looks just then.
 fn answer(command: &mut Command) -> Option<Vec<u8>> {
     let mut child = command.spawn().ok()?;
     let mut output = child.stdout.take()?;

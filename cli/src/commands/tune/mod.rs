@@ -117,7 +117,8 @@ pub(crate) struct TuneArgs {
     /// Seconds after which the best found so far is printed
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     deadline: Option<f64>,
-    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB,
+    /// or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
     /// Leave out the recorded calls that empty the cache
@@ -299,7 +300,8 @@ fn load(files: &[&PathBuf], args: &TuneArgs) -> Result<Vec<TuneRecord>, TuneFail
     Ok(loaded.into_iter().flatten().flatten().collect())
 }
 
-/// Returns the figures of a recording. If a request failed, also what would have served it with the recorded settings.
+/// Returns the figures of a recording. If a request failed, also what would have served it with the
+/// recorded settings.
 fn answer(trace: &Trace, recorded: &RecordedPeaks, args: &TuneArgs) -> Answer {
     let is_as_recorded = args.baseline.is_none() && args.limit.is_none() && !args.ignore_empty_cache;
     if recorded.ooms > 0 && is_as_recorded {

@@ -12,7 +12,8 @@ pub(super) const TORCH: &str = "PYTORCH_CUDA_ALLOC_CONF";
 /// The variable with the settings of cachalot.
 pub(super) const CACHALOT: &str = "CACHALOT_CONF";
 
-/// The places of two columns in both tables. If requests fail, they count more than the worst program.
+/// The places of two columns in both tables. If requests fail, they count more than the worst
+/// program.
 const WORST: usize = 3;
 const OOMS: usize = 8;
 
@@ -87,7 +88,7 @@ fn held(record: &TuneRecord, args: &TuneArgs) -> String {
         _ => line = format!("{line}; {calls} of empty_cache()"),
     }
     match record.answer.config.as_str() {
-        _ if !record.tells_config => line + "; the record does not tell its settings, and the defaults are assumed",
+        _ if !record.tells_config => line + "; the record does not contain its settings, so the defaults are assumed",
         "" => line,
         config => format!("{line}; recorded with {config}"),
     }
@@ -129,7 +130,7 @@ fn searched(parts: &Parts, outcome: &Outcome, look: &Look) -> Vec<String> {
     lines
 }
 
-/// What a search found.
+/// The result of a search.
 struct Found<'a> {
     /// The recommendation.
     best: Option<&'a Tried>,
@@ -244,7 +245,7 @@ fn table(outcome: &Outcome, options: &Options, baseline: &str, most: usize) -> T
     let mut rows = 0;
     for (number, tried) in outcome.tried.iter().enumerate() {
         let is_named = [Some(0), outcome.torch, outcome.cachalot].contains(&Some(number)) || tried.config == EXPANDABLE;
-        // Of candidates with equal costs, the first is the simplest.
+        // Of candidates with the same costs, the first is the simplest.
         let held = |one: &Tried| one.held_back.as_ref().map(|held| held.programs.clone());
         let is_known =
             others.iter().any(|other| other.seen.programs == tried.seen.programs && held(other) == held(tried));

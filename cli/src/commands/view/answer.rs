@@ -1,5 +1,5 @@
-//! The answer that comes first: what was reserved and live at most, which setting would have saved some of
-//! it, and when the peak was.
+//! The answer that comes first: what was reserved and live at most, which setting would have saved
+//! some of it, and when the peak was.
 
 use super::history::{Action, History};
 use super::moments::Shown;
@@ -13,10 +13,11 @@ use serde::Serialize;
 pub(super) struct Answer {
     /// The answer in words.
     pub(super) sentence: String,
-    /// What the record and its replays tell. `None` without events, and for a replay with another
-    /// configuration.
+    /// The findings about the record and its replays. `None` without events, and for a replay with
+    /// another configuration.
     pub(super) of_record: Option<tune::Answer>,
-    /// What would have served every failed request, in words. `None` without failures and replays.
+    /// The change that would have served every failed request, in words. `None` without failures
+    /// and replays.
     pub(super) rescue: Option<String>,
     /// Peak of reserved memory.
     pub(super) peak_reserved_bytes: u64,
@@ -33,7 +34,7 @@ pub(super) struct Answer {
     pub(super) largest_failed_bytes: u64,
     /// Whether the file tells the configuration.
     pub(super) tells_config: bool,
-    /// Whether the history begins in the middle of the program.
+    /// Whether the history starts in the middle of the program.
     pub(super) is_cut: bool,
 }
 
@@ -96,7 +97,7 @@ impl Answer {
             |answer| format!("{} The peak was {when}.", sentence(answer)),
         );
         if !self.tells_config {
-            text.push_str(" The file does not tell its settings: the defaults are assumed.");
+            text.push_str(" The file does not contain its settings, so the defaults are assumed.");
         }
         text
     }

@@ -1,4 +1,5 @@
-//! The memory of a device before the first event, found by undoing the events, the last event first.
+//! The memory of a device before the first event, found by undoing the events, the last event
+//! first.
 
 use super::history::{Action, Event, History, HistoryMemory, Kind, Origin, Pages, UNKNOWN};
 use super::stacks::{BEFORE, NO_STACK};

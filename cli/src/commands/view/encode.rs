@@ -1,4 +1,4 @@
-//! What a page shows of a device, as compressed columns of numbers in base64.
+//! The data of a page about a device, as compressed columns of numbers in base64.
 //!
 //! ```text
 //! gzip( length of the header, 4 bytes │ header, JSON │ column │ column │ … )
@@ -35,7 +35,7 @@ const MOST_TEXT: usize = 300;
 const MOST_MARKS: usize = 1000;
 
 /// The text of all stacks beyond [`MOST_STACKS`].
-const FURTHER: &str = "further stacks";
+const FURTHER: &str = "other stacks";
 
 /// Everything but the columns.
 #[derive(Serialize)]
@@ -142,7 +142,7 @@ impl<'a> PageStacks<'a> {
         Self { numbers, stacks, shown }
     }
 
-    /// Returns the number on the page. All further stacks have the number after the last.
+    /// Returns the number on the page. All other stacks have the number after the last.
     fn number(&self, stack: u32) -> u32 {
         self.numbers.get(&stack).copied().unwrap_or(self.shown.len() as u32)
     }

@@ -1,7 +1,7 @@
 //! The memory of a device from event to event.
 //!
-//! State `s` is the memory after the first `s` events. A [`Watch`] sees every state, and every block
-//! and part of the device's memory when it ends.
+//! State `s` is the memory after the first `s` events. A [`Watch`] sees every state, and every
+//! block and part of the device's memory when it ends.
 
 use super::begin::Begin;
 use super::history::{Action, Event, Kind, Origin, Pages, UNKNOWN};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// A part of the device's memory: a segment, or contiguous memory of an expandable segment.
 pub(super) type Part = memory::Part<Share>;
 
-/// What is kept of a part.
+/// The state of a part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Share {
     pub(super) origin: Origin,
@@ -144,8 +144,8 @@ impl ForwardMemory {
         }
     }
 
-    /// Returns the bytes of the pages that a block touches and no other block does. The block is not
-    /// in the memory, and its part begins at `start`.
+    /// Returns the bytes of the pages that a block touches and no other block does. The block is
+    /// not in the memory, and its part starts at `start`.
     fn own_pages(&self, address: u64, size: u64, start: u64, part: &Part) -> u64 {
         let page = part.page;
         if page == 0 || size == 0 {
@@ -167,8 +167,8 @@ impl ForwardMemory {
         last.min((part.end - start) / page).saturating_sub(first).saturating_mul(page)
     }
 
-    /// Changes the bytes in use of the part around a block that is not in the memory, and the part's
-    /// idle bytes.
+    /// Changes the bytes in use of the part around a block that is not in the memory, and the
+    /// part's idle bytes.
     fn account(&mut self, address: u64, size: u64, is_used: bool) {
         let Some((start, found)) = self.part_at(address) else { return };
         let pages = self.own_pages(address, size, start, &found);

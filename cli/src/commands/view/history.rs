@@ -52,7 +52,7 @@ pub(super) struct Event {
 /// The number of an unknown pool.
 pub(super) const UNKNOWN: u16 = u16::MAX;
 
-/// Most streams, and most pools, with names of their own. All further ones share the last number.
+/// Most streams, and most pools, with their own names. All other ones share the last number.
 const MOST_NAMES: usize = 1 << 12;
 
 /// Numbers for streams and pools.
@@ -86,7 +86,7 @@ fn number<T: PartialEq>(names: &mut Vec<T>, name: T) -> u16 {
     at as u16
 }
 
-/// What is known of memory from the device.
+/// A part of the memory from the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Origin {
     pub(super) stream: u16,
@@ -97,7 +97,7 @@ pub(super) struct Origin {
     pub(super) stack: u32,
 }
 
-/// What the blocks of a segment are.
+/// The kind of the blocks of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) enum Kind {
     #[default]
@@ -175,11 +175,11 @@ pub(super) struct History {
     pub(super) stacks: Rc<Stacks>,
     /// Whether times are recorded.
     pub(super) has_times: bool,
-    /// What the record tells. `None` without events, for a record that is too long or contradicts
-    /// itself, and for a replay.
+    /// The findings about the record. `None` without events, for a record that is too long or
+    /// contradicts itself, and for a replay.
     pub(super) answer: Option<Answer>,
     /// Whether the file tells the configuration.
     pub(super) tells_config: bool,
-    /// Whether the history begins in the middle of the program.
+    /// Whether the history starts in the middle of the program.
     pub(super) is_cut: bool,
 }

@@ -102,7 +102,8 @@ pub(crate) struct ViewArgs {
         help = "A configuration in PyTorch's syntax, any number of times: every program is also replayed with it"
     )]
     configs: Vec<(String, Config)>,
-    /// The memory limit of the replays: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    /// The memory limit of the replays: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB,
+    /// TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, requires = "configs")]
     limit: Option<u64>,
     /// Print a JSON object for each file, device and configuration instead of text
@@ -173,7 +174,7 @@ fn print_answer(args: &ViewArgs, source: &Source) -> io::Result<()> {
     }
 }
 
-/// Returns the page's file: by default beside the first file.
+/// Returns the page's file: by default next to the first file.
 fn output(args: &ViewArgs) -> PathBuf {
     let beside = || args.files[0].with_file_name(format!("{}.html", base_name(&args.files[0])));
     args.output.clone().unwrap_or_else(beside)

@@ -18,7 +18,7 @@ pub(super) struct Limits {
     pub(super) blocks: u64,
 }
 
-/// Most failed requests with moments of their own.
+/// Most failed requests with their own moments.
 pub(super) const MOST_FAILURES: usize = 500;
 
 /// A block or part that exists at some moment.
@@ -120,7 +120,8 @@ impl Survey {
         (states, 1 << exponent)
     }
 
-    /// Returns the state with the most reserved memory, with the block for which memory was obtained.
+    /// Returns the state with the most reserved memory, with the block for which memory was
+    /// obtained.
     fn reserved_peak(&self, events: &[Event]) -> u32 {
         let mut state = self.most_reserved.1;
         let is = |state: u32, wanted: fn(Action) -> bool| {

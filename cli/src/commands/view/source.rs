@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Returns the history of every device of a file, a snapshot or a record. `watch` gets the number of
-/// bytes after each read, and `begin` is called before the program of a history is replayed.
+/// Returns the history of every device of a file, a snapshot or a record. `watch` gets the number
+/// of bytes after each read, and `begin` is called before the program of a history is replayed.
 pub(super) fn load(file: &Path, watch: impl FnMut(u64), begin: impl Fn()) -> Result<Vec<History>, BadInput> {
     let label = match file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned() {
         name if name == "-" => trace::base_name(file),

@@ -25,7 +25,7 @@ pub extern "C" fn cachalot_empty_cache(allocator: *const cachalot_allocator, dev
         if pending > 0 && instance.allocator.is_capturing(device)? {
             let text = format!(
                 "{pending} bytes of freed blocks wait for streams, which are not polled while a graph is captured: a capture was \
-                 begun and not ended; the rest of the cache was released"
+                 started and not ended; the rest of the cache was released"
             );
             return Err(Status::new(CACHALOT_ERROR_CAPTURING, text));
         }

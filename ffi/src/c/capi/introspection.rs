@@ -42,7 +42,7 @@ pub unsafe extern "C" fn cachalot_trace_for_each(
     boundary::with_instance(allocator, |instance| {
         let visit = visit.ok_or_else(|| Status::null("the callback"))?;
         let (device, _) = instance.device(device)?;
-        // Copy first: the callback may call the allocator, which records further events.
+        // Copy first: the callback may call the allocator, which records more events.
         let mut entries = Vec::new();
         instance.allocator.for_each_trace_entry(device, |entry| entries.push(*entry))?;
         let _running = instance.callbacks.enter();

@@ -167,7 +167,7 @@ pub extern "C" fn cachalot_stream_destroyed(
     })
 }
 
-/// Tells of a stream that may end without a report.
+/// Reports a stream that may end without a report.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_stream_unreported(
     allocator: *const cachalot_allocator,
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn cachalot_forecast(
     })
 }
 
-/// Tells whether requests would be served if they were made now.
+/// Reports whether requests would be served if they were made now.
 ///
 /// # Safety
 /// `sizes` is NULL or has `count` entries, and `out` is NULL, or a structure as long as its first

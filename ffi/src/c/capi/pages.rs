@@ -72,7 +72,7 @@ unsafe impl Versioned for cachalot_reclaimed {
     const FIRST_SIZE: usize = 120;
 }
 
-/// Tells what upkeep has given back under `reclaim:auto`, and what it has kept and why.
+/// Reports what upkeep has given back under `reclaim:auto`, and what it has kept and why.
 ///
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn cachalot_reclaim_stats(
     })
 }
 
-/// Tells what the pages of a device are used for, and what they have cost.
+/// Reports what the pages of a device are used for, and what they have cost.
 ///
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.

@@ -147,7 +147,7 @@ pub extern "C" fn cachalot_wake_stream(
     boundary::with_instance(allocator, |instance| wake(instance, device, |device| of_stream(device, stream)))
 }
 
-/// Begins to wake the memory of a tag.
+/// Starts to wake the memory of a tag.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_wake_start(
     allocator: *const cachalot_allocator,
@@ -169,7 +169,7 @@ pub extern "C" fn cachalot_wake_wait(allocator: *const cachalot_allocator, devic
     })
 }
 
-/// Tells where the memory of a tag is.
+/// Reports where the memory of a tag is.
 ///
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn cachalot_parked(
     })
 }
 
-/// Tells where the memory of a stream in the default pool is.
+/// Reports where the memory of a stream in the default pool is.
 ///
 /// # Safety
 /// As for `cachalot_parked`.
@@ -237,7 +237,7 @@ pub extern "C" fn cachalot_park_retain(
     })
 }
 
-/// Tells what is on a device, by name.
+/// Reports what is on a device, by name.
 ///
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.

@@ -15,7 +15,7 @@ unsafe impl Versioned for cachalot_plan_report {
     const FIRST_SIZE: usize = 120;
 }
 
-/// Announces the end of an iteration and the beginning of the next.
+/// Announces the end of an iteration and the start of the next.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
@@ -25,7 +25,7 @@ pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, devic
     })
 }
 
-/// Ends the plans in force, and forgets what was observed.
+/// Ends the active plans, and forgets what was observed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_plans_end(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {

@@ -136,7 +136,7 @@ pub extern "C" fn cachalot_pool_trim(
     })
 }
 
-/// Begins a route, which sends the chosen requests into a pool.
+/// Starts a route, which sends the chosen requests into a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_pool_begin(
     allocator: *const cachalot_allocator,
@@ -162,7 +162,7 @@ pub extern "C" fn cachalot_pool_end(
     })
 }
 
-/// Begins a route into a pool for the capture of a graph.
+/// Starts a route into a pool for the capture of a graph.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_capture_begin(
     allocator: *const cachalot_allocator,

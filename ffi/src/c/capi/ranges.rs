@@ -53,7 +53,7 @@ pub extern "C" fn cachalot_range_commit(
     })
 }
 
-/// Gives the memory of a part up, behind the present work of a stream.
+/// Gives the memory of a part up, after the present work of a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_range_decommit(
     range: cachalot_range,
@@ -67,7 +67,7 @@ pub extern "C" fn cachalot_range_decommit(
     })
 }
 
-/// Releases a range, behind the present work of all its streams.
+/// Releases a range, after the present work of all its streams.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_range_release(range: cachalot_range) -> cachalot_status {
     boundary::with_instance(range.allocator, |instance| {

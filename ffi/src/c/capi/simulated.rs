@@ -29,7 +29,7 @@ pub extern "C" fn cachalot_simulate_progress(
     })
 }
 
-/// Begins or ends a capture on a stream.
+/// Starts or ends a capture on a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_simulate_capture(
     allocator: *const cachalot_allocator,

@@ -72,7 +72,7 @@ pub extern "C" fn cachalot_tag_trim(
     })
 }
 
-/// Tells what the pools of a tag hold.
+/// Reports what the pools of a tag hold.
 ///
 /// # Safety
 /// `out` is NULL, or points to a structure as long as its first field says.

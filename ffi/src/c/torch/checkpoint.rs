@@ -1,4 +1,4 @@
-//! What a checkpoint of a pool needs: blocks at their earlier addresses.
+//! Support for checkpoints of a pool: blocks at their earlier addresses.
 
 use super::plugin;
 use crate::c::abi::{cachalot_pool, cachalot_status};

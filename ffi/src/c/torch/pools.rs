@@ -20,7 +20,7 @@ fn name(pool: cachalot_pool) -> PoolId {
     PoolId(pool.first, pool.second)
 }
 
-/// Begins a route: sends the requests that the filter accepts into a pool.
+/// Starts a route: sends the requests that the filter accepts into a pool.
 ///
 /// # Safety
 /// `filter` and `let_go` may be called with `userdata` from any thread.

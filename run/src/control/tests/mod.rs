@@ -77,9 +77,9 @@ impl Controlled for Fake {
     }
 }
 
-/// A process that answers in a folder of its own.
+/// A process that answers in its own folder.
 struct Setup {
-    place: TempDir,
+    dir: TempDir,
     fake: &'static Fake,
     server: Server,
 }
@@ -90,14 +90,14 @@ impl Setup {
     }
 
     fn with_patience(patience: Duration) -> Self {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let fake: &'static Fake = Box::leak(Box::default());
-        let server = Server::start_with(place.path(), Some("server"), fake, patience).unwrap();
-        Self { place, fake, server }
+        let server = Server::start_with(dir.path(), Some("server"), fake, patience).unwrap();
+        Self { dir, fake, server }
     }
 
     fn sleeper(&self) -> Sleeper {
-        sleepers_in(self.place.path()).unwrap().remove(0)
+        sleepers_in(self.dir.path()).unwrap().remove(0)
     }
 
     fn ask(&self, action: Action, ms: u64) -> Result<Status, AskError> {
@@ -106,7 +106,7 @@ impl Setup {
 
     /// Returns the only file in the folder of sockets.
     fn file(&self) -> PathBuf {
-        let entry = fs::read_dir(self.place.path().join("control")).unwrap().next().unwrap();
+        let entry = fs::read_dir(self.dir.path().join("control")).unwrap().next().unwrap();
         entry.unwrap().path()
     }
 
@@ -172,10 +172,10 @@ fn a_refusal_keeps_its_kind_and_its_text() {
 
 #[test]
 fn a_process_without_a_name_has_its_programs() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let fake: &'static Fake = Box::leak(Box::default());
-    let _server = Server::start_in(place.path(), None, fake).unwrap();
-    let status = sleepers_in(place.path()).unwrap()[0].status().unwrap();
+    let _server = Server::start_in(dir.path(), None, fake).unwrap();
+    let status = sleepers_in(dir.path()).unwrap()[0].status().unwrap();
     assert_eq!(status.name, status.program);
 }
 
@@ -334,7 +334,7 @@ fn the_socket_is_private_and_goes_with_the_server() {
     let file = setup.file();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
-    let second = Server::start_in(setup.place.path(), None, setup.fake).unwrap_err();
+    let second = Server::start_in(setup.dir.path(), None, setup.fake).unwrap_err();
     assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
     assert_eq!(setup.sleeper().status().unwrap().name, "server", "a refused second server harms no first");
     let sleeper = setup.sleeper();
@@ -342,5 +342,5 @@ fn the_socket_is_private_and_goes_with_the_server() {
     assert!(!file.exists());
     let silent = sleeper.status().unwrap_err().to_string();
     assert!(silent.ends_with("has ended"), "{silent}");
-    let _again = Server::start_in(setup.place.path(), None, setup.fake).unwrap();
+    let _again = Server::start_in(setup.dir.path(), None, setup.fake).unwrap();
 }

@@ -99,34 +99,34 @@ fn signal(pid: libc::pid_t, signal: libc::c_int) {
 
 #[test]
 fn names_that_clash_are_listed_and_the_ids_still_tell_apart() {
-    let place = tempfile::tempdir().unwrap();
-    let (one, two) = (Subject::start(place.path(), "twin"), Subject::start(place.path(), "twin"));
-    let other = Subject::start(place.path(), "other");
-    let clash = find_in(place.path(), "twin").unwrap_err();
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (Subject::start(dir.path(), "twin"), Subject::start(dir.path(), "twin"));
+    let other = Subject::start(dir.path(), "other");
+    let clash = find_in(dir.path(), "twin").unwrap_err();
     assert!(matches!(clash, FindError::Several { .. }));
     for pid in [one.pid(), two.pid()] {
         assert!(clash.to_string().contains(&format!("twin ({pid})")), "{clash}");
-        assert_eq!(find_in(place.path(), &pid.to_string()).unwrap().pid().cast_signed(), pid);
+        assert_eq!(find_in(dir.path(), &pid.to_string()).unwrap().pid().cast_signed(), pid);
     }
     assert!(!clash.to_string().contains("other"), "{clash}");
-    assert_eq!(find_in(place.path(), "other").unwrap().pid().cast_signed(), other.pid());
+    assert_eq!(find_in(dir.path(), "other").unwrap().pid().cast_signed(), other.pid());
     // The three are one program.
     let program = std::env::current_exe().unwrap().file_name().unwrap().to_string_lossy().into_owned();
-    assert!(matches!(find_in(place.path(), &program), Err(FindError::Several { .. })));
+    assert!(matches!(find_in(dir.path(), &program), Err(FindError::Several { .. })));
     one.end();
-    assert_eq!(find_in(place.path(), "twin").unwrap().pid().cast_signed(), two.pid());
+    assert_eq!(find_in(dir.path(), "twin").unwrap().pid().cast_signed(), two.pid());
     two.end();
     other.end();
-    assert_eq!(std::fs::read_dir(place.path().join("control")).unwrap().count(), 0, "an exit removes the file");
+    assert_eq!(std::fs::read_dir(dir.path().join("control")).unwrap().count(), 0, "an exit removes the file");
 }
 
 #[test]
 fn a_forked_child_answers_neither_for_its_living_nor_for_its_dead_parent() {
-    let place = tempfile::tempdir().unwrap();
-    let mut subject = Subject::start(place.path(), "parent");
+    let dir = tempfile::tempdir().unwrap();
+    let mut subject = Subject::start(dir.path(), "parent");
     writeln!(subject.child.stdin.as_mut().unwrap(), "fork").unwrap();
     let child: libc::pid_t = subject.wait_for_line("child").trim().rsplit(' ').next().unwrap().parse().unwrap();
-    let sleeper = find_in(place.path(), "parent").unwrap();
+    let sleeper = find_in(dir.path(), "parent").unwrap();
     assert_eq!(sleeper.status().unwrap().pid.cast_signed(), subject.pid());
     signal(subject.pid(), libc::SIGSTOP);
     thread::scope(|scope| {
@@ -138,8 +138,8 @@ fn a_forked_child_answers_neither_for_its_living_nor_for_its_dead_parent() {
         let silent = asked.join().unwrap().unwrap_err().to_string();
         assert!(silent.contains("has ended") && begun.elapsed() < 5 * SECOND, "{silent}");
     });
-    wait_for(|| sleepers_in(place.path()).unwrap().is_empty());
-    assert_eq!(std::fs::read_dir(place.path().join("control")).unwrap().count(), 0);
+    wait_for(|| sleepers_in(dir.path()).unwrap().is_empty());
+    assert_eq!(std::fs::read_dir(dir.path().join("control")).unwrap().count(), 0);
     signal(child, libc::SIGKILL);
 }
 
@@ -164,14 +164,14 @@ fn a_child_that_drops_the_server_leaves_the_parents_alone() {
 
 #[test]
 fn a_stopped_process_is_told_and_holds_up_no_list() {
-    let place = tempfile::tempdir().unwrap();
-    let (stopped, running) = (Subject::start(place.path(), "stopped"), Subject::start(place.path(), "running"));
+    let dir = tempfile::tempdir().unwrap();
+    let (stopped, running) = (Subject::start(dir.path(), "stopped"), Subject::start(dir.path(), "running"));
     signal(stopped.pid(), libc::SIGSTOP);
     let mut status = 0;
     // A signal arrives after the call that sends it. SAFETY: `status` outlives the call.
     assert_eq!(unsafe { libc::waitpid(stopped.pid(), &raw mut status, libc::WUNTRACED) }, stopped.pid());
     assert!(libc::WIFSTOPPED(status), "{status}");
-    let sleepers = sleepers_in(place.path()).unwrap();
+    let sleepers = sleepers_in(dir.path()).unwrap();
     let begun = Instant::now();
     let told = statuses(&sleepers);
     assert!(begun.elapsed() < 4 * SECOND, "{:?}", begun.elapsed());
@@ -185,20 +185,20 @@ fn a_stopped_process_is_told_and_holds_up_no_list() {
         }
     }
     signal(stopped.pid(), libc::SIGCONT);
-    assert_eq!(find_in(place.path(), "stopped").unwrap().status().unwrap().name, "stopped");
+    assert_eq!(find_in(dir.path(), "stopped").unwrap().status().unwrap().name, "stopped");
 }
 
 #[test]
 fn clients_that_go_at_once_break_no_pipe_of_the_program() {
-    let place = tempfile::tempdir().unwrap();
-    let subject = Subject::start(place.path(), "sturdy");
-    let file = std::fs::read_dir(place.path().join("control")).unwrap().next().unwrap().unwrap().path();
+    let dir = tempfile::tempdir().unwrap();
+    let subject = Subject::start(dir.path(), "sturdy");
+    let file = std::fs::read_dir(dir.path().join("control")).unwrap().next().unwrap().unwrap().path();
     for round in 0..60 {
         let mut stream = std::os::unix::net::UnixStream::connect(&file).unwrap();
         let request = ["{\"request\":\"status\"}\n", "{\"request\":\"park\"}\n", "\n"][round % 3];
         stream.write_all(request.as_bytes()).unwrap();
     }
-    let status = find_in(place.path(), "sturdy").unwrap().status().unwrap();
+    let status = find_in(dir.path(), "sturdy").unwrap().status().unwrap();
     assert_eq!(status.pid.cast_signed(), subject.pid());
     subject.end();
 }

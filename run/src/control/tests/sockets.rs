@@ -27,7 +27,7 @@ proptest! {
 #[test]
 fn sockets_of_the_dead_go_and_all_others_stay() {
     let setup = Setup::new();
-    let folder = setup.place.path().join("control");
+    let folder = setup.dir.path().join("control");
     let own = Identity::of_caller().unwrap();
     let here = namespace().unwrap();
     let name = |identity: Identity, namespace: u64| {
@@ -48,7 +48,7 @@ fn sockets_of_the_dead_go_and_all_others_stay() {
     for file in dead.iter().chain(&others) {
         drop(UnixListener::bind(folder.join(file)).unwrap());
     }
-    let found = sleepers_in(setup.place.path()).unwrap();
+    let found = sleepers_in(setup.dir.path()).unwrap();
     assert_eq!(found.iter().map(crate::control::client::Sleeper::pid).collect::<Vec<_>>(), [own.pid]);
     assert!(dead.iter().all(|file| !folder.join(file).exists()));
     assert!(others.iter().chain([&listening]).all(|file| folder.join(file).exists()));
@@ -57,18 +57,18 @@ fn sockets_of_the_dead_go_and_all_others_stay() {
 
 #[test]
 fn a_folder_without_sockets_is_empty_and_an_open_one_is_refused() {
-    let place = tempfile::tempdir().unwrap();
-    assert!(sleepers_in(place.path()).unwrap().is_empty());
-    assert!(fs::read_dir(place.path()).unwrap().next().is_none(), "a look makes no folder");
-    let missing = find_in(place.path(), "server").unwrap_err();
+    let dir = tempfile::tempdir().unwrap();
+    assert!(sleepers_in(dir.path()).unwrap().is_empty());
+    assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "a look makes no folder");
+    let missing = find_in(dir.path(), "server").unwrap_err();
     assert!(missing.to_string().contains("`server`") && missing.to_string().contains("cachalot run"), "{missing}");
-    let folder = place.path().join("control");
+    let folder = dir.path().join("control");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     let fake: &'static Fake = Box::leak(Box::default());
     for error in [
-        sleepers_in(place.path()).unwrap_err().to_string(),
-        crate::control::Server::start_in(place.path(), None, fake).unwrap_err().to_string(),
+        sleepers_in(dir.path()).unwrap_err().to_string(),
+        crate::control::Server::start_in(dir.path(), None, fake).unwrap_err().to_string(),
     ] {
         assert!(error.contains("0700"), "{error}");
     }
@@ -76,8 +76,8 @@ fn a_folder_without_sockets_is_empty_and_an_open_one_is_refused() {
 
 #[test]
 fn a_long_path_has_room_for_a_socket() {
-    let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("a".repeat(200));
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("a".repeat(200));
     fs::create_dir(&folder).unwrap();
     let fake: &'static Fake = Box::leak(Box::default());
     let _server = crate::control::Server::start_in(&folder, Some("far"), fake).unwrap();
@@ -87,7 +87,7 @@ fn a_long_path_has_room_for_a_socket() {
 #[test]
 fn a_process_is_found_by_id_name_program_and_file() {
     let setup = Setup::new();
-    let folder = setup.place.path();
+    let folder = setup.dir.path();
     let own = std::process::id();
     let program = setup.sleeper().status().unwrap().program;
     let file = std::env::current_exe().unwrap().file_name().unwrap().to_string_lossy().into_owned();
@@ -112,7 +112,7 @@ fn only_the_user_and_root_are_admitted() {
 fn another_user_is_refused() {
     let setup = Setup::new();
     let file = setup.file();
-    for path in [setup.place.path(), file.parent().unwrap(), &file] {
+    for path in [setup.dir.path(), file.parent().unwrap(), &file] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
     let address = rustix::net::SocketAddrUnix::new(&file).unwrap();
@@ -153,7 +153,7 @@ fn another_user_is_refused() {
 fn a_number_that_the_program_has_closed_is_left_to_the_program() {
     let setup = Setup::new();
     let number = setup.server.listener.socket().unwrap().as_raw_fd();
-    let own = File::open(setup.place.path()).unwrap();
+    let own = File::open(setup.dir.path()).unwrap();
     // SAFETY: the number becomes a copy of `own`, as in a program that closes files not its own.
     assert_eq!(unsafe { libc::dup2(own.as_raw_fd(), number) }, number);
     assert!(setup.server.listener.socket().is_none());

@@ -59,7 +59,7 @@ impl Worker {
         argument.cast()
     }
 
-    /// Orders a live stream behind the work of another stream. Returns whether the order was possible.
+    /// Orders a live stream after the work of another stream. Returns whether the order was possible.
     pub(crate) fn order(&self, on: &Arc<Stream>, before: &Arc<Stream>) -> bool {
         if Arc::ptr_eq(on, before) {
             return true;

@@ -134,7 +134,7 @@ impl Worker {
                 self.touch(&mut block, &stream, true);
                 self.blocks.push(block);
             } else {
-                // The block may lie in the pool or elsewhere.
+                // The block may be in the pool or elsewhere.
                 self.give_up(block, false);
             }
         }

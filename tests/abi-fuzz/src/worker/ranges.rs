@@ -114,7 +114,7 @@ impl Worker {
                     page.get_or_insert(Contents::Unknown);
                 }
                 note(&mut reserved.named, &stream);
-                // Only later work of this stream may use the new memory, and work ordered behind it.
+                // Only later work of this stream may use the new memory, and work ordered after it.
                 note(&mut reserved.users, &stream);
             }
         }

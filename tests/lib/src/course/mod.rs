@@ -370,7 +370,7 @@ impl Course {
         }
     }
 
-    /// Lets another stream use a block, behind the work of its own stream.
+    /// Lets another stream use a block, after the work of its own stream.
     fn share(&mut self, block: usize, other: StreamId) {
         let Held { ptr, bytes, stream, shared } = self.held[block];
         if shared || stream == other {

@@ -43,7 +43,7 @@ impl Course {
         self.announce();
     }
 
-    /// Asks about the latest block, behind the first `before`, or tells of a use.
+    /// Asks about the latest block, behind the first `before`, or reports a use.
     fn look(&mut self, before: usize) {
         let Some(&held) = self.held[before..].last() else { return };
         let other = self.stream();

@@ -41,7 +41,7 @@ impl Block {
     }
 }
 
-/// Owner of a segment: blocks serve only requests of an equal owner.
+/// Owner of a segment: blocks serve only requests of the same owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner {
     /// Number of the pool.

@@ -1,4 +1,4 @@
-//! Lanes for intervals: slices of a track have to lie in each other or apart.
+//! Lanes for intervals: slices of a track have to be in each other or apart.
 
 /// An interval of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,8 +8,8 @@ pub(super) struct Interval {
     pub(super) end: i64,
 }
 
-/// Returns the lane of each interval, in the order of the input: the first lane with room. If `nests`,
-/// an interval may lie inside of another interval of the lane.
+/// Returns the lane of each interval, in the order of the input: the first lane with room. If
+/// `nests`, an interval may be inside of another interval of the lane.
 pub(super) fn lanes(intervals: &[Interval], nests: bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..intervals.len()).collect();
     order.sort_by_key(|&at| (intervals[at].start, std::cmp::Reverse(intervals[at].end)));

@@ -48,7 +48,7 @@ pub(super) fn text(name: &str, value: String) -> DebugAnnotation {
 }
 
 impl<'w> Tracks<'w> {
-    /// Begins a trace. `name` chooses the numbers of the tracks.
+    /// Starts a trace. `name` chooses the numbers of the tracks.
     pub(super) fn new(to: &'w mut dyn Write, name: &str, base_ns: i64) -> io::Result<Self> {
         let mut hasher = DefaultHasher::new();
         ("cachalot", name).hash(&mut hasher);
@@ -93,8 +93,8 @@ impl<'w> Tracks<'w> {
         self.event(time_ns, TrackEvent { name: Some(name.to_owned()), debug_annotations, ..event(INSTANT, track) })
     }
 
-    /// Writes slices on tracks of one name, which Perfetto shows as one track. `track` is the name and
-    /// the rank.
+    /// Writes slices on tracks of one name, which Perfetto shows as one track. `track` is the name
+    /// and the rank.
     pub(super) fn slices(
         &mut self,
         parent: u64,

@@ -1,5 +1,5 @@
-//! A thread for what is due without a call of the program: memory of an idle process is parked, memory owed to the group goes back,
-//! and other processes find a way in.
+//! The maintenance thread, which does what is due without a call of the program: it parks the memory of an idle
+//! process, returns memory owed to the group, and answers other processes.
 
 use crate::control::Server;
 use crate::serve::process::{Process, process};
@@ -9,7 +9,7 @@ use cachalot_cuda::{BackgroundWork, log};
 use std::sync::Once;
 use std::time::Duration;
 
-/// How long the thread sleeps at most between two looks, and at least.
+/// The longest and the shortest sleep of the thread between two rounds.
 const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(5);
 
@@ -17,17 +17,17 @@ const SHORTEST: Duration = Duration::from_millis(5);
 const STACK: usize = 1 << 20;
 
 impl Process {
-    /// Starts the thread of the calling process, at the first call. A system without another thread leaves the work undone.
-    pub(super) fn start_keeper(&self) {
+    /// Starts the thread of the calling process, at the first call. If the system refuses a thread, the work is not done.
+    pub(super) fn start_maintenance(&self) {
         static STARTED: Once = Once::new();
         if !self.is_whole || self.sleeping.is_none() && self.options.group.is_none() {
             return;
         }
         STARTED.call_once(|| {
             let _ = without_signals(|| {
-                std::thread::Builder::new().name("cachalot-keeper".to_owned()).stack_size(STACK).spawn(|| {
+                std::thread::Builder::new().name("cachalot-maint".to_owned()).stack_size(STACK).spawn(|| {
                     if let Some(process) = process() {
-                        keep(process);
+                        maintain(process);
                     }
                 })
             });
@@ -35,20 +35,20 @@ impl Process {
     }
 }
 
-/// Looks again and again, as long as the process lives.
-fn keep(process: &'static Process) -> ! {
+/// Does one round after another, as long as the process lives.
+fn maintain(process: &'static Process) -> ! {
     let mut server = process.sleeping.as_ref().and_then(|_| answer(process));
     let pause = process.sleeping.as_ref().map_or(LONGEST, Sleeping::look_every).clamp(SHORTEST, LONGEST);
     loop {
         std::thread::sleep(pause);
-        // Once exit has begun, the driver may be gone.
+        // Once the process has started to exit, the driver may be gone.
         let Some(_work) = BackgroundWork::begin() else { continue };
         process.park_if_idle();
         process.yield_to_group();
         process.give_host_memory_back();
         process.pay();
         process.charge.all().iter().for_each(|charge| charge.stay_published());
-        // The files of a user go at the user's last logout.
+        // The system deletes a user's files at the last logout.
         if server.as_ref().is_some_and(Server::is_out_of_reach) {
             drop(server.take());
             server = answer(process);
@@ -56,7 +56,7 @@ fn keep(process: &'static Process) -> ! {
     }
 }
 
-/// Begins to answer other processes.
+/// Starts to answer other processes.
 fn answer(process: &'static Process) -> Option<Server> {
     let server = Server::start(process.options.name.as_deref(), process);
     server.map_err(|error| log::warning(format_args!("no other process can park this one: {error}"))).ok()
