@@ -7,7 +7,7 @@ use crate::common::{cachalot, folder, traces_with};
 use cachalot_core::simulated::{DriverCosts, SimulatedDevice};
 use cachalot_core::{Config, StreamId};
 use cachalot_replay::inspect;
-use cachalot_replay::program::{DEVICE, Operation, Run, Settings, allocator};
+use cachalot_replay::program::{DEVICE, OnDevice, Operation, Run, Settings, Subject};
 use cachalot_replay::recorded::RecordedPeaks;
 use cachalot_replay::replay::{self, End};
 use cachalot_replay::trace::Trace;
@@ -98,7 +98,7 @@ fn operations(random: &mut Rng, count: usize) -> Vec<Operation> {
 fn record(random: &mut Rng, config: &Config, is_ring: bool) -> Made {
     let operations = operations(random, 600);
     let settings = Settings { config: config.clone(), limit: None };
-    let mut run = Run::new(allocator(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"));
+    let mut run = Run::new(OnDevice::create(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"));
     // PyTorch does not search again, and a replay follows a record on this assumption.
     run.allocator.set_second_search(DEVICE, false).expect("a setting");
     let (before, after) = operations.split_at(if is_ring { operations.len() / 3 } else { 0 });
@@ -144,7 +144,7 @@ fn answer_holds(trace: &Trace, peak: u64, what: &str) -> Answer {
     assert!(better.needs_pytorch.is_none() || trace.has_late_keys != Some(false), "{what}: {better:?}");
     let program = replay::program(trace).expect("a program");
     let part = Part { program, limit: RecordedPeaks::of(trace).limit_bytes, ..Part::default() };
-    let cost = tune::cost(&part, &advised, &DriverCosts::h200(), &|| false).expect("the program runs");
+    let cost = tune::cost::<OnDevice>(&part, &advised, &DriverCosts::h200(), &|| false).expect("the program runs");
     assert_eq!((cost.reserved_bytes, cost.ooms), (better.peak_reserved_bytes, better.ooms), "{what}: {better:?}");
     let least = peak.min(answer.replayed_bytes.expect("a replay")) as f64;
     assert!(cost.ooms < answer.ooms || (cost.reserved_bytes as f64) < least * 0.98, "{what}: {answer:?}");

@@ -73,9 +73,13 @@ impl QueueWork {
         matches!(self, Self::Polling | Self::PollingAndRecording(_) | Self::Asking(_))
     }
 
-    /// Returns the work with a poll, which no thread does yet.
-    fn with_poll(self) -> Self {
-        if let Self::Recording(last) = self { Self::PollingAndRecording(last) } else { Self::Polling }
+    /// Returns the work with a poll. `None` if a thread polls, or asks whether the stream is idle.
+    fn with_poll(self) -> Option<Self> {
+        match self {
+            Self::Idle => Some(Self::Polling),
+            Self::Recording(last) => Some(Self::PollingAndRecording(last)),
+            Self::Polling | Self::PollingAndRecording(_) | Self::Asking(_) => None,
+        }
     }
 
     /// Returns the work without the poll.
@@ -386,9 +390,10 @@ impl<S: Storage> EventQueues<S> {
     /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event, which
     /// the caller polls without the lock.
     pub(crate) fn begin_poll(&mut self, queue: usize) -> Option<Event> {
-        let entry = self.queues.get(queue).filter(|entry| !entry.work.polls())?;
+        let entry = self.queues.get(queue)?;
+        let work = entry.work.with_poll()?;
         let event = self.waits[self.first_covered(entry)?].event?;
-        self.queues[queue].work = self.queues[queue].work.with_poll();
+        self.queues[queue].work = work;
         Some(event)
     }
 
