@@ -15,6 +15,7 @@
 
 use crate::device::Event;
 use crate::streams::fences::{Fence, IdleEvents, Waiter};
+use crate::streams::queue_work::QueueWork;
 use crate::sync::impl_empty;
 use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage, Table};
@@ -42,61 +43,6 @@ pub(crate) struct QueuedBlock {
 }
 
 vacant!(QueuedBlock, next, keeps, |next| Self { event: None, heap: NONE, block: NONE, next });
-
-/// What threads do with a queue, while they call the device. No other thread records on the stream during a recording, nor
-/// removes the block that is recorded; and none removes a block that a polled event covers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum QueueWork {
-    /// No thread works on the queue.
-    Idle,
-    /// A thread polls the first event.
-    Polling,
-    /// A thread records an event after this block.
-    Recording(u32),
-    /// One thread polls the first event, and another one records an event after this block.
-    PollingAndRecording(u32),
-    /// A thread asks whether the stream is idle. This was the last block when it began.
-    Asking(u32),
-}
-
-impl QueueWork {
-    /// Returns the last block of a recording or a question, or `NONE`.
-    fn last(self) -> u32 {
-        match self {
-            Self::Recording(last) | Self::PollingAndRecording(last) | Self::Asking(last) => last,
-            Self::Idle | Self::Polling => NONE,
-        }
-    }
-
-    /// Returns whether the first event, or the place of one, belongs to a thread.
-    fn polls(self) -> bool {
-        matches!(self, Self::Polling | Self::PollingAndRecording(_) | Self::Asking(_))
-    }
-
-    /// Returns the work with a poll. `None` if a thread polls, or asks whether the stream is idle.
-    fn with_poll(self) -> Option<Self> {
-        match self {
-            Self::Idle => Some(Self::Polling),
-            Self::Recording(last) => Some(Self::PollingAndRecording(last)),
-            Self::Polling | Self::PollingAndRecording(_) | Self::Asking(_) => None,
-        }
-    }
-
-    /// Returns the work without the poll.
-    fn without_poll(self) -> Self {
-        if let Self::PollingAndRecording(last) = self { Self::Recording(last) } else { Self::Idle }
-    }
-
-    /// Returns the work with a recording after `last`, which no thread does yet.
-    fn with_recording(self, last: u32) -> Self {
-        if self == Self::Polling { Self::PollingAndRecording(last) } else { Self::Recording(last) }
-    }
-
-    /// Returns the work without the recording, or the question.
-    fn without_recording(self) -> Self {
-        if let Self::PollingAndRecording(_) = self { Self::Polling } else { Self::Idle }
-    }
-}
 
 /// What is expected of a stream, from the latest answers of the device. Wrong hints cost calls. They are kept while the
 /// queue is vacant.

@@ -4,3 +4,4 @@ pub(crate) mod deferred_frees;
 pub(crate) mod event_queue;
 pub(crate) mod fences;
 pub(crate) mod groups;
+mod queue_work;
