@@ -318,7 +318,7 @@ fn the_log_tells_of_parked_memory_and_of_plans() {
     let told: Vec<_> = lines.iter().filter(|line| line.starts_with("info: device 0: ")).collect();
     let [switched] = told[..] else { panic!("{lines:?}") };
     assert!(
-        switched.contains("tune:auto has put `") && switched.contains("bytes are predicted in place of"),
+        switched.contains("tune:auto has activated `") && switched.contains("bytes are predicted instead of"),
         "{switched}"
     );
 }

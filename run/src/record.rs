@@ -76,7 +76,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Starts a record as [`begin`](Self::start) does. `None` after a failure, which is told on the standard error: nothing is recorded.
+    /// Starts a record as [`begin`](Self::begin) does. `None` after a failure, which is told on the standard error: nothing is recorded.
     pub fn begin_or_tell(path: &Path, config: &str, limit: Option<u64>) -> Option<Arc<Self>> {
         let begun = Self::begin(path, config, limit);
         begun.map_err(|error| log::warning(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()

@@ -13,9 +13,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const WIDTH: usize = 100;
 
 /// Files and folders that still have longer lines. The list may only shrink.
-const NOT_YET: [&str; 19] = [
+const NOT_YET: [&str; 18] = [
     "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
     "cli/src/commands/run/",
     "cli/tests/run/",
     "core/",

@@ -118,7 +118,8 @@ fn a_buffer_has_no_bytes_or_some_in_its_gaps_and_others_are_planned_there() {
     let (status, offsets, out) = planned(&some, 1, 60 * SECOND);
     ok(status);
     assert_eq!((&offsets[1..], out.peak_bytes, out.optimal), (&[0, 0, 0, 0][..], 100, 1));
-    // The window begins right after a time without bytes: what is below is held, and nothing is proven.
+    // The window begins right after a time without bytes: what is below is held, and nothing is
+    // proven.
     let held = [buffer(0, 9, 100), gap(2, 4, 0, 0), gap(4, 6, 60, 40), buffer(4, 6, 60)];
     let (status, _, out) = planned(&held, 1, 60 * SECOND);
     ok(status);
