@@ -66,7 +66,7 @@ enum Kind {
 }
 
 impl Search {
-    /// Creates a search. Call [`begin`](Self::start) before [`advance`](Self::advance).
+    /// Creates a search. Call [`begin`](Self::begin) before [`advance`](Self::advance).
     pub fn new(instance: Arc<Instance>) -> Self {
         let state = State::new(&instance);
         let order = Order::of(0, &instance.items, &instance.load);
@@ -86,7 +86,7 @@ impl Search {
     }
 
     /// Searches at most `nodes` more nodes. After any result but [`Progress::Working`], only
-    /// [`begin`](Self::start) restarts the search.
+    /// [`begin`](Self::begin) restarts the search.
     pub fn advance(&mut self, nodes: u64) -> Progress {
         let before = self.nodes;
         while self.progress == Progress::Working && self.nodes - before < nodes {
