@@ -3,7 +3,7 @@
 //   pinned ready GIB        the time until so much pinned memory is ready, and until it is given back
 //   pinned copy MIB         the rates of copies to and from the device, in MiB/s
 //   pinned pair             a request and a free of a cached block, in nanoseconds
-//   pinned after           the time to give a segment back while a stream of the device works for 100 ms
+//   pinned behind           the time to give a segment back while a stream of the device works for 100 ms
 //   pinned trace NAME MIB   pinned memory / memory asked for, over a made-up program with so much key-value cache
 //
 // Prints lines of `what;allocator;figures`. Uses the driver alone, and so runs on the emulated driver, too.
