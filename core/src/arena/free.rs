@@ -234,7 +234,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Detaches the block at `ptr` from the program. The block stays pending at least until the frontier has reached its
     /// count.
     fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
-        // The host's callback may make requests of its own: no lock may be held.
+        // The host's callback may make its own requests: no lock may be held.
         let site = self.call_site(CallSite::Free);
         let mut heap = self.heaps.lock(slot);
         let counters = &self.heaps.slot(slot).counters;
@@ -272,7 +272,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let _is_free = self.free_outlined(owner, ptr, None);
     }
 
-    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event behind the work. While a
+    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event after the work. While a
     /// graph is captured, notes a use of the [stream](Arena::record_stream) instead.
     pub(crate) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let is_recorded = self.waits.record_use(self, slot, ptr, stream)?;

@@ -215,7 +215,7 @@ impl<P: Platform> OnDevice<'_, P> {
         {
             return None;
         }
-        // The host may make requests of its own when asked for the call site: no lock may be held.
+        // The host may make its own requests when asked for the call site: no lock may be held.
         let site = self.call_site(CallSite::Alloc);
         // Polled only if the result matters: the planned bytes are occupied, and a delegated block may be the reason. The
         // lane is unlocked for the device calls.

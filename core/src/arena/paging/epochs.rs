@@ -31,9 +31,9 @@ impl<P: Platform> GivenUp<'_, P> {
         self.keep_epoch(slot, begun.is_ok())
     }
 
-    /// Begins an epoch of the heap in `slot` as [`begin_epoch`](Self::begin_epoch) does, behind the work of every stream of the
+    /// Begins an epoch of the heap in `slot` as [`begin_epoch`](Self::begin_epoch) does, after the work of every stream of the
     /// device: for a stream that may be gone, of which the call names no handle. Begins none where the device has no such
-    /// fence, and for a stream that has a fence of its own. The caller knows that the calling thread captures no graph.
+    /// fence, and for a stream that has its own fence. The caller knows that the calling thread captures no graph.
     pub(in crate::arena) fn begin_epoch_of_all(&self, slot: u32) -> bool {
         if !self.driver.device().can_record_all() {
             return false;

@@ -7,7 +7,7 @@ use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::streams::deferred_frees::{Captured, DeferredFree, Until};
+use crate::streams::deferred_frees::{DeferredFree, Until};
 use crate::tables::CapacityError;
 use crate::units::StreamId;
 
@@ -20,27 +20,11 @@ pub(in crate::arena) enum Recorded {
 }
 
 impl<P: Platform> Waits<P> {
-    /// Defers the recording of a pending block's events until a capture ends, and traces the free with the call site
-    /// `site`.
+    /// Defers the free of a pending block, which keeps its uses, and traces the free with the call site `site`.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not deferred then.
     pub(in crate::arena) fn defer<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        slot: u32,
-        block: u32,
-        captured: Captured,
-        site: u32,
-    ) -> Result<(), Error> {
-        self.keep_uses(on, slot, block, Until::Captured(captured), site)
-    }
-
-    /// Adds a pending block to those that keep their uses, and traces the free with the call site `site`.
-    ///
-    /// # Errors
-    /// [`Error::TableFull`]. The block is not added then.
-    pub(in crate::arena) fn keep_uses<'a>(
         &self,
         on: impl Outside<'a, P>,
         slot: u32,

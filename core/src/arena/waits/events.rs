@@ -34,7 +34,7 @@ use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::uses::Events;
-use crate::streams::deferred_frees::Captured;
+use crate::streams::deferred_frees::{Captured, Until};
 use crate::streams::fences::Waiter;
 use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::NONE;
@@ -82,7 +82,8 @@ impl<P: Platform> Waits<P> {
             Events::All | Events::Some => self.end_use_fences(on, slot, block),
             Events::None => {
                 if let Some(end) = mark_end_in_graph(on, slot, block) {
-                    let deferred = self.defer(on, slot, block, Captured { behind: None, end: Some(end) }, site);
+                    let until = Until::Captured(Captured { behind: None, end: Some(end) });
+                    let deferred = self.defer(on, slot, block, until, site);
                     return deferred.inspect_err(|_| on.driver().device().remove_mark(end.mark));
                 }
             }
@@ -108,13 +109,14 @@ impl<P: Platform> Waits<P> {
                 Recorded::All => Ok(()),
                 // The program captures without `begin_capture`, so no flag told of the capture.
                 Recorded::Capturing(stream) => {
-                    self.defer(on, slot, block, Captured { behind: Some(stream), end: None }, site)
+                    let until = Until::Captured(Captured { behind: Some(stream), end: None });
+                    self.defer(on, slot, block, until, site)
                 }
             };
         }
         drop(heap);
         on.follow_pending(slot);
-        self.defer(on, slot, block, Captured::default(), site)
+        self.defer(on, slot, block, Until::Captured(Captured::default()), site)
     }
 
     /// Records an event on every user stream of a pending block. Afterwards the events alone decide

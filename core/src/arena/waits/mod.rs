@@ -3,7 +3,7 @@
 //! ```text
 //! a use of a block has         at the free, the block waits                      table
 //! no fence                     behind a fence recorded then or later             streams/event_queue.rs: by stream
-//! a fence of its own           for this fence                                    streams/deferred_frees.rs: by heap and use
+//! its own fence                for this fence                                    streams/deferred_frees.rs: by heap and use
 //! no fence yet: a capture      for the end of the capture                        streams/deferred_frees.rs: by age
 //! a number of the program      for the safe frontier                             streams/deferred_frees.rs: by count
 //! ```

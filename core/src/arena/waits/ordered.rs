@@ -101,7 +101,7 @@ impl<P: Platform> Waits<P> {
             let uses = heap.blocks[block].uses;
             heap.uses().next_fence(uses).expect("every use in need of an event has one")
         };
-        self.keep_uses(on, slot, block, Until::Fence(first), site)
+        self.defer(on, slot, block, Until::Fence(first), site)
     }
 
     /// Serves a request that no free block could serve: from blocks of its heap whose uses are complete,
