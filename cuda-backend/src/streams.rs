@@ -1,9 +1,10 @@
-//! Identity of streams: maps the driver's handles to numbers that stay unique while the driver reuses
-//! handles.
+//! Identity of streams: maps the driver's handles to numbers that stay unique while the driver
+//! reuses handles.
 //!
-//! A handle is an address. After the destruction of a stream, the driver gives the address to a new stream. A
-//! number must not be reused: otherwise a new stream would be served a block freed by the old stream, while
-//! work of the old stream still uses the block. A number therefore contains a generation:
+//! A handle is an address. After the destruction of a stream, the driver gives the address to a new
+//! stream. A number must not be reused: otherwise a new stream would be served a block freed by the
+//! old stream, while work of the old stream still uses the block. A number therefore contains a
+//! generation:
 //!
 //! ```text
 //! number:  63            48 47                                     0
@@ -16,12 +17,14 @@
 //! when the host reports the coming destruction of the stream, or when the driver's own id of the
 //! stream (`cuStreamGetId`, never used twice) has changed.
 //!
-//! Querying the driver costs as much as a whole cached allocation (32 ns, because a capturing stream must not
-//! be queried). The fast path therefore only looks the handle up in a table (a hash and a load, no lock). The
-//! driver is queried only on paths with other driver calls, see [`StreamIdentity`].
+//! Querying the driver costs as much as a whole cached allocation (32 ns, because a capturing
+//! stream must not be queried). The fast path therefore only looks the handle up in a table (a hash
+//! and a load, no lock). The driver is queried only on paths with other driver calls, see
+//! [`StreamIdentity`].
 //!
-//! A real driver ends the process by SIGSEGV if any call gets the handle of a destroyed stream, a mere question included. So
-//! only a host that reports every end lets the device use a handle outside the calls that name it.
+//! A real driver ends the process by SIGSEGV if any call gets the handle of a destroyed stream, a
+//! mere question included. So only a host that reports every end lets the device use a handle
+//! outside the calls that name it.
 
 use crate::driver::types::{CuContext, CuStream};
 use crate::handle::Handle;
@@ -43,8 +46,8 @@ const HANDLE_BITS: u32 = 48;
 const HANDLE_MASK: u64 = (1 << HANDLE_BITS) - 1;
 /// Replaces the generation in the numbers of threads' own default streams.
 const PER_THREAD: u64 = 0xffff;
-/// The lowest address a process can map by default (`vm.mmap_min_addr`), and so the lowest handle of a
-/// created stream.
+/// The lowest address a process can map by default (`vm.mmap_min_addr`), and so the lowest handle
+/// of a created stream.
 const LOWEST_HANDLE: u64 = 65_536;
 /// Slots of the first level; each additional level has twice as many.
 const FIRST_LEVEL_SLOTS: usize = 256;
@@ -58,32 +61,37 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// Number of neighbouring slots for a handle in each level.
 const PROBES: usize = 8;
 
-/// The way in which the device learns which stream a handle belongs to, and whether the stream may have ended.
+/// The way in which the device learns which stream a handle belongs to, and whether the stream may
+/// have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum StreamIdentity {
-    /// The host reports each stream before its destruction, see `stream_destroyed`. The device trusts that: it asks streams
-    /// for their state, records events on them and waits for them in calls that do not name them. A stream that ends
-    /// without a report crashes the process. The driver is asked for an id only together with a call on the stream (event,
-    /// wait), so a number costs 3 ns.
+    /// The host reports each stream before its destruction, see `stream_destroyed`. The device
+    /// trusts that: it asks streams for their state, records events on them and waits for them in
+    /// calls that do not name them. A stream that ends without a report crashes the process. The
+    /// driver is asked for an id only together with a call on the stream (event, wait), so a number
+    /// costs 3 ns.
     #[default]
     Reported,
-    /// Streams may end without a report. The device uses a created stream's handle only in a call that names the stream. A
-    /// number costs 3 ns, as with [`Reported`](Self::Reported).
+    /// Streams may end without a report. The device uses a created stream's handle only in a call
+    /// that names the stream. A number costs 3 ns, as with [`Reported`](Self::Reported).
     ///
-    /// A wait for a created stream waits for the stream's whole context, because the handle may belong to a destroyed
-    /// stream. The use of a block by another stream is announced with
-    /// [`stream_in_use`](crate::CudaDevice::stream_in_use). The block then waits for the work of the stream before the
-    /// announcement, or for the whole context if the stream captured at the announcement. Memory passes between streams only
-    /// after an event has shown the end of the work. Once physical memory is created, the device keeps 16 small
-    /// allocations, in one page of 2 MiB, for waits without free memory.
+    /// A wait for a created stream waits for the stream's whole context, because the handle may
+    /// belong to a destroyed stream. The use of a block by another stream is announced with
+    /// [`stream_in_use`](crate::CudaDevice::stream_in_use). The block then waits for the work of
+    /// the stream before the announcement, or for the whole context if the stream captured at the
+    /// announcement. Memory passes between streams only after an event has shown the end of the
+    /// work. Once physical memory is created, the device keeps 16 small allocations, in one page of
+    /// 2 MiB, for waits without free memory.
     ///
-    /// A stream that ends without a report should have finished its work: a new stream with the same handle has the same
-    /// number until a slow call asks for its id, and may receive a block that the old stream's last kernels still use.
+    /// A stream that ends without a report should have finished its work: a new stream with the
+    /// same handle has the same number until a slow call asks for its id, and may receive a block
+    /// that the old stream's last kernels still use.
     Unreported,
-    /// As [`Unreported`](Self::Unreported), but the driver is asked for the id at every conversion of a handle to a
-    /// number, so that a new stream with an old handle always has a new number. A conversion makes two short driver calls
-    /// (16 ns each on an H200 with CUDA 13.0, from any number of threads): whether the stream captures, and if not, the
-    /// stream's id. The 16 small allocations are kept from the opening on. Needs a driver of CUDA 12.0 or later; with an
+    /// As [`Unreported`](Self::Unreported), but the driver is asked for the id at every conversion
+    /// of a handle to a number, so that a new stream with an old handle always has a new number. A
+    /// conversion makes two short driver calls (16 ns each on an H200 with CUDA 13.0, from any
+    /// number of threads): whether the stream captures, and if not, the stream's id. The 16 small
+    /// allocations are kept from the opening on. Needs a driver of CUDA 12.0 or later; with an
     /// older driver equal to [`Unreported`](Self::Unreported).
     Asked,
 }
@@ -124,11 +132,11 @@ pub(crate) struct UnrecordedEnd {
 /// Remaining work of retired streams, and the contexts of present streams.
 #[derive(Debug)]
 struct Retired {
-    /// Retired streams with a recorded end: number, and the event after the stream's work. The event is not known to
-    /// be complete.
+    /// Retired streams with a recorded end: number, and the event after the stream's work. The
+    /// event is not known to be complete.
     ended: VecDeque<(StreamId, SharedEvent)>,
-    /// Handles with streams retired without a recorded end. A handle has an entry per context, for any number
-    /// of streams.
+    /// Handles with streams retired without a recorded end. A handle has an entry per context, for
+    /// any number of streams.
     unrecorded: BTreeMap<u64, Vec<UnrecordedEnd>>,
     /// The context of each handle's present stream, if reported by the driver.
     contexts: BTreeMap<u64, CuContext>,
@@ -136,19 +144,20 @@ struct Retired {
     stamp: u64,
     /// Streams whose use of blocks was announced, by handle and by the context of the event.
     uses: BTreeMap<(u64, CuContext), Announced>,
-    /// Streams with announced work that is known to be complete, by handle. Without them, the events of streams that come and
-    /// go would never be given up.
+    /// Streams with announced work that is known to be complete, by handle. Without them, the
+    /// events of streams that come and go would never be given up.
     done: BTreeMap<u64, StreamId>,
     /// The announced work that was looked at last.
     looked_at: (u64, CuContext),
 }
 
-/// An event after the announced work of a stream. The event is recorded again only for later work of the
-/// stream.
+/// An event after the announced work of a stream. The event is recorded again only for later work
+/// of the stream.
 #[derive(Debug)]
 struct Announced {
     number: StreamId,
-    /// `None` after a failed recording, because the event's place in the order of work is then unknown.
+    /// `None` after a failed recording, because the event's place in the order of work is then
+    /// unknown.
     event: Option<SharedEvent>,
     /// How often the event was recorded again.
     again: u64,
@@ -167,8 +176,8 @@ pub(crate) struct Known {
 pub(crate) enum Noted {
     /// The event is kept. The events of an earlier stream with the handle are given up.
     Kept(Vec<SharedEvent>),
-    /// Another thread was faster, possibly with a recording before the work of the calling thread. The caller
-    /// announces its work again, with `known`, and gives `unused` up.
+    /// Another thread was faster, possibly with a recording before the work of the calling thread.
+    /// The caller announces its work again, with `known`, and gives `unused` up.
     Known { known: Known, unused: SharedEvent },
 }
 
@@ -179,11 +188,13 @@ struct Slot {
     number: AtomicU64,
     /// The driver's id of the stream, plus 1, or 0 iff the driver was not asked.
     driver_id: AtomicU64,
-    /// Whether streams with the handle may end without a report, although the host reports those of its own.
+    /// Whether streams with the handle may end without a report, although the host reports those of
+    /// its own.
     unreported: AtomicBool,
 }
 
-/// The streams of the devices of an allocator. All devices share the table, so a stream has a single number.
+/// The streams of the devices of an allocator. All devices share the table, so a stream has a
+/// single number.
 #[derive(Debug)]
 pub struct Streams {
     /// Slots, found by hashing. A slot is never freed. A handle moves to a level only if the
@@ -223,17 +234,18 @@ impl Streams {
         &self.kept_bytes
     }
 
-    /// Returns the present number of the stream with the given handle, or `None` if no stream can have the
-    /// handle.
+    /// Returns the present number of the stream with the given handle, or `None` if no stream can
+    /// have the handle.
     ///
-    /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any thread.
+    /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any
+    /// thread.
     #[inline]
     #[must_use]
     pub fn number(&self, stream: CuStream) -> Option<StreamId> {
         let handle = stream.0 as u64;
         if Self::is_created(stream) {
-            // The first place decides for almost every handle. The walk over all places is out of line, since it
-            // needs every register.
+            // The first place decides for almost every handle. The walk over all places is out of
+            // line, since it needs every register.
             let first = self.levels[0].get().and_then(|slots| places(slots, handle).next());
             return match first.map_or(0, |slot| slot.number.load(Ordering::Acquire)) {
                 // No slot, or a free one: the handle is at generation 0.
@@ -256,11 +268,11 @@ impl Streams {
         StreamId(self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire)))
     }
 
-    /// Returns the calling thread's handle for the stream of a number. `None` if the stream was retired, or
-    /// is the default stream of another thread. Takes no lock and calls no driver.
+    /// Returns the calling thread's handle for the stream of a number. `None` if the stream was
+    /// retired, or is the default stream of another thread. Takes no lock and calls no driver.
     ///
-    /// The handle is valid only as long as the caller keeps the stream alive: the report of the stream's end
-    /// does not wait for the caller.
+    /// The handle is valid only as long as the caller keeps the stream alive: the report of the
+    /// stream's end does not wait for the caller.
     #[must_use]
     pub fn handle(&self, stream: StreamId) -> Option<CuStream> {
         if Self::is_of_created(stream) {
@@ -273,10 +285,12 @@ impl Streams {
         }
     }
 
-    /// Notes that streams with a handle may end without a report. Returns false if the table is full.
+    /// Notes that streams with a handle may end without a report. Returns false if the table is
+    /// full.
     ///
-    /// For a host that reports the ends of its own streams, and serves streams of other libraries, which do not report. The
-    /// note stays with the handle. Takes a lock the first time, and calls no driver.
+    /// For a host that reports the ends of its own streams, and serves streams of other libraries,
+    /// which do not report. The note stays with the handle. Takes a lock the first time, and calls
+    /// no driver.
     #[must_use]
     pub fn set_unreported(&self, stream: CuStream) -> bool {
         let handle = stream.0 as u64;
@@ -288,7 +302,8 @@ impl Streams {
         slot.map(|slot| slot.unreported.store(true, Ordering::Release)).is_some()
     }
 
-    /// Returns whether the stream of a number may end without a report, although the host reports those of its own.
+    /// Returns whether the stream of a number may end without a report, although the host reports
+    /// those of its own.
     pub(crate) fn is_unreported(&self, stream: StreamId) -> bool {
         self.slot(stream.0 & HANDLE_MASK).is_some_and(|slot| slot.unreported.load(Ordering::Acquire))
     }
@@ -308,12 +323,12 @@ impl Streams {
         (known == driver_id.wrapping_add(1)).then(|| StreamId(slot.number.load(Ordering::Acquire)))
     }
 
-    /// Stores the id and the context of a stream, just reported by the driver, and returns the stream's
-    /// number. If the driver reported another id before, the handle has a new stream: the old stream is
-    /// retired without a recorded end. Returns `None` if the table is full.
+    /// Stores the id and the context of a stream, just reported by the driver, and returns the
+    /// stream's number. If the driver reported another id before, the handle has a new stream: the
+    /// old stream is retired without a recorded end. Returns `None` if the table is full.
     ///
-    /// Stores nothing if the end of the stream was reported after the lookup of the handle: the id does not
-    /// belong to the next stream with the handle.
+    /// Stores nothing if the end of the stream was reported after the lookup of the handle: the id
+    /// does not belong to the next stream with the handle.
     pub(crate) fn learn(&self, stream: &Handle<'_>, driver_id: u64, context: CuContext) -> Option<StreamId> {
         let handle = stream.key();
         let expected = driver_id.wrapping_add(1);
@@ -336,8 +351,8 @@ impl Streams {
     }
 
     /// Retires the present stream of a handle: the number becomes [`Target::Retired`], and the
-    /// handle gets a new number. `end` is an event after all work of the stream. Returns the old number, or `None` if
-    /// the table is full.
+    /// handle gets a new number. `end` is an event after all work of the stream. Returns the old
+    /// number, or `None` if the table is full.
     ///
     /// Waits for the present calls with the handle. No such call waits for work of the stream.
     pub(crate) fn retire(&self, stream: CuStream, end: Option<SharedEvent>) -> Option<StreamId> {
@@ -369,8 +384,8 @@ impl Streams {
         Some(retired.advance(slot))
     }
 
-    /// Returns the present stream of a number, as seen by the calling thread. A created stream exists as long
-    /// as the target lives, since the report of the stream's end waits.
+    /// Returns the present stream of a number, as seen by the calling thread. A created stream
+    /// exists as long as the target lives, since the report of the stream's end waits.
     pub(crate) fn hold(&self, stream: StreamId) -> Target<'_> {
         let handle = stream.0 & HANDLE_MASK;
         if stream.0 >> HANDLE_BITS == PER_THREAD {
@@ -379,7 +394,8 @@ impl Streams {
         if handle < LOWEST_HANDLE {
             return if handle == CuStream::PER_THREAD.0 as u64 { Target::OwnPerThread } else { Target::Legacy };
         }
-        // Begun before the look at the number: a report gives the handle its next number and then waits for the use.
+        // Begun before the look at the number: a report gives the handle its next number and then
+        // waits for the use.
         let used = self.in_use.begin(handle, this_thread());
         if self.is_present(stream) {
             Target::Live(Handle::held(CuStream(handle as usize), stream, used))
@@ -399,8 +415,8 @@ impl Streams {
         self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire)) == stream.0
     }
 
-    /// Returns the handle of a stream that can take part in a capture, including the calling thread's default
-    /// stream. The legacy stream never captures.
+    /// Returns the handle of a stream that can take part in a capture, including the calling
+    /// thread's default stream. The legacy stream never captures.
     pub(crate) fn capturing(&self, stream: StreamId) -> Option<Handle<'_>> {
         match self.hold(stream) {
             Target::Live(stream) => Some(stream),
@@ -409,7 +425,8 @@ impl Streams {
         }
     }
 
-    /// Returns the handle of a stream, or `None` if the stream has ended or is another thread's default stream.
+    /// Returns the handle of a stream, or `None` if the stream has ended or is another thread's
+    /// default stream.
     pub(crate) fn held(&self, stream: StreamId) -> Option<Handle<'_>> {
         match self.hold(stream) {
             Target::Legacy => Some(Handle::vouched(CuStream::NULL)),
@@ -417,7 +434,8 @@ impl Streams {
         }
     }
 
-    /// Returns the context of the present stream with the handle of a number; null if the driver did not say.
+    /// Returns the context of the present stream with the handle of a number; null if the driver
+    /// did not say.
     pub(crate) fn present_context(&self, stream: StreamId) -> CuContext {
         self.lock().contexts.get(&(stream.0 & HANDLE_MASK)).copied().unwrap_or(CuContext::NULL)
     }
@@ -427,8 +445,8 @@ impl Streams {
         self.lock().known_use(number, context)
     }
 
-    /// Notes that `known` was recorded again, after later work of the stream. Returns false if another event took its place
-    /// before: that one may not be after the work.
+    /// Notes that `known` was recorded again, after later work of the stream. Returns false if
+    /// another event took its place before: that one may not be after the work.
     pub(crate) fn note_again(&self, number: StreamId, known: &Known) -> bool {
         let mut retired = self.lock();
         let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, known.event.context()));
@@ -436,8 +454,8 @@ impl Streams {
         its.map(|its| its.again += 1).is_some()
     }
 
-    /// Keeps `event` as the event after the announced work of a stream, in the place of `before`. Does not if another thread was
-    /// faster: with another event, or with the same, recorded again.
+    /// Keeps `event` as the event after the announced work of a stream, in the place of `before`.
+    /// Does not if another thread was faster: with another event, or with the same, recorded again.
     pub(crate) fn note_use(&self, number: StreamId, event: SharedEvent, before: Option<&Known>) -> Noted {
         let handle = number.0 & HANDLE_MASK;
         let mut retired = self.lock();
@@ -446,7 +464,8 @@ impl Streams {
         {
             return Noted::Known { known, unused: event };
         }
-        // The events of an earlier stream go at the same time: some of them alone would be after a part of its work.
+        // The events of an earlier stream go at the same time: some of them alone would be after a
+        // part of its work.
         let mut earlier = retired.take_uses(of_handle(handle), |_, its| its.number != number);
         if retired.done.get(&handle).is_some_and(|of| *of != number) {
             retired.done.remove(&handle);
@@ -457,16 +476,17 @@ impl Streams {
         Noted::Kept(earlier)
     }
 
-    /// Forgets the event of `context` after the announced work of a stream, because the order of the event
-    /// is in doubt. Returns the event.
+    /// Forgets the event of `context` after the announced work of a stream, because the order of
+    /// the event is in doubt. Returns the event.
     pub(crate) fn doubt_use(&self, number: StreamId, context: CuContext) -> Option<SharedEvent> {
         let mut retired = self.lock();
         let its = retired.uses.get_mut(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number);
         its.and_then(|its| its.event.take())
     }
 
-    /// Returns the events after the announced work of a stream, one event for each context of used memory, and none for
-    /// work that is complete. Returns `None` if no work was announced, or an event is in doubt.
+    /// Returns the events after the announced work of a stream, one event for each context of used
+    /// memory, and none for work that is complete. Returns `None` if no work was announced, or an
+    /// event is in doubt.
     pub(crate) fn announced(&self, number: StreamId) -> Option<Vec<SharedEvent>> {
         let handle = number.0 & HANDLE_MASK;
         let retired = self.lock();
@@ -476,8 +496,9 @@ impl Streams {
         (!events.is_empty() || retired.done.get(&handle) == Some(&number)).then_some(events)
     }
 
-    /// Takes the events of `context` after the announced work of the next `limit` streams, if there are more than `limit`, to
-    /// be polled. Passes over events that another thread has. [`look_over`](Self::look_over) must follow for each.
+    /// Takes the events of `context` after the announced work of the next `limit` streams, if there
+    /// are more than `limit`, to be polled. Passes over events that another thread has.
+    /// [`look_over`](Self::look_over) must follow for each.
     pub(crate) fn next_uses(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
         let mut retired = self.lock();
         if retired.uses.len() <= limit {
@@ -497,8 +518,8 @@ impl Streams {
         taken.collect()
     }
 
-    /// Ends the look at an event of [`next_uses`](Self::next_uses): forgets the work if it is complete, and otherwise keeps
-    /// the event. Returns the event if it is not kept.
+    /// Ends the look at an event of [`next_uses`](Self::next_uses): forgets the work if it is
+    /// complete, and otherwise keeps the event. Returns the event if it is not kept.
     pub(crate) fn look_over(&self, number: StreamId, event: SharedEvent, is_complete: bool) -> Option<SharedEvent> {
         let key = (number.0 & HANDLE_MASK, event.context());
         let mut retired = self.lock();
@@ -528,7 +549,8 @@ impl Streams {
         }
     }
 
-    /// Examines the next `limit` retired streams in turn. Returns the streams with an event of `context`.
+    /// Examines the next `limit` retired streams in turn. Returns the streams with an event of
+    /// `context`.
     pub(crate) fn next_ended(&self, context: CuContext, limit: usize) -> Vec<(StreamId, SharedEvent)> {
         let mut retired = self.lock();
         let count = limit.min(retired.ended.len());
@@ -540,8 +562,8 @@ impl Streams {
         next
     }
 
-    /// Forgets a retired stream with a complete recorded end. Only the caller that removes the entry gets the
-    /// event.
+    /// Forgets a retired stream with a complete recorded end. Only the caller that removes the
+    /// entry gets the event.
     pub(crate) fn finish(&self, stream: StreamId) -> Option<SharedEvent> {
         let mut retired = self.lock();
         let found = retired.ended.iter().position(|(number, _)| *number == stream);
@@ -577,8 +599,9 @@ impl Streams {
         None
     }
 
-    /// Returns the slot of a handle, and takes a slot at generation 0 if the handle has none. The caller
-    /// holds the lock. Returns `None` if every possible slot of the handle is taken, in every level.
+    /// Returns the slot of a handle, and takes a slot at generation 0 if the handle has none. The
+    /// caller holds the lock. Returns `None` if every possible slot of the handle is taken, in
+    /// every level.
     fn slot_or_insert(&self, handle: u64) -> Option<&Slot> {
         if let Some(slot) = self.slot(handle) {
             return Some(slot);

@@ -47,12 +47,12 @@ fn changes(chains: &Chains) -> Vec<Change> {
     changes
 }
 
-/// Returns a lower bound from the bytes live at one step, over the chains with at least `alignment`.
-/// Counts a buffer by the multiples of `alignment` inside the buffer.
+/// Returns a lower bound from the bytes live at one step, over the chains with at least
+/// `alignment`. Counts a buffer by the multiples of `alignment` inside the buffer.
 ///
-/// No two live buffers contain the same multiple. So if they contain `n` together, the highest is at
-/// `(n - 1) * alignment` or above, and the buffer around it reaches at least as far above it as the
-/// live buffer that reaches least far above its last multiple: `least` bytes.
+/// No two live buffers contain the same multiple. So if they contain `n` together, the highest is
+/// at `(n - 1) * alignment` or above, and the buffer around it reaches at least as far above it as
+/// the live buffer that reaches least far above its last multiple: `least` bytes.
 fn largest_load(chains: &Chains, changes: &[Change], alignment: u64) -> u64 {
     let (mut load, mut largest) = (0_u64, 0);
     // How many live buffers reach how many bytes above their last multiple.

@@ -62,8 +62,8 @@ impl Arrival {
     }
 }
 
-/// Returns the ranks of the chains in every order of arrival, each order once: where no two chains start at once, all four are one. No
-/// order is better on every problem.
+/// Returns the ranks of the chains in every order of arrival, each order once: where no two chains
+/// start at once, all four are one. No order is better on every problem.
 pub(super) fn orders(chains: &Chains) -> Vec<Vec<u32>> {
     let mut orders = Vec::new();
     for arrival in Arrival::ALL {

@@ -4,7 +4,8 @@ use super::placer::Placer;
 use super::{Chains, Watch};
 use alloc::vec::Vec;
 
-/// Number of chains placed between two calls of [`Watch::stop`]. Among a million chains, one takes up to 0.6 ms to place.
+/// Number of chains placed between two calls of [`Watch::stop`]. Among a million chains, one takes
+/// up to 0.6 ms to place.
 pub(super) const PATIENCE: usize = 1 << 6;
 
 /// Returns the chains in the order of their offsets. Chains with equal offsets keep the order of

@@ -1,7 +1,7 @@
 //! Gaps of buffers: times in the life of a buffer at which it needs no bytes, or only some of them.
 //!
-//! A buffer with gaps is several buffers of a problem at one place, one for each time with the same bytes. Between
-//! their lives the place is free for others.
+//! A buffer with gaps is several buffers of a problem at one place, one for each time with the same
+//! bytes. Between their lives the place is free for others.
 //!
 //! ```text
 //! gap at 3..6        gap at 3..6, window 4..8
@@ -67,9 +67,10 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Divides a buffer of more than 0 bytes. One kind of gap cannot be expressed: with a window that begins above the first byte,
-    /// right after a time without all bytes. With `relaxed`, such a gap is free as a whole; otherwise it holds all bytes below its
-    /// window, too. No plan of the relaxed problem needs more bytes than a plan with the gaps.
+    /// Divides a buffer of more than 0 bytes. One kind of gap cannot be expressed: with a window
+    /// that begins above the first byte, right after a time without all bytes. With `relaxed`, such
+    /// a gap is free as a whole; otherwise it holds all bytes below its window, too. No plan of the
+    /// relaxed problem needs more bytes than a plan with the gaps.
     ///
     /// # Errors
     /// Gaps that are out of turn, outside of the buffer, or take up its whole life.

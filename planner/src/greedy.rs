@@ -44,7 +44,8 @@ impl Algorithm for Greedy {
     fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
         let chains = Chains::of(problem);
         let order = self.order(&chains);
-        // To sort a million chains, and to prepare their places, takes a good part of a second each.
+        // To sort a million chains, and to prepare their places, takes a good part of a second
+        // each.
         if watch.stop() {
             return None;
         }

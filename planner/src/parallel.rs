@@ -1,6 +1,8 @@
-//! The portfolio on several threads: each thread takes the next job, and all threads know the best plan.
+//! The portfolio on several threads: each thread takes the next job, and all threads know the best
+//! plan.
 //!
-//! A run continues when another thread finds a plan, unless that plan is within the capacity of the run.
+//! A run continues when another thread finds a plan, unless that plan is within the capacity of the
+//! run.
 
 use crate::exact::{Instance, PATIENCE, Progress, Search, Verdict};
 use crate::portfolio::{Job, Standing, job};
@@ -12,11 +14,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// The work of the first runs of the exact search, on all threads together, which all aim at the lower bound. 25,000,000
-/// take a second of one core.
+/// The work of the first runs of the exact search, on all threads together, which all aim at the
+/// lower bound. 25,000,000 take a second of one core.
 ///
-/// Most programs fit into their lower bound, and a plan at the bound needs no proof. `MiniMalloc`'s instance E has such a
-/// plan, which the 122nd run at the bound finds with a work of 33,000,000.
+/// Most programs fit into their lower bound, and a plan at the bound needs no proof. `MiniMalloc`'s
+/// instance E has such a plan, which the 122nd run at the bound finds with a work of 33,000,000.
 const BOUND_FIRST: u64 = 50_000_000;
 
 /// The result of a search for the lowest peak.
@@ -57,10 +59,12 @@ pub fn solve(problem: &Problem, deadline: Duration) -> Result<Outcome, Unusable>
     Ok(minimise(problem, threads, Some(deadline), &mut |_, _, _| {}))
 }
 
-/// Searches for the lowest peak on `threads` threads, until a plan is proven optimal or the deadline has passed.
+/// Searches for the lowest peak on `threads` threads, until a plan is proven optimal or the
+/// deadline has passed.
 ///
-/// `improved` receives every plan that is better than the plans before, with the lower bound and the name of the algorithm.
-/// The offsets of the plan depend on the timing of the threads. Its validity, and proofs about it, do not.
+/// `improved` receives every plan that is better than the plans before, with the lower bound and
+/// the name of the algorithm. The offsets of the plan depend on the timing of the threads. Its
+/// validity, and proofs about it, do not.
 pub fn minimise(
     problem: &Problem,
     threads: usize,
@@ -209,7 +213,8 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// One run of the search. `spent` receives the work since its last call, and says whether the run has to end.
+    /// One run of the search. `spent` receives the work since its last call, and says whether the
+    /// run has to end.
     fn search(&self, search: &mut Search, run: u64, target: u64, spent: &dyn Fn(u64) -> bool, news: &Sender<News>) {
         search.begin(run, target);
         loop {
@@ -322,7 +327,8 @@ mod tests {
         assert_eq!(solve(&Problem::default(), Duration::MAX).map(|outcome| outcome.nodes), Err(Unusable::Empty));
     }
 
-    /// A rectangle of time and address cut into `pieces` buffers at random, so all of it is in use at every step.
+    /// A rectangle of time and address cut into `pieces` buffers at random, so all of it is in use
+    /// at every step.
     fn cut(pieces: usize, mut seed: u64) -> Problem {
         let mut random = move |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -9,8 +9,8 @@ use core::ops::Range;
 
 /// The exclusive bytes of a member.
 struct Piece {
-    /// Sections during which the bytes belong to the member alone. Lives overlap iff they share a section, and there are far fewer
-    /// sections than steps.
+    /// Sections during which the bytes belong to the member alone. Lives overlap iff they share a
+    /// section, and there are far fewer sections than steps.
     sections: Range<u32>,
     /// Distance in bytes from the start of the chain.
     offset: u64,

@@ -21,8 +21,8 @@ use smallvec::SmallVec;
 
 /// Runs of bytes in ascending order. Two runs never touch.
 ///
-/// Most lists have one run, which is in the list itself: a million buffers have millions of lists, and to free as many small pieces of
-/// memory took a second.
+/// Most lists have one run, which is in the list itself: a million buffers have millions of lists,
+/// and to free as many small pieces of memory took a second.
 #[derive(Clone, Default)]
 pub(super) struct Runs(SmallVec<[(u64, u64); 1]>);
 
@@ -32,7 +32,8 @@ impl Runs {
         &self.0
     }
 
-    /// Adds a run, merged with all runs that it touches. Returns whether the list had not all of its bytes.
+    /// Adds a run, merged with all runs that it touches. Returns whether the list had not all of
+    /// its bytes.
     fn add(&mut self, low: u64, high: u64) -> bool {
         let first = self.0.partition_point(|run| run.1 < low);
         // A run is counted here once before it is merged away.
@@ -79,7 +80,8 @@ impl Space {
             }
             self.within[node].add(low, high);
         }
-        // The list of a node has all bytes of its descendants' lists. So where the bytes are no news, they are none higher up.
+        // The list of a node has all bytes of its descendants' lists. So where the bytes are no
+        // news, they are none higher up.
         let (left, right) = self.above(steps);
         let mut is_news = |&node: &usize| self.within[node].add(low, high);
         left.take_while(&mut is_news).for_each(drop);
@@ -113,7 +115,8 @@ impl Space {
         })
     }
 
-    /// Returns the ancestors of these nodes, each side from the lowest up. Those above both ends of the range are on the left.
+    /// Returns the ancestors of these nodes, each side from the lowest up. Those above both ends of
+    /// the range are on the left.
     fn above(&self, steps: &Range<u32>) -> (impl Iterator<Item = usize> + use<>, impl Iterator<Item = usize> + use<>) {
         let (low, high) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
         let levels = 1..=self.leaves.trailing_zeros();

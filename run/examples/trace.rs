@@ -1,5 +1,6 @@
-//! Counts the calls of the driver that a recorded program makes when its requests and frees come by `cuMemAlloc` and `cuMemFree`,
-//! over the emulated driver. The work of the device lags behind the program by a number of requests.
+//! Counts the calls of the driver that a recorded program makes when its requests and frees come by
+//! `cuMemAlloc` and `cuMemFree`, over the emulated driver. The work of the device lags behind the
+//! program by a number of requests.
 //!
 //! ```sh
 //! cargo run -p cachalot-run --example trace -- libcuda.so.1 trace.csv.gz LAG [SLACK_MIB [SETTINGS]]

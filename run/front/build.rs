@@ -1,10 +1,11 @@
-//! Links the library as a `libcuda.so.1`. The library needs the real driver under an alias, and no file beyond a minimal
-//! container's.
+//! Links the library as a `libcuda.so.1`. The library needs the real driver under an alias, and no
+//! file beyond a minimal container's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The real driver's name for the loader. `cachalot run` puts a link with the name into a private folder.
+/// The real driver's name for the loader. `cachalot run` puts a link with the name into a private
+/// folder.
 const ALIAS: &str = "libcachalot-driver.so.1";
 
 fn main() {
@@ -16,12 +17,13 @@ fn main() {
     let argument = |argument: &str| println!("cargo::rustc-cdylib-link-arg={argument}");
     argument("-Wl,-soname,libcuda.so.1");
     argument(&format!("-L{}", folder.display()));
-    // The library calls the alias by `dlsym` alone, and the linker would leave the entry out. Zig's linker cannot restore a state.
+    // The library calls the alias by `dlsym` alone, and the linker would leave the entry out. Zig's
+    // linker cannot restore a state.
     argument("-Wl,--no-as-needed");
     argument("-lcachalot-driver");
     argument("-Wl,--as-needed");
-    // A child without the library path finds the alias beside the library: a preloaded file with a missing
-    // dependency would end the child.
+    // A child without the library path finds the alias beside the library: a preloaded file with a
+    // missing dependency would end the child.
     argument("-Wl,--enable-new-dtags,-rpath,$ORIGIN");
     // Threads of ours, and addresses that `cuGetProcAddress` gave out, outlive a `dlclose`.
     argument("-Wl,-z,nodelete");
@@ -38,7 +40,8 @@ fn stand_in(compiler: &cc::Tool, library: &Path) {
     run(command.arg("-o").arg(library).arg(&source));
 }
 
-/// Has the linker find the static unwinder under the name of the shared unwinder, for which Rust's library asks.
+/// Has the linker find the static unwinder under the name of the shared unwinder, for which Rust's
+/// library asks.
 fn static_unwinder(compiler: &cc::Tool, folder: &Path) {
     let answer = compiler.to_command().arg("-print-file-name=libgcc_eh.a").output().expect("the compiler runs");
     let path = String::from_utf8_lossy(&answer.stdout).trim().to_owned();

@@ -13,11 +13,13 @@ const VERSION: &CStr = c"GLIBC_2.2.5";
 #[cfg(not(target_arch = "x86_64"))]
 const VERSION: &CStr = c"GLIBC_2.17";
 
-/// Returns the address of a symbol in a library, or in those after this one (`RTLD_NEXT`). Null: there is none.
+/// Returns the address of a symbol in a library, or in those after this one (`RTLD_NEXT`). Null:
+/// there is none.
 ///
-/// Libraries that limit the memory of a program (`LD_PRELOAD`) may have a `dlsym` that answers with their functions in place of the
-/// driver's. Those call the driver by its name, which is the library in front again, and so on until the stack ends. So the question
-/// goes to the C library's `dlsym`, which has a version, as theirs has not.
+/// Libraries that limit the memory of a program (`LD_PRELOAD`) may have a `dlsym` that answers with
+/// their functions in place of the driver's. Those call the driver by its name, which is the
+/// library in front again, and so on until the stack ends. So the question goes to the C library's
+/// `dlsym`, which has a version, as theirs has not.
 ///
 /// # Safety
 /// `library` is a handle of the loader, or `RTLD_NEXT`.

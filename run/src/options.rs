@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The environment variable that carries the options, as JSON.
 pub const VARIABLE: &str = "CACHALOT_RUN";
 
-/// The end of the name of a private folder, with which the library is loaded into programs with a limit. Launchers of clusters pass some
-/// variables on and drop others: the library then finds no options, and knows by its folder that there were some.
+/// The end of the name of a private folder, with which the library is loaded into programs with a
+/// limit. Launchers of clusters pass some variables on and drop others: the library then finds no
+/// options, and knows by its folder that there were some.
 pub const LIMITED: &str = "-limited";
 
 /// Whether the library was loaded from a folder of [`LIMITED`].
@@ -49,11 +50,13 @@ pub struct Options {
     pub ledger_stacks: bool,
     /// Children of the process run without the library in front of the driver.
     pub no_follow: bool,
-    /// The name of the process for `cachalot park`, `wake` and `status`. `None`: the program's name.
+    /// The name of the process for `cachalot park`, `wake` and `status`. `None`: the program's
+    /// name.
     pub name: Option<String>,
     /// The memory of the process can be parked. `None`: the memory stays on the device.
     pub sleep: Option<SleepOptions>,
-    /// Freed bytes of a context that may wait before a request asks the driver which frees are complete.
+    /// Freed bytes of a context that may wait before a request asks the driver which frees are
+    /// complete.
     pub slack: u64,
 }
 
@@ -67,19 +70,22 @@ pub struct SleepOptions {
     pub wake_timeout_ms: u64,
     /// Blocks of requests up to 1 MiB stay on the device while their pages take no more bytes.
     pub keep_awake: u64,
-    /// Members of the group that do not have memory have this process parked, and this process waits for memory in their turn.
+    /// Members of the group that do not have memory have this process parked, and this process
+    /// waits for memory in their turn.
     pub yields: bool,
     /// Milliseconds for which the memory stays awake at least before the group may have it parked.
     pub awake_ms: u64,
     /// The folder of files for parked contents. `None`: contents go to memory of the host.
     pub folder: Option<PathBuf>,
-    /// Bytes of the pieces in which memory wakes that the program maps by itself: a multiple of 2 MiB, or 0 for the whole memory.
+    /// Bytes of the pieces in which memory wakes that the program maps by itself: a multiple of 2
+    /// MiB, or 0 for the whole memory.
     pub piece: u64,
 }
 
-/// The bytes of a piece unless the options say otherwise. The driver clears memory that another process has just given back: 16 GiB
-/// in one piece took 42 ms before the first byte moved. In pieces of 512 MiB the copies start immediately and continue during the clearing;
-/// smaller ones gain no more, and cost more calls of the driver (an H200, tests/results/sleep.md).
+/// The bytes of a piece unless the options say otherwise. The driver clears memory that another
+/// process has just given back: 16 GiB in one piece took 42 ms before the first byte moved. In
+/// pieces of 512 MiB the copies start immediately and continue during the clearing; smaller ones
+/// gain no more, and cost more calls of the driver (an H200, tests/results/sleep.md).
 const PIECE: u64 = 512 << 20;
 
 impl Default for SleepOptions {
@@ -129,8 +135,8 @@ pub fn name_of_process() -> Option<String> {
 /// The options of this process as [`keep_for_process`] found them.
 static KEPT: OnceLock<Options> = OnceLock::new();
 
-/// Reads the options of this process and keeps them, so that the variable may leave the environment.
-/// `None` if the variable is absent, or holds no options.
+/// Reads the options of this process and keeps them, so that the variable may leave the
+/// environment. `None` if the variable is absent, or holds no options.
 pub fn keep_for_process() -> Option<&'static Options> {
     if KEPT.get().is_none() {
         let _ = KEPT.set(Options::of_environment().ok()??);
@@ -163,8 +169,9 @@ impl Options {
         }
     }
 
-    /// Returns the options of a process whose variable holds none: a variable that was cut off, or is of another version. What
-    /// was meant to hold a limit serves nothing and holds nothing. `None`: the text has neither a limit nor a group.
+    /// Returns the options of a process whose variable holds none: a variable that was cut off, or
+    /// is of another version. What was meant to hold a limit serves nothing and holds nothing.
+    /// `None`: the text has neither a limit nor a group.
     pub fn closed(text: &str) -> Option<Self> {
         let found = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
         let limits = |found: serde_json::Map<_, _>| {

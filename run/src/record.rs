@@ -1,8 +1,10 @@
-//! The events of served memory, in a file for `cachalot replay`, `compare`, `plan`, `tune` and `view`.
+//! The events of served memory, in a file for `cachalot replay`, `compare`, `plan`, `tune` and
+//! `view`.
 //!
 //! A record is a table of text (`action,addr,size,stream`), an event a line. The thread of an event
-//! stores the event and goes on; a thread of the library's own writes the stored events. The file grows
-//! in whole blocks of 4 KiB, filled up with empty lines, so a killed program leaves no half line, and loses the events of the last 50 ms.
+//! stores the event and goes on; a thread of the library's own writes the stored events. The file
+//! grows in whole blocks of 4 KiB, filled up with empty lines, so a killed program leaves no half
+//! line, and loses the events of the last 50 ms.
 
 use crate::shared::threads::without_signals;
 use cachalot_core::{Action, TraceEntry};
@@ -46,9 +48,9 @@ struct Sink {
 }
 
 impl Record {
-    /// Starts a record in a new file, and writes the settings of the allocator and the limit next to
-    /// the file, for replays. If `path` exists, another process or context writes to the file, and the
-    /// name is followed by the process id and a number.
+    /// Starts a record in a new file, and writes the settings of the allocator and the limit next
+    /// to the file, for replays. If `path` exists, another process or context writes to the file,
+    /// and the name is followed by the process id and a number.
     ///
     /// # Errors
     /// The files cannot be created.
@@ -76,7 +78,8 @@ impl Record {
         Ok(record)
     }
 
-    /// Starts a record as [`begin`](Self::begin) does. `None` after a failure, which is told on the standard error: nothing is recorded.
+    /// Starts a record as [`begin`](Self::begin) does. `None` after a failure, which is told on the
+    /// standard error: nothing is recorded.
     pub fn begin_or_tell(path: &Path, config: &str, limit: Option<u64>) -> Option<Arc<Self>> {
         let begun = Self::begin(path, config, limit);
         begun.map_err(|error| log::warning(format_args!("{}: {error}; nothing is recorded", path.display()))).ok()
@@ -87,7 +90,8 @@ impl Record {
         lock(&self.events).push(*event);
     }
 
-    /// Writes the stored events. In a forked child the file is the parent's, and nothing is written.
+    /// Writes the stored events. In a forked child the file is the parent's, and nothing is
+    /// written.
     pub fn write(&self) {
         if fork::in_child() {
             return;
@@ -195,8 +199,8 @@ static RECORDS: Mutex<Vec<Weak<Record>>> = Mutex::new(Vec::new());
 fn watch(record: &Arc<Record>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the function takes nothing, calls no driver, and does not unwind. A library in front
-        // of the driver is never unloaded.
+        // SAFETY: the function takes nothing, calls no driver, and does not unwind. A library in
+        // front of the driver is never unloaded.
         unsafe { libc::atexit(write_at_exit) };
     });
     let mut records = lock(&RECORDS);

@@ -1,4 +1,5 @@
-//! The archive of a release, unpacked: its command finds its library, and puts the library in front of the driver.
+//! The archive of a release, unpacked: its command finds its library, and puts the library in front
+//! of the driver.
 
 use super::{clean, compile, driver, output_of};
 use crate::common::folder;

@@ -34,7 +34,8 @@ impl Place {
         self.start_with(options, &[])
     }
 
-    /// Starts the command with options of `cachalot run`. The program itself starts at [`Holder::go`].
+    /// Starts the command with options of `cachalot run`. The program itself starts at
+    /// [`Holder::go`].
     pub(super) fn start_late(&self, options: &[&str]) -> Holder {
         let mut command = run(&self.folder, &self.driver);
         command.args(options).args(["--", "sh", "-c", "read -r go; exec \"$0\""]).arg(&self.program);

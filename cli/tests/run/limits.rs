@@ -42,7 +42,8 @@ fn a_limited_program_is_told_its_limit_as_the_size_of_the_device() {
 #[test]
 fn a_context_counts_from_its_creation_by_the_management_library() {
     let place = Place::new(folder("context"));
-    // As in a container: no process of the list is this one, or one with its number is another. The figure grows by 200 MiB.
+    // As in a container: no process of the list is this one, or one with its number is another. The
+    // figure grows by 200 MiB.
     let source = write(
         &place.folder,
         "management.c",

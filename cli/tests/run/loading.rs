@@ -1,19 +1,20 @@
-//! The ways in which programs load the driver: each leads to the library in front, and unreplaced functions
-//! are still the driver's.
+//! The ways in which programs load the driver: each leads to the library in front, and unreplaced
+//! functions are still the driver's.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::{finish, folder};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The letters of a caught program: a replaced function, another function and the resolver, and the resolver's
-/// answers for the first two.
+/// The letters of a caught program: a replaced function, another function and the resolver, and the
+/// resolver's answers for the first two.
 const CAUGHT: &str = "SRS SR";
 
 /// The letters of a program without us.
 const PLAIN: &str = "RRR RR";
 
-/// Compares a program under `cachalot run` with the program alone, which finds the driver by the library path.
+/// Compares a program under `cachalot run` with the program alone, which finds the driver by the
+/// library path.
 #[track_caller]
 fn caught(name: &str, make: impl FnOnce(&Path, &Path) -> (PathBuf, Vec<String>)) {
     let place = folder(name);
@@ -153,7 +154,8 @@ fn folders_of_the_library_that_opens_another_one_are_searched() {
     std::fs::create_dir(&parts).expect("a new folder");
     let found = compile("opens.c", &place, &["-shared", "-fPIC"]);
     std::fs::rename(found, parts.join("libfound.so")).expect("a name");
-    // A program with the folder in its file, and a library with it, which a program without it loads.
+    // A program with the folder in its file, and a library with it, which a program without it
+    // loads.
     let search = "-Wl,--enable-new-dtags,-rpath,$ORIGIN/parts";
     let program = compile("opens.c", &place, &[search]);
     assert_eq!(output_of(run(&place, &driver).arg("--").arg(&program).arg("libfound.so")), "found");

@@ -1,5 +1,5 @@
-//! A program finds the functions of the driver alone, by the loader and by the resolvers: no more where the driver is older
-//! than the library, and each under the same name.
+//! A program finds the functions of the driver alone, by the loader and by the resolvers: no more
+//! where the driver is older than the library, and each under the same name.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::folder;
@@ -9,7 +9,8 @@ use std::process::Command;
 /// Replaced functions of CUDA 12.3 and later.
 const NEWER: [&str; 3] = ["cuStreamBeginCaptureToGraph", "cuCtxCreate_v4", "cuMemAllocFromPoolAsync_ptsz"];
 
-/// Compares the found functions with the library and alone, over a driver without the functions in `hidden`.
+/// Compares the found functions with the library and alone, over a driver without the functions in
+/// `hidden`.
 #[track_caller]
 fn found_alike(name: &str, hidden: &[&str]) {
     let place = folder(name);

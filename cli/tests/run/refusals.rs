@@ -1,4 +1,5 @@
-//! Programs and drivers beyond our reach: a line and status 2, or the program alone with `--optional`.
+//! Programs and drivers beyond our reach: a line and status 2, or the program alone with
+//! `--optional`.
 
 use super::{compile, driver, output_of, run};
 use crate::common::{finish, folder, write};
@@ -68,7 +69,8 @@ fn a_program_with_the_rights_of_another_user_is_refused() {
     let place = folder("setuid");
     let driver = driver(&place, &[]);
     let program = compile("ways.c", &place, &[]);
-    // The superuser can give the file away; another user's own setuid file changes no rights, and is served.
+    // The superuser can give the file away; another user's own setuid file changes no rights, and
+    // is served.
     let other = std::os::unix::fs::chown(&program, Some(65534), None).is_ok();
     std::fs::set_permissions(&program, Permissions::from_mode(0o4755)).expect("the owner's own file");
     if other {

@@ -1,4 +1,5 @@
-//! Programs with our functions from the resolver: every byte of their memory is theirs, with each option.
+//! Programs with our functions from the resolver: every byte of their memory is theirs, with each
+//! option.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::{finish, folder};

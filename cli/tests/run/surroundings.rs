@@ -1,5 +1,5 @@
-//! Programs in odd surroundings: closed pipes, limits of files, missing threads and folders, small stacks, other auditors of memory.
-//! The library says a line or nothing, and the program goes on.
+//! Programs in odd surroundings: closed pipes, limits of files, missing threads and folders, small
+//! stacks, other auditors of memory. The library says a line or nothing, and the program goes on.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::{folder, write};
@@ -40,7 +40,8 @@ impl Place {
 fn with_lines(command: &mut Command, lines: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the command runs");
     let (mut stdin, lines) = (child.stdin.take().expect("a pipe"), lines.to_owned());
-    // Beside the reading of the answers, which may fill a pipe. A program that has ended reads nothing.
+    // Beside the reading of the answers, which may fill a pipe. A program that has ended reads
+    // nothing.
     let writer = std::thread::spawn(move || drop(stdin.write_all(lines.as_bytes())));
     let output = child.wait_with_output().expect("an end");
     writer.join().expect("no panic");

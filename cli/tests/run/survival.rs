@@ -1,4 +1,5 @@
-//! Programs fork, close the driver, end their threads or die with an output and a status as without us.
+//! Programs fork, close the driver, end their threads or die with an output and a status as without
+//! us.
 
 use super::{clean, compile, driver, output_of, run};
 use crate::common::folder;

@@ -87,8 +87,8 @@ impl Driver {
     /// [`LoadError`].
     ///
     /// # Safety
-    /// Each function must access the same memory as the driver's function of the same name, and give
-    /// the same guarantees. The functions may be called from any thread for the life of the
+    /// Each function must access the same memory as the driver's function of the same name, and
+    /// give the same guarantees. The functions may be called from any thread for the life of the
     /// process.
     pub unsafe fn from_table(table: &Table) -> Result<&'static Self, LoadError> {
         Self::start(table, "the caller's table".to_owned(), false)
@@ -184,7 +184,8 @@ impl Driver {
             && value == 1
     }
 
-    /// Returns the UUID of a device, or of the MIG instance that the device is. `None` if the driver does not tell.
+    /// Returns the UUID of a device, or of the MIG instance that the device is. `None` if the
+    /// driver does not tell.
     pub(crate) fn uuid(&self, device: CuDevice) -> Option<[u8; 16]> {
         let mut uuid = CuUuid::default();
         // SAFETY: `uuid` outlives the call, which writes 16 bytes to it.
@@ -192,8 +193,8 @@ impl Driver {
         code.is_success().then(|| uuid.bytes.map(|byte| byte as u8))
     }
 
-    /// Describes a code by the driver's name and text, or by the number alone if the driver does not
-    /// know the code. Calls the driver.
+    /// Describes a code by the driver's name and text, or by the number alone if the driver does
+    /// not know the code. Calls the driver.
     pub fn describe(&self, code: CuResult) -> String {
         let text = |write: &dyn Fn(*mut *const c_char) -> CuResult| -> Option<String> {
             let mut text: *const c_char = core::ptr::null();

@@ -30,8 +30,8 @@ pub(crate) enum Poison {
 pub(crate) struct Config {
     /// `CACHALOT_EMU_MEMORY`: bytes of each device.
     pub(crate) memory_bytes: u64,
-    /// `CACHALOT_EMU_CONTEXT_BYTES` and `CACHALOT_EMU_MODULE_BYTES`: device memory of each context and each
-    /// module, in no call of the program.
+    /// `CACHALOT_EMU_CONTEXT_BYTES` and `CACHALOT_EMU_MODULE_BYTES`: device memory of each context
+    /// and each module, in no call of the program.
     pub(crate) context_bytes: u64,
     pub(crate) module_bytes: u64,
     /// `CACHALOT_EMU_DEVICES`.
@@ -60,15 +60,18 @@ pub(crate) struct Config {
     pub(crate) fork: Manner,
     /// `CACHALOT_EMU_POISON`: `off`, `edges` or `full`.
     pub(crate) poison: Poison,
-    /// `CACHALOT_EMU_FREE_WAITS`: `cuMemFree` and its like wait for the context's work, as in a real driver.
+    /// `CACHALOT_EMU_FREE_WAITS`: `cuMemFree` and its like wait for the context's work, as in a
+    /// real driver.
     pub(crate) free_waits: bool,
     /// `CACHALOT_EMU_ATTRIBUTES`: changed device attributes, JSON of number to value.
     pub(crate) attributes: BTreeMap<i32, i32>,
     /// `CACHALOT_EMU_ANSWERS`: changed entries of the table of answers, JSON of name to code.
     pub(crate) answers: BTreeMap<String, u32>,
-    /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts, as a real driver crashes.
+    /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts, as a
+    /// real driver crashes.
     pub(crate) strict: bool,
-    /// `CACHALOT_EMU_FAULTS`: `die`, or `deliver`: work that touches forbidden memory breaks its context.
+    /// `CACHALOT_EMU_FAULTS`: `die`, or `deliver`: work that touches forbidden memory breaks its
+    /// context.
     pub(crate) delivers_faults: bool,
     /// `CACHALOT_EMU_HOST_ACCESS`: the host may use device memory at the program's addresses.
     pub(crate) host_access: bool,

@@ -1,5 +1,5 @@
-//! The exported driver functions: name, first driver version, and conditions of each. The rows are in
-//! [`table`](super::table).
+//! The exported driver functions: name, first driver version, and conditions of each. The rows are
+//! in [`table`](super::table).
 
 use super::table::functions;
 
@@ -25,7 +25,8 @@ pub(crate) enum InCapture {
 
 /// The endings of the variants whose stream 0 is the calling thread's own stream.
 const PER_THREAD: [&str; 2] = ["_ptsz", "_ptds"];
-/// The first version with such variants. A function that came later has had the variant from its start.
+/// The first version with such variants. A function that came later has had the variant from its
+/// start.
 const PER_THREAD_SINCE: i32 = 7000;
 
 /// Declares the functions of the rows.

@@ -1,7 +1,8 @@
 //! Pointers of a C caller: results to write, values and lists to read, texts.
 //!
-//! The caller of an exported function promises, as for the real function, that each pointer is null or
-//! valid. The types here rest on that promise, so no driver call has unsafe code for the arguments.
+//! The caller of an exported function promises, as for the real function, that each pointer is null
+//! or valid. The types here rest on that promise, so no driver call has unsafe code for the
+//! arguments.
 
 use super::code::{Answer, Code};
 use std::ffi::{CStr, c_char};
@@ -123,7 +124,8 @@ impl In<c_char> {
         if self.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: not null, the rest is the promise of the caller: a C string that lives longer than the call.
+        // SAFETY: not null, the rest is the promise of the caller: a C string that lives longer
+        // than the call.
         Ok(unsafe { CStr::from_ptr(self.0) })
     }
 }

@@ -129,7 +129,8 @@ impl SortKey {
     }
 }
 
-/// The loads of all sections, for the largest load and the sum of the loads in a span. A life of a million sections is not walked.
+/// The loads of all sections, for the largest load and the sum of the loads in a span. A life of a
+/// million sections is not walked.
 struct SpanLoads {
     levels: Levels,
     /// For each section, the sum of the loads before; at the end, the sum of all.

@@ -115,8 +115,8 @@ impl Search {
         self.nodes
     }
 
-    /// Returns the number of items that all runs so far have examined: proportional to the processor
-    /// time, on any machine.
+    /// Returns the number of items that all runs so far have examined: proportional to the
+    /// processor time, on any machine.
     pub fn work(&self) -> u64 {
         self.state.work
     }

@@ -36,15 +36,15 @@ static SLOW: [&(dyn Algorithm + Sync); 10] = [
     &IntervalMove,
 ];
 
-/// Number of search runs before the slower algorithms. If the lower bound is reachable, an early run usually
-/// finds a plan at the bound.
+/// Number of search runs before the slower algorithms. If the lower bound is reachable, an early
+/// run usually finds a plan at the bound.
 const OPENING: u64 = 32;
 
 /// Largest number of buffers for the last two algorithms. With more buffers, both need minutes.
 const FEW: usize = 2000;
 
-/// Returns the job of a number, counted from 0, or `None` after the last job. `searchable` says whether the
-/// exact search accepts the problem.
+/// Returns the job of a number, counted from 0, or `None` after the last job. `searchable` says
+/// whether the exact search accepts the problem.
 pub fn job(number: u64, buffers: usize, searchable: bool) -> Option<Job> {
     let slow = if buffers > FEW { SLOW.len() - 2 } else { SLOW.len() } as u64;
     let (quick, opening) = (QUICK.len() as u64, if searchable { OPENING } else { 0 });

@@ -1,9 +1,9 @@
-//! All algorithms in turn: first the fast algorithms, then the exact search. The best plan so far is
-//! available at any time.
+//! All algorithms in turn: first the fast algorithms, then the exact search. The best plan so far
+//! is available at any time.
 //!
-//! A portfolio stops when the best plan is proven optimal: the plan reaches the lower bound, or the search
-//! has refuted every lower peak. The steps depend only on the problem. A host with threads shares the jobs
-//! out among the threads ([`job`], [`Standing`]).
+//! A portfolio stops when the best plan is proven optimal: the plan reaches the lower bound, or the
+//! search has refuted every lower peak. The steps depend only on the problem. A host with threads
+//! shares the jobs out among the threads ([`job`], [`Standing`]).
 
 mod jobs;
 mod standing;
@@ -60,7 +60,8 @@ impl<'a> Portfolio<'a> {
         self.standing.algorithm()
     }
 
-    /// Returns the lower bound of all peaks in bytes. The bound grows with the proofs of the search.
+    /// Returns the lower bound of all peaks in bytes. The bound grows with the proofs of the
+    /// search.
     pub fn lower_bound(&self) -> u64 {
         self.standing.lower_bound()
     }
@@ -80,7 +81,8 @@ impl<'a> Portfolio<'a> {
         self.search.as_ref().map_or(0, Search::nodes)
     }
 
-    /// Takes a plan from elsewhere if the plan is better than the best so far. The plan is not checked.
+    /// Takes a plan from elsewhere if the plan is better than the best so far. The plan is not
+    /// checked.
     pub fn offer(&mut self, plan: Plan, algorithm: &'static str) {
         self.standing.offer(plan, algorithm);
         self.finished |= self.standing.optimal();
@@ -161,8 +163,8 @@ impl<'a> Portfolio<'a> {
     }
 }
 
-/// Passes a stop on to an algorithm. Hides the intermediate plans of the algorithm, which may be worse than
-/// the best plan of the portfolio.
+/// Passes a stop on to an algorithm. Hides the intermediate plans of the algorithm, which may be
+/// worse than the best plan of the portfolio.
 struct StopOnly<'a>(&'a dyn Watch);
 
 impl Watch for StopOnly<'_> {

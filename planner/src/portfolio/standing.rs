@@ -7,8 +7,8 @@ pub struct Standing {
     best: Option<Plan>,
     algorithm: &'static str,
     lower: u64,
-    /// Lowest peak in bytes that the search may still find. Above `lower` only if the search proves nothing
-    /// for the problem.
+    /// Lowest peak in bytes that the search may still find. Above `lower` only if the search proves
+    /// nothing for the problem.
     searched: u64,
 }
 
@@ -29,7 +29,8 @@ impl Standing {
         better
     }
 
-    /// Raises the bound of the search to `peak` bytes, and with `proven` also the lower bound of the problem.
+    /// Raises the bound of the search to `peak` bytes, and with `proven` also the lower bound of
+    /// the problem.
     pub fn refute(&mut self, peak: u64, proven: bool) {
         self.searched = self.searched.max(peak);
         if proven {
@@ -74,9 +75,9 @@ impl Standing {
 
     /// Returns the capacity in bytes for a run of the search.
     ///
-    /// Most programs fit into their lower bound. If a program does not, a plan with the next smaller peak is
-    /// found much sooner than the bound is refuted. So the runs try the bound, the next smaller peak, and
-    /// capacities in between.
+    /// Most programs fit into their lower bound. If a program does not, a plan with the next
+    /// smaller peak is found much sooner than the bound is refuted. So the runs try the bound, the
+    /// next smaller peak, and capacities in between.
     pub fn target(&self, run: u64) -> u64 {
         const EIGHTHS: [u64; 8] = [0, 4, 8, 6, 7, 0, 8, 7];
         let highest = match &self.best {

@@ -2,7 +2,8 @@
 
 use cachalot_planner::gaps::Gap;
 
-/// Reads `FROM-TO` or `FROM-TO@LOW:HIGH`. `last` is 1 where `TO` is the last step, and 0 where it is the step after.
+/// Reads `FROM-TO` or `FROM-TO@LOW:HIGH`. `last` is 1 where `TO` is the last step, and 0 where it
+/// is the step after.
 pub(super) fn parse(text: &str, last: u64) -> Option<Gap> {
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
     let pair = |text: &str, between| {
@@ -112,7 +113,8 @@ mod tests {
         }
     }
 
-    /// Plans hold what tables ask for, and say nothing about a peak that a try of all offsets contradicts.
+    /// Plans hold what tables ask for, and say nothing about a peak that a try of all offsets
+    /// contradicts.
     #[test]
     fn plans_with_gaps_agree_with_a_try_of_every_offset() {
         let mut found: BTreeMap<&str, u32> = BTreeMap::new();

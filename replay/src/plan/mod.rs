@@ -34,7 +34,8 @@ pub struct Task {
     /// Description of the memory before the first event, if a record starts in the middle of the
     /// program.
     pub start: Option<String>,
-    /// The bytes that a plan of the problem keeps although the source does not, because the planner cannot express it.
+    /// The bytes that a plan of the problem keeps although the source does not, because the planner
+    /// cannot express it.
     pub held: Option<Held>,
 }
 
@@ -43,8 +44,8 @@ pub struct Task {
 pub struct Held {
     /// A line about it.
     pub what: String,
-    /// The problem without it and without what the source asks for in its place: what no plan of this problem can be
-    /// below, no plan of the source can.
+    /// The problem without it and without what the source asks for in its place: what no plan of
+    /// this problem can be below, no plan of the source can.
     pub relaxed: Problem,
 }
 

@@ -151,8 +151,8 @@ pub fn fits(
 }
 
 impl Solved {
-    /// Takes back what a plan of a problem proves about another problem that asks for less: `relaxed` has all that
-    /// the other asks for, or less. Returns the answer for the other.
+    /// Takes back what a plan of a problem proves about another problem that asks for less:
+    /// `relaxed` has all that the other asks for, or less. Returns the answer for the other.
     pub fn relax(&mut self, relaxed: &Problem, answer: Option<FitAnswer>, capacity: Option<u64>) -> Option<FitAnswer> {
         self.lower_bound = lower_bound(relaxed);
         self.optimal = self.plan.as_ref().is_some_and(|plan| plan.peak == self.lower_bound);

@@ -1,10 +1,11 @@
-//! Tables of buffers: `id,lower,upper,size`, and optionally `alignment`, `offset` and `gaps`, in any
-//! order, with half-open lives.
+//! Tables of buffers: `id,lower,upper,size`, and optionally `alignment`, `offset` and `gaps`, in
+//! any order, with half-open lives.
 //!
-//! The format is `MiniMalloc`'s, with its other names of the columns: `buffer` or `buffer_id`, `begin` or
-//! `start`, and `end`, which is the last step of a life and not the step after. Its column `hint` is read
-//! over. An empty `offset` leaves the position to the plan, a given offset fixes the position. A buffer of
-//! 0 bytes takes no room, is not in the problem, and has the offset 0 in the plan.
+//! The format is `MiniMalloc`'s, with its other names of the columns: `buffer` or `buffer_id`,
+//! `begin` or `start`, and `end`, which is the last step of a life and not the step after. Its
+//! column `hint` is read over. An empty `offset` leaves the position to the plan, a given offset
+//! fixes the position. A buffer of 0 bytes takes no room, is not in the problem, and has the offset
+//! 0 in the plan.
 
 use super::gaps::parse;
 use super::{Held, Reading, Source, Task, UNKNOWN, at_column};
@@ -20,8 +21,8 @@ use std::path::Path;
 pub struct Lines {
     /// A field for each column.
     fields: Vec<Vec<String>>,
-    /// For each line after the header, the buffer of the problem with its offset. `None` for a buffer of
-    /// 0 bytes, which is omitted.
+    /// For each line after the header, the buffer of the problem with its offset. `None` for a
+    /// buffer of 0 bytes, which is omitted.
     places: Vec<Option<usize>>,
 }
 

@@ -8,26 +8,29 @@ use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, Ordering};
 
-/// The name by which the loader knows the real driver. The library's own file needs the name, so the real driver is
-/// loaded whenever the library is.
+/// The name by which the loader knows the real driver. The library's own file needs the name, so
+/// the real driver is loaded whenever the library is.
 const ALIAS: &CStr = c"libcachalot-driver.so.1";
 
 /// The driver's functions in the order of [`NAMES`]. Null: the driver lacks the function.
 static ADDRESSES: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
-/// The places of [`ADDRESSES`], in the order of the addresses. Of equal addresses, the first place comes first.
+/// The places of [`ADDRESSES`], in the order of the addresses. Of equal addresses, the first place
+/// comes first.
 static BY_ADDRESS: [AtomicU16; NAMES.len()] = [const { AtomicU16::new(0) }; NAMES.len()];
 
 /// Whether [`ADDRESSES`] and [`BY_ADDRESS`] hold the driver's functions.
 static FILLED: AtomicBool = AtomicBool::new(false);
 
-/// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the function.
+/// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the
+/// function.
 #[inline]
 pub(crate) fn of_driver(index: usize) -> Option<NonNull<c_void>> {
     known(index).or_else(|| found(index))
 }
 
-/// Returns the driver's function with the name `NAMES[index]` after a look at the table without the function.
+/// Returns the driver's function with the name `NAMES[index]` after a look at the table without the
+/// function.
 #[cold]
 fn found(index: usize) -> Option<NonNull<c_void>> {
     if !FILLED.load(Ordering::Acquire) {
@@ -36,8 +39,8 @@ fn found(index: usize) -> Option<NonNull<c_void>> {
     known(index)
 }
 
-/// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the function or the table of
-/// addresses is still empty.
+/// Returns the driver's function with the name `NAMES[index]`, or `None` if the driver lacks the
+/// function or the table of addresses is still empty.
 #[inline]
 pub(crate) fn known(index: usize) -> Option<NonNull<c_void>> {
     // Relaxed: what is behind the address was there before the program.
@@ -55,8 +58,8 @@ pub(crate) fn index_of(address: NonNull<c_void>) -> Option<usize> {
     BY_ADDRESS.get(first).filter(|at| of(at) == address.as_ptr()).map(place)
 }
 
-/// Asks the loader for each function. Two threads at once write equal addresses, and no lock is held while the
-/// loader takes locks.
+/// Asks the loader for each function. Two threads at once write equal addresses, and no lock is
+/// held while the loader takes locks.
 #[cold]
 pub(crate) fn fill() {
     // SAFETY: the name ends with a zero. The flag leaves alone what is not loaded.

@@ -10,8 +10,9 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Makes a call of the function `NAMES[index]`. `serve` asks the process's state. `pass` calls the driver's function at the
-/// given address: in a process without a state, in a forked child, and inside a served call.
+/// Makes a call of the function `NAMES[index]`. `serve` asks the process's state. `pass` calls the
+/// driver's function at the given address: in a process without a state, in a forked child, and
+/// inside a served call.
 ///
 /// A panic of `serve` ends as code 999 (`CUDA_ERROR_UNKNOWN`).
 #[inline]
@@ -30,9 +31,10 @@ pub(crate) fn call(
     of_driver(index).map_or(CuResult::CALL_REQUIRES_NEWER_DRIVER, pass)
 }
 
-/// Makes a call of the function `NAMES[index]`, which takes or frees (`gives`) memory without saying how much. `pass` calls the
-/// driver's function at the given address. The process's state books the memory by the driver's figure. Beyond the limit, `undo`
-/// gives the memory back and returns true, or the memory stays.
+/// Makes a call of the function `NAMES[index]`, which takes or frees (`gives`) memory without
+/// saying how much. `pass` calls the driver's function at the given address. The process's state
+/// books the memory by the driver's figure. Beyond the limit, `undo` gives the memory back and
+/// returns true, or the memory stays.
 ///
 /// A panic ends as for [`call`].
 #[cold]
@@ -54,9 +56,9 @@ pub(crate) fn measured(
     real()
 }
 
-/// Makes a launch by the function `NAMES[index]`, as [`touching`] does, where the options ask for full books. `handle` names the
-/// function or the graph. At the first launch the driver loads code, or takes memory for the graph, which is measured under
-/// `kind`.
+/// Makes a launch by the function `NAMES[index]`, as [`touching`] does, where the options ask for
+/// full books. `handle` names the function or the graph. At the first launch the driver loads code,
+/// or takes memory for the graph, which is measured under `kind`.
 #[cold]
 pub(crate) fn launched(
     index: usize,
@@ -71,8 +73,8 @@ pub(crate) fn launched(
     }
 }
 
-/// Makes a call of the function `NAMES[index]`, by which the driver or a device reads or writes memory. Memory that sleeps is
-/// awake before `pass` begins, and stays awake until `pass` returns.
+/// Makes a call of the function `NAMES[index]`, by which the driver or a device reads or writes
+/// memory. Memory that sleeps is awake before `pass` begins, and stays awake until `pass` returns.
 #[cold]
 pub(crate) fn touching(index: usize, pass: impl FnOnce(NonNull<c_void>) -> CuResult) -> CuResult {
     match serve::enter() {
@@ -91,15 +93,17 @@ pub(crate) enum Way {
     General,
 }
 
-/// Returns the way of a [touching](touching) call of the function `NAMES[index]`. Calls nothing, so that the exported function
-/// leaves the arguments where they are: a launch has eleven, and to write them again costs some nanoseconds.
+/// Returns the way of a [touching](touching) call of the function `NAMES[index]`. Calls nothing, so
+/// that the exported function leaves the arguments where they are: a launch has eleven, and to
+/// write them again costs some nanoseconds.
 #[inline]
 pub(crate) fn way(index: usize) -> Way {
     if serve::may_sleep() { Way::Visit } else { known(index).map_or(Way::General, Way::Jump) }
 }
 
-/// Takes a guard, and returns the driver's function `NAMES[index]` to be called under it. `None`: the call goes the general way,
-/// because memory may be asleep, for example. Calls nothing, as [`way`] does.
+/// Takes a guard, and returns the driver's function `NAMES[index]` to be called under it. `None`:
+/// the call goes the general way, because memory may be asleep, for example. Calls nothing, as
+/// [`way`] does.
 #[inline]
 pub(crate) fn visit(index: usize) -> Option<(NonNull<c_void>, OuterReadGuard<'static>)> {
     Some((known(index)?, serve::fast_guard()?))
@@ -111,7 +115,8 @@ pub(crate) fn way_of_launch(index: usize) -> Way {
     if serve::tells_first_launches() { Way::General } else { way(index) }
 }
 
-/// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read the argument.
+/// Returns the per-thread default stream in place of 0, as the driver's functions with `_ptsz` read
+/// the argument.
 #[inline]
 pub(crate) fn per_thread(stream: CuStream) -> CuStream {
     if stream.is_null() { CuStream::PER_THREAD } else { stream }

@@ -18,7 +18,8 @@ const PRIVATE: &[u8] = b"/cachalot-run-";
 
 extern "C" fn at_load(_count: c_int, _arguments: *mut *mut c_char, variables: *mut *mut c_char) {
     crate::addresses::fill();
-    // A panic must not reach the loader. Without options the process passes every call to the driver.
+    // A panic must not reach the loader. Without options the process passes every call to the
+    // driver.
     let _ = std::panic::catch_unwind(|| {
         let Some(folder) = own_folder() else { return };
         cachalot_run::options::note_folder(&folder);
@@ -28,8 +29,9 @@ extern "C" fn at_load(_count: c_int, _arguments: *mut *mut c_char, variables: *m
     });
 }
 
-/// The options of `AddressSanitizer`, unless the program has some. It wants to be the first library of a program, and the library in
-/// front, which replaces no function that the sanitizer watches, may be before it.
+/// The options of `AddressSanitizer`, unless the program has some. It wants to be the first library
+/// of a program, and the library in front, which replaces no function that the sanitizer watches,
+/// may be before it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __asan_default_options() -> *const c_char {
     c"verify_asan_link_order=0".as_ptr()
@@ -41,7 +43,8 @@ pub(crate) fn file_of(address: *const c_void) -> Option<&'static [u8]> {
     let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
     // SAFETY: any address may be asked for, and the answer is written to the variable.
     let is_found = unsafe { libc::dladdr(address, &raw mut found) } != 0 && !found.dli_fname.is_null();
-    // SAFETY: the loader's text lives as long as the file is loaded. The callers look at it at once, or ask for this library.
+    // SAFETY: the loader's text lives as long as the file is loaded. The callers look at it at
+    // once, or ask for this library.
     is_found.then(|| unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes())
 }
 
@@ -56,8 +59,9 @@ pub(crate) fn own_file() -> Option<Vec<u8>> {
     Some([&own_folder()?[..], b"libcuda.so.1"].concat())
 }
 
-/// Returns the private folder in the path of the library, with a slash at the end. The path may lead through links in the folder: the
-/// loader puts the system's name for folders of libraries in place of `$LIB` in `LD_PRELOAD`.
+/// Returns the private folder in the path of the library, with a slash at the end. The path may
+/// lead through links in the folder: the loader puts the system's name for folders of libraries in
+/// place of `$LIB` in `LD_PRELOAD`.
 fn folder_in(path: &[u8]) -> Option<&[u8]> {
     let slash = |of: &[u8]| of.iter().position(|&byte| byte == b'/');
     let private = path.windows(PRIVATE.len()).rposition(|part| part == PRIVATE);
@@ -66,9 +70,11 @@ fn folder_in(path: &[u8]) -> Option<&[u8]> {
     Some(&path[..=end])
 }
 
-/// Takes every entry of `folder`, and the options, out of the environment of children. The loader has read the variables before.
+/// Takes every entry of `folder`, and the options, out of the environment of children. The loader
+/// has read the variables before.
 ///
-/// A program may read `environ`, or the list that `main` gets (bash does), so both are changed where they are: `unsetenv` would leave the second.
+/// A program may read `environ`, or the list that `main` gets (bash does), so both are changed
+/// where they are: `unsetenv` would leave the second.
 fn leave_environment(variables: *mut *mut c_char, folder: &[u8]) {
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
@@ -81,7 +87,8 @@ fn leave_environment(variables: *mut *mut c_char, folder: &[u8]) {
     }
 }
 
-/// Takes the entries of `folder`, and the options, out of a list of variables, which ends with null.
+/// Takes the entries of `folder`, and the options, out of a list of variables, which ends with
+/// null.
 fn leave_list(list: *mut *mut c_char, folder: &[u8]) {
     if list.is_null() {
         return;

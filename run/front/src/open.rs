@@ -1,9 +1,11 @@
 //! `dlopen` in front of the C library's: a path to the driver leads to the library.
 //!
-//! The loader finds the library for a bare name, by the library path or because the library is loaded already. A path it opens as it
-//! is, so the path is changed here. An auditor of the loader (`LD_AUDIT`) could do the same, but the loader then lays out the
-//! thread-local variables before it knows the program's libraries, and a program whose libraries have many does not start: the Rust
-//! compiler has 24 KiB. Room for them (`glibc.rtld.optional_static_tls`) comes out of the stack of every thread, and Java's small threads fail.
+//! The loader finds the library for a bare name, by the library path or because the library is
+//! loaded already. A path it opens as it is, so the path is changed here. An auditor of the loader
+//! (`LD_AUDIT`) could do the same, but the loader then lays out the thread-local variables before
+//! it knows the program's libraries, and a program whose libraries have many does not start: the
+//! Rust compiler has 24 KiB. Room for them (`glibc.rtld.optional_static_tls`) comes out of the
+//! stack of every thread, and Java's small threads fail.
 
 use crate::load::{ALIAS, file_of, own_file};
 use cachalot_run::loader::symbol;
@@ -19,8 +21,8 @@ use std::sync::OnceLock;
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
-    // The next function takes the caller's folders and namespace from its return address. So it gets the caller's: a jump, and no frame
-    // of ours.
+    // The next function takes the caller's folders and namespace from its return address. So it
+    // gets the caller's: a jump, and no frame of ours.
     #[cfg(target_arch = "x86_64")]
     core::arch::naked_asm!(
         "push rsi",
@@ -61,7 +63,8 @@ unsafe extern "C" fn next(name: *const c_char, caller: *const c_void) -> Next {
     Next { name: in_place.map_or(name, CStr::as_ptr), open: real() }
 }
 
-/// Returns the next `dlopen` in the program's order: the C library's, or that of another library in front of it.
+/// Returns the next `dlopen` in the program's order: the C library's, or that of another library in
+/// front of it.
 fn real() -> *mut c_void {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     let known = REAL.load(Ordering::Relaxed);
@@ -101,8 +104,9 @@ fn files() -> Option<&'static Files> {
     FILES.get_or_init(find).as_ref()
 }
 
-/// Returns the library in front if `name` is the path of a driver. A program may try one path after the other, and a path without a
-/// driver must fail as ever. A driver may consist of several files, each of which loads the next one: those get what they name.
+/// Returns the library in front if `name` is the path of a driver. A program may try one path after
+/// the other, and a path without a driver must fail as ever. A driver may consist of several files,
+/// each of which loads the next one: those get what they name.
 fn in_place_of(name: &CStr, caller: *const c_void) -> Option<&'static CStr> {
     let path = name.to_bytes();
     let last = path.rsplit(|&byte| byte == b'/').next()?;
@@ -116,7 +120,8 @@ fn in_place_of(name: &CStr, caller: *const c_void) -> Option<&'static CStr> {
     (exists && !is_of_driver(caller)).then_some(files.own.as_c_str())
 }
 
-/// Returns whether the last part of a path is one of the driver's names: `libcuda.so`, with the number of any version.
+/// Returns whether the last part of a path is one of the driver's names: `libcuda.so`, with the
+/// number of any version.
 fn names_driver(last: &[u8]) -> bool {
     let version = last.strip_prefix(b"libcuda.so");
     version.is_some_and(|version| match version.split_first() {

@@ -1,7 +1,8 @@
-//! `cuGetProcAddress` in both versions: the driver's answer, with our function in place of a replaced function.
+//! `cuGetProcAddress` in both versions: the driver's answer, with our function in place of a
+//! replaced function.
 //!
-//! The real resolver decides by the caller's version and flags which function of a name is meant. Only the returned
-//! address tells the meaning, so the address decides and never the name.
+//! The real resolver decides by the caller's version and flags which function of a name is meant.
+//! Only the returned address tells the meaning, so the address decides and never the name.
 
 use crate::addresses::{index_of, of_driver};
 use crate::exports::{OURS, index};

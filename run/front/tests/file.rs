@@ -1,4 +1,5 @@
-//! The file needs no library beyond every container's, carries the driver's name, and exports the driver's names alone.
+//! The file needs no library beyond every container's, carries the driver's name, and exports the
+//! driver's names alone.
 
 use crate::names;
 use object::elf::{DF_1_NODELETE, DT_FLAGS_1, DT_NEEDED, DT_RUNPATH, DT_SONAME, DynamicTag, FileHeader64};
@@ -57,7 +58,8 @@ fn only_names_of_the_driver_and_two_more_are_exported() {
 
 #[test]
 fn older_functions_that_end_contexts_or_begin_captures_are_replaced_too() {
-    // A runtime of CUDA 10 and before asks for them by these names, and a resolver answers with them.
+    // A runtime of CUDA 10 and before asks for them by these names, and a resolver answers with
+    // them.
     const OLDER: [&str; 8] = [
         "cuDevicePrimaryCtxRelease",
         "cuDevicePrimaryCtxReset",

@@ -1,16 +1,18 @@
 //! No function of NVIDIA's own `cuda.h` that touches memory is missing.
 //!
-//! Needs the header's folder in `CACHALOT_CUDA_H_DIR`; `scripts/setup/cuda_header.sh` fetches a pinned version.
+//! Needs the header's folder in `CACHALOT_CUDA_H_DIR`; `scripts/setup/cuda_header.sh` fetches a
+//! pinned version.
 
 use crate::names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::Path;
 
-/// Returns the symbols of the functions in the header that `wanted` names, with the variants for programs whose stream 0 is the
-/// thread's own.
+/// Returns the symbols of the functions in the header that `wanted` names, with the variants for
+/// programs whose stream 0 is the thread's own.
 fn symbols(header: &str, wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
-    // `#define cuMemcpyHtoD __CUDA_API_PTDS(cuMemcpyHtoD_v2)`: the symbol of the newest version of a name.
+    // `#define cuMemcpyHtoD __CUDA_API_PTDS(cuMemcpyHtoD_v2)`: the symbol of the newest version of
+    // a name.
     let mut newest: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     let mut symbols = BTreeSet::new();
     for line in header.lines().map(str::trim_start) {
@@ -52,7 +54,8 @@ fn every_function_of_the_header_that_touches_memory_has_a_row() {
         "cuStreamAttachMem",
     ];
     let Ok(folder) = std::env::var("CACHALOT_CUDA_H_DIR") else {
-        // Written to stderr directly: the test harness would swallow the line of a test that passes.
+        // Written to stderr directly: the test harness would swallow the line of a test that
+        // passes.
         let _ = writeln!(std::io::stderr(), "skipped: functions that touch memory (CACHALOT_CUDA_H_DIR is not set)");
         return;
     };

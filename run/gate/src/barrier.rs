@@ -7,8 +7,8 @@ use loom::sync::atomic::{Ordering, fence};
 
 /// A barrier between the threads of a process.
 ///
-/// Let one thread store to A, pass [`light`](Self::light) and load B, and another thread store to B, pass
-/// [`heavy`](Self::heavy) and load A. At least one of the two sees the store of the other.
+/// Let one thread store to A, pass [`light`](Self::light) and load B, and another thread store to
+/// B, pass [`heavy`](Self::heavy) and load A. At least one of the two sees the store of the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Barrier {
     /// The heavy side interrupts every running thread of the process.
@@ -54,7 +54,8 @@ impl Barrier {
     /// The barrier of the rare side. Calls the system.
     ///
     /// # Panics
-    /// If the system refuses the barrier that it permitted before. Nothing is known about other threads then.
+    /// If the system refuses the barrier that it permitted before. Nothing is known about other
+    /// threads then.
     pub(crate) fn heavy(self) {
         #[cfg(all(target_os = "linux", not(miri), not(loom)))]
         if self == Self::Process {

@@ -7,12 +7,12 @@
 //!   readers_blocked? ─ yes ─▶ restore     a slot is odd? ─ yes ─▶ threads still read
 //! ```
 //!
-//! The writer sees the odd slot of every reader that did not see `readers_blocked`. So once it finds no odd slot, it has
-//! the memory to itself until it unlocks.
+//! The writer sees the odd slot of every reader that did not see `readers_blocked`. So once it
+//! finds no odd slot, it has the memory to itself until it unlocks.
 //!
-//! The barriers are asymmetric: a reader's barrier only keeps the compiler from reordering, and the writer's makes the
-//! system interrupt every running thread of the process (`membarrier`, Linux 4.14). If the system refuses, both sides
-//! use a fence.
+//! The barriers are asymmetric: a reader's barrier only keeps the compiler from reordering, and the
+//! writer's makes the system interrupt every running thread of the process (`membarrier`, Linux
+//! 4.14). If the system refuses, both sides use a fence.
 
 #![forbid(clippy::undocumented_unsafe_blocks)]
 

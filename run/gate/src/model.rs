@@ -13,7 +13,8 @@ struct Guarded {
     memory: UnsafeCell<u32>,
 }
 
-// SAFETY: the model checks that no two threads have the cell at a time, which is the claim under test.
+// SAFETY: the model checks that no two threads have the cell at a time, which is the claim under
+// test.
 unsafe impl Sync for Guarded {}
 // SAFETY: as above.
 unsafe impl Send for Guarded {}

@@ -5,8 +5,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
 
-/// The slot of a thread: odd while the thread has a read guard, and different after every read. Only one thread at a
-/// time changes a slot, and it does so at each read, so the slot should be on the thread's own cache line.
+/// The slot of a thread: odd while the thread has a read guard, and different after every read.
+/// Only one thread at a time changes a slot, and it does so at each read, so the slot should be on
+/// the thread's own cache line.
 #[derive(Debug, Default)]
 pub struct ReaderSlot {
     /// Twice the number of reads that ended, and 1 more during a read.
@@ -43,7 +44,8 @@ impl ReaderSlot {
         Some(before)
     }
 
-    /// Makes the slot even again after a read. A writer that sees the new value also sees what the reader did.
+    /// Makes the slot even again after a read. A writer that sees the new value also sees what the
+    /// reader did.
     #[inline]
     pub(crate) fn leave(&self) {
         let inside = self.reads.load(Ordering::Relaxed);
@@ -66,7 +68,8 @@ pub struct Scan {
     pub is_reading: bool,
 }
 
-/// Reads slots. While the lock is write-locked, `is_reading` says whether a reader may still use the memory.
+/// Reads slots. While the lock is write-locked, `is_reading` says whether a reader may still use
+/// the memory.
 pub fn scan<'a>(slots: impl IntoIterator<Item = &'a ReaderSlot>) -> Scan {
     slots.into_iter().fold(Scan::default(), |scan, slot| {
         let reads = slot.reads.load(Ordering::Acquire);

@@ -37,8 +37,9 @@ impl AsymmetricRwLock {
         Self { readers_blocked: AtomicBool::new(false), barrier: Barrier::of_system() }
     }
 
-    /// Takes a read guard, with the calling thread's slot. A thread that has a guard gets another one even while the writer
-    /// has the lock, because the writer sees the outer guard. Does not wait and does not call the system.
+    /// Takes a read guard, with the calling thread's slot. A thread that has a guard gets another
+    /// one even while the writer has the lock, because the writer sees the outer guard. Does not
+    /// wait and does not call the system.
     ///
     /// # Errors
     /// [`ReadersBlocked`].
@@ -50,16 +51,18 @@ impl AsymmetricRwLock {
         self.acquire(slot, self.barrier).map(|guard| ReadGuard { _outer: Some(guard) }).ok_or(ReadersBlocked)
     }
 
-    /// Takes a read guard, with the calling thread's slot, if that costs no fence. `None`: the writer has the lock, the
-    /// thread has a guard, or a read costs a fence. Does not wait and calls nothing.
+    /// Takes a read guard, with the calling thread's slot, if that costs no fence. `None`: the
+    /// writer has the lock, the thread has a guard, or a read costs a fence. Does not wait and
+    /// calls nothing.
     #[inline]
     pub fn read_without_fence<'a>(&self, slot: &'a ReaderSlot) -> Option<OuterReadGuard<'a>> {
         let barrier = self.barrier;
         if barrier.is_free() { self.acquire(slot, barrier) } else { None }
     }
 
-    /// Takes an outer guard, unless the writer has the lock or the thread has a guard. `barrier` is the lock's:
-    /// [`read_without_fence`](Self::read_without_fence) has looked at it, so the compiler leaves the fence out there.
+    /// Takes an outer guard, unless the writer has the lock or the thread has a guard. `barrier` is
+    /// the lock's: [`read_without_fence`](Self::read_without_fence) has looked at it, so the
+    /// compiler leaves the fence out there.
     #[inline]
     fn acquire<'a>(&self, slot: &'a ReaderSlot, barrier: Barrier) -> Option<OuterReadGuard<'a>> {
         let before = slot.enter()?;
@@ -72,14 +75,15 @@ impl AsymmetricRwLock {
         Some(OuterReadGuard { slot })
     }
 
-    /// Takes a read guard even while readers are blocked. For the writer, because its own calls may read.
+    /// Takes a read guard even while readers are blocked. For the writer, because its own calls may
+    /// read.
     pub fn read_as_writer<'a>(&self, slot: &'a ReaderSlot) -> ReadGuard<'a> {
         ReadGuard { _outer: slot.enter().map(|_| OuterReadGuard { slot }) }
     }
 
-    /// Blocks new readers. After the return, every thread that has a guard, or is about to get one because it has not
-    /// seen the lock, has an odd slot: the writer [scans](crate::scan) the slots until none is odd. Only one thread at a
-    /// time may be the writer.
+    /// Blocks new readers. After the return, every thread that has a guard, or is about to get one
+    /// because it has not seen the lock, has an odd slot: the writer [scans](crate::scan) the slots
+    /// until none is odd. Only one thread at a time may be the writer.
     pub fn block_readers(&self) {
         self.readers_blocked.store(true, Ordering::Relaxed);
         self.barrier.heavy();

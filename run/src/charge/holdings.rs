@@ -7,8 +7,8 @@ use cachalot_cuda::driver::types::CuContext;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory that the driver has given to the process, by kind and by address or handle. Charged and booked until the
-/// driver has it back.
+/// Memory that the driver has given to the process, by kind and by address or handle. Charged and
+/// booked until the driver has it back.
 #[derive(Default, Debug)]
 pub struct Holdings(Mutex<HashMap<(Kind, u64), Holding>>);
 
@@ -26,11 +26,12 @@ pub struct Holding {
 }
 
 impl Holdings {
-    /// Makes a call of the driver for memory, and charges the bytes under the name that `name` finds in the answer: an
-    /// address or a handle.
+    /// Makes a call of the driver for memory, and charges the bytes under the name that `name`
+    /// finds in the answer: an address or a handle.
     ///
     /// # Errors
-    /// That of the call, or what `refused` makes of a refusal by the limit, and the call is not made.
+    /// That of the call, or what `refused` makes of a refusal by the limit, and the call is not
+    /// made.
     pub fn take<T, E>(
         &self,
         memory: Holding,
@@ -90,8 +91,8 @@ impl Holdings {
         self.lock().contains_key(&(kind, name))
     }
 
-    /// Makes a call of the driver to free the memory named `name`, of any of `kinds`, and ends the charge of
-    /// charged memory. Returns whether the memory was charged.
+    /// Makes a call of the driver to free the memory named `name`, of any of `kinds`, and ends the
+    /// charge of charged memory. Returns whether the memory was charged.
     ///
     /// # Errors
     /// That of the call. The driver may still hold the memory, which stays charged.

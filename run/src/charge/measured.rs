@@ -1,10 +1,12 @@
 //! Memory of calls that do not say how much they take: code, graphs, arrays, contexts.
 //!
-//! The driver's figure around such a call has the memory of every process in it. So the bytes that this process and its group have
-//! reserved or given back meanwhile are taken out, a call that takes memory never lowers the sum and a call that gives memory back
-//! never raises it. What another process has taken in the same moment is still in the difference. Therefore the sum is no more than
-//! an upper bound: it is lowered whenever the driver's figures show that the process cannot hold as much. The driver's management library
-//! says what the process itself holds, where it knows the process.
+//! The driver's figure around such a call has the memory of every process in it. So the bytes that
+//! this process and its group have reserved or given back meanwhile are taken out, a call that
+//! takes memory never lowers the sum and a call that gives memory back never raises it. What
+//! another process has taken in the same moment is still in the difference. Therefore the sum is no
+//! more than an upper bound: it is lowered whenever the driver's figures show that the process
+//! cannot hold as much. The driver's management library says what the process itself holds, where
+//! it knows the process.
 
 use super::{DeviceCharge, DriverFigures};
 use crate::ledger::Kind;
@@ -17,7 +19,8 @@ const TRIES: usize = 64;
 /// A move more, in the upper half of [`Moves`].
 const MOVE: u64 = 1 << 32;
 
-/// Counts the calls that change what is held: all calls in the upper half, those in progress in the lower half.
+/// Counts the calls that change what is held: all calls in the upper half, those in progress in the
+/// lower half.
 #[derive(Default, Debug)]
 pub(super) struct Moves(AtomicU64);
 
@@ -54,9 +57,10 @@ struct Sample {
 }
 
 impl DeviceCharge {
-    /// Makes a call with an unknown need for memory, and charges and books what the call has taken or given back (`gives`). `figures`
-    /// returns the driver's figures. Beyond the limit, `undo` gives the memory back and returns true, or the memory stays,
-    /// and no other memory fits until as much was given back.
+    /// Makes a call with an unknown need for memory, and charges and books what the call has taken
+    /// or given back (`gives`). `figures` returns the driver's figures. Beyond the limit, `undo`
+    /// gives the memory back and returns true, or the memory stays, and no other memory fits until
+    /// as much was given back.
     ///
     /// Returns the code of the call, or [`CuResult::OUT_OF_MEMORY`] for an undone call.
     pub fn measured(
@@ -97,7 +101,8 @@ impl DeviceCharge {
         code
     }
 
-    /// Lowers what was measured if the driver's figure shows that the process cannot hold as much: `used` by all processes.
+    /// Lowers what was measured if the driver's figure shows that the process cannot hold as much:
+    /// `used` by all processes.
     pub fn bound(&self, used: u64) {
         let measured = self.measured.load(Ordering::Relaxed);
         let exact = self.held().saturating_sub(measured);
@@ -107,7 +112,8 @@ impl DeviceCharge {
         }
     }
 
-    /// Lowers what was measured, by figures that need no context. Returns whether there is room now that was not there before.
+    /// Lowers what was measured, by figures that need no context. Returns whether there is room now
+    /// that was not there before.
     pub(super) fn measure_again(&self) -> bool {
         let before = self.measured.load(Ordering::Relaxed);
         if before == 0 {
@@ -122,8 +128,8 @@ impl DeviceCharge {
         self.measured.load(Ordering::Relaxed) < before
     }
 
-    /// Returns what a new context of the process takes, after `create`, which creates it. `figures` returns the driver's figures, if
-    /// a context of the device is current. `None`: nothing tells.
+    /// Returns what a new context of the process takes, after `create`, which creates it. `figures`
+    /// returns the driver's figures, if a context of the device is current. `None`: nothing tells.
     pub fn around_context<T>(
         &self,
         figures: impl Fn() -> Option<DriverFigures>,
@@ -142,19 +148,20 @@ impl DeviceCharge {
         (made, around.map(|(before, after)| after.saturating_sub(before).saturating_sub(meanwhile)))
     }
 
-    /// Returns what the process holds by the management library and nobody has counted yet. `None`: the library does not know the
-    /// process, or is wrong.
+    /// Returns what the process holds by the management library and nobody has counted yet. `None`:
+    /// the library does not know the process, or is wrong.
     pub fn uncounted_of_this_process(&self) -> Option<u64> {
         self.known_of_this_process().map(|own| own.saturating_sub(self.held()))
     }
 
-    /// Returns the most that a call can have taken: what the process holds by the management library, less what is known.
+    /// Returns the most that a call can have taken: what the process holds by the management
+    /// library, less what is known.
     fn unmeasured_of_this_process(&self) -> u64 {
         self.uncounted_of_this_process().unwrap_or(u64::MAX)
     }
 
-    /// Returns what the process holds by the management library. `None`: the library does not know the process, or says less than
-    /// is known for certain.
+    /// Returns what the process holds by the management library. `None`: the library does not know
+    /// the process, or says less than is known for certain.
     fn known_of_this_process(&self) -> Option<u64> {
         let own = self.bus_id.as_deref().and_then(memory_of_this_process)?;
         let exact = self.held().saturating_sub(self.measured.load(Ordering::Relaxed));
@@ -182,7 +189,8 @@ impl DeviceCharge {
         }
     }
 
-    /// Returns the driver's figures and what is held, at a moment without a call in progress if there is one.
+    /// Returns the driver's figures and what is held, at a moment without a call in progress if
+    /// there is one.
     fn sample(&self, figures: impl Fn() -> Option<DriverFigures>) -> Option<Sample> {
         let mut last = None;
         for _ in 0..TRIES {

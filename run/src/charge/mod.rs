@@ -2,8 +2,8 @@
 //!
 //! A limit holds for each device. Bytes are reserved before the driver is called and given back
 //! after the driver has freed them, so the sum never exceeds the limit, with any number of threads
-//! and processes. Memory of the host is not counted. Memory from the driver is booked to the calling
-//! object.
+//! and processes. Memory of the host is not counted. Memory from the driver is booked to the
+//! calling object.
 //!
 //! ```text
 //! holdings   memory by its kind and name, from the call that gives it to the call that frees it
@@ -121,8 +121,8 @@ impl DriverFigures {
 }
 
 impl Charge {
-    /// Returns the limits named by the options. Joins no group yet. `publish`: every process of the user
-    /// may read the books.
+    /// Returns the limits named by the options. Joins no group yet. `publish`: every process of the
+    /// user may read the books.
     pub fn new(options: &Options, publish: bool) -> Self {
         Self { options: options.clone(), publish, devices: Mutex::default(), holdings: Arc::default() }
     }
@@ -153,7 +153,8 @@ impl Charge {
 }
 
 impl DeviceCharge {
-    /// Returns the charge of a device, and joins the group. `bus_id`: the device's place on the bus, if known.
+    /// Returns the charge of a device, and joins the group. `bus_id`: the device's place on the
+    /// bus, if known.
     fn new(options: &Options, publish: bool, uuid: Uuid, bus_id: Option<CString>) -> Self {
         let books = LedgerOptions { publish, stacks: options.ledger_stacks };
         let ledger =
@@ -221,8 +222,9 @@ impl DeviceCharge {
     /// Reserves bytes, before the driver's call for the bytes.
     ///
     /// # Errors
-    /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes. [`tell_refusal`](Self::tell_refusal) reports it, once the
-    /// program's own request has failed for it: the allocator repeats a reservation several times, with less in its cache.
+    /// [`CuResult::OUT_OF_MEMORY`] if the limit does not allow the bytes.
+    /// [`tell_refusal`](Self::tell_refusal) reports it, once the program's own request has failed
+    /// for it: the allocator repeats a reservation several times, with less in its cache.
     pub fn reserve(&self, bytes: u64) -> Result<(), CuResult> {
         self.stay_published();
         let Some(group) = self.group() else { return Err(CuResult::OUT_OF_MEMORY) };
@@ -245,7 +247,8 @@ impl DeviceCharge {
         }
     }
 
-    /// Charges bytes that the driver has already. What is beyond the limit is charged when there is room.
+    /// Charges bytes that the driver has already. What is beyond the limit is charged when there is
+    /// room.
     fn force(&self, bytes: u64) {
         self.held.fetch_add(bytes, Ordering::Relaxed);
         self.excess.fetch_add(bytes, Ordering::Relaxed);
@@ -275,8 +278,9 @@ impl DeviceCharge {
         self.excess.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0).min(bytes)
     }
 
-    /// Reports the calling thread's last refusal by the limit, if the thread's request fails for it. Of the refusals between two
-    /// successes only the first is told: a program may probe for the limit.
+    /// Reports the calling thread's last refusal by the limit, if the thread's request fails for
+    /// it. Of the refusals between two successes only the first is told: a program may probe for
+    /// the limit.
     pub fn tell_refusal(&self) {
         if let Some(refusal) = last_refusal(self)
             && !self.told.swap(true, Ordering::Relaxed)
@@ -334,7 +338,8 @@ impl DeviceCharge {
         }
     }
 
-    /// Returns the figures of the limit. `None` without a limit. Nothing is within reach while the group cannot be joined.
+    /// Returns the figures of the limit. `None` without a limit. Nothing is within reach while the
+    /// group cannot be joined.
     pub fn budget(&self) -> Option<Budget> {
         let closed = || {
             let limit = self.joining.limit.unwrap_or(u64::MAX);
@@ -343,17 +348,20 @@ impl DeviceCharge {
         self.group().map_or_else(closed, Group::budget)
     }
 
-    /// Returns whether somebody wants to know what the driver's own memory takes: a limit, a group or full books.
+    /// Returns whether somebody wants to know what the driver's own memory takes: a limit, a group
+    /// or full books.
     pub fn counts_all(&self) -> bool {
         self.joining.limit.is_some() || self.joining.group.is_some() || self.notes_figures
     }
 
-    /// Returns the place in the limit. Joins the group if that failed before: what was in the way may be gone. `None`: it still is.
+    /// Returns the place in the limit. Joins the group if that failed before: what was in the way
+    /// may be gone. `None`: it still is.
     fn group(&self) -> Option<&Group> {
         self.group.get().or_else(|| self.join())
     }
 
-    /// Joins the group. Another try waits for as long as the last one took: a lock may be held for seconds.
+    /// Joins the group. Another try waits for as long as the last one took: a lock may be held for
+    /// seconds.
     #[cold]
     fn join(&self) -> Option<&Group> {
         let Some(name) = &self.joining.group else {
@@ -390,7 +398,8 @@ fn uuid_of(real: &Real, device: CuDevice) -> Uuid {
 /// Returns a device's place on the bus, if the driver reports it.
 fn bus_id_of(real: &Real, device: CuDevice) -> Option<CString> {
     let mut text: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
-    // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL included.
+    // SAFETY: the buffer outlives the call, which writes at most `BUS_ID_BYTES` bytes, NUL
+    // included.
     let code = unsafe { real.device_get_pci_bus_id(text.as_mut_ptr(), BUS_ID_BYTES as i32, device) };
     let bytes = text.map(c_char::cast_unsigned);
     let text = code.is_success().then(|| CStr::from_bytes_until_nul(&bytes).ok()).flatten()?;
@@ -446,7 +455,8 @@ mod tests {
             self.0.set(self.0.get().strict_add_signed(bytes));
         }
 
-        /// Makes a call with an unknown need, in which `inside` happens. Returns what is held and booked after it.
+        /// Makes a call with an unknown need, in which `inside` happens. Returns what is held and
+        /// booked after it.
         fn measured(&self, charge: &DeviceCharge, gives: bool, inside: impl FnOnce()) -> (u64, u64) {
             let figures = || Some(DriverFigures { used: self.0.get(), total: 1 << 40 });
             let call = || {
@@ -499,12 +509,14 @@ mod tests {
     #[test]
     fn what_others_take_and_give_meanwhile_is_neither_counted_for_good_nor_given_back() {
         let (charge, device) = (limited(500), Device(Cell::new(0)));
-        // Another process takes 300 bytes during a load of 40. Once they have gone, the figure shows that they were not ours.
+        // Another process takes 300 bytes during a load of 40. Once they have gone, the figure
+        // shows that they were not ours.
         assert_eq!(device.measured(&charge, false, || device.change(340)), (340, 340));
         device.change(-300);
         charge.bound(device.0.get());
         assert_eq!((charge.held(), booked(&charge)), (40, 40));
-        // Another process gives 200 back during a load, and another takes 100 during the end of a module.
+        // Another process gives 200 back during a load, and another takes 100 during the end of a
+        // module.
         device.change(200);
         assert_eq!(device.measured(&charge, false, || device.change(40 - 200)), (40, 40));
         assert_eq!(device.measured(&charge, true, || device.change(100 - 40)), (40, 40));
@@ -546,7 +558,8 @@ mod tests {
     #[test]
     fn a_figure_is_asked_again_if_a_call_of_another_thread_has_moved_memory() {
         let (charge, device, asked) = (limited(500), Device(Cell::new(0)), Cell::new(0));
-        // At the second question, the call of another thread is in progress: reserved, and not taken yet.
+        // At the second question, the call of another thread is in progress: reserved, and not
+        // taken yet.
         let moving = Cell::new(None);
         let figures = || {
             asked.set(asked.get() + 1);

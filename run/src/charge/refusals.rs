@@ -9,7 +9,8 @@ thread_local! {
     static LAST: RefCell<Option<(usize, Refusal)>> = const { RefCell::new(None) };
 }
 
-/// Calls `act` with the place of the calling thread's last refusal. `None` at the end of the thread.
+/// Calls `act` with the place of the calling thread's last refusal. `None` at the end of the
+/// thread.
 fn with_last<T>(act: impl FnOnce(&mut Option<(usize, Refusal)>) -> T) -> Option<T> {
     LAST.try_with(|last| last.try_borrow_mut().ok().map(|mut last| act(&mut last))).ok().flatten()
 }

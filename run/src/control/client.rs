@@ -97,8 +97,8 @@ pub fn statuses(sleepers: &[Sleeper]) -> Vec<Result<Status, AskError>> {
     sleepers.chunks(AT_ONCE).flat_map(ask).collect()
 }
 
-/// Finds the process with an id or a name: the name of `cachalot run --name`, the program's name, or
-/// the name of the program's file. An id goes before a name.
+/// Finds the process with an id or a name: the name of `cachalot run --name`, the program's name,
+/// or the name of the program's file. An id goes before a name.
 ///
 /// # Errors
 /// No process or several processes have the name, or the user's folder cannot be used.
@@ -230,8 +230,8 @@ impl Sleeper {
         }
     }
 
-    /// Returns the names by which the process is found, the first for people. A process that does not
-    /// answer has the names that the system knows.
+    /// Returns the names by which the process is found, the first for people. A process that does
+    /// not answer has the names that the system knows.
     fn names(&self, told: Result<Status, AskError>) -> [String; 3] {
         let file = fs::read_link(format!("/proc/{}/exe", self.pid())).unwrap_or_default();
         let file = file.file_name().unwrap_or_default().to_string_lossy();

@@ -6,9 +6,9 @@
 //! {"schema":1,"error":{"kind":"never_idle","text":"…"}}
 //! ```
 //!
-//! A connection has one request and one answer. An unknown field of a request is refused, because the
-//! sender expects an effect. An unknown field of an answer is ignored, so later versions may add
-//! fields without another [`SCHEMA`].
+//! A connection has one request and one answer. An unknown field of a request is refused, because
+//! the sender expects an effect. An unknown field of an answer is ignored, so later versions may
+//! add fields without another [`SCHEMA`].
 
 use super::status::{Status, plain};
 use crate::shared::time::milliseconds;

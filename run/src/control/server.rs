@@ -1,8 +1,9 @@
 //! The threads that answer the requests of other processes.
 //!
-//! A thread reads all requests and answers `status` at once. A park and a wake go to a second thread,
-//! one after another, so the first thread answers during a long park. The second thread starts at the
-//! first park. The program's signals reach neither of them, and no answer raises a signal.
+//! A thread reads all requests and answers `status` at once. A park and a wake go to a second
+//! thread, one after another, so the first thread answers during a long park. The second thread
+//! starts at the first park. The program's signals reach neither of them, and no answer raises a
+//! signal.
 
 use super::protocol::{self, Action, Answer, ControlRefusal, MOST_REQUEST, RefusalKind, Request};
 use super::socket::{self, Listener};
@@ -46,12 +47,12 @@ pub const MOST_NAME: usize = 64;
 
 /// A process that can be parked.
 ///
-/// The functions are called on threads of the server, with no lock held. `park` and `wake` are called
-/// on one thread, never two at once, and may call the driver. `status` may be called meanwhile, must
-/// answer soon, and calls no driver. A panic becomes a refusal.
+/// The functions are called on threads of the server, with no lock held. `park` and `wake` are
+/// called on one thread, never two at once, and may call the driver. `status` may be called
+/// meanwhile, must answer soon, and calls no driver. A panic becomes a refusal.
 pub trait Controlled: Sync {
-    /// Moves the memory to the host, and returns the state after the park. A parked process stays as
-    /// before.
+    /// Moves the memory to the host, and returns the state after the park. A parked process stays
+    /// as before.
     ///
     /// # Errors
     /// The memory cannot be moved, or the program's work did not end within `timeout`. The process
@@ -70,20 +71,20 @@ pub trait Controlled: Sync {
     fn status(&self) -> Status;
 }
 
-/// The answering threads of a process. The drop ends the threads and removes the socket, as the exit
-/// of the process does.
+/// The answering threads of a process. The drop ends the threads and removes the socket, as the
+/// exit of the process does.
 #[derive(Debug)]
 pub struct Server {
     pub(super) listener: Arc<Listener>,
 }
 
 impl Server {
-    /// Starts to answer in the folder of the calling user. `name`: the name of `cachalot run --name`;
-    /// without a name, the process has the program's. Calls no driver.
+    /// Starts to answer in the folder of the calling user. `name`: the name of
+    /// `cachalot run --name`; without a name, the process has the program's. Calls no driver.
     ///
     /// # Errors
-    /// The user's folder cannot be used, the process answers already, or the system refuses a socket
-    /// or a thread.
+    /// The user's folder cannot be used, the process answers already, or the system refuses a
+    /// socket or a thread.
     pub fn start(name: Option<&str>, controlled: &'static dyn Controlled) -> io::Result<Self> {
         Self::start_in(&folder::of_user()?, name, controlled)
     }
@@ -369,16 +370,16 @@ fn work(subject: &Subject, tasks: &Receiver<Task>) {
     }
 }
 
-/// Returns whether the far end has closed the connection. A far end that only ends its writing still
-/// waits for the answer.
+/// Returns whether the far end has closed the connection. A far end that only ends its writing
+/// still waits for the answer.
 fn is_gone(stream: &UnixStream) -> bool {
     let mut watched = [PollFd::new(stream, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut watched, Some(&now)).is_ok() && watched[0].revents().contains(PollFlags::HUP)
 }
 
-/// Sends an answer without waiting: the greatest answer fits into the buffer of a new connection. The
-/// answer to a far end that is gone is left out.
+/// Sends an answer without waiting: the greatest answer fits into the buffer of a new connection.
+/// The answer to a far end that is gone is left out.
 fn send(stream: &UnixStream, answer: Answer) {
     let line = protocol::answer_line(answer);
     let mut rest = &line[..];

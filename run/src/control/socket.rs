@@ -79,8 +79,8 @@ impl Sockets {
         Ok(SocketAddrUnix::new(format!("{}/{file}", process::open_file(self.opened.as_fd())))?)
     }
 
-    /// Returns the sockets of the living processes in the caller's namespace, in the order of process
-    /// ids. Files of dead processes are removed.
+    /// Returns the sockets of the living processes in the caller's namespace, in the order of
+    /// process ids. Files of dead processes are removed.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -162,7 +162,8 @@ impl Listener {
     /// Creates the socket of the calling process, with the mode 0600.
     ///
     /// # Errors
-    /// The folder cannot be used, or the process has a socket already ([`io::ErrorKind::AddrInUse`]).
+    /// The folder cannot be used, or the process has a socket already
+    /// ([`io::ErrorKind::AddrInUse`]).
     pub(super) fn new(of_user: &Path) -> io::Result<Self> {
         let sockets = Sockets::make(of_user)?;
         // The files of dead processes go now and then, and not only when a user looks.
@@ -172,7 +173,8 @@ impl Listener {
         let socket = new_socket()?;
         let path = sockets.path.join(&file);
         match rustix::net::bind(&socket, &sockets.address(&file)?) {
-            // Without random addresses, the program before an `exec` has the name, too. Nobody listens there any more.
+            // Without random addresses, the program before an `exec` has the name, too. Nobody
+            // listens there any more.
             Err(Errno::ADDRINUSE) if sockets.is_deaf(&name) => {
                 fs::remove_file(&path)?;
                 rustix::net::bind(&socket, &sockets.address(&file)?)?;
@@ -218,7 +220,8 @@ impl Listener {
         }
     }
 
-    /// Removes the file and ends the server's wait. A forked child leaves its parent's socket alone.
+    /// Removes the file and ends the server's wait. A forked child leaves its parent's socket
+    /// alone.
     pub(super) fn stop(&self) {
         if self.pid != std::process::id() {
             return;
@@ -261,8 +264,9 @@ pub(super) fn peer(connection: &UnixStream) -> io::Result<u32> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     let socket = connection.as_raw_fd();
-    // A process of another namespace has the id 0 here, which the safe function of `rustix` excludes.
-    // SAFETY: the system writes at most `length` bytes to `found`, and both outlive the call.
+    // A process of another namespace has the id 0 here, which the safe function of `rustix`
+    // excludes. SAFETY: the system writes at most `length` bytes to `found`, and both outlive the
+    // call.
     let code = unsafe {
         libc::getsockopt(
             socket,

@@ -5,8 +5,9 @@ use std::fmt;
 
 /// The state of a process: bytes, milliseconds and counts.
 ///
-/// An implementation of [`Controlled`](super::Controlled) leaves out `pid`, `name` and `program`: the
-/// server writes these fields. A reader passes over unknown fields, so later versions may add fields.
+/// An implementation of [`Controlled`](super::Controlled) leaves out `pid`, `name` and `program`:
+/// the server writes these fields. A reader passes over unknown fields, so later versions may add
+/// fields.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -26,7 +27,8 @@ pub struct Status {
     pub awake_ms: u64,
     /// Bytes of the program's memory that are on the host or in files.
     pub parked_bytes: u64,
-    /// Bytes of the program's memory on the device, served or mapped by the program, that the library holds.
+    /// Bytes of the program's memory on the device, served or mapped by the program, that the
+    /// library holds.
     pub device_bytes: u64,
     /// Device memory that a park leaves on the device, by reason.
     pub remaining: Vec<Remainder>,
@@ -85,7 +87,8 @@ pub enum RemainderKind {
     Exported,
     /// Memory pinned on the device, or registered with another library.
     Pinned,
-    /// Physical memory that the program maps itself (`cuMemCreate`), and that a park cannot create again.
+    /// Physical memory that the program maps itself (`cuMemCreate`), and that a park cannot create
+    /// again.
     Virtual,
     /// Arrays and textures.
     Arrays,
@@ -115,8 +118,8 @@ impl Status {
     /// Greatest number of characters of a text, for instance of an error.
     const MOST_TEXT: usize = 1000;
 
-    /// Makes the texts fit for a terminal and for a line of the protocol: a control character becomes
-    /// `U+FFFD`, and the end of a long text is cut off.
+    /// Makes the texts fit for a terminal and for a line of the protocol: a control character
+    /// becomes `U+FFFD`, and the end of a long text is cut off.
     pub(super) fn clean(mut self) -> Self {
         let texts = [&mut self.name, &mut self.program].into_iter();
         let optional = [&mut self.group, &mut self.last_error].into_iter().flatten();

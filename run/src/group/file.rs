@@ -136,8 +136,9 @@ impl Membership {
         self.own.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the group anew, with the bytes that the process holds, if the file was removed: systemd removes the files of a user at the
-    /// user's logout. The members that have not noticed yet do so at their next request, or within a second.
+    /// Joins the group anew, with the bytes that the process holds, if the file was removed:
+    /// systemd removes the files of a user at the user's logout. The members that have not noticed
+    /// yet do so at their next request, or within a second.
     fn stay_in_group(&self) -> Result<(), GroupError> {
         if !self.own_entry().file.is_removed() {
             return Ok(());
@@ -367,7 +368,8 @@ impl OwnEntry {
     /// Returns the figures of all owners, and the number of the process among them.
     fn owners(&self) -> (Vec<Figures>, usize) {
         let state = self.state();
-        // The file is foreign data: this process's entry counts even if another has freed the entry.
+        // The file is foreign data: this process's entry counts even if another has freed the
+        // entry.
         let is_owned = |at: &usize| *at == self.me || state.entries[*at].owner().is_some();
         let owned: Vec<usize> = (0..state.used().max(self.me + 1)).filter(is_owned).collect();
         let me = owned.iter().position(|&at| at == self.me).unwrap_or_default();
@@ -460,8 +462,9 @@ fn enter(
 ) -> Result<usize, GroupError> {
     let state = &file.state;
     for at in state.owned() {
-        // An entry of the caller's id is of a second join, or of a program before an `exec`: the system closed its file and took the
-        // mark. Where addresses are not random, nothing else tells the two programs apart.
+        // An entry of the caller's id is of a second join, or of a program before an `exec`: the
+        // system closed its file and took the mark. Where addresses are not random, nothing else
+        // tells the two programs apart.
         let is_before = |owner: Identity| owner.pid == caller.pid && file.is_marked(at) == Some(false);
         if state.entries[at].owner().is_some_and(|owner| !owner.is_alive() || is_before(owner)) {
             state.entries[at].clear();
@@ -519,8 +522,9 @@ fn open(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
     }
 }
 
-/// Removes the file of a group that this process cannot join, if no member lives: the file of a container that has ended, or of another
-/// version. The marks of members tell, for the process ids are of another container.
+/// Removes the file of a group that this process cannot join, if no member lives: the file of a
+/// container that has ended, or of another version. The marks of members tell, for the process ids
+/// are of another container.
 fn remove_abandoned(path: &Path, file: &MappedTable, error: io::Error) -> io::Result<Option<MappedTable>> {
     let is_here = file.state.namespace.load(Ordering::Acquire) == process::namespace()?;
     // Members of an earlier version have no marks.
@@ -533,8 +537,8 @@ fn remove_abandoned(path: &Path, file: &MappedTable, error: io::Error) -> io::Re
     Ok(None)
 }
 
-/// Removes the file of a group of this namespace of process ids in which no member lives: members that were killed, or ended without
-/// their handlers, leave it.
+/// Removes the file of a group of this namespace of process ids in which no member lives: members
+/// that were killed, or ended without their handlers, leave it.
 pub(super) fn remove_without_members(path: &Path) {
     let Ok(file) = form::open(path, BYTES, true).and_then(MappedTable::new) else { return };
     let is_here = process::namespace().is_ok_and(|here| file.state.namespace.load(Ordering::Acquire) == here);
@@ -587,7 +591,8 @@ fn create(path: &Path, device: Uuid) -> io::Result<Option<MappedTable>> {
 }
 
 /// Removes the name of a file, unless another file has the name by now. Only the holder of the
-/// file's lock, or of all its marks, removes the name, so the name cannot pass to another file in between.
+/// file's lock, or of all its marks, removes the name, so the name cannot pass to another file in
+/// between.
 fn unlink(path: &Path, file: &MappedTable) {
     let is_same = |found: fs::Metadata| (found.dev(), found.ino()) == file.open.inode();
     if fs::symlink_metadata(path).is_ok_and(is_same) {

@@ -4,8 +4,8 @@
 //! magic form length namespace uuid limit gone used | mutex | entry 0 | entry 1 | …
 //! ```
 //!
-//! No sum is stored. Each owner's bytes are an atomic word, and the sum is computed from the entries.
-//! So a process can be killed at any moment, and the sum and the entries agree.
+//! No sum is stored. Each owner's bytes are an atomic word, and the sum is computed from the
+//! entries. So a process can be killed at any moment, and the sum and the entries agree.
 
 use super::lock::Lock;
 use super::turns::Contender;
@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The first word of the file: `CACHGRP2`.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"CACHGRP2");
 
-/// The form of the file: since 3, each member has marked the byte of its number ([`marks`](crate::shared::marks)). Processes whose C library has another mutex cannot share the file.
+/// The form of the file: since 3, each member has marked the byte of its number
+/// ([`marks`](crate::shared::marks)). Processes whose C library has another mutex cannot share the
+/// file.
 pub(super) const FORM: u64 =
     3 | (size_of::<libc::pthread_mutex_t>() as u64) << 16 | (size_of::<usize>() as u64) << 32 | LIBRARY << 48;
 
@@ -47,8 +49,8 @@ pub(super) struct State {
     pub(super) limit: AtomicU64,
     /// 1 if the file leaves, or has left, the folder. Written under the lock.
     pub(super) gone: AtomicU64,
-    /// Number of entries with an owner now or before, all at the start of the table. Grows under the
-    /// lock, before the entry gets an owner.
+    /// Number of entries with an owner now or before, all at the start of the table. Grows under
+    /// the lock, before the entry gets an owner.
     pub(super) used: AtomicU64,
     /// Held during a reservation, a join and a departure.
     pub(super) lock: Lock,

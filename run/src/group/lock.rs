@@ -52,7 +52,8 @@ impl Lock {
         check(unsafe { libc::pthread_mutexattr_setpshared(attributes, libc::PTHREAD_PROCESS_SHARED) })?;
         // SAFETY: as above.
         check(unsafe { libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST) })?;
-        // SAFETY: the mutex is in a mapping that can be written, and no other process knows the file.
+        // SAFETY: the mutex is in a mapping that can be written, and no other process knows the
+        // file.
         let made = check(unsafe { libc::pthread_mutex_init(self.mutex.get(), attributes) });
         // SAFETY: the attributes are initialised, and not used again.
         check(unsafe { libc::pthread_mutexattr_destroy(attributes) })?;
@@ -66,8 +67,9 @@ impl Lock {
         self.take_with(|| begin.elapsed(), rest)
     }
 
-    /// Takes the lock with a clock and a sleep. The system's own wait with an end goes by the wall clock in old versions of the C
-    /// library: a clock set back by an hour meanwhile made a process wait for the hour.
+    /// Takes the lock with a clock and a sleep. The system's own wait with an end goes by the wall
+    /// clock in old versions of the C library: a clock set back by an hour meanwhile made a process
+    /// wait for the hour.
     fn take_with(&self, waited: impl Fn() -> Duration, rest: impl Fn(u32)) -> Result<Held<'_>, LockFault> {
         let mut tries = 0;
         let code = loop {

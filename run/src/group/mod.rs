@@ -1,8 +1,8 @@
 //! A limit for a process, or for all processes of a group.
 //!
 //! A process reserves bytes before the driver allocates, and gives the bytes back after the driver
-//! frees. The sum of a group never exceeds the limit. The share of a killed process is given back at
-//! the next call of a member in need of the share.
+//! frees. The sum of a group never exceeds the limit. The share of a killed process is given back
+//! at the next call of a member in need of the share.
 //!
 //! ```text
 //! file        the group's shared file: made, opened, left
@@ -82,12 +82,13 @@ impl Group {
         Self(Standing::Alone { limit, held: AtomicU64::new(0) })
     }
 
-    /// Joins the group of a name on a device, and creates the group if the group has no living process.
-    /// The first process with a limit decides the group's limit.
+    /// Joins the group of a name on a device, and creates the group if the group has no living
+    /// process. The first process with a limit decides the group's limit.
     ///
     /// # Errors
-    /// The name or the terms are invalid, the shared file cannot be used, the group has another limit,
-    /// the `low` bytes of all members would exceed the limit, or the group has no free place.
+    /// The name or the terms are invalid, the shared file cannot be used, the group has another
+    /// limit, the `low` bytes of all members would exceed the limit, or the group has no free
+    /// place.
     pub fn join(options: &GroupOptions, limit: Option<u64>, device: Uuid) -> Result<Self, GroupError> {
         let folder = folder::of_user().map_err(GroupError::Folder)?;
         Self::join_in(&folder, options, limit, device)
@@ -112,9 +113,9 @@ impl Group {
     /// Waits for members of the group for microseconds, and never for the device.
     ///
     /// # Errors
-    /// The bytes do not fit, even with the shares of dead members. Until the process's next success or
-    /// end, [`Self::owed`] tells the members of the group about the refusal. A forked child of the
-    /// joined process gets the error, too.
+    /// The bytes do not fit, even with the shares of dead members. Until the process's next success
+    /// or end, [`Self::owed`] tells the members of the group about the refusal. A forked child of
+    /// the joined process gets the error, too.
     pub fn reserve(&self, bytes: u64) -> Result<(), Refusal> {
         match &self.0 {
             Standing::Member(member) => member.reserve(bytes),
@@ -162,7 +163,8 @@ impl Group {
 /// The state of a member's sleep, for the others of its group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SleepNews {
-    /// For how long the memory has been awake, 0 on its way to the device. `None`: the memory is parked.
+    /// For how long the memory has been awake, 0 on its way to the device. `None`: the memory is
+    /// parked.
     pub awake: Option<Duration>,
     /// For how long the process has made no call.
     pub idle: Duration,
@@ -171,8 +173,8 @@ pub struct SleepNews {
 }
 
 impl Group {
-    /// Tells the other members about the sleep of the process, and returns whether the process has to be parked now for a
-    /// member that waits. Called again and again by members that yield.
+    /// Tells the other members about the sleep of the process, and returns whether the process has
+    /// to be parked now for a member that waits. Called again and again by members that yield.
     pub fn yields(&self, news: SleepNews) -> bool {
         match &self.0 {
             Standing::Member(member) => member.yields(news),
@@ -180,8 +182,8 @@ impl Group {
         }
     }
 
-    /// Starts to wait for `bytes` more, or waits on for another number of bytes. [`end_wait`](Self::end_wait) ends the wait, and only
-    /// then the next member is served.
+    /// Starts to wait for `bytes` more, or waits on for another number of bytes.
+    /// [`end_wait`](Self::end_wait) ends the wait, and only then the next member is served.
     pub fn turn(&self, bytes: u64) -> Turn {
         match &self.0 {
             Standing::Member(member) => member.turn(bytes),

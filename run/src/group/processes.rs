@@ -1,10 +1,10 @@
 //! Processes of a group, killed at random, even while they hold the group's lock.
 //!
-//! Each member is the test program again, and runs [`member`]. In addition to the group, the members keep a
-//! count of their own in another file: they add after a reservation and subtract before they give
-//! back. So the count is never above the group's, and must never be above the limit. The killer
-//! stops a member first and takes the member's bytes out of the count, since the group may give the
-//! bytes away as soon as the member is dead.
+//! Each member is the test program again, and runs [`member`]. In addition to the group, the
+//! members keep a count of their own in another file: they add after a reservation and subtract
+//! before they give back. So the count is never above the group's, and must never be above the
+//! limit. The killer stops a member first and takes the member's bytes out of the count, since the
+//! group may give the bytes away as soon as the member is dead.
 
 use super::faults::{self, Point};
 use super::{Group, Uuid};
@@ -217,8 +217,8 @@ fn is_killed(status: i32) -> bool {
     libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL
 }
 
-/// Stops a member, takes the member's bytes out of the total, and kills the member. Returns the status of
-/// the member's end.
+/// Stops a member, takes the member's bytes out of the total, and kills the member. Returns the
+/// status of the member's end.
 fn kill(count: &Count, child: &Child, place: usize) -> i32 {
     loop {
         signal(child, libc::SIGSTOP);

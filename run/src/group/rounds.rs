@@ -1,7 +1,8 @@
 //! Programs in a group that park each other, in a simulated time: how long any of them waits.
 //!
-//! The programs are those of `run/gpu/programs/shifts.cu`: in each round a program touches its memory, frees some blocks and requests
-//! others, and pauses. A park or a wake takes its time by its bytes.
+//! The programs are those of `run/gpu/programs/shifts.cu`: in each round a program touches its
+//! memory, frees some blocks and requests others, and pauses. A park or a wake takes its time by
+//! its bytes.
 
 use super::turns::{Contender, SLICE, Turn, due, turn};
 
@@ -11,7 +12,8 @@ const STEP: u64 = 5;
 /// The shortest time awake, in milliseconds.
 const LEAST: u64 = 300;
 
-/// MiB a millisecond that a park or a wake moves, where the host pins memory for other programs, too.
+/// MiB a millisecond that a park or a wake moves, where the host pins memory for other programs,
+/// too.
 const RATE: u64 = 3;
 
 /// MiB of all programs together, at most.
@@ -33,7 +35,8 @@ struct Program {
     rounds: usize,
 }
 
-/// The longest wait of any program for its turn, and the numbers of rounds of the programs with the fewest and the most.
+/// The longest wait of any program for its turn, and the numbers of rounds of the programs with the
+/// fewest and the most.
 #[derive(Debug)]
 struct Longest {
     wait: u64,

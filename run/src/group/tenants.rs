@@ -1,12 +1,14 @@
-//! Two tenants of one process at their limits: each has an allocator over a simulated device, and both share a group.
+//! Two tenants of one process at their limits: each has an allocator over a simulated device, and
+//! both share a group.
 //!
 //! ```text
 //! tenant ─ malloc, free, trim ─▶ allocator ─ obtain, release ─▶ Charged ─ reserve, give_back ─▶ the group
 //! ```
 //!
-//! Each device keeps its own count. After each operation, the tenant is not above its `max`, the sum not above the limit,
-//! and the group's figures are those of the tenants. A request for a segment within a tenant's `low` is never refused, and the
-//! group never asks a tenant for bytes below its `low`.
+//! Each device keeps its own count. After each operation, the tenant is not above its `max`, the
+//! sum not above the limit, and the group's figures are those of the tenants. A request for a
+//! segment within a tenant's `low` is never refused, and the group never asks a tenant for bytes
+//! below its `low`.
 
 use super::{Group, Uuid};
 use crate::options::GroupOptions;
@@ -59,7 +61,8 @@ struct Charged {
     low: u64,
     max: u64,
     count: Arc<Count>,
-    /// Bytes of the tenant, the greatest number so far, and the refusals. Changed by the tenant's thread alone.
+    /// Bytes of the tenant, the greatest number so far, and the refusals. Changed by the tenant's
+    /// thread alone.
     held: AtomicU64,
     greatest: AtomicU64,
     refused: AtomicU64,
@@ -163,7 +166,8 @@ impl<'a> Life<'a> {
                 tenant.count.expect(owed <= held.saturating_sub(tenant.low));
                 self.allocator.trim(FIRST, held - owed.min(held)).unwrap();
             }
-            // Holds nothing, so that the other tenant takes what it can, and this one needs its `low` again.
+            // Holds nothing, so that the other tenant takes what it can, and this one needs its
+            // `low` again.
             _ => self.end(),
         }
         check(tenant);

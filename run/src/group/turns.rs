@@ -1,12 +1,16 @@
 //! Turns: the order in which members hold memory, in a group where members park each other.
 //!
-//! A member that does not have memory *waits*: for a wake, or for a request. While the bytes of the oldest waiting member are short, another
-//! member is *due* to be parked, a single one at a time. Every member comes to the same answer from the shared words, and parks itself.
-//! So no member has to reach another, and a member that dies is no longer part of the answer.
+//! A member that does not have memory *waits*: for a wake, or for a request. While the bytes of the
+//! oldest waiting member are short, another member is *due* to be parked, a single one at a time.
+//! Every member comes to the same answer from the shared words, and parks itself. So no member has
+//! to reach another, and a member that dies is no longer part of the answer.
 //!
-//! * Due is the member that has been idle for longest, of those awake for their shortest time or longer.
-//! * Without an idle member, the busy member that has been awake for longest is due, after [`SLICE`] times its shortest time awake.
-//! * A waiting member is served in the order of waiting. So each waits at most for the slices, parks and wakes of the members before.
+//! * Due is the member that has been idle for longest, of those awake for their shortest time or
+//!   longer.
+//! * Without an idle member, the busy member that has been awake for longest is due, after
+//!   [`SLICE`] times its shortest time awake.
+//! * A waiting member is served in the order of waiting. So each waits at most for the slices,
+//!   parks and wakes of the members before.
 
 /// A busy member may be awake for so many times its shortest time.
 pub(super) const SLICE: u64 = 4;
@@ -14,25 +18,29 @@ pub(super) const SLICE: u64 = 4;
 /// Milliseconds after which a member without calls counts as idle.
 pub(super) const IDLE: u64 = 50;
 
-/// The state of a member that the others read, in bytes and in milliseconds of the machine's monotonic clock.
+/// The state of a member that the others read, in bytes and in milliseconds of the machine's
+/// monotonic clock.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Contender {
     /// Bytes held.
     pub(super) held: u64,
-    /// Bytes that the member will hold once it is served; its held bytes at most while it does not wait.
+    /// Bytes that the member will hold once it is served; its held bytes at most while it does not
+    /// wait.
     pub(super) needs: u64,
     /// When the member started to wait. 0: it does not wait.
     pub(super) waits_since: u64,
-    /// When the member became awake; the present on the way to the device. 0: it is parked, or cannot be parked.
+    /// When the member became awake; the present on the way to the device. 0: it is parked, or
+    /// cannot be parked.
     pub(super) awake_since: u64,
-    /// When the member made its last call. 0: it is busy. Busy members have no times to compare, since each knows its own better than
-    /// those of others: none would ever be the one to go.
+    /// When the member made its last call. 0: it is busy. Busy members have no times to compare,
+    /// since each knows its own better than those of others: none would ever be the one to go.
     pub(super) idle_since: u64,
     /// The shortest time awake.
     pub(super) awake_at_least: u64,
 }
 
-/// Returns the member that has waited for longest. Of two that started at once, the first in the table.
+/// Returns the member that has waited for longest. Of two that started at once, the first in the
+/// table.
 pub(super) fn first_waiting(members: &[Contender]) -> Option<usize> {
     let waiting = members.iter().enumerate().filter(|(_, member)| member.waits_since != 0);
     waiting.min_by_key(|(_, member)| member.waits_since).map(|(at, _)| at)

@@ -43,8 +43,8 @@ pub struct MemberView {
     pub want: u64,
 }
 
-/// Reads all groups with a living member whose files are in a folder, in the order of their names. A
-/// file of another kind or version is left out, and one without a living member is removed.
+/// Reads all groups with a living member whose files are in a folder, in the order of their names.
+/// A file of another kind or version is left out, and one without a living member is removed.
 ///
 /// # Errors
 /// The folder cannot be read.

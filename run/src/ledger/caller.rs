@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Most frames read in search of a caller. A bound against stacks without an end: a development build
-/// of the library in front has a hundred frames.
+/// Most frames read in search of a caller. A bound against stacks without an end: a development
+/// build of the library in front has a hundred frames.
 const MOST_SEARCHED: usize = 1024;
 
 /// Most frames of a call stack.
@@ -88,8 +88,8 @@ pub(super) struct Caller {
 
 /// Finds the caller. Takes some hundred nanoseconds for each frame up to the caller.
 ///
-/// A program with the ledger linked statically is found, too: if no object is left, the object of the
-/// ledger is the caller.
+/// A program with the ledger linked statically is found, too: if no object is left, the object of
+/// the ledger is the caller.
 pub(super) fn find(objects: &Objects, with_stack: bool) -> Caller {
     let lookup = objects.now();
     let mut walk = Walk { lookup: Some(&lookup), frames: with_stack.then(Vec::new), ..Walk::default() };

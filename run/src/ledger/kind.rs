@@ -73,8 +73,8 @@ impl Kind {
     }
 
     /// Returns whether the kind's bytes are part of the device's used memory. Served requests are
-    /// parts of segments, and so are counted already. Managed memory is on the host until a device touches it, and the driver moves it
-    /// back when the device does not have memory.
+    /// parts of segments, and so are counted already. Managed memory is on the host until a device
+    /// touches it, and the driver moves it back when the device does not have memory.
     pub const fn is_of_device(self) -> bool {
         !matches!(self, Self::Served | Self::Host | Self::Managed)
     }

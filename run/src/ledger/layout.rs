@@ -41,8 +41,8 @@ pub(super) struct Book {
     pub(super) when: AtomicU64,
     /// Bytes of the device in the book at that time.
     pub(super) booked_then: AtomicU64,
-    /// Bookings without room in the table of living entries, their bytes, and frees of memory without
-    /// an entry.
+    /// Bookings without room in the table of living entries, their bytes, and frees of memory
+    /// without an entry.
     pub(super) dropped: AtomicU64,
     pub(super) dropped_bytes: AtomicU64,
     pub(super) unknown_frees: AtomicU64,

@@ -73,8 +73,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the book of the process on a device. If the book cannot be published, the ledger keeps a
-    /// private book, and [`Self::fault`] says why.
+    /// Opens the book of the process on a device. If the book cannot be published, the ledger keeps
+    /// a private book, and [`Self::fault`] says why.
     ///
     /// # Errors
     /// The system has no memory for the book.
@@ -109,7 +109,8 @@ impl Ledger {
         })
     }
 
-    /// Publishes the book again, if its file was removed. Calls the system, and may be called at any time.
+    /// Publishes the book again, if its file was removed. Calls the system, and may be called at
+    /// any time.
     pub fn stay_published(&self) {
         // A folder that cannot be made again is a matter of whoever looks for the book.
         let _ = self.book.stay();
@@ -120,8 +121,8 @@ impl Ledger {
         self.fault.as_deref()
     }
 
-    /// Books memory to the calling object. `id` is the address or the handle: the next booking of an
-    /// equal kind and number replaces the entry.
+    /// Books memory to the calling object. `id` is the address or the handle: the next booking of
+    /// an equal kind and number replaces the entry.
     pub fn book(&self, kind: Kind, bytes: u64, id: u64) {
         if self.is_forked() {
             return;
@@ -165,7 +166,8 @@ impl Ledger {
         }
     }
 
-    /// Takes bytes out of the book that were booked by [`grow`](Self::grow). Returns how many of them there were.
+    /// Takes bytes out of the book that were booked by [`grow`](Self::grow). Returns how many of
+    /// them there were.
     pub fn shrink(&self, kind: Kind, bytes: u64) -> u64 {
         if bytes == 0 || self.is_forked() {
             return 0;
@@ -235,7 +237,8 @@ impl Ledger {
             return row;
         }
         if next >= usize::from(OTHERS) {
-            // Without an entry in `rows`, every booking of such an object comes here and is counted.
+            // Without an entry in `rows`, every booking of such an object comes here and is
+            // counted.
             if next < OBJECTS {
                 book.rows[usize::from(OTHERS)].rename("(others)");
                 book.objects.store(OBJECTS as u64, Ordering::Release);

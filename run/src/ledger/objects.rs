@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Objects that only pass requests on: the runtime, the driver and the driver's parts, the library in
-/// front, the C library and the loader. The starts of file names, since wheels rename libraries.
+/// Objects that only pass requests on: the runtime, the driver and the driver's parts, the library
+/// in front, the C library and the loader. The starts of file names, since wheels rename libraries.
 const TRANSPARENT: [&str; 15] = [
     "libcudart",
     "libcuda.so",

@@ -55,8 +55,8 @@ impl Published {
     /// Makes a book with a file in a folder.
     pub(super) fn in_folder(folder: &Path, device: Uuid) -> io::Result<Self> {
         let owner = Identity::of_caller()?;
-        // The books of the dead go now and then, and not only when a user looks: a container that crashes again and again would fill
-        // its folder, which outlives it.
+        // The books of the dead go now and then, and not only when a user looks: a container that
+        // crashes again and again would fill its folder, which outlives it.
         in_folder(folder)?;
         let file = form::create(folder, BYTES)?;
         let book = Shared::<Book>::new(&file)?;
@@ -75,8 +75,8 @@ impl Published {
         self.pid != std::process::id()
     }
 
-    /// Gives the book a file again whose file was removed: systemd removes the files of a user at the user's last logout. A book
-    /// that cannot have one is tried again at the next call.
+    /// Gives the book a file again whose file was removed: systemd removes the files of a user at
+    /// the user's last logout. A book that cannot have one is tried again at the next call.
     pub(super) fn stay(&self) -> io::Result<()> {
         if self.is_forked() {
             return Ok(());
@@ -112,7 +112,8 @@ impl Named {
     /// Gives a file the first free name of a process's books.
     fn give(folder: &Path, owner: Identity, file: File, device: Uuid) -> io::Result<Self> {
         let open = OwnFile::new(file)?;
-        // Before the name, for whoever finds no mark removes the file. A file system without locks leaves that to process ids.
+        // Before the name, for whoever finds no mark removes the file. A file system without locks
+        // leaves that to process ids.
         let _ = marks::hold(open.get()?, 0);
         for copy in 0..COPIES {
             let path = folder.join(format!("{PREFIX}{}-{}-{device}-{copy}", owner.pid, owner.start));

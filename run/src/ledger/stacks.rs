@@ -26,8 +26,8 @@ struct Known {
 impl Stacks {
     /// Counts bytes of a stack, and returns the stack's number: 0 without room.
     pub(super) fn add(&self, objects: &Objects, frames: Vec<usize>, bytes: u64) -> u32 {
-        // Described before the lock is taken, since the loader has a lock, too; and only once, while
-        // the objects are there.
+        // Described before the lock is taken, since the loader has a lock, too; and only once,
+        // while the objects are there.
         let is_known = self.known().numbers.contains_key(&frames);
         let texts =
             if is_known { Vec::new() } else { frames.iter().map(|&at| caller::describe(objects, at)).collect() };
@@ -60,7 +60,8 @@ impl Stacks {
         }
     }
 
-    /// Returns the stacks with memory, the greatest first, and the number of bookings without a stack.
+    /// Returns the stacks with memory, the greatest first, and the number of bookings without a
+    /// stack.
     pub(super) fn view(&self) -> (Vec<StackView>, u64) {
         let known = self.known();
         let mut held: Vec<_> = known.stacks.iter().filter(|stack| stack.count > 0).cloned().collect();

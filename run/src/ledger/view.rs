@@ -20,8 +20,8 @@ pub struct BookView {
     pub driver: Option<DriverView>,
     /// Bytes of device memory in the book.
     pub booked: u64,
-    /// The driver's used bytes beyond the book of that moment: of other processes, or of unseen calls.
-    /// `None` without the driver's figures.
+    /// The driver's used bytes beyond the book of that moment: of other processes, or of unseen
+    /// calls. `None` without the driver's figures.
     pub unexplained: Option<i64>,
     /// The objects with memory now or before, the greatest first.
     pub objects: Vec<ObjectView>,

@@ -49,8 +49,8 @@ impl Process {
         })
     }
 
-    /// `cuMemPoolSetAccess`. Served memory of a default pool follows. Later requests for a default pool
-    /// with other access are passed on.
+    /// `cuMemPoolSetAccess`. Served memory of a default pool follows. Later requests for a default
+    /// pool with other access are passed on.
     ///
     /// # Safety
     /// `descriptors` has `count` entries.
@@ -162,8 +162,8 @@ impl Process {
 fn open_pages(owner: &Served, accessor: &Served) {
     let cuda = owner.device().cuda();
     if cuda.virtual_memory().is_some() {
-        // The driver's own call has succeeded: a failure here concerns pages that no program has asked
-        // to be placed on.
+        // The driver's own call has succeeded: a failure here concerns pages that no program has
+        // asked to be placed on.
         let _ = cuda.allow_access_from(accessor.device().cuda());
     }
 }

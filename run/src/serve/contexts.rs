@@ -1,11 +1,12 @@
 //! The allocator of the calling thread, and the owner of an address.
 //!
 //! A context's allocator is opened at the first request in the context. Each thread keeps the
-//! allocator of the thread's last context, so the fast path asks the driver for the current context and takes
-//! no lock. A context destroyed by the program is forgotten, and the numbers of all threads' kept
-//! allocators become stale.
+//! allocator of the thread's last context, so the fast path asks the driver for the current context
+//! and takes no lock. A context destroyed by the program is forgotten, and the numbers of all
+//! threads' kept allocators become stale.
 //!
-//! The memory of a green context is that of the primary context behind it (the *root*), and so is the allocator.
+//! The memory of a green context is that of the primary context behind it (the *root*), and so is
+//! the allocator.
 
 use crate::serve::served::Served;
 use cachalot_cuda::driver::types::{CuContext, CuDevice, CuGreenContext};
@@ -20,7 +21,8 @@ pub(super) struct Contexts {
     /// The served contexts, in the order of their opening.
     served: RwLock<Vec<Arc<Served>>>,
     greens: RwLock<Vec<Green>>,
-    /// Whether there ever was a green context. Most programs have none, and take no lock to learn so.
+    /// Whether there ever was a green context. Most programs have none, and take no lock to learn
+    /// so.
     has_greens: AtomicBool,
 }
 

@@ -58,7 +58,8 @@ impl Controlled for Process {
     }
 }
 
-/// Returns the memory that a park leaves on the devices, by reason. `held`: bytes that the allocators hold.
+/// Returns the memory that a park leaves on the devices, by reason. `held`: bytes that the
+/// allocators hold.
 fn remaining(
     charges: &[Arc<DeviceCharge>],
     held: u64,
@@ -74,7 +75,8 @@ fn remaining(
             }
         }
     }
-    // The book has the allocators' own pages, and separately what a park moves of the program's memory and the rest of it.
+    // The book has the allocators' own pages, and separately what a park moves of the program's
+    // memory and the rest of it.
     if let Some(pages) = by_kind.get_mut(&Kind::Pages) {
         *pages = pages.saturating_sub(held + program.awake + program.shared);
     }
@@ -92,7 +94,8 @@ fn remaining(
     sums.into_iter().filter(|&(_, bytes)| bytes > 0).map(|(what, bytes)| Remainder { what, bytes }).collect()
 }
 
-/// Returns why memory of a kind stays on the device. `None`: it does not, or is no memory of a device.
+/// Returns why memory of a kind stays on the device. `None`: it does not, or is no memory of a
+/// device.
 fn reason_of(kind: Kind) -> Option<RemainderKind> {
     match kind {
         Kind::Segment | Kind::Served | Kind::Host => None,

@@ -1,6 +1,7 @@
 //! Questions of a program about an address: the range, and the attributes.
 //!
-//! The driver knows segments. A block answers like an allocation of the driver, and memory in pieces like memory with one handle.
+//! The driver knows segments. A block answers like an allocation of the driver, and memory in
+//! pieces like memory with one handle.
 
 use crate::serve::process::{MemoryAt, Process};
 use crate::serve::served::Served;
@@ -93,8 +94,8 @@ impl Process {
     ) -> CuResult {
         self.awake(|| {
             let memory = self.memory_at(address);
-            // For an address that it does not know, the driver answers each attribute with nothing. No
-            // program has memory at address 1.
+            // For an address that it does not know, the driver answers each attribute with nothing.
+            // No program has memory at address 1.
             let asked = if matches!(memory, MemoryAt::Free) { 1 } else { address };
             // SAFETY: the arguments are the caller's.
             let code = unsafe { self.real.pointer_get_attributes(count, attributes, values, asked) };
@@ -149,7 +150,8 @@ impl Process {
         unsafe { self.real.pointer_set_attribute(value, attribute, address) }
     }
 
-    /// Replaces the driver's value of an attribute of an address in memory of the program's, a piece's, by the whole mapping's.
+    /// Replaces the driver's value of an attribute of an address in memory of the program's, a
+    /// piece's, by the whole mapping's.
     ///
     /// # Safety
     /// `value` is writable for the attribute.
@@ -163,8 +165,8 @@ impl Process {
             CuPointerAttribute::MAPPING_BASE_ADDR
             | CuPointerAttribute::BUFFER_ID
             | CuPointerAttribute::MEMORY_BLOCK_ID => {
-                // The first piece answers for all. The driver has answered for another piece a moment ago.
-                // SAFETY: the caller vouches for the value.
+                // The first piece answers for all. The driver has answered for another piece a
+                // moment ago. SAFETY: the caller vouches for the value.
                 let _ = unsafe { self.real.pointer_get_attribute(value, attribute, base) };
             }
             _ => {}

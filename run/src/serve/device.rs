@@ -1,9 +1,9 @@
 //! A context as the device of an allocator: charged, and with a stream for memory ordered
 //! by the host.
 //!
-//! Memory of `cuMemAlloc` belongs to no stream: work on any stream may use the memory as soon as the
-//! call returns. The blocks belong to [`HOST_STREAM`](cachalot_cuda::HOST_STREAM), a stream without work, and are free only when all
-//! work able to use them is complete.
+//! Memory of `cuMemAlloc` belongs to no stream: work on any stream may use the memory as soon as
+//! the call returns. The blocks belong to [`HOST_STREAM`](cachalot_cuda::HOST_STREAM), a stream
+//! without work, and are free only when all work able to use them is complete.
 
 use crate::charge::{DeviceCharge, DriverFigures, Holding, Holdings, taken_by};
 use crate::ledger::Kind;
@@ -39,7 +39,8 @@ pub(super) struct ServedDevice {
     outliving: Mutex<Outliving>,
 }
 
-/// Memory and addresses of a context's allocator that belong to the device, so that they outlive the context.
+/// Memory and addresses of a context's allocator that belong to the device, so that they outlive
+/// the context.
 #[derive(Default, Debug)]
 struct Outliving {
     /// Reserved addresses: the first, and the bytes.
@@ -123,8 +124,8 @@ impl ServedDevice {
         }
     }
 
-    /// Returns whether a request for `bytes` takes new memory while freed memory waits: the freed memory is within the slack, and the
-    /// limit has room. Calls no driver.
+    /// Returns whether a request for `bytes` takes new memory while freed memory waits: the freed
+    /// memory is within the slack, and the limit has room. Calls no driver.
     fn lets_frees_wait(&self, bytes: u64) -> bool {
         let fits = |waiting: u64| waiting.saturating_add(bytes) <= self.frees.slack();
         // The sum over the heaps is dearer than the other questions.
@@ -155,18 +156,21 @@ impl ServedDevice {
         Holding { charge: Arc::clone(&self.charge), kind, bytes, context }
     }
 
-    /// Gives back what outlives the context, after the context has ended: pages, and the addresses reserved for them. The charge ends
-    /// for what the driver takes back. The driver wants no context for these calls, and none is current (asked of driver 580).
+    /// Gives back what outlives the context, after the context has ended: pages, and the addresses
+    /// reserved for them. The charge ends for what the driver takes back. The driver wants no
+    /// context for these calls, and none is current (asked of driver 580).
     pub(super) fn end(&self) {
         self.cuda().context_ended();
         let Outliving { reserved, mapped, handles } = core::mem::take(&mut *self.outliving());
         for (at, bytes) in mapped {
-            // SAFETY: takes no host pointers; the work that used the addresses has ended with the context.
+            // SAFETY: takes no host pointers; the work that used the addresses has ended with the
+            // context.
             let _ = unsafe { self.real.mem_unmap(at, bytes as usize) };
         }
         for handle in handles {
             let release = || {
-                // SAFETY: takes no host pointers; the handle is the allocator's own, and nothing is mapped any longer.
+                // SAFETY: takes no host pointers; the handle is the allocator's own, and nothing is
+                // mapped any longer.
                 let code = unsafe { self.real.mem_release(CuMemHandle(handle)) };
                 if code.is_success() { Ok(()) } else { Err(code) }
             };

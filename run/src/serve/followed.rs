@@ -6,9 +6,10 @@
 //! mapping ┘
 //! ```
 //!
-//! A program may release the handle right after the map, and the driver keeps the memory until the last unmap. So the charge ends with
-//! the last handle and mapping, and not with the release. The driver may use a released handle again for other memory, and may have
-//! several handles of one memory (`cuMemRetainAllocationHandle`, an import of an own export): hence names of our own.
+//! A program may release the handle right after the map, and the driver keeps the memory until the
+//! last unmap. So the charge ends with the last handle and mapping, and not with the release. The
+//! driver may use a released handle again for other memory, and may have several handles of one
+//! memory (`cuMemRetainAllocationHandle`, an import of an own export): hence names of our own.
 //!
 //! The records call no driver, and the lock is never held across a call.
 
@@ -75,7 +76,8 @@ impl Followed {
         self.lock().handles.get(&handle.0).map(|&(name, _)| name)
     }
 
-    /// Takes a handle back, ahead of the call to release it: another thread may get the handle at once.
+    /// Takes a handle back, ahead of the call to release it: another thread may get the handle at
+    /// once.
     pub(super) fn release(&self, handle: CuMemHandle) -> ReleasedHandle {
         let mut records = self.lock();
         let Some((name, count)) = records.handles.get_mut(&handle.0) else { return ReleasedHandle::Unknown };
@@ -87,7 +89,8 @@ impl Followed {
         if records.end_use(name) { ReleasedHandle::Last(name) } else { ReleasedHandle::Lives(name) }
     }
 
-    /// Starts a call that maps a handle's memory. The memory lives until [`mapped`](Self::mapped) or [`end_use`](Self::end_use).
+    /// Starts a call that maps a handle's memory. The memory lives until [`mapped`](Self::mapped)
+    /// or [`end_use`](Self::end_use).
     pub(super) fn begin_use(&self, handle: CuMemHandle) -> Option<u64> {
         let mut records = self.lock();
         let &(name, _) = records.handles.get(&handle.0)?;
@@ -125,7 +128,8 @@ impl Followed {
         self.lock().exports.insert(descriptor, name);
     }
 
-    /// Returns the name of the memory that the program has exported to a descriptor. The descriptor may be another by now: nothing tells.
+    /// Returns the name of the memory that the program has exported to a descriptor. The descriptor
+    /// may be another by now: nothing tells.
     pub(super) fn export(&self, descriptor: i32) -> Option<u64> {
         self.lock().exports.get(&descriptor).copied()
     }

@@ -12,8 +12,8 @@
 //!
 //! A free reads the count before the block becomes pending. The work before the free was submitted
 //! earlier still, and the events of batch n are recorded after the count has left n. So the events
-//! come after all work before a free at count n. Events are recorded late, when a
-//! request finds no free block and more than the slack waits: a batch covers all frees since the last batch.
+//! come after all work before a free at count n. Events are recorded late, when a request finds no
+//! free block and more than the slack waits: a batch covers all frees since the last batch.
 //!
 //! An event of a context breaks every capture of the context. While any capture runs, no event is
 //! recorded, and frees stay pending.
@@ -43,8 +43,9 @@ pub(super) struct Frees {
     reached: AtomicU64,
     /// Captures running or about to start.
     captures: AtomicUsize,
-    /// The contexts and the batches. Held during short calls of the driver, never during a wait: what a call waits for may be
-    /// a function of the program, which waits for a thread that makes a request.
+    /// The contexts and the batches. Held during short calls of the driver, never during a wait:
+    /// what a call waits for may be a function of the program, which waits for a thread that makes
+    /// a request.
     state: Mutex<Waiting>,
     /// Told when a context is no longer ending or waited for.
     free_contexts: Condvar,
@@ -75,7 +76,8 @@ struct ContextEvents {
 struct Batch {
     /// The number of the frees.
     count: u64,
-    /// An event after the work of each context. Events found complete are removed. A null event stands for a context that was ending.
+    /// An event after the work of each context. Events found complete are removed. A null event
+    /// stands for a context that was ending.
     events: Vec<(CuContext, CuEvent)>,
 }
 
@@ -124,8 +126,8 @@ impl Frees {
         self.reached.load(Ordering::Acquire)
     }
 
-    /// Notes a context whose work later frees wait for. Waits while a call may destroy a context with the handle: the driver may
-    /// use the handle again before the call returns.
+    /// Notes a context whose work later frees wait for. Waits while a call may destroy a context
+    /// with the handle: the driver may use the handle again before the call returns.
     pub(super) fn add_context(&self, context: CuContext) {
         let mut state = self.lock_when(|state| state.ending.iter().all(|ending| ending.context != context));
         if !context.is_null() && state.contexts.iter().all(|known| known.context != context) {
@@ -133,11 +135,12 @@ impl Frees {
         }
     }
 
-    /// Makes `call`, which may destroy `context`. If `gone` tells so from the answer, `forget` is called before any thread learns of
-    /// a later context with the handle, and must not call the driver.
+    /// Makes `call`, which may destroy `context`. If `gone` tells so from the answer, `forget` is
+    /// called before any thread learns of a later context with the handle, and must not call the
+    /// driver.
     ///
-    /// The work of a destroyed context is over, and the events have gone with the context. `call` may wait for work, so it is made
-    /// without the lock.
+    /// The work of a destroyed context is over, and the events have gone with the context. `call`
+    /// may wait for work, so it is made without the lock.
     pub(super) fn end_context<T>(
         &self,
         context: CuContext,
@@ -169,7 +172,8 @@ impl Frees {
         answer
     }
 
-    /// Drops the batches that have no event of a context, which lives on. The next batch covers their frees.
+    /// Drops the batches that have no event of a context, which lives on. The next batch covers
+    /// their frees.
     fn drop_batches_without_event(&self, state: &mut Waiting, context: CuContext) {
         let Waiting { contexts, batches, .. } = state;
         let whole = |batch: &Batch| !batch.events.contains(&(context, CuEvent::NULL));
@@ -236,8 +240,8 @@ impl Frees {
         let _relaxed = Relaxed::enter(real);
         let mut pause = SHORTEST_PAUSE;
         loop {
-            // The driver is asked under the lock, and never waits for an event: the program may destroy
-            // the event's context, which is no context of the calling thread.
+            // The driver is asked under the lock, and never waits for an event: the program may
+            // destroy the event's context, which is no context of the calling thread.
             let mut state = self.lock();
             let answer = self.poll(real, &mut state);
             if self.reached() > before {
@@ -252,8 +256,8 @@ impl Frees {
         }
     }
 
-    /// Takes the complete batches out, the oldest first. Returns the driver's answer about the event
-    /// that the oldest of the other batches waits for, and success if no batch is left.
+    /// Takes the complete batches out, the oldest first. Returns the driver's answer about the
+    /// event that the oldest of the other batches waits for, and success if no batch is left.
     fn poll(&self, real: &Real, state: &mut Waiting) -> CuResult {
         let Waiting { contexts, ending, batches, .. } = state;
         while let Some(batch) = batches.front_mut() {
@@ -363,8 +367,8 @@ fn record(real: &Real, state: &mut Waiting) -> Option<Vec<(CuContext, CuEvent)>>
     None
 }
 
-/// Keeps events of a batch that is none for later batches. An event already recorded is queried before it is recorded again: it waits
-/// in no batch.
+/// Keeps events of a batch that is none for later batches. An event already recorded is queried
+/// before it is recorded again: it waits in no batch.
 fn keep_events(contexts: &mut [ContextEvents], events: Vec<(CuContext, CuEvent)>) {
     for (context, event) in events.into_iter().filter(|(_, event)| *event != CuEvent::NULL) {
         if let Some(known) = contexts.iter_mut().find(|known| known.context == context) {

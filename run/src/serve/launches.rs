@@ -1,8 +1,9 @@
 //! Functions and graphs launched by the program.
 //!
 //! The driver loads code lazily: not with the module, but with the first launch of a function in a
-//! context. What a graph needs on the device is taken at its first launch, too. With full books, the first launch of each
-//! function and graph is measured as the load of a module is. Without full books, a launch costs a load of a flag.
+//! context. What a graph needs on the device is taken at its first launch, too. With full books,
+//! the first launch of each function and graph is measured as the load of a module is. Without full
+//! books, a launch costs a load of a flag.
 
 use crate::serve::signs::tells_first_launches;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +14,13 @@ const SLOTS: usize = 1 << 14;
 /// Upper bound for the slots looked at before a function counts as launched.
 const PROBES: usize = 32;
 
-/// Handles of launched functions and graphs. A slot changes once, from 0. A function is counted once for all
-/// contexts, and a handle reused by the driver for another function or graph counts as launched.
+/// Handles of launched functions and graphs. A slot changes once, from 0. A function is counted
+/// once for all contexts, and a handle reused by the driver for another function or graph counts as
+/// launched.
 static LAUNCHED: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 
-/// Returns whether a function or a graph is launched for the first time since the books started. Always false before
-/// first launches are told apart.
+/// Returns whether a function or a graph is launched for the first time since the books started.
+/// Always false before first launches are told apart.
 #[inline]
 pub fn is_first_launch(handle: usize) -> bool {
     tells_first_launches() && note(&LAUNCHED, handle)

@@ -86,8 +86,8 @@ impl Process {
         code
     }
 
-    /// Creates a context by `call`, and charges what the driver takes for it: a program that asks for the free memory next sizes its
-    /// own by the answer.
+    /// Creates a context by `call`, and charges what the driver takes for it: a program that asks
+    /// for the free memory next sizes its own by the answer.
     ///
     /// # Safety
     /// After success of `call`, `context` is readable.
@@ -126,7 +126,8 @@ impl Process {
         self.options.limit.is_some() || self.options.group.is_some() || self.options.wants_full_books()
     }
 
-    /// Charges the memory that the driver takes for a context, also beyond the limit: the driver has it already.
+    /// Charges the memory that the driver takes for a context, also beyond the limit: the driver
+    /// has it already.
     pub(super) fn charge_context(&self, charge: Arc<DeviceCharge>, context: CuContext, bytes: u64) {
         if bytes > 0 {
             self.charge.holdings().add(Holding { charge, kind: Kind::Context, bytes, context }, context.0 as u64);
@@ -145,7 +146,8 @@ impl Process {
         code
     }
 
-    /// `cuCtxDestroy_v2`. The context's memory goes with the context, and the allocator is forgotten.
+    /// `cuCtxDestroy_v2`. The context's memory goes with the context, and the allocator is
+    /// forgotten.
     ///
     /// # Safety
     /// The context lives, and no thread uses the context during the call.
@@ -181,7 +183,8 @@ impl Process {
         )
     }
 
-    /// Makes a call that may destroy a context, and forgets the context if it is `gone`. No thread parks or wakes meanwhile.
+    /// Makes a call that may destroy a context, and forgets the context if it is `gone`. No thread
+    /// parks or wakes meanwhile.
     fn end_context(
         &self,
         context: CuContext,
@@ -191,7 +194,8 @@ impl Process {
         self.between_parks(context, || {
             let mut ended = None;
             let code = self.frees.end_context(context, call, gone, || ended = self.forget_context(context));
-            // Memory of `cuMemCreate` is the device's, not the context's: the driver leaves it where it is.
+            // Memory of `cuMemCreate` is the device's, not the context's: the driver leaves it
+            // where it is.
             if let Some(served) = ended {
                 served.device().end();
             }
@@ -211,7 +215,8 @@ impl Process {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `cuGreenCtxCreate`. The memory of a green context is that of the device's primary context, which lives as long.
+    /// `cuGreenCtxCreate`. The memory of a green context is that of the device's primary context,
+    /// which lives as long.
     ///
     /// # Safety
     /// `green` is null or writable, and `resources` is a description of the driver's.
@@ -289,8 +294,9 @@ impl Process {
         self.primaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a device's existing primary context. Called with [`lock_primaries`](Self::lock_primaries)
-    /// held: a release meanwhile would not be the last, and would go unseen.
+    /// Returns a device's existing primary context. Called with
+    /// [`lock_primaries`](Self::lock_primaries) held: a release meanwhile would not be the last,
+    /// and would go unseen.
     pub(super) fn primary(&self, device: CuDevice) -> Option<CuContext> {
         if !is_active(self.real, device) {
             return None;
@@ -307,9 +313,9 @@ impl Process {
         Some(context)
     }
 
-    /// Forgets everything about a destroyed context. Calls no driver. Called before
-    /// any thread learns of a new context: the driver may use the handle again. Returns the context's allocator, whose device may have
-    /// memory that outlives the context.
+    /// Forgets everything about a destroyed context. Calls no driver. Called before any thread
+    /// learns of a new context: the driver may use the handle again. Returns the context's
+    /// allocator, whose device may have memory that outlives the context.
     fn forget_context(&self, context: CuContext) -> Option<Arc<Served>> {
         let ended = self.contexts.forget(context);
         self.charge.holdings().forget(context).into_iter().for_each(|address| self.observe_given(address));

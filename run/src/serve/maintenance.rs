@@ -1,5 +1,5 @@
-//! The maintenance thread, which does what is due without a call of the program: it parks the memory of an idle
-//! process, returns memory owed to the group, and answers other processes.
+//! The maintenance thread, which does what is due without a call of the program: it parks the
+//! memory of an idle process, returns memory owed to the group, and answers other processes.
 
 use crate::control::Server;
 use crate::serve::process::{Process, process};
@@ -17,7 +17,8 @@ const SHORTEST: Duration = Duration::from_millis(5);
 const STACK: usize = 1 << 20;
 
 impl Process {
-    /// Starts the thread of the calling process, at the first call. If the system refuses a thread, the work is not done.
+    /// Starts the thread of the calling process, at the first call. If the system refuses a thread,
+    /// the work is not done.
     pub(super) fn start_maintenance(&self) {
         static STARTED: Once = Once::new();
         if !self.is_whole || self.sleeping.is_none() && self.options.group.is_none() {

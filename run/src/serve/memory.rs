@@ -1,5 +1,5 @@
-//! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch`, `cuMemGetInfo` and `cuDeviceTotalMem`: memory complete for the
-//! host.
+//! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch`, `cuMemGetInfo` and `cuDeviceTotalMem`: memory
+//! complete for the host.
 
 use crate::charge::{DeviceCharge, DriverFigures, taken_by};
 use crate::ledger::Kind;
@@ -68,7 +68,8 @@ impl Process {
         Ok(ptr)
     }
 
-    /// Repeats a request after a failure. A member of a group that parks its members waits for its turn.
+    /// Repeats a request after a failure. A member of a group that parks its members waits for its
+    /// turn.
     #[cold]
     fn request_in_turn(
         &self,
@@ -109,8 +110,8 @@ impl Process {
         let (mut waited, mut emptied) = (Waited::Advanced, false);
         while matches!(last, Error::OutOfMemory(_)) {
             if waited == Waited::Advanced {
-                // Once more also if no free waits: another request may have seen the frees complete since
-                // this one looked.
+                // Once more also if no free waits: another request may have seen the frees complete
+                // since this one looked.
                 waited = self.frees.wait(self.real);
                 served.device().advance(self.frees.reached());
             } else if emptied || !(self.empty_others(served) | self.finds_room(served.ordinal(), taken_by(bytes))) {
@@ -141,8 +142,8 @@ impl Process {
         any
     }
 
-    /// `cuMemFree_v2`. The block serves again when all work submitted by the process before the call is
-    /// complete. Returns at once, except with `sync_free`.
+    /// `cuMemFree_v2`. The block serves again when all work submitted by the process before the
+    /// call is complete. Returns at once, except with `sync_free`.
     ///
     /// # Safety
     /// None beyond the driver's: no later work uses the memory.
@@ -188,7 +189,8 @@ impl Process {
     /// Frees an address of another context, or of the driver's own memory.
     #[cold]
     fn free_elsewhere(&self, address: CuDevicePtr) -> CuResult {
-        // The context may have been made by a call that no library sees, and have work on the memory.
+        // The context may have been made by a call that no library sees, and have work on the
+        // memory.
         if let Some(context) = self.current() {
             self.frees.add_context(self.contexts.root(context));
         }
@@ -199,8 +201,8 @@ impl Process {
             .unwrap_or_else(|| self.pass_free(address))
     }
 
-    /// `cuMemAllocPitch_v2`: rows at the driver's pitch. The first call of a process asks the driver
-    /// for the pitch of an element. Every pitch is a multiple.
+    /// `cuMemAllocPitch_v2`: rows at the driver's pitch. The first call of a process asks the
+    /// driver for the pitch of an element. Every pitch is a multiple.
     ///
     /// # Safety
     /// `address` and `pitch` are null or writable.
@@ -303,7 +305,8 @@ impl Process {
         CuResult::SUCCESS
     }
 
-    /// `cuDeviceTotalMem_v2`. With a limit, the limit is the total, as for `cuMemGetInfo`: programs take a share of it.
+    /// `cuDeviceTotalMem_v2`. With a limit, the limit is the total, as for `cuMemGetInfo`: programs
+    /// take a share of it.
     ///
     /// # Safety
     /// `bytes` is null or writable.

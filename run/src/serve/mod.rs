@@ -1,8 +1,8 @@
 //! Memory of a program, served in place of the driver.
 //!
-//! [`Process`] has a method for each function in place of the driver's, with the
-//! driver's own parameters, and answers the driver's code. A method may be called from every thread,
-//! with any context current or none. Everything else is passed on to the real driver.
+//! [`Process`] has a method for each function in place of the driver's, with the driver's own
+//! parameters, and answers the driver's code. A method may be called from every thread, with any
+//! context current or none. Everything else is passed on to the real driver.
 //!
 //! ```text
 //! memory · ordered   requests and frees: complete for the host · in the order of a stream

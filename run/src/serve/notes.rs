@@ -44,8 +44,8 @@ impl Default for Notes {
 }
 
 impl Notes {
-    /// Returns the number of the block at `base`: constant for the block's life, and different for the
-    /// next block at the address.
+    /// Returns the number of the block at `base`: constant for the block's life, and different for
+    /// the next block at the address.
     pub(super) fn number(&self, base: u64) -> u64 {
         let mut blocks = self.lock();
         self.note(&mut blocks, base).number
@@ -94,7 +94,8 @@ impl Notes {
         if let Some(segment) = last {
             // The next block there starts without the flag, as fresh memory does.
             let _ = set_flag(real, segment, false);
-            // Without the lock meanwhile, which other frees need: a neighbour may have asked for the flag.
+            // Without the lock meanwhile, which other frees need: a neighbour may have asked for
+            // the flag.
             if self.lock().values().any(|other| other.sync_memops == Some(segment)) {
                 let _ = set_flag(real, segment, true);
             }

@@ -1,7 +1,7 @@
 //! The memory of an observing process, recorded.
 //!
-//! The driver's own allocations have no segments. Each is recorded as a segment with a single block, like
-//! the memory of an allocator without a cache.
+//! The driver's own allocations have no segments. Each is recorded as a segment with a single
+//! block, like the memory of an allocator without a cache.
 
 use crate::record::Record;
 use cachalot_core::{Action, DevicePtr, StreamId, TraceEntry, UNIT};

@@ -1,8 +1,9 @@
-//! `cuMemAllocAsync`, `cuMemFreeAsync` and `cuMemAllocFromPoolAsync`: memory in the order of a stream.
+//! `cuMemAllocAsync`, `cuMemFreeAsync` and `cuMemAllocFromPoolAsync`: memory in the order of a
+//! stream.
 //!
-//! Memory of a device's default pool is served. A block belongs to the stream of the request. A free
-//! on another stream counts as a use by the freeing stream. While any stream captures, requests are passed
-//! on: the driver makes nodes of a graph of them, or refuses them.
+//! Memory of a device's default pool is served. A block belongs to the stream of the request. A
+//! free on another stream counts as a use by the freeing stream. While any stream captures,
+//! requests are passed on: the driver makes nodes of a graph of them, or refuses them.
 
 use crate::ledger::Kind;
 use crate::serve::process::{MemoryAt, Process, is_foreign};
@@ -121,8 +122,8 @@ impl Process {
         Ok(ptr)
     }
 
-    /// `cuMemFreeAsync`. Memory of `cuMemAlloc` may be freed here as well, and serves again when all
-    /// work submitted before the call is complete.
+    /// `cuMemFreeAsync`. Memory of `cuMemAlloc` may be freed here as well, and serves again when
+    /// all work submitted before the call is complete.
     ///
     /// # Safety
     /// The stream lives, and no work after the call uses the memory.
@@ -181,12 +182,13 @@ impl Process {
         }
     }
 
-    /// Calls `act` with the allocator of a stream's context. `None` where `act` is not called, because
-    /// the context cannot be served.
+    /// Calls `act` with the allocator of a stream's context. `None` where `act` is not called,
+    /// because the context cannot be served.
     fn with_stream<T>(&self, stream: CuStream, act: impl FnOnce(&Arc<Served>) -> T) -> Option<T> {
         let current = self.current()?;
         let mut context = current;
-        // The default streams belong to the current context, and those of a green context are not those of its root.
+        // The default streams belong to the current context, and those of a green context are not
+        // those of its root.
         if self.is_green_default(stream) {
             return None;
         }

@@ -24,11 +24,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long memory of the host stays after a wake, for a park soon after.
 const HOST_MEMORY_STAYS: Duration = Duration::from_secs(5);
 
-/// How long memory of the host stays after a wake where members of a group are parked for each other, and the host has plenty: there
-/// the next park is sure, and to pin the memory anew takes longer than the park.
+/// How long memory of the host stays after a wake where members of a group are parked for each
+/// other, and the host has plenty: there the next park is sure, and to pin the memory anew takes
+/// longer than the park.
 const HOST_MEMORY_STAYS_IN_TURNS: Duration = Duration::from_secs(60);
 
-/// How long a process that is parked for its group holds new calls back, until the calls and the work in progress end.
+/// How long a process that is parked for its group holds new calls back, until the calls and the
+/// work in progress end.
 const YIELD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A guard of a call that uses no memory.
@@ -39,7 +41,8 @@ pub(super) fn is_parked(phase: &ProcessPhase<'_>) -> bool {
     matches!(phase, PhaseGuard::Parked(_))
 }
 
-/// Returns whether memory of the host stays, `time` after a wake. `memory` tells all memory of the host and the free part, in bytes.
+/// Returns whether memory of the host stays, `time` after a wake. `memory` tells all memory of the
+/// host and the free part, in bytes.
 fn host_memory_stays(time: Duration, yields: bool, memory: impl FnOnce() -> Option<(u64, u64)>) -> bool {
     // The park of another member must find memory, too.
     let has_plenty = || memory().is_some_and(|(all, free)| free > all / 2);
@@ -47,7 +50,8 @@ fn host_memory_stays(time: Duration, yields: bool, memory: impl FnOnce() -> Opti
 }
 
 impl Process {
-    /// Starts a call that may use memory. Wakes the memory first. Costs a load where nothing sleeps.
+    /// Starts a call that may use memory. Wakes the memory first. Costs a load where nothing
+    /// sleeps.
     ///
     /// # Errors
     /// The code for the caller, where the memory cannot wake.
@@ -59,7 +63,8 @@ impl Process {
         }
     }
 
-    /// Starts a call that may use memory, as [`enter`](Self::enter) does, unless the thread is inside a served call.
+    /// Starts a call that may use memory, as [`enter`](Self::enter) does, unless the thread is
+    /// inside a served call.
     ///
     /// # Errors
     /// As for [`enter`](Self::enter).
@@ -71,15 +76,17 @@ impl Process {
         }
     }
 
-    /// Returns a wait for memory of the group. `None`: the process is in no group whose members are parked for each other.
+    /// Returns a wait for memory of the group. `None`: the process is in no group whose members are
+    /// parked for each other.
     pub(super) fn begin_turn(&self) -> Option<InTurn> {
         let sleeping = self.sleeping.as_ref()?;
         sleeping.options.yields.then(|| InTurn::new(sleeping.wake_patience()))
     }
 
-    /// Waits until the members of the group leave room for `bytes` more on the device of `charge`. The thread uses no memory while it
-    /// waits, and the process may be parked for another member, which started to wait earlier. Returns `None` when the patience is over:
-    /// the refusal is told then.
+    /// Waits until the members of the group leave room for `bytes` more on the device of `charge`.
+    /// The thread uses no memory while it waits, and the process may be parked for another member,
+    /// which started to wait earlier. Returns `None` when the patience is over: the refusal is told
+    /// then.
     ///
     /// # Errors
     /// The code of memory that cannot wake after the wait.
@@ -98,7 +105,8 @@ impl Process {
         Ok(None)
     }
 
-    /// Parks the memory if another member of the group needs it now. Tells the members about the sleep of the process.
+    /// Parks the memory if another member of the group needs it now. Tells the members about the
+    /// sleep of the process.
     pub fn yield_to_group(&self) {
         let Some(sleeping) = self.sleeping.as_ref().filter(|sleeping| sleeping.options.yields) else { return };
         let (phase, time) = sleeping.sleeper.phase();
@@ -114,8 +122,8 @@ impl Process {
         }
     }
 
-    /// Gives memory of the host back that the last park took, a while after the wake: to give it back takes as long as to copy the
-    /// contents, so no wake does, and a park soon after finds it.
+    /// Gives memory of the host back that the last park took, a while after the wake: to give it
+    /// back takes as long as to copy the contents, so no wake does, and a park soon after finds it.
     pub fn give_host_memory_back(&self) {
         let Some(sleeping) = &self.sleeping else { return };
         let (phase, time) = sleeping.sleeper.phase();
@@ -124,7 +132,8 @@ impl Process {
         }
         let mut holders = self.contexts.all();
         holders.retain(|served| served.device().cuda().host_memory_for_contents().0 > 0);
-        // The system is asked in each round of the maintenance thread, so only while there is something to give.
+        // The system is asked in each round of the maintenance thread, so only while there is
+        // something to give.
         if holders.is_empty() || host_memory_stays(time, sleeping.options.yields, memory_of_system) {
             return;
         }
@@ -135,16 +144,17 @@ impl Process {
         }
     }
 
-    /// Starts a call that frees memory, or uses none. Wakes nothing, and no park or wake starts before the call ends.
+    /// Starts a call that frees memory, or uses none. Wakes nothing, and no park or wake starts
+    /// before the call ends.
     pub(super) fn hold_phase(&self) -> ProcessPhase<'_> {
         self.sleeping
             .as_ref()
             .map_or_else(|| PhaseGuard::Awake(AwakeGuard::without_lock()), |sleeping| sleeping.sleeper.hold_phase())
     }
 
-    /// Makes a call that may destroy a context, while no thread parks or wakes. Memory that the program maps by itself outlives
-    /// contexts, so contents that only the context can copy back wake first. Without a wake the call is not made, and the code of
-    /// the wake is the answer.
+    /// Makes a call that may destroy a context, while no thread parks or wakes. Memory that the
+    /// program maps by itself outlives contexts, so contents that only the context can copy back
+    /// wake first. Without a wake the call is not made, and the code of the wake is the answer.
     pub(super) fn between_parks(&self, context: CuContext, call: impl FnOnce() -> CuResult) -> CuResult {
         let Some(sleeping) = &self.sleeping else { return call() };
         let mut call = Some(call);
@@ -162,7 +172,8 @@ impl Process {
         }
     }
 
-    /// Parks the memory if the process has been idle for as long as the options say. Does nothing else.
+    /// Parks the memory if the process has been idle for as long as the options say. Does nothing
+    /// else.
     pub fn park_if_idle(&self) {
         let Some(sleeping) = &self.sleeping else { return };
         // Also without a limit, so that the idle time is known to whoever asks.
@@ -185,7 +196,8 @@ impl Process {
         }
     }
 
-    /// Parks the memory of a process in use: holds new calls back, and waits up to `patience` for calls and work in progress.
+    /// Parks the memory of a process in use: holds new calls back, and waits up to `patience` for
+    /// calls and work in progress.
     ///
     /// # Errors
     /// The reason. The memory is awake then.
@@ -224,8 +236,8 @@ impl Process {
         Memory { process: self, patience: None }
     }
 
-    /// Returns the state, for how long the memory has been awake or parked, and the figures. `None`: the memory stays on the
-    /// device.
+    /// Returns the state, for how long the memory has been awake or parked, and the figures.
+    /// `None`: the memory stays on the device.
     pub fn sleep(&self) -> Option<(SleepState, Duration, SleepFigures)> {
         let sleeping = self.sleeping.as_ref()?;
         let (phase, time) = sleeping.sleeper.phase();
@@ -245,8 +257,9 @@ impl Process {
         needs
     }
 
-    /// Returns the bytes by device that a request needs: the parked bytes wake first. With the request's bytes alone two members that
-    /// hold memory and want more would wake in turn, and none would get the rest.
+    /// Returns the bytes by device that a request needs: the parked bytes wake first. With the
+    /// request's bytes alone two members that hold memory and want more would wake in turn, and
+    /// none would get the rest.
     fn needs_for(&self, charge: &Arc<DeviceCharge>, bytes: u64) -> Vec<(Arc<DeviceCharge>, u64)> {
         let mut needs = self.parked_needs();
         add_need(&mut needs, charge, bytes);
@@ -278,8 +291,8 @@ impl Process {
 /// The served memory of a process.
 struct Memory<'a> {
     process: &'a Process,
-    /// How long a wake waits for memory of the device. `None`: as long as the options say, which no call that finds the memory
-    /// awake has to read.
+    /// How long a wake waits for memory of the device. `None`: as long as the options say, which no
+    /// call that finds the memory awake has to read.
     patience: Option<Duration>,
 }
 
@@ -332,7 +345,8 @@ impl Memory<'_> {
         let end = begin + patience;
         let mut turn = sleeping.options.yields.then(|| InTurn::new(patience));
         let (code, text) = loop {
-            // A member of the group that has waited for longer wakes first, even if the memory would suffice for this one.
+            // A member of the group that has waited for longer wakes first, even if the memory
+            // would suffice for this one.
             if let Some(turn) = &mut turn
                 && !turn.wait(|| self.process.parked_needs())
             {
@@ -361,13 +375,14 @@ impl Memory<'_> {
     }
 }
 
-/// Returns for how long memory has been on the device, as the group counts it, in a phase with a time since the last change. `None`:
-/// the memory is on the host.
+/// Returns for how long memory has been on the device, as the group counts it, in a phase with a
+/// time since the last change. `None`: the memory is on the host.
 fn awake_for(phase: SleepState, time: Duration) -> Option<Duration> {
     match phase {
         SleepState::Awake | SleepState::Parking => Some(time),
-        // The memory can leave again as soon as it is awake. A member that waits for it would give up if the memory counted as stuck:
-        // a wake that took longer than the hope of a wait failed requests of others.
+        // The memory can leave again as soon as it is awake. A member that waits for it would give
+        // up if the memory counted as stuck: a wake that took longer than the hope of a wait failed
+        // requests of others.
         SleepState::Waking => Some(Duration::ZERO),
         SleepState::Parked => None,
     }
@@ -408,7 +423,8 @@ fn wake(served: &Served) -> Result<(), Error> {
     served.allocator().parking(DEVICE)?.wake(ParkTarget::Streams)
 }
 
-/// Wakes the memory of all contexts and the memory that the program maps by itself: maps all, and then waits for the copies.
+/// Wakes the memory of all contexts and the memory that the program maps by itself: maps all, and
+/// then waits for the copies.
 ///
 /// # Errors
 /// The first error. All memory is parked then.
@@ -426,7 +442,8 @@ fn wake_all(process: &Process) -> Result<(), Error> {
         process.end_to_wake();
     } else {
         process.park_again();
-        // A context awake would keep its memory from the others. What stays awake is awake at the next try.
+        // A context awake would keep its memory from the others. What stays awake is awake at the
+        // next try.
         for served in &contexts {
             let _ = wake(served).and_then(|()| park(served, process.keep_awake()));
         }
@@ -439,7 +456,8 @@ fn report(served: &Served) -> Option<ParkReport> {
     served.allocator().parking(DEVICE).ok()?.report(ParkTarget::Streams).ok()
 }
 
-/// Returns whether a wake may succeed later. The host may not have the memory for the copies from files, too.
+/// Returns whether a wake may succeed later. The host may not have the memory for the copies from
+/// files, too.
 fn lacks_memory(error: &Error) -> bool {
     match error {
         Error::OutOfMemory(_) => true,

@@ -12,15 +12,18 @@ use std::sync::Arc;
 /// Kinds of memory that a program frees by the address.
 const BY_ADDRESS: [Kind; 4] = [Kind::Plain, Kind::Pool, Kind::Managed, Kind::Graph];
 
-/// The attribute of the memory that a device holds for the memory nodes of graphs (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`).
+/// The attribute of the memory that a device holds for the memory nodes of graphs
+/// (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`).
 const RESERVED_FOR_GRAPHS: u32 = 2;
 
-/// The name of the memory for the memory nodes of all graphs of a device. No address of the driver is such a number.
+/// The name of the memory for the memory nodes of all graphs of a device. No address of the driver
+/// is such a number.
 const OF_ALL_GRAPHS: u64 = u64::MAX;
 
 impl Process {
-    /// Passes a request for memory of the current context's device on by `call`, and charges the bytes. Memory of a stream's
-    /// order names the stream, and the pool unless it is the current one.
+    /// Passes a request for memory of the current context's device on by `call`, and charges the
+    /// bytes. Memory of a stream's order names the stream, and the pool unless it is the current
+    /// one.
     ///
     /// # Safety
     /// `call` writes the address to `address` if it succeeds.
@@ -57,7 +60,8 @@ impl Process {
         code
     }
 
-    /// Makes a call of the driver for memory of a device, and charges the bytes under the name that `name` finds after success.
+    /// Makes a call of the driver for memory of a device, and charges the bytes under the name that
+    /// `name` finds after success.
     pub(super) fn take_held(
         &self,
         device: CuDevice,
@@ -92,8 +96,8 @@ impl Process {
         code_of(self.charge.holdings().take(memory, || result_of(call()), |()| name(), |code| code))
     }
 
-    /// Makes a call of the driver for memory whose bytes are not counted, and notes that the call was seen. The memory goes with
-    /// `context`, unless the handle is null.
+    /// Makes a call of the driver for memory whose bytes are not counted, and notes that the call
+    /// was seen. The memory goes with `context`, unless the handle is null.
     ///
     /// # Safety
     /// `address` is null, or `call` writes the address to `address` if it succeeds.
@@ -111,8 +115,8 @@ impl Process {
         }
     }
 
-    /// Makes a call of the driver to free the memory at an address, and ends the charge. Counts an address that no seen call has
-    /// given: the call for the memory came by another way.
+    /// Makes a call of the driver to free the memory at an address, and ends the charge. Counts an
+    /// address that no seen call has given: the call for the memory came by another way.
     pub(super) fn give_address(&self, address: CuDevicePtr, call: impl FnOnce() -> CuResult) -> CuResult {
         let give = || self.charge.holdings().give(&BY_ADDRESS, address, || result_of(call()));
         let given = self.free_of_pool(address, give);
@@ -127,7 +131,8 @@ impl Process {
         code_of(given.map(drop))
     }
 
-    /// `cuMemAllocManaged`. The memory moves between host and devices, and is booked, and not charged: see docs/groups.md.
+    /// `cuMemAllocManaged`. The memory moves between host and devices, and is booked, and not
+    /// charged: see docs/groups.md.
     ///
     /// # Safety
     /// `address` is null or writable.
@@ -193,8 +198,8 @@ impl Process {
         unsafe { self.real.mem_pool_export_to_shareable_handle(handle, pool, kind, flags) }
     }
 
-    /// `cuMemPoolExportPointer`. A served block is no memory of an exported pool, and is refused like
-    /// memory of an unexported pool.
+    /// `cuMemPoolExportPointer`. A served block is no memory of an exported pool, and is refused
+    /// like memory of an unexported pool.
     ///
     /// # Safety
     /// `data` is null or writable.
@@ -206,10 +211,11 @@ impl Process {
         }
     }
 
-    /// Makes a call of the driver with an unknown need for memory of the current context's device: code,
-    /// graphs, libraries, arrays. The driver's figure is asked before and after, which
-    /// takes 5 µs each on driver 580 and breaks no capture. `gives`: the call frees memory. Beyond the limit, `undo` gives the memory
-    /// back and returns true, and the answer is that the memory is short; or the memory stays.
+    /// Makes a call of the driver with an unknown need for memory of the current context's device:
+    /// code, graphs, libraries, arrays. The driver's figure is asked before and after, which takes
+    /// 5 µs each on driver 580 and breaks no capture. `gives`: the call frees memory. Beyond the
+    /// limit, `undo` gives the memory back and returns true, and the answer is that the memory is
+    /// short; or the memory stays.
     pub fn measured(
         &self,
         kind: Kind,
@@ -230,7 +236,8 @@ impl Process {
         charge.measured(kind, gives, figures, call, undo)
     }
 
-    /// Counts what the device holds for the memory nodes of all graphs, which changes at any launch of a graph.
+    /// Counts what the device holds for the memory nodes of all graphs, which changes at any launch
+    /// of a graph.
     fn count_graph_memory(&self, charge: &Arc<DeviceCharge>, device: CuDevice) {
         if !charge.counts_all() {
             return;

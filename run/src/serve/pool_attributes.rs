@@ -1,8 +1,8 @@
-//! Attributes of a served default pool: `cuMemPoolGetAttribute`, `cuMemPoolSetAttribute`, and the memory that
-//! `cuMemPoolTrimTo` gives back.
+//! Attributes of a served default pool: `cuMemPoolGetAttribute`, `cuMemPoolSetAttribute`, and the
+//! memory that `cuMemPoolTrimTo` gives back.
 //!
-//! The pool holds the segments of the device's contexts beside what the driver's own pool holds. Segments serve `cuMemAlloc`, too, so
-//! its memory is in the figures.
+//! The pool holds the segments of the device's contexts beside what the driver's own pool holds.
+//! Segments serve `cuMemAlloc`, too, so its memory is in the figures.
 
 use crate::serve::parking::is_parked;
 use crate::serve::process::Process;
@@ -60,7 +60,8 @@ impl Process {
         code
     }
 
-    /// `cuMemPoolSetAttribute`. The driver accepts nothing but 0 for a greatest figure, which starts anew from the figure of now.
+    /// `cuMemPoolSetAttribute`. The driver accepts nothing but 0 for a greatest figure, which
+    /// starts anew from the figure of now.
     ///
     /// # Safety
     /// The pool lives, and `value` is null, or readable for the attribute.
@@ -84,7 +85,8 @@ impl Process {
         code
     }
 
-    /// Gives cached memory of a device back to the driver, until `keep` bytes are held. What is parked holds no memory.
+    /// Gives cached memory of a device back to the driver, until `keep` bytes are held. What is
+    /// parked holds no memory.
     pub(super) fn trim_served(&self, device: CuDevice, keep: u64) {
         let phase = self.hold_phase();
         if is_parked(&phase) {

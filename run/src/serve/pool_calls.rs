@@ -22,8 +22,8 @@ impl Process {
         }
     }
 
-    /// Makes a call that frees an address. Memory of a pool counts as the pool's from before the call on, until the driver says what
-    /// the pool holds.
+    /// Makes a call that frees an address. Memory of a pool counts as the pool's from before the
+    /// call on, until the driver says what the pool holds.
     pub(super) fn free_of_pool<E>(
         &self,
         address: CuDevicePtr,
@@ -49,8 +49,9 @@ impl Process {
         self.pool_memory.all().into_iter().for_each(|pool| self.measure_pool(pool));
     }
 
-    /// Looks for room for `bytes` that were not announced, before a request for memory of a device fails. What pools keep goes back to
-    /// the device if it must, as the driver itself has it. Returns whether there is more room.
+    /// Looks for room for `bytes` that were not announced, before a request for memory of a device
+    /// fails. What pools keep goes back to the device if it must, as the driver itself has it.
+    /// Returns whether there is more room.
     pub(super) fn finds_room(&self, device: CuDevice, bytes: u64) -> bool {
         let charge = self.charge.of_device(self.real, device);
         let before = charge.held();
@@ -70,7 +71,8 @@ impl Process {
         charge.held() < before
     }
 
-    /// `cuMemPoolDestroy`. What the pool has kept goes back to the device, and memory in use stays the program's.
+    /// `cuMemPoolDestroy`. What the pool has kept goes back to the device, and memory in use stays
+    /// the program's.
     ///
     /// # Safety
     /// The pool lives, and no thread uses the pool any longer.
@@ -91,7 +93,8 @@ impl Process {
         charge.holdings().set(&charge.of_device(self.real, device), Kind::Pool, name_of(pool), 0);
     }
 
-    /// `cuMemPoolTrimTo`. Of a served default pool, cached memory goes back to the device until the pool holds `keep` bytes.
+    /// `cuMemPoolTrimTo`. Of a served default pool, cached memory goes back to the device until the
+    /// pool holds `keep` bytes.
     ///
     /// # Safety
     /// The pool lives.

@@ -1,8 +1,10 @@
-//! The memory that the driver's own pools keep: the pools of the program, and default pools that are not served.
+//! The memory that the driver's own pools keep: the pools of the program, and default pools that
+//! are not served.
 //!
-//! A pool keeps freed memory for later requests, up to its threshold, and the device has less. The driver says what a pool holds
-//! (0.1 µs on driver 580). So beside the memory of each request, what a pool holds beyond its requests is charged, and asked anew
-//! at each call for the pool, whenever the program asks for the free memory, and before a request fails (`pool_calls.rs`).
+//! A pool keeps freed memory for later requests, up to its threshold, and the device has less. The
+//! driver says what a pool holds (0.1 µs on driver 580). So beside the memory of each request, what
+//! a pool holds beyond its requests is charged, and asked anew at each call for the pool, whenever
+//! the program asks for the free memory, and before a request fails (`pool_calls.rs`).
 
 use crate::real::Real;
 use cachalot_cuda::CuResult;
@@ -33,7 +35,8 @@ pub(super) struct UsedPool {
     pub(super) device: CuDevice,
     /// Bytes of the requests.
     used: u64,
-    /// Threads that ask the driver about the pool: a handle of a destroyed pool may end the process.
+    /// Threads that ask the driver about the pool: a handle of a destroyed pool may end the
+    /// process.
     asking: u32,
     /// The number of the last question that was answered.
     answered: u64,
@@ -52,7 +55,8 @@ impl PoolMemory {
         records.requests.insert(address, (pool, bytes));
     }
 
-    /// Takes memory out, ahead of the call to free it: another thread may get the address at once. Returns its pool and its bytes.
+    /// Takes memory out, ahead of the call to free it: another thread may get the address at once.
+    /// Returns its pool and its bytes.
     pub(super) fn take(&self, address: CuDevicePtr) -> Option<(CuMemoryPool, u64)> {
         let mut records = self.lock();
         let (pool, bytes) = records.requests.remove(&address)?;
@@ -76,8 +80,9 @@ impl PoolMemory {
         self.lock().pools.keys().map(|&pool| CuMemoryPool(pool)).collect()
     }
 
-    /// Makes a call of the driver about a pool, which is not destroyed meanwhile. Returns the call's answer, the number of the question
-    /// and the pool as it is then. `None`: the pool is not known.
+    /// Makes a call of the driver about a pool, which is not destroyed meanwhile. Returns the
+    /// call's answer, the number of the question and the pool as it is then. `None`: the pool is
+    /// not known.
     pub(super) fn ask(&self, pool: CuMemoryPool, call: impl FnOnce() -> CuResult) -> Option<(CuResult, u64, UsedPool)> {
         let question = {
             let mut records = self.lock();
@@ -96,12 +101,14 @@ impl PoolMemory {
         Some(answer)
     }
 
-    /// Asks the driver what a pool holds. Returns the pool's device and the bytes beyond the requests. `None`: the pool is not known,
-    /// the driver does not say, or another thread has asked later and been answered.
+    /// Asks the driver what a pool holds. Returns the pool's device and the bytes beyond the
+    /// requests. `None`: the pool is not known, the driver does not say, or another thread has
+    /// asked later and been answered.
     pub(super) fn beyond_requests(&self, real: &Real, pool: CuMemoryPool) -> Option<(CuDevice, u64)> {
         let mut held = 0_u64;
         let value = (&raw mut held).cast();
-        // SAFETY: the attribute's value is a `cuuint64_t`, and `held` outlives the call. The pool lives: its destruction waits.
+        // SAFETY: the attribute's value is a `cuuint64_t`, and `held` outlives the call. The pool
+        // lives: its destruction waits.
         let call = || unsafe { real.mem_pool_get_attribute(pool, CuMemPoolAttribute::RESERVED_MEM_CURRENT, value) };
         let (code, question, asked) = self.ask(pool, call)?;
         let mut records = self.lock();
@@ -111,7 +118,8 @@ impl PoolMemory {
         is_last.then_some((asked.device, held.saturating_sub(asked.used)))
     }
 
-    /// Forgets a pool that is about to be destroyed, once nobody asks about it. Its requests live on.
+    /// Forgets a pool that is about to be destroyed, once nobody asks about it. Its requests live
+    /// on.
     pub(super) fn forget(&self, pool: CuMemoryPool) -> Option<UsedPool> {
         let is_asked = |records: &mut PoolRecords| records.pools.get(&pool.0).is_some_and(|known| known.asking > 0);
         let records = self.unasked.wait_while(self.lock(), is_asked);
@@ -124,8 +132,8 @@ impl PoolMemory {
     }
 }
 
-/// The name of what a pool holds beyond its requests. A pool's handle is an address of the host, and no address of the host has the
-/// upper bits.
+/// The name of what a pool holds beyond its requests. A pool's handle is an address of the host,
+/// and no address of the host has the upper bits.
 pub(super) const fn name_of(pool: CuMemoryPool) -> u64 {
     !(pool.0 as u64)
 }

@@ -16,7 +16,8 @@ pub(super) struct Pools(Mutex<KnownPools>);
 #[derive(Default, Debug)]
 struct KnownPools {
     devices: Vec<DevicePool>,
-    /// Pools to which the program has given additional access, perhaps before the first request for memory.
+    /// Pools to which the program has given additional access, perhaps before the first request for
+    /// memory.
     shared: Vec<CuMemoryPool>,
 }
 
@@ -50,7 +51,8 @@ impl Pools {
         of(&mut self.lock().devices, real, device).default
     }
 
-    /// Returns the device whose default pool a pool is, if it is served. Asks no driver: without a request nothing is served yet.
+    /// Returns the device whose default pool a pool is, if it is served. Asks no driver: without a
+    /// request nothing is served yet.
     pub(super) fn served_device(&self, pool: CuMemoryPool) -> Option<CuDevice> {
         let known = self.lock();
         let of = known.devices.iter().find(|of| of.default == pool && known.serves(**of))?;

@@ -38,8 +38,8 @@ pub struct Process {
     /// Held while the allocator of a context is opened: a second one of the context would start a
     /// second record.
     opening: Mutex<()>,
-    /// Held while the program retains, releases or resets a primary context: whether a release was the
-    /// last is asked of the driver afterwards.
+    /// Held while the program retains, releases or resets a primary context: whether a release was
+    /// the last is asked of the driver afterwards.
     pub(super) primaries: Mutex<()>,
     pub(super) frees: Arc<Frees>,
     pub(super) charge: Charge,
@@ -77,7 +77,8 @@ pub(super) struct Counters {
 pub struct Counts {
     /// Requests and frees answered by the driver.
     pub passed: u64,
-    /// Allocations of the driver that came by a way that the library does not see, as far as the program has freed them.
+    /// Allocations of the driver that came by a way that the library does not see, as far as the
+    /// program has freed them.
     pub missed: u64,
     /// Bytes held from the driver for served memory.
     pub held_bytes: u64,
@@ -100,8 +101,8 @@ pub(super) enum MemoryAt {
 }
 
 impl Process {
-    /// Returns the state of a process over a driver, for tests. No other process can read the books.
-    /// Calls no driver.
+    /// Returns the state of a process over a driver, for tests. No other process can read the
+    /// books. Calls no driver.
     ///
     /// # Errors
     /// The mistake in the settings.
@@ -109,7 +110,8 @@ impl Process {
         Self::with_books(real, options, false)
     }
 
-    /// Returns the state of a process over a driver. `publish`: every process of the user can read the books.
+    /// Returns the state of a process over a driver. `publish`: every process of the user can read
+    /// the books.
     fn with_books(real: &'static Real, options: Options, publish: bool) -> Result<Self, ConfigError> {
         if options.wants_full_books() {
             signs::tell_first_launches();
@@ -173,8 +175,8 @@ impl Process {
         unsafe { self.real.mem_free(0) }
     }
 
-    /// Makes a call that may use memory. Memory that sleeps wakes first, and stays awake until the call returns. Answers the code of
-    /// memory that cannot wake, and makes no call then.
+    /// Makes a call that may use memory. Memory that sleeps wakes first, and stays awake until the
+    /// call returns. Answers the code of memory that cannot wake, and makes no call then.
     pub(super) fn awake(&self, call: impl FnOnce() -> CuResult) -> CuResult {
         match self.enter() {
             Ok(_inside) => call(),
@@ -302,7 +304,8 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Writes the records. A thread keeps the allocator of its last context, and with it the record.
+    /// Writes the records. A thread keeps the allocator of its last context, and with it the
+    /// record.
     fn drop(&mut self) {
         self.contexts.all().iter().for_each(|served| served.device().write_record());
     }
@@ -344,8 +347,9 @@ pub fn process() -> Option<&'static Process> {
     PROCESS.get_or_init(start).as_ref()
 }
 
-/// Starts a call of the driver that may use memory of a device, by the calling process. Wakes the memory first. Inside a served
-/// call nothing is started: the served call's own way keeps the memory that it uses.
+/// Starts a call of the driver that may use memory of a device, by the calling process. Wakes the
+/// memory first. Inside a served call nothing is started: the served call's own way keeps the
+/// memory that it uses.
 ///
 /// # Errors
 /// The code for the caller, where the memory cannot wake.
@@ -356,7 +360,8 @@ pub fn enter() -> Result<AwakeGuard, CuResult> {
     }
 }
 
-/// Makes the state of the calling process. What was meant to hold a limit holds it, also where the rest cannot be used.
+/// Makes the state of the calling process. What was meant to hold a limit holds it, also where the
+/// rest cannot be used.
 #[cold]
 fn start() -> Option<Process> {
     let real = real::real()?;

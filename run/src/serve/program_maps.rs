@@ -1,8 +1,9 @@
 //! `cuMemCreate`, `cuMemMap` and related calls: memory that the program creates and maps by itself.
 //!
-//! Where memory can be parked, the program gets tokens in place of the driver's handles ([`ProgramMemory`]), and the calls change a
-//! token into the handles of the moment. Calls that end memory wake nothing. A call that the driver would answer otherwise for memory
-//! in pieces makes the memory whole first (`program_whole`).
+//! Where memory can be parked, the program gets tokens in place of the driver's handles
+//! ([`ProgramMemory`]), and the calls change a token into the handles of the moment. Calls that end
+//! memory wake nothing. A call that the driver would answer otherwise for memory in pieces makes
+//! the memory whole first (`program_whole`).
 
 use crate::ledger::Kind;
 use crate::serve::followed::ReleasedHandle;
@@ -67,14 +68,16 @@ impl Process {
         }
     }
 
-    /// Creates memory that a park moves, and returns the token. A member of a group that parks its members waits for its turn.
+    /// Creates memory that a park moves, and returns the token. A member of a group that parks its
+    /// members waits for its turn.
     fn create(&self, recipe: Recipe, inside: AwakeGuard) -> Result<CuMemHandle, CuResult> {
         self.serve_device(recipe.device());
         let (token, mut inside, mut turn) = (self.program.new_token(), inside, None);
         loop {
             let (mut handle, properties) = (CuMemHandle::default(), recipe.properties());
             let call = || {
-                // SAFETY: both variables outlive the call, which reads `properties` and writes one handle to `handle`.
+                // SAFETY: both variables outlive the call, which reads `properties` and writes one
+                // handle to `handle`.
                 unsafe { self.real.mem_create(&raw mut handle, recipe.bytes as usize, &raw const properties, 0) }
             };
             let code = self.try_to_hold(recipe.device(), Kind::Pages, recipe.bytes, CuContext::NULL, call, || token);
@@ -97,14 +100,16 @@ impl Process {
         }
     }
 
-    /// Opens the allocator of the thread's context if no context of a device is served: a park copies with an allocator's device.
+    /// Opens the allocator of the thread's context if no context of a device is served: a park
+    /// copies with an allocator's device.
     fn serve_device(&self, device: CuDevice) {
         if self.contexts.all().iter().all(|served| served.ordinal() != device) {
             let _ = self.with_current(|_| ());
         }
     }
 
-    /// `cuMemRelease`. The driver frees the memory when the last handle and the last mapping are gone.
+    /// `cuMemRelease`. The driver frees the memory when the last handle and the last mapping are
+    /// gone.
     ///
     /// # Safety
     /// None beyond the driver's.
@@ -146,14 +151,15 @@ impl Process {
         }
     }
 
-    /// Gives memory back to the driver, with the library's own addresses of the memory. After a failure the memory stays in the
-    /// records, and the program holds the token again if `held`.
+    /// Gives memory back to the driver, with the library's own addresses of the memory. After a
+    /// failure the memory stays in the records, and the program holds the token again if `held`.
     fn end_memory(&self, ended: Ended, held: bool) -> CuResult {
         let (token, mut physical) = ended;
         if let Some(window) = physical.window.take() {
             let mapped = self.program.close_window(window);
             if mapped > 0 {
-                // SAFETY: takes no host pointers; no code but the copies of a park has the addresses.
+                // SAFETY: takes no host pointers; no code but the copies of a park has the
+                // addresses.
                 let _ = unsafe { self.real.mem_unmap(window, mapped as usize) };
             }
             // SAFETY: as above. The driver keeps addresses that are still mapped.
@@ -233,7 +239,8 @@ impl Process {
     fn map_all(&self, address: CuDevicePtr, pieces: &Pieces, flags: u64) -> CuResult {
         for piece in pieces.all() {
             let handle = piece.handle.unwrap_or_default();
-            // SAFETY: takes no host pointers; the program has reserved the addresses, and the handle is the library's own.
+            // SAFETY: takes no host pointers; the program has reserved the addresses, and the
+            // handle is the library's own.
             let code = unsafe { self.real.mem_map(address + piece.offset, piece.bytes as usize, 0, handle, flags) };
             if !code.is_success() {
                 if piece.offset > 0 {
@@ -406,8 +413,8 @@ impl Process {
         code
     }
 
-    /// `cuMemImportFromShareableHandle`. Memory that the process itself has exported has a handle more then. Memory of another process
-    /// is charged to that process, once.
+    /// `cuMemImportFromShareableHandle`. Memory that the process itself has exported has a handle
+    /// more then. Memory of another process is charged to that process, once.
     ///
     /// # Safety
     /// `handle` is null or writable, and `shareable` is a handle of the kind.

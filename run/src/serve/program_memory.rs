@@ -1,4 +1,5 @@
-//! Memory that the program creates and maps by itself (`cuMemCreate`, `cuMemMap`), in a process whose memory can be parked.
+//! Memory that the program creates and maps by itself (`cuMemCreate`, `cuMemMap`), in a process
+//! whose memory can be parked.
 //!
 //! ```text
 //! token ─▶ physical memory ─▶ handles of the driver    while awake: one for each piece
@@ -6,9 +7,10 @@
 //! address ─ mapping
 //! ```
 //!
-//! The program holds a *token* in place of the driver's handle: a park releases the physical memory, and the wake creates the
-//! memory anew, with new handles. The driver's handles are released when the program has released the token and unmapped
-//! every address, so a park finds handles for all memory.
+//! The program holds a *token* in place of the driver's handle: a park releases the physical
+//! memory, and the wake creates the memory anew, with new handles. The driver's handles are
+//! released when the program has released the token and unmapped every address, so a park finds
+//! handles for all memory.
 //!
 //! The records call no driver, and the lock is never held across a call.
 
@@ -20,7 +22,8 @@ use cachalot_cuda::driver::types::{CuDevice, CuDevicePtr, CuMemAccessDesc, CuMem
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The bits of every token: neither an address of the host nor a small number, as handles of the driver are.
+/// The bits of every token: neither an address of the host nor a small number, as handles of the
+/// driver are.
 const TOKENS: u64 = 0xa000_0000_0000_0000;
 
 /// The memory that the program has created and mapped. All methods may be called from every thread.
@@ -43,7 +46,8 @@ pub(super) struct ProgramPhysical {
     pub(super) pieces: Pieces,
     /// The contents on the host, while parked.
     pub(super) contents: Option<ProgramContents>,
-    /// Addresses of the library's own, for copies of memory that the program cannot copy at present.
+    /// Addresses of the library's own, for copies of memory that the program cannot copy at
+    /// present.
     pub(super) window: Option<CuDevicePtr>,
     /// How often the program holds the token.
     held: u64,
@@ -70,7 +74,8 @@ pub(super) struct ProgramMapping {
     pub(super) offset: u64,
     /// The access of each device that has any.
     pub(super) access: Vec<CuMemAccessDesc>,
-    /// The bytes from the start that the driver has mapped: none while parked, and otherwise all, unless a wake has failed.
+    /// The bytes from the start that the driver has mapped: none while parked, and otherwise all,
+    /// unless a wake has failed.
     pub(super) mapped: u64,
 }
 
@@ -127,7 +132,8 @@ pub(super) struct ProgramSums {
 }
 
 impl ProgramItem {
-    /// Returns an address of the program's at which the memory's own device can read and write everything.
+    /// Returns an address of the program's at which the memory's own device can read and write
+    /// everything.
     pub(super) fn copy_address(&self) -> Option<CuDevicePtr> {
         let recipe = &self.physical.recipe;
         let own = self.mappings.iter().filter(|(address, _)| self.physical.window != Some(*address));
@@ -208,8 +214,8 @@ impl ProgramMemory {
         self.lock().held(token).and_then(|physical| physical.pieces.single())
     }
 
-    /// Returns the driver's handles of a held token for a call that maps. The memory lives until [`mapped`](Self::mapped) or
-    /// [`end_use`](Self::end_use).
+    /// Returns the driver's handles of a held token for a call that maps. The memory lives until
+    /// [`mapped`](Self::mapped) or [`end_use`](Self::end_use).
     pub(super) fn begin_use(&self, token: u64) -> Option<Pieces> {
         let mut records = self.lock();
         let physical = records.held(token)?;
@@ -298,15 +304,16 @@ impl ProgramMemory {
         found.iter().any(|at| !records.mappings[at].is_mapped())
     }
 
-    /// Returns the first address and the bytes of the mapping around an address that some device may use, as the driver answers for
-    /// memory that is awake and whole.
+    /// Returns the first address and the bytes of the mapping around an address that some device
+    /// may use, as the driver answers for memory that is awake and whole.
     pub(super) fn open_mapping_around(&self, address: CuDevicePtr) -> Option<(CuDevicePtr, u64)> {
         let records = self.lock();
         let (at, mapping) = records.mapping_around(address)?;
         (!mapping.access.is_empty()).then_some((at, mapping.bytes))
     }
 
-    /// Returns the first address and the bytes of the mapping around an address of memory in pieces.
+    /// Returns the first address and the bytes of the mapping around an address of memory in
+    /// pieces.
     pub(super) fn divided_mapping_around(&self, address: CuDevicePtr) -> Option<(CuDevicePtr, u64)> {
         let records = self.lock();
         let (at, mapping) = records.mapping_around(address)?;
@@ -346,7 +353,8 @@ impl ProgramMemory {
         found.any(|physical| physical.pieces.is_divided())
     }
 
-    /// Notes the access to a range that the driver has given. Memory with different access to its parts counts as shared.
+    /// Notes the access to a range that the driver has given. Memory with different access to its
+    /// parts counts as shared.
     pub(super) fn set_access(&self, address: CuDevicePtr, bytes: u64, given: &[CuMemAccessDesc]) {
         let mut records = self.lock();
         let end = address.saturating_add(bytes);
@@ -399,8 +407,8 @@ impl ProgramMemory {
         items
     }
 
-    /// Returns the pieces in which a wake creates memory, of `each` bytes unless the memory is to be whole, or those of an earlier
-    /// wake that the driver has kept.
+    /// Returns the pieces in which a wake creates memory, of `each` bytes unless the memory is to
+    /// be whole, or those of an earlier wake that the driver has kept.
     pub(super) fn divide(&self, token: u64, each: u64) -> Vec<Piece> {
         let mut records = self.lock();
         let Some(physical) = records.physical.get_mut(&token) else { return Vec::new() };

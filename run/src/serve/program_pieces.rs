@@ -5,7 +5,8 @@
 //! after a wake             | handle      | handle      | handle      |    each mapped, opened and copied before the next is created
 //! ```
 //!
-//! Pieces come from the first to the last and go from the last to the first, so the handles are always those of the memory's start.
+//! Pieces come from the first to the last and go from the last to the first, so the handles are
+//! always those of the memory's start.
 
 use cachalot_cuda::driver::types::CuMemHandle;
 
@@ -58,7 +59,8 @@ impl Pieces {
         self.handles.first().copied().filter(|_| !self.is_divided())
     }
 
-    /// Sets the bytes of the pieces to create: 0 for the whole memory. Does nothing while pieces are there.
+    /// Sets the bytes of the pieces to create: 0 for the whole memory. Does nothing while pieces
+    /// are there.
     pub(super) fn divide(&mut self, each: u64) {
         if self.is_parked() {
             self.each = if each == 0 { self.total } else { each.min(self.total) };

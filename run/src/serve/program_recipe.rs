@@ -5,7 +5,8 @@ use cachalot_cuda::driver::types::{
     CuMemHandleType, CuMemLocation, CuMemLocationType,
 };
 
-/// Memory for sparse arrays (`CU_MEM_CREATE_USAGE_TILE_POOL`), whose handles the driver reads from structures of calls.
+/// Memory for sparse arrays (`CU_MEM_CREATE_USAGE_TILE_POOL`), whose handles the driver reads from
+/// structures of calls.
 const TILE_POOL: u16 = 1;
 
 /// The properties with which physical memory is created.
@@ -19,7 +20,8 @@ pub(super) struct Recipe {
 }
 
 impl Recipe {
-    /// Returns how to create memory of a device again. `None`: a park leaves such memory on the device.
+    /// Returns how to create memory of a device again. `None`: a park leaves such memory on the
+    /// device.
     pub(super) fn of(bytes: u64, properties: &CuMemAllocationProp, flags: u64) -> Option<Self> {
         let is_known = properties.kind == CuMemAllocationType::PINNED
             && properties.location.kind == CuMemLocationType::DEVICE

@@ -6,12 +6,13 @@
 //!        each step for a piece, and then for the next
 //! ```
 //!
-//! A single allocation may be all that a program has, as the pool of JAX is: the driver takes some 40 ms to create 16 GiB whole where
-//! another process has just given them back, before the first byte moves. In pieces, the driver creates one while the contents of those
-//! before are copied.
+//! A single allocation may be all that a program has, as the pool of JAX is: the driver takes some
+//! 40 ms to create 16 GiB whole where another process has just given them back, before the first
+//! byte moves. In pieces, the driver creates one while the contents of those before are copied.
 //!
-//! Until the end of a wake the host keeps the contents, so a wake that fails in the middle gives the memory back without copies.
-//! Each step is noted in the records as soon as the driver has done the step: a later try goes on from there.
+//! Until the end of a wake the host keeps the contents, so a wake that fails in the middle gives
+//! the memory back without copies. Each step is noted in the records as soon as the driver has done
+//! the step: a later try goes on from there.
 
 use crate::charge::Holding;
 use crate::control::{ControlRefusal, RefusalKind};
@@ -58,7 +59,8 @@ impl Process {
     /// Parks the memory that the program maps by itself on devices with a served context.
     ///
     /// # Errors
-    /// The reason. Some of the memory may be parked then, and [`start_to_wake`](Self::start_to_wake) wakes the part.
+    /// The reason. Some of the memory may be parked then, and
+    /// [`start_to_wake`](Self::start_to_wake) wakes the part.
     pub(super) fn park_program(&self) -> Result<(), NotParked> {
         let mut partings = Vec::new();
         for mut item in self.program.items(|physical| !physical.pieces.is_parked()) {
@@ -106,7 +108,8 @@ impl Process {
 
     /// Gives the memory back after a failed wake. What the driver keeps is there at the next wake.
     pub(super) fn park_again(&self) {
-        // A copy must not meet the end of the mapping. After a failure the device has lost its context, and the copies.
+        // A copy must not meet the end of the mapping. After a failure the device has lost its
+        // context, and the copies.
         let _ = self.finish_to_wake();
         for (item, kept) in self.kept_items() {
             let _ = self.give_memory(&item, &kept.served);
@@ -139,8 +142,8 @@ impl Process {
         Ok(address)
     }
 
-    /// Returns addresses of the library's own, where the memory's device reads and writes once the memory is mapped there. The
-    /// addresses stay until the memory ends.
+    /// Returns addresses of the library's own, where the memory's device reads and writes once the
+    /// memory is mapped there. The addresses stay until the memory ends.
     fn window(&self, item: &mut ProgramItem, served: &Served) -> DeviceResult<CuDevicePtr> {
         if let Some(address) = item.physical.window {
             return Ok(address);
@@ -163,7 +166,8 @@ impl Process {
         let cuda = served.device().cuda();
         for (address, mapping) in item.mappings.iter().filter(|(_, mapping)| mapping.mapped > 0) {
             cuda.with_context(|driver| {
-                // SAFETY: takes no host pointers; all work is complete, and calls that use memory wait for the wake.
+                // SAFETY: takes no host pointers; all work is complete, and calls that use memory
+                // wait for the wake.
                 unsafe { driver.mem_unmap(*address, mapping.mapped as usize) }
             })?;
             self.program.set_mapped(*address, 0);
@@ -186,14 +190,15 @@ impl Process {
         Ok(())
     }
 
-    /// Creates a piece of parked memory anew. The charge of the memory starts with the first piece, and ends with the release of all:
-    /// a wake that the limit allows to start can end.
+    /// Creates a piece of parked memory anew. The charge of the memory starts with the first piece,
+    /// and ends with the release of all: a wake that the limit allows to start can end.
     fn create_again(&self, item: &ProgramItem, kept: &ProgramContents, piece: &Piece) -> DeviceResult<CuMemHandle> {
         let recipe = &item.physical.recipe;
         let create = || {
             let (mut handle, properties) = (CuMemHandle::default(), recipe.properties());
             kept.served.device().cuda().with_context(|driver| {
-                // SAFETY: both variables outlive the call, which reads `properties` and writes one handle to `handle`.
+                // SAFETY: both variables outlive the call, which reads `properties` and writes one
+                // handle to `handle`.
                 unsafe { driver.mem_create(&raw mut handle, piece.bytes as usize, &raw const properties, 0) }
             })?;
             Ok(handle)
@@ -210,8 +215,9 @@ impl Process {
         Ok(handle)
     }
 
-    /// Wakes a parked allocation piece by piece: creates each piece that the driver does not have, maps the piece at its place in every
-    /// mapping of the allocation, and starts to copy the piece's contents.
+    /// Wakes a parked allocation piece by piece: creates each piece that the driver does not have,
+    /// maps the piece at its place in every mapping of the allocation, and starts to copy the
+    /// piece's contents.
     fn take_memory(&self, mut item: ProgramItem, kept: &ProgramContents) -> DeviceResult<()> {
         let cuda = kept.served.device().cuda();
         // The program may have unmapped the memory while it was parked.
@@ -225,7 +231,8 @@ impl Process {
         Ok(())
     }
 
-    /// Maps a piece at its part of every mapping of the memory, unless it is there, and gives the devices their access.
+    /// Maps a piece at its part of every mapping of the memory, unless it is there, and gives the
+    /// devices their access.
     fn map_piece(&self, item: &ProgramItem, served: &Served, piece: &Piece, handle: CuMemHandle) -> DeviceResult<()> {
         for (address, mapping) in &item.mappings {
             let Some(part) = mapping.part_on(*address, piece) else { continue };

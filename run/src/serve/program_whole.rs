@@ -1,8 +1,9 @@
 //! Memory that the program maps by itself, from several pieces back to one handle.
 //!
-//! A few calls of the driver take one handle, or answer for the memory behind one handle: exports, bindings to multicast objects,
-//! handles of address ranges, and calls for a part of a mapping. Memory that has woken in pieces is parked and woken once before such
-//! a call, and every later wake creates the memory whole.
+//! A few calls of the driver take one handle, or answer for the memory behind one handle: exports,
+//! bindings to multicast objects, handles of address ranges, and calls for a part of a mapping.
+//! Memory that has woken in pieces is parked and woken once before such a call, and every later
+//! wake creates the memory whole.
 
 use crate::control::{ControlRefusal, RefusalKind};
 use crate::serve::process::Process;
@@ -14,17 +15,20 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl Process {
-    /// Has the memory of tokens whole from now on. Memory in pieces is parked and woken, which waits for all work up to the time
-    /// that a wake may take. The thread is inside no call that uses memory.
+    /// Has the memory of tokens whole from now on. Memory in pieces is parked and woken, which
+    /// waits for all work up to the time that a wake may take. The thread is inside no call that
+    /// uses memory.
     ///
     /// # Errors
-    /// The code for the caller, where the memory cannot be parked or woken now. One line is told then.
+    /// The code for the caller, where the memory cannot be parked or woken now. One line is told
+    /// then.
     pub(super) fn make_whole(&self, tokens: &[u64]) -> Result<(), CuResult> {
         let Some(sleeping) = self.sleeping.as_ref().filter(|_| !tokens.is_empty()) else { return Ok(()) };
         self.program.keep_whole(tokens);
         let end = Instant::now() + sleeping.wake_patience();
         let parked = loop {
-            // A wake that started before the memory was to be whole may have brought it back in pieces.
+            // A wake that started before the memory was to be whole may have brought it back in
+            // pieces.
             drop(self.enter()?);
             if !self.program.is_any_divided(tokens) {
                 return Ok(());

@@ -1,10 +1,10 @@
 //! Handles of blocks, published for other processes of the user.
 //!
-//! A handle of the driver opens the driver's whole allocation, from the first byte on. A block in the
-//! middle of a segment would be opened as the block before. So a block in the middle gets a handle
-//! of the library: a mark, and a name of 16 random bytes under which the exporter publishes the
-//! driver's handle, the block's offset and size. A process without the library passes the handle to the
-//! driver, which refuses the handle (1, asked of driver 580).
+//! A handle of the driver opens the driver's whole allocation, from the first byte on. A block in
+//! the middle of a segment would be opened as the block before. So a block in the middle gets a
+//! handle of the library: a mark, and a name of 16 random bytes under which the exporter publishes
+//! the driver's handle, the block's offset and size. A process without the library passes the
+//! handle to the driver, which refuses the handle (1, asked of driver 580).
 
 use crate::shared::process::Identity;
 use crate::shared::{folder, form};
@@ -90,7 +90,8 @@ impl Handles {
         Ok(handle)
     }
 
-    /// Withdraws the handle of the block at `base`, which is freed: no process opens the block again.
+    /// Withdraws the handle of the block at `base`, which is freed: no process opens the block
+    /// again.
     pub(super) fn withdraw(&self, base: u64) {
         if let Some((_, path)) = lock(&self.published).remove(&base) {
             // A file that stays names a dead block until this process has ended.

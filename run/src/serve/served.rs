@@ -13,13 +13,14 @@ use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, HeapLock, StreamIdentit
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The settings unless the program's own settings say otherwise, besides the slack. Each block of more than 1 MiB
-/// starts a segment of the block's size, also when the segment serves again: a request may leave up to a quarter of its size, and
-/// no segment is cut. Only a request beyond the memory of the device is cut from a free segment.
+/// The settings unless the program's own settings say otherwise, besides the slack. Each block of
+/// more than 1 MiB starts a segment of the block's size, also when the segment serves again: a
+/// request may leave up to a quarter of its size, and no segment is cut. Only a request beyond the
+/// memory of the device is cut from a free segment.
 pub(super) const SETTINGS: &str = "exact_segments:True,compact:1,max_split_size_mb:20";
 
-/// Settings in place of [`SETTINGS`] for memory that can be parked: blocks are on pages. Pages of 20 MiB wake at the rate of the
-/// link (46 GiB/s of 49 on an H100), and pages of 2 MiB at 38 GiB/s.
+/// Settings in place of [`SETTINGS`] for memory that can be parked: blocks are on pages. Pages of
+/// 20 MiB wake at the rate of the link (46 GiB/s of 49 on an H100), and pages of 2 MiB at 38 GiB/s.
 pub(super) const PAGES: &str = "expandable_segments:True";
 
 /// The only device of a context's allocator.
@@ -34,7 +35,8 @@ pub(super) struct Served {
     ordered: AtomicBool,
     /// A stream of the library's own, or 0 before the first block to clear.
     clearing: AtomicUsize,
-    /// The greatest reserved and used bytes before the allocator's figures started anew for the other one.
+    /// The greatest reserved and used bytes before the allocator's figures started anew for the
+    /// other one.
     highest_before: Mutex<[u64; 2]>,
 }
 
@@ -139,8 +141,8 @@ impl Served {
         [before[0].max(peaks[0]), before[1].max(peaks[1])]
     }
 
-    /// Starts the greatest reserved bytes, or the greatest used bytes, from the bytes of now. The allocator starts both anew at once,
-    /// and the other one is kept beside.
+    /// Starts the greatest reserved bytes, or the greatest used bytes, from the bytes of now. The
+    /// allocator starts both anew at once, and the other one is kept beside.
     ///
     /// # Errors
     /// The allocator's. Nothing has changed then.
@@ -172,7 +174,8 @@ impl Served {
         waited.map_err(Error::Device)
     }
 
-    /// Clears a block, on a stream of the library's own. The contents are zero when the call returns.
+    /// Clears a block, on a stream of the library's own. The contents are zero when the call
+    /// returns.
     ///
     /// # Errors
     /// The driver's code.
@@ -188,7 +191,8 @@ impl Served {
         .map_err(|error| CuResult(error.code))
     }
 
-    /// Returns the stream for blocks to clear. The stream waits for no stream, and no stream waits for the stream.
+    /// Returns the stream for blocks to clear. The stream waits for no stream, and no stream waits
+    /// for the stream.
     fn clearing_stream(&self) -> Result<CuStream, CuResult> {
         let known = self.clearing.load(Ordering::Acquire);
         if known != 0 {
@@ -235,8 +239,8 @@ impl AllocatorOwner for Served {
     }
 }
 
-/// Parses the settings of a program, added to [`SETTINGS`] where [`SETTINGS`] have an effect. Memory that sleeps is on pages. Memory
-/// within the slack is not released for a budget.
+/// Parses the settings of a program, added to [`SETTINGS`] where [`SETTINGS`] have an effect.
+/// Memory that sleeps is on pages. Memory within the slack is not released for a budget.
 ///
 /// # Errors
 /// The mistake in the settings.

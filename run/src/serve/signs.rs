@@ -25,11 +25,13 @@ pub(super) fn sleeps() -> &'static AsymmetricRwLock {
 /// Returns whether the calling process may have memory parked. Costs a load.
 #[inline]
 pub fn may_sleep() -> bool {
-    // Written before the process's first memory is served, and the program uses the memory after the request.
+    // Written before the process's first memory is served, and the program uses the memory after
+    // the request.
     CALL_STATE.sleeps.load(Ordering::Relaxed)
 }
 
-/// Starts a call of the driver as [`enter`](super::enter) does, where nothing has to be called for it.
+/// Starts a call of the driver as [`enter`](super::enter) does, where nothing has to be called for
+/// it.
 #[inline]
 pub fn fast_guard() -> Option<OuterReadGuard<'static>> {
     guard_of(CALL_STATE.lock.get()?)

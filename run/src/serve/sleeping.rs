@@ -36,7 +36,8 @@ pub struct SleepFigures {
 }
 
 impl Sleeping {
-    /// Returns the sleep of a process that is awake. `lock` is unlocked, and used by this process alone.
+    /// Returns the sleep of a process that is awake. `lock` is unlocked, and used by this process
+    /// alone.
     pub(super) fn new(options: SleepOptions, lock: &'static AsymmetricRwLock) -> Self {
         let idle = Mutex::new(Idle::new(Instant::now()));
         Self { options, sleeper: MemorySleep::new(lock), idle, figures: Mutex::default() }

@@ -11,7 +11,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// For how long a wait goes on that nothing would help: a new member has not told of its sleep yet.
 const HOPE: Duration = Duration::from_millis(500);
 
-/// A process that waits for memory of its group. The wait ends when dropped: the process has the memory then, or gives up.
+/// A process that waits for memory of its group. The wait ends when dropped: the process has the
+/// memory then, or gives up.
 pub(super) struct InTurn {
     /// The charges of the devices that the process has waited for.
     charges: Vec<Arc<DeviceCharge>>,
@@ -26,8 +27,10 @@ impl InTurn {
         Self { charges: Vec::new(), end: Instant::now() + patience, has_waited: false }
     }
 
-    /// Waits until the process is served bytes of devices, asked for at each look: the process may be parked during the wait. Pauses at least once. Returns false at the end of the patience, and where no
-    /// wait helps: also for a process that is served again and again, and that the device refuses each time.
+    /// Waits until the process is served bytes of devices, asked for at each look: the process may
+    /// be parked during the wait. Pauses at least once. Returns false at the end of the patience,
+    /// and where no wait helps: also for a process that is served again and again, and that the
+    /// device refuses each time.
     pub(super) fn wait(&mut self, needs: impl Fn() -> Vec<(Arc<DeviceCharge>, u64)>) -> bool {
         let mut hoped = Instant::now();
         if core::mem::replace(&mut self.has_waited, true) && hoped >= self.end {

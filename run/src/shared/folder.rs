@@ -5,13 +5,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The environment variable with the name of another folder, for instance a folder shared by containers.
+/// The environment variable with the name of another folder, for instance a folder shared by
+/// containers.
 pub const VARIABLE: &str = "CACHALOT_RUN_FOLDER";
 
 /// Returns the folder of the calling user, and creates a missing folder.
 ///
-/// The folder is `/dev/shm/cachalot-UID`, or `$XDG_RUNTIME_DIR/cachalot` on systems without `/dev/shm`,
-/// or the value of [`VARIABLE`]. Only the user may look into the folder.
+/// The folder is `/dev/shm/cachalot-UID`, or `$XDG_RUNTIME_DIR/cachalot` on systems without
+/// `/dev/shm`, or the value of [`VARIABLE`]. Only the user may look into the folder.
 ///
 /// # Errors
 /// The folder cannot be created, belongs to another user, or is open to more users.

@@ -1,8 +1,8 @@
 //! The form of a mapped file: the writer, the length and the kind.
 //!
 //! A mapped file is foreign data: every reader checks the owner, the mode and the length before the
-//! file is mapped, and the range of every number before the number is an index. All words are atomic,
-//! so a writer against the rules changes figures, and nothing else.
+//! file is mapped, and the range of every number before the number is an index. All words are
+//! atomic, so a writer against the rules changes figures, and nothing else.
 
 use super::process::open_file;
 use cachalot_cuda::own_files::quietly;
@@ -19,8 +19,8 @@ use std::path::Path;
 /// Opens a file of exactly `bytes` bytes, written by the calling user alone.
 ///
 /// # Errors
-/// The file is missing, is a link or no file, belongs to another user, is open to more users, or has
-/// another length.
+/// The file is missing, is a link or no file, belongs to another user, is open to more users, or
+/// has another length.
 pub(crate) fn open(path: &Path, bytes: u64, may_write: bool) -> io::Result<File> {
     let file = open_of_user(path, may_write)?;
     let length = file.metadata()?.len();
@@ -62,8 +62,9 @@ pub(crate) fn create(folder: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes the room of a file, so that a full file system is found here. In a file that is only made longer, the first store to a page
-/// would find it, and the system would end the program by `SIGBUS`.
+/// Takes the room of a file, so that a full file system is found here. In a file that is only made
+/// longer, the first store to a page would find it, and the system would end the program by
+/// `SIGBUS`.
 fn take_room(file: &File, bytes: u64) -> io::Result<()> {
     match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes)) {
         Ok(()) => Ok(()),

@@ -23,8 +23,8 @@ impl<T: Words> Shared<T> {
     /// Bytes of the file.
     pub(crate) const BYTES: u64 = size_of::<T>() as u64;
 
-    /// Maps a file for reading and writing. The user alone may make the file shorter meanwhile, and no
-    /// program of ours does.
+    /// Maps a file for reading and writing. The user alone may make the file shorter meanwhile, and
+    /// no program of ours does.
     pub(crate) fn new(file: &File) -> io::Result<Self> {
         Self::of(MmapRaw::map_raw(file)?)
     }
@@ -41,7 +41,8 @@ impl<T: Words> Shared<T> {
 
     /// Returns the bytes of the value, which nobody else may change meanwhile.
     pub(crate) fn bytes(&mut self) -> &[u8] {
-        // SAFETY: the mapping has the bytes of a value, and the caller has the only reference to it.
+        // SAFETY: the mapping has the bytes of a value, and the caller has the only reference to
+        // it.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr(), size_of::<T>()) }
     }
 
@@ -59,8 +60,8 @@ impl<T: Words> Deref for Shared<T> {
 
     fn deref(&self) -> &T {
         let first = self.map.as_ptr();
-        // SAFETY: the mapping has the bytes of a value, starts at a page and lives as long as `self`.
-        // Every bit pattern is a value, and concurrent changes are of atomic words.
+        // SAFETY: the mapping has the bytes of a value, starts at a page and lives as long as
+        // `self`. Every bit pattern is a value, and concurrent changes are of atomic words.
         unsafe { &*first.cast::<std::ffi::c_void>().cast::<T>() }
     }
 }

@@ -1,7 +1,9 @@
-//! Marks of living processes on a file: locks on single bytes, which the system takes away with the last copy of the open file.
+//! Marks of living processes on a file: locks on single bytes, which the system takes away with the
+//! last copy of the open file.
 //!
-//! A mark shows that a process lives where process ids do not: in another container, in a process that has started another program, and of a
-//! number that another process has by now. A program may close the file, so a missing mark alone is no death.
+//! A mark shows that a process lives where process ids do not: in another container, in a process
+//! that has started another program, and of a number that another process has by now. A program may
+//! close the file, so a missing mark alone is no death.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +12,8 @@ use std::os::fd::AsRawFd;
 /// Marks a byte for this opening of the file, until the file is closed.
 ///
 /// # Errors
-/// Another opening has marked the byte ([`io::ErrorKind::WouldBlock`]), or the file system has no locks.
+/// Another opening has marked the byte ([`io::ErrorKind::WouldBlock`]), or the file system has no
+/// locks.
 pub(crate) fn hold(file: &File, at: usize) -> io::Result<()> {
     lock(file, libc::F_OFD_SETLK, &mut range(at, 1)).map(drop)
 }
@@ -20,7 +23,8 @@ pub(crate) fn hold_all(file: &File) -> bool {
     lock(file, libc::F_OFD_SETLK, &mut range(0, 0)).is_ok()
 }
 
-/// Returns whether another opening of the file has marked a byte. `None`: the file system has no locks.
+/// Returns whether another opening of the file has marked a byte. `None`: the file system has no
+/// locks.
 pub(crate) fn is_held(file: &File, at: usize) -> Option<bool> {
     let mut asked = range(at, 1);
     lock(file, libc::F_OFD_GETLK, &mut asked).ok()?;

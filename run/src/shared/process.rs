@@ -76,8 +76,8 @@ pub(crate) fn namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/thread-self/ns/pid")?.ino())
 }
 
-/// Returns a path to an open file of the process. The thread is asked and not the process: the process has no files in
-/// `/proc/self` once its first thread has ended.
+/// Returns a path to an open file of the process. The thread is asked and not the process: the
+/// process has no files in `/proc/self` once its first thread has ended.
 pub(crate) fn open_file(file: BorrowedFd<'_>) -> String {
     format!("/proc/thread-self/fd/{}", file.as_raw_fd())
 }

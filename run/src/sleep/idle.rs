@@ -16,7 +16,8 @@ impl Idle {
         Self { last: Scan::default(), since: now }
     }
 
-    /// Notes the threads' slots at `now`. A thread that reads, and a read since the last scan, are activity.
+    /// Notes the threads' slots at `now`. A thread that reads, and a read since the last scan, are
+    /// activity.
     pub fn note(&mut self, scan: Scan, now: Instant) {
         if scan.is_reading || scan != self.last {
             (self.last, self.since) = (scan, now);

@@ -1,4 +1,5 @@
-//! Sleep: the memory of an idle program leaves the device, and comes back before the next call that needs it.
+//! Sleep: the memory of an idle program leaves the device, and comes back before the next call that
+//! needs it.
 //!
 //! ```text
 //!              block readers · wait for threads and work · park

@@ -1,7 +1,7 @@
 //! The states of sleep, and the changes between them.
 //!
-//! One thread at a time parks or wakes, and holds no lock meanwhile: other threads wait for the end of the change,
-//! and could not use the memory before it.
+//! One thread at a time parks or wakes, and holds no lock meanwhile: other threads wait for the end
+//! of the change, and could not use the memory before it.
 
 use crate::control::{ControlRefusal, RefusalKind, SleepState};
 use crate::sleep::threads::{other_threads, own, own_of_table, own_outside};
@@ -61,7 +61,8 @@ struct Progress<E> {
 pub enum PhaseGuard<'a, E> {
     /// The memory is awake.
     Awake(AwakeGuard),
-    /// The memory is parked. Calls that would wake the memory wait for the end, and the thread must make no such call.
+    /// The memory is parked. Calls that would wake the memory wait for the end, and the thread must
+    /// make no such call.
     Parked(Change<'a, E>),
 }
 
@@ -78,15 +79,17 @@ impl AwakeGuard {
     }
 }
 
-/// Starts a call of the calling thread that uses the memory of `rwlock`, as [`MemorySleep::enter_outside`] does, and
-/// calls nothing. `None`: memory may be asleep, the thread is inside a call, or only the loader knows the thread's slot.
+/// Starts a call of the calling thread that uses the memory of `rwlock`, as
+/// [`MemorySleep::enter_outside`] does, and calls nothing. `None`: memory may be asleep, the thread
+/// is inside a call, or only the loader knows the thread's slot.
 #[inline]
 pub fn fast_guard(rwlock: &AsymmetricRwLock) -> Option<OuterReadGuard<'static>> {
     rwlock.read_without_fence(own_of_table()?)
 }
 
 impl<E: Clone> MemorySleep<E> {
-    /// Returns the sleeper of a process that is awake. `rwlock` is unlocked, and used by this sleeper alone.
+    /// Returns the sleeper of a process that is awake. `rwlock` is unlocked, and used by this
+    /// sleeper alone.
     pub fn new(rwlock: &'static AsymmetricRwLock) -> Self {
         let state = Progress {
             phase: SleepState::Awake,
@@ -104,7 +107,8 @@ impl<E: Clone> MemorySleep<E> {
         (state.phase, state.since.elapsed())
     }
 
-    /// Starts a call that uses memory. Wakes the memory first. Takes no lock while the memory is awake.
+    /// Starts a call that uses memory. Wakes the memory first. Takes no lock while the memory is
+    /// awake.
     ///
     /// # Errors
     /// The error of [`Body::wake`].
@@ -116,8 +120,8 @@ impl<E: Clone> MemorySleep<E> {
         }
     }
 
-    /// [Starts](Self::enter) a call that uses memory, unless the thread is inside a served call, which keeps the memory
-    /// that it uses awake by itself.
+    /// [Starts](Self::enter) a call that uses memory, unless the thread is inside a served call,
+    /// which keeps the memory that it uses awake by itself.
     ///
     /// # Errors
     /// The error of [`Body::wake`].
@@ -174,7 +178,8 @@ impl<E: Clone> MemorySleep<E> {
         woken
     }
 
-    /// Parks the memory of a process that has been idle since `scan`, with all work complete. Waits for nothing.
+    /// Parks the memory of a process that has been idle since `scan`, with all work complete. Waits
+    /// for nothing.
     ///
     /// # Errors
     /// The reason. The memory is awake then, or as before.
@@ -187,8 +192,8 @@ impl<E: Clone> MemorySleep<E> {
         change.end(if still.is_reading || still != scan { Err(still_inside()) } else { body.park() })
     }
 
-    /// Parks the memory of a process in use: holds new calls back, waits up to `patience` for the calls and the work in
-    /// progress, and parks.
+    /// Parks the memory of a process in use: holds new calls back, waits up to `patience` for the
+    /// calls and the work in progress, and parks.
     ///
     /// # Errors
     /// The reason. The memory is awake then, or as before.
@@ -207,8 +212,8 @@ impl<E: Clone> MemorySleep<E> {
         })
     }
 
-    /// Starts a call that uses no memory, and that no park or wake may meet in the middle. Wakes nothing. Takes no lock
-    /// while the memory is awake.
+    /// Starts a call that uses no memory, and that no park or wake may meet in the middle. Wakes
+    /// nothing. Takes no lock while the memory is awake.
     pub fn hold_phase(&self) -> PhaseGuard<'_, E> {
         loop {
             if let Ok(guard) = self.rwlock.read(own()) {
@@ -328,7 +333,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Keeps the other tests waiting. The threads of a program have common slots, and each of two parkers would wait for the other.
+    /// Keeps the other tests waiting. The threads of a program have common slots, and each of two
+    /// parkers would wait for the other.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)

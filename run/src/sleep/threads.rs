@@ -1,15 +1,18 @@
-//! The state of each thread of the process: its reader slot, and whether it is inside a served call.
+//! The state of each thread of the process: its reader slot, and whether it is inside a served
+//! call.
 //!
 //! ```text
 //! thread's pointer ─▶ entry of the table: the thread's own state              a launch of most threads
 //!                  └▶ another thread's: the loader's data ─▶ another state    a launch of a thread that found its entry taken
 //! ```
 //!
-//! A launch of a parkable program finds the state without the loader's function for thread-local data, because
-//! this function reads three cache lines that the driver has pushed out of the nearest cache by the next launch.
+//! A launch of a parkable program finds the state without the loader's function for thread-local
+//! data, because this function reads three cache lines that the driver has pushed out of the
+//! nearest cache by the next launch.
 //!
-//! A thread takes a state at its first call, and another thread takes it over after the first thread has ended.
-//! States live as long as the process, because the writer of the lock may read any slot at any time.
+//! A thread takes a state at its first call, and another thread takes it over after the first
+//! thread has ended. States live as long as the process, because the writer of the lock may read
+//! any slot at any time.
 
 use crate::sleep::call_state::{CALL_STATE, TABLE_LEN, ThreadState};
 use cachalot_gate::{ReaderSlot, Scan, scan};
@@ -40,7 +43,8 @@ thread_local! {
 pub struct Serving(&'static ThreadState);
 
 impl Serving {
-    /// Starts a call. `None` inside a served call: the driver may call functions by name, and finds the library's.
+    /// Starts a call. `None` inside a served call: the driver may call functions by name, and finds
+    /// the library's.
     #[inline]
     pub fn enter() -> Option<Self> {
         let state = own_state();
@@ -68,7 +72,8 @@ impl Drop for Returned {
         let Some(state) = OWN.take() else { return };
         let mut states = lock();
         if state.reader.is_reading() || state.serving.load(Ordering::Relaxed) {
-            // The thread has ended in the middle of a call, and a later thread with its pointer has its own state.
+            // The thread has ended in the middle of a call, and a later thread with its pointer has
+            // its own state.
             state.owner.store(LOST, Ordering::Relaxed);
         } else if state.owner.swap(0, Ordering::Relaxed) == 0 {
             states.spare.push(state);
@@ -89,8 +94,8 @@ pub(super) fn own_outside() -> Option<&'static ReaderSlot> {
     (!state.serving.load(Ordering::Relaxed)).then_some(&state.reader)
 }
 
-/// Returns the calling thread's slot, or `None` inside a served call or if another thread has its entry of the table.
-/// Calls nothing.
+/// Returns the calling thread's slot, or `None` inside a served call or if another thread has its
+/// entry of the table. Calls nothing.
 #[inline]
 pub(super) fn own_of_table() -> Option<&'static ReaderSlot> {
     let thread = thread();
@@ -103,7 +108,8 @@ pub(super) fn own_of_table() -> Option<&'static ReaderSlot> {
 fn own_state() -> &'static ThreadState {
     let thread = thread();
     let state = table_entry(thread);
-    // Only the thread itself writes its pointer, or a thread before it with the same pointer, whose state it takes over.
+    // Only the thread itself writes its pointer, or a thread before it with the same pointer, whose
+    // state it takes over.
     if state.owner.load(Ordering::Relaxed) == thread { state } else { find(thread) }
 }
 
@@ -115,13 +121,15 @@ fn table_entry(thread: usize) -> &'static ThreadState {
     &CALL_STATE.states[at as usize % TABLE_LEN]
 }
 
-/// Returns a number of the calling thread, which no other living thread has, and which is not 0: the pointer to the thread's data.
+/// Returns a number of the calling thread, which no other living thread has, and which is not 0:
+/// the pointer to the thread's data.
 #[inline]
 fn thread() -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let pointer: usize;
-        // SAFETY: the ABI of Linux on x86-64 has the pointer to a thread's data at its start, and `fs` points there. Only reads memory.
+        // SAFETY: the ABI of Linux on x86-64 has the pointer to a thread's data at its start, and
+        // `fs` points there. Only reads memory.
         unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly)) };
         pointer
     }

@@ -154,7 +154,8 @@ fn ordered_memory_is_open_to_devices_with_access_to_its_pool() {
             setup.fill(block, 3, PAGE, of_peer);
             assert_eq!(setup.cuStreamSynchronize(of_peer), 0, "{settings:?}, {peer_comes_first}");
             assert_eq!(setup.now(block, 64), [3; 64]);
-            // The program's own permission comes late and is its first, and the next one its second.
+            // The program's own permission comes late and is its first, and the next one its
+            // second.
             for code in [0, 704] {
                 // SAFETY: the context lives.
                 let enabled = unsafe { setup.process.ctx_enable_peer_access(CuContext(setup.context as usize), 0) };

@@ -1,4 +1,5 @@
-//! The memory that a context leaves on the device and on the host when it ends, by the driver's own figure.
+//! The memory that a context leaves on the device and on the host when it ends, by the driver's own
+//! figure.
 
 use super::setup::{PAGE, Setup};
 use super::sleep::{PATIENCE, Sleeps, setup_with, used};

@@ -198,8 +198,8 @@ fn a_served_default_pool_tells_its_figures_and_gives_its_memory_back() {
 /// A way to take memory, and to give it back.
 type Way = fn(&Setup) -> Box<dyn FnOnce(&Setup)>;
 
-/// Every way to take memory of a device, by the names of the table in docs/groups.md, but for those with their own test, and
-/// whether the limit counts it.
+/// Every way to take memory of a device, by the names of the table in docs/groups.md, but for those
+/// with their own test, and whether the limit counts it.
 const WAYS: &[(&str, bool, Way)] = &[
     ("`cuMemAlloc`", true, |setup| {
         let address = setup.take(4 * PAGE);
@@ -254,7 +254,8 @@ const WAYS: &[(&str, bool, Way)] = &[
 /// Makes a call after which the device's own figure is `to`.
 fn measure(setup: &Setup, kind: Kind, gives: bool, to: usize) {
     let call = || {
-        // What the driver takes for code is out of every program's sight, as what other processes take.
+        // What the driver takes for code is out of every program's sight, as what other processes
+        // take.
         setup.control.set_others_bytes(0, to as u64).expect("a device");
         CuResult::SUCCESS
     };
@@ -266,7 +267,8 @@ fn limit_ledger_and_free_memory_agree_with_the_driver_for_every_way_to_take_memo
     for (name, is_counted, way) in WAYS {
         in_both(|setup| {
             let agree = |when: &str| {
-                // The question about free memory comes first: what a pool gives back at a wait is seen at the next look.
+                // The question about free memory comes first: what a pool gives back at a wait is
+                // seen at the next look.
                 let (free, total) = setup.front_figures();
                 let (counts, driver) = (setup.process.counts(), used(setup) as u64);
                 let expected = if *is_counted { driver } else { 0 };

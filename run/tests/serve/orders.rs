@@ -79,8 +79,8 @@ fn work(setup: &Setup, contexts: &[u64], all: &InUse, seed: u64, rounds: usize) 
                     check(&block);
                 }
                 all.lock().expect("no panic").remove(&block.address);
-                // Memory in a stream's order is freed there, after its last work; or by the free that
-                // knows no stream, once its work is complete.
+                // Memory in a stream's order is freed there, after its last work; or by the free
+                // that knows no stream, once its work is complete.
                 let code = match block.own {
                     Some(_) if random.bool() => {
                         assert_eq!(setup.cuStreamSynchronize(block.last), 0);

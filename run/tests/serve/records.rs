@@ -18,7 +18,8 @@ fn record(file: &Path, options: Options) {
             _ => random.usize(1..50_000),
         };
         match random.u32(0..5) {
-            // Small: which large segments of a stream go back to the driver depends on the progress of the stream's work.
+            // Small: which large segments of a stream go back to the driver depends on the progress
+            // of the stream's work.
             0 => held.push((setup.take_on(bytes % 50_000 + 1, streams[0]), random.choice(streams).expect("two"))),
             1 | 2 => held.push((setup.take(bytes), 0)),
             _ if held.is_empty() => {}

@@ -69,7 +69,8 @@ impl Setup {
         context.0 as u64
     }
 
-    /// Makes a context that no call of the process has shown, for the driver's own figures. Leaves it current.
+    /// Makes a context that no call of the process has shown, for the driver's own figures. Leaves
+    /// it current.
     pub(crate) fn watch(&self, device: i32) -> u64 {
         let mut context = 0;
         assert_eq!(self.cuCtxCreate_v2(&mut context, 0, device), 0);

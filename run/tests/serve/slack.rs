@@ -1,4 +1,5 @@
-//! Freed memory that waits within the slack: requests that ask the driver nothing, and limits that take the memory back.
+//! Freed memory that waits within the slack: requests that ask the driver nothing, and limits that
+//! take the memory back.
 
 use super::setup::{PAGE, Setup};
 use cachalot_run::Options;
@@ -11,8 +12,8 @@ fn with_slack(options: Options) -> Setup {
     Setup::with(&[], Options { slack: SLACK, ..options })
 }
 
-/// Returns the calls of the driver that a pair of a request and a free makes in the steady state, beyond the two questions for the
-/// context and the two for its failures.
+/// Returns the calls of the driver that a pair of a request and a free makes in the steady state,
+/// beyond the two questions for the context and the two for its failures.
 fn further_calls(setup: &Setup, bytes: usize) -> f64 {
     const PAIRS: u64 = 5000;
     let run = || {

@@ -16,7 +16,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 const OUT_OF_MEMORY: u32 = 2;
 const UNKNOWN: u32 = 999;
 
-/// A process whose memory can be parked. Alone in the test program: the threads of a program have common marks.
+/// A process whose memory can be parked. Alone in the test program: the threads of a program have
+/// common marks.
 pub(super) struct Sleeps {
     setup: Setup,
     _alone: MutexGuard<'static, ()>,
@@ -44,7 +45,8 @@ fn setup() -> Sleeps {
 /// A block, and the byte that fills it.
 pub(super) type Filled = (u64, usize, u8);
 
-/// Requests blocks of several sizes, for the host and on a stream, and fills each with its own byte.
+/// Requests blocks of several sizes, for the host and on a stream, and fills each with its own
+/// byte.
 pub(super) fn filled(setup: &Setup) -> Vec<Filled> {
     let stream = setup.stream();
     let sizes = [512, 100 << 10, 3 * PAGE + 512, 700];
@@ -228,7 +230,8 @@ fn a_context_destroyed_while_parked_leaves_a_process_that_works() {
     drop(blocks);
 }
 
-/// Fails the `nth` call of a function from now on, or of any function for `*`. Returns whether there was such a call in `act`.
+/// Fails the `nth` call of a function from now on, or of any function for `*`. Returns whether
+/// there was such a call in `act`.
 pub(super) fn failing(setup: &Setup, function: &str, nth: u64, act: impl FnOnce()) -> bool {
     let fired = setup.control.faults();
     let plan = format!(r#"{{"fn": "{function}", "nth": {nth}, "code": {UNKNOWN}}}"#);

@@ -71,7 +71,8 @@ const CALLS: [&str; 10] = [
     "cuEventSynchronize",
 ];
 
-/// Parks and wakes, with each call failed once, and checks that every block has its byte after each failure.
+/// Parks and wakes, with each call failed once, and checks that every block has its byte after each
+/// failure.
 #[test]
 fn each_call_of_the_copies_fails_once_and_nothing_is_lost() {
     let folder = folder();

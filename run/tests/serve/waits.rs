@@ -1,4 +1,5 @@
-//! Waits for the work in front of frees, where the driver's answers do not say that the work is over.
+//! Waits for the work in front of frees, where the driver's answers do not say that the work is
+//! over.
 
 use super::setup::{PAGE, Setup};
 use cachalot_cuda::driver::types::{CuContext, CuDevice};
@@ -73,7 +74,8 @@ fn a_request_is_served_by_frees_that_one_of_another_device_saw_complete() {
             assert_eq!(setup.cuCtxSetCurrent(setup.context), 0);
             setup.try_take(8 * PAGE)
         });
-        // The request asks the driver for a segment now, and the other device's looks after the frees.
+        // The request asks the driver for a segment now, and the other device's looks after the
+        // frees.
         std::thread::sleep(Duration::from_millis(50));
         setup.control.release(stream).expect("held");
         assert_eq!((setup.cuStreamSynchronize(stream), setup.give(other)), (0, 0));

@@ -15,7 +15,8 @@ const NAME: &str = "libcuda.so.1";
 /// The environment variable by which users of cachalot name the driver.
 const VARIABLE: &str = "CACHALOT_LIBCUDA";
 
-/// Folders of drivers outside the loader's cache: folders of distributions, containers, WSL and NixOS.
+/// Folders of drivers outside the loader's cache: folders of distributions, containers, WSL and
+/// NixOS.
 const FOLDERS: [&str; 9] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -28,8 +29,8 @@ const FOLDERS: [&str; 9] = [
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
 ];
 
-/// Finds the driver: `named`, else the file or name in [`VARIABLE`], else `libcuda.so.1` in `LD_LIBRARY_PATH`, in the
-/// loader's cache, and in the usual folders. The path is absolute.
+/// Finds the driver: `named`, else the file or name in [`VARIABLE`], else `libcuda.so.1` in
+/// `LD_LIBRARY_PATH`, in the loader's cache, and in the usual folders. The path is absolute.
 ///
 /// # Errors
 /// A line about a missing driver.

@@ -1,4 +1,5 @@
-//! The environment with the library in front of the driver, and the environment without the library.
+//! The environment with the library in front of the driver, and the environment without the
+//! library.
 
 use super::names::{ALIAS, FRONT, LINKS, is_private};
 use cachalot_run::Options;
@@ -11,9 +12,10 @@ use std::process::Command;
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// The folder of a preloaded library. The loader of glibc puts its own name for folders of libraries in place of the word, and the
-/// private folder has a link for each such name. The loader of musl takes the word as it is, finds no file and goes on: it could not
-/// load the library, and the program would end.
+/// The folder of a preloaded library. The loader of glibc puts its own name for folders of
+/// libraries in place of the word, and the private folder has a link for each such name. The loader
+/// of musl takes the word as it is, finds no file and goes on: it could not load the library, and
+/// the program would end.
 const ANY_LINK: &str = "$LIB";
 
 /// Variables to set, or to remove.
@@ -31,7 +33,8 @@ impl Changes {
     }
 }
 
-/// Returns the environment without the library of an outer `cachalot run`, which an inner `cachalot run` replaces.
+/// Returns the environment without the library of an outer `cachalot run`, which an inner
+/// `cachalot run` replaces.
 pub(super) fn without_library() -> Changes {
     let mut changes: Vec<_> = [LIBRARY_PATH, PRELOAD].map(|name| (name, cleaned(name))).into();
     changes.push((VARIABLE, None));
@@ -60,7 +63,8 @@ pub(super) fn library_path() -> OsString {
     cleaned(LIBRARY_PATH).unwrap_or_default()
 }
 
-/// Returns a variable of the loader without the entries of private folders. `None` if nothing is left.
+/// Returns a variable of the loader without the entries of private folders. `None` if nothing is
+/// left.
 fn cleaned(name: &str) -> Option<OsString> {
     let value = std::env::var_os(name)?;
     let entries = value.as_bytes().split(|&byte| byte == b':' || (byte == b' ' && name == PRELOAD));

@@ -1,7 +1,8 @@
-//! The private folder: the library in front under the driver's names, the real driver under an alias.
+//! The private folder: the library in front under the driver's names, the real driver under an
+//! alias.
 //!
-//! The name of a folder follows from the contents, so programs with the same contents share a folder, and no folder changes
-//! while in use.
+//! The name of a folder follows from the contents, so programs with the same contents share a
+//! folder, and no folder changes while in use.
 
 use super::driver;
 use super::names::{ALIAS, FRONT, LINKS, PREFIX, UNVERSIONED, is_private};
@@ -17,7 +18,8 @@ use std::path::{Path, PathBuf};
 /// The file of the library in front, built by cargo or installed.
 const BUILT: &str = "libcachalot_front.so";
 
-/// Finds the library in front: next to the command or where cargo built the library, and in `../lib/cachalot`.
+/// Finds the library in front: next to the command or where cargo built the library, and in
+/// `../lib/cachalot`.
 ///
 /// # Errors
 /// A line with the searched folders.
@@ -38,8 +40,8 @@ pub(super) fn front_library() -> Result<PathBuf, String> {
     })
 }
 
-/// Prepares the private folder for a library and a driver, and returns the path of the folder. `is_limited`: for programs with a
-/// limit, which the name of the folder tells.
+/// Prepares the private folder for a library and a driver, and returns the path of the folder.
+/// `is_limited`: for programs with a limit, which the name of the folder tells.
 ///
 /// # Errors
 /// A line about an unreadable file or an unwritable folder.
@@ -63,14 +65,16 @@ pub(super) fn prepare(front: &Path, driver: &Path, is_limited: bool) -> Result<P
     Ok(folder)
 }
 
-/// Returns whether a folder has its files. A crash of the system may leave a folder without its contents.
+/// Returns whether a folder has its files. A crash of the system may leave a folder without its
+/// contents.
 fn is_complete(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).symlink_metadata().is_ok_and(|file| file.len() > 0);
     [FRONT, UNVERSIONED, ALIAS].into_iter().chain(LINKS).all(has)
 }
 
-/// Gives a filled folder its name. A folder of the name without its files goes in the same step, so programs that start meanwhile
-/// find one or the other. What is left at the path of the new folder is the caller's to remove.
+/// Gives a filled folder its name. A folder of the name without its files goes in the same step, so
+/// programs that start meanwhile find one or the other. What is left at the path of the new folder
+/// is the caller's to remove.
 fn put(new: &Path, folder: &Path) -> io::Result<()> {
     match fs::rename(new, folder) {
         Ok(()) => Ok(()),
@@ -119,7 +123,8 @@ fn write(file: &Path, image: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Returns the functions of the library without a counterpart in the driver. A program must not find ours by the loader.
+/// Returns the functions of the library without a counterpart in the driver. A program must not
+/// find ours by the loader.
 fn missing_functions(front: &Path, driver: &Path) -> Result<BTreeSet<String>, String> {
     let functions = driver::exported(driver)?;
     if driver.parent().is_some_and(is_private) || fs::canonicalize(driver).is_ok_and(|file| file == front) {
@@ -134,7 +139,8 @@ fn missing_functions(front: &Path, driver: &Path) -> Result<BTreeSet<String>, St
         .collect())
 }
 
-/// Changes the first letter of symbols wherever the image has a whole name. The loader then fails to find the symbols.
+/// Changes the first letter of symbols wherever the image has a whole name. The loader then fails
+/// to find the symbols.
 fn hide(image: &mut [u8], names: &BTreeSet<String>) {
     for text in image.split_mut(|byte| *byte == 0) {
         if text.starts_with(b"cu") && names.iter().any(|name| name.as_bytes() == text) {
@@ -155,8 +161,9 @@ fn key(base: &Path, front: &Path, driver: &Path, real: &Path, missing: &BTreeSet
     Ok(hasher.finish())
 }
 
-/// Returns the mode of the folders. A child that root's program starts as another user must find the library, or it would run without
-/// a limit: entry points of containers start as root, and go on by `su`, `setpriv` or `gosu`. Only root may write there.
+/// Returns the mode of the folders. A child that root's program starts as another user must find
+/// the library, or it would run without a limit: entry points of containers start as root, and go
+/// on by `su`, `setpriv` or `gosu`. Only root may write there.
 fn mode() -> u32 {
     if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 }
 }
@@ -167,7 +174,8 @@ fn is_open_to_all(path: &Path) -> bool {
     mode(path) & 0o004 != 0 && path.ancestors().skip(1).all(|folder| mode(folder) & 0o001 != 0)
 }
 
-/// Returns the folder of private folders, in the first of the [`places`] that can hold private folders.
+/// Returns the folder of private folders, in the first of the [`places`] that can hold private
+/// folders.
 ///
 /// # Errors
 /// A line if none can.
@@ -186,9 +194,10 @@ fn base() -> Result<PathBuf, String> {
 /// The variables that name places for private folders.
 const VARIABLES: [&str; 5] = ["RUNTIME_DIRECTORY", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME", "XDG_RUNTIME_DIR"];
 
-/// Returns the places for the folder of private folders, the best first: those of a service, which systemd sets and which live as
-/// long as the service, then the user's cache. Root's home is closed to the users that root's programs become, so the system's places
-/// come before it. The session's folder goes at the logout of the user, and programs that start children later would lose the
+/// Returns the places for the folder of private folders, the best first: those of a service, which
+/// systemd sets and which live as long as the service, then the user's cache. Root's home is closed
+/// to the users that root's programs become, so the system's places come before it. The session's
+/// folder goes at the logout of the user, and programs that start children later would lose the
 /// library, so it comes last.
 fn places(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> Vec<PathBuf> {
     let [of_service, cache_of_service, cache, home, session] = VARIABLES.map(|name| {
@@ -203,7 +212,8 @@ fn places(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> Vec<PathBuf>
     own.into_iter().chain(of_root).chain([home]).chain(temporary).chain([session]).flatten().collect()
 }
 
-/// Folders in which every user may make files. A container with a root that is read-only has the second alone.
+/// Folders in which every user may make files. A container with a root that is read-only has the
+/// second alone.
 const TEMPORARY: [&str; 2] = ["/var/tmp", "/tmp"];
 
 /// Makes a folder in which the user alone may write, and from which the loader loads libraries.

@@ -70,8 +70,8 @@ pub(crate) struct RunArgs {
     /// Share the limit with every program of the named group
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// The name of the process for park, wake and status; the program's without the option. Children of
-    /// the program have the name, too
+    /// The name of the process for park, wake and status; the program's without the option.
+    /// Children of the program have the name, too
     #[arg(long, value_name = "NAME", value_parser = checked_name)]
     name: Option<String>,
     /// Memory kept for the program, against all requests of the rest of the group
@@ -83,8 +83,8 @@ pub(crate) struct RunArgs {
     /// The share of the program relative to the weights of the rest of the group
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "group")]
     weight: u32,
-    /// Freed memory of a context that may wait before a request asks the driver which frees are complete. More
-    /// makes pairs of request and free cheaper, and holds more memory
+    /// Freed memory of a context that may wait before a request asks the driver which frees are
+    /// complete. More makes pairs of request and free cheaper, and holds more memory
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "64MiB")]
     slack: u64,
     /// Record the program's requests and frees as a trace
@@ -108,12 +108,12 @@ pub(crate) struct RunArgs {
     /// Keep the call stack of each entry of the ledger
     #[arg(long)]
     ledger_stacks: bool,
-    /// Park the memory after so long without a call, such as 5m, 30s or 500ms: the contents go to the host, and come
-    /// back before the next call that may use the memory
+    /// Park the memory after so long without a call, such as 5m, 30s or 500ms: the contents go to
+    /// the host, and come back before the next call that may use the memory
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     park_idle: Option<Duration>,
-    /// Park the contents to files of a folder and not to the host's memory, for a host with less memory than the device.
-    /// Lets `cachalot park` park the memory, too
+    /// Park the contents to files of a folder and not to the host's memory, for a host with less
+    /// memory than the device. Lets `cachalot park` park the memory, too
     #[arg(long, value_name = "FOLDER")]
     park_to: Option<PathBuf>,
     /// Let `cachalot park` and the group park the memory
@@ -122,7 +122,8 @@ pub(crate) struct RunArgs {
     /// Leave blocks of requests up to 1 MiB on the GPU while they take no more than so many bytes
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "0")]
     keep_awake: u64,
-    /// Have the group park this program when another member needs memory, and wait in turn for memory of the group
+    /// Have the group park this program when another member needs memory, and wait in turn for
+    /// memory of the group
     #[arg(long = "yield", requires = "group")]
     yields: bool,
     /// How long the memory stays awake at least before the group may have it parked
@@ -225,7 +226,8 @@ fn prepare(args: &RunArgs, path: &Path, arguments: &[OsString]) -> Result<enviro
 }
 
 impl RunArgs {
-    /// Checks that the files of the program's end can be made, before the program has worked for hours.
+    /// Checks that the files of the program's end can be made, before the program has worked for
+    /// hours.
     fn check_files(&self) -> Result<(), String> {
         for (option, file) in [("--record", &self.record), ("--ledger-file", &self.ledger_file)] {
             let Some(file) = file else { continue };
@@ -247,8 +249,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Checks the group's name and terms, and a limit against groups of the name that have living members. The program would start,
-    /// and each of its requests would be refused.
+    /// Checks the group's name and terms, and a limit against groups of the name that have living
+    /// members. The program would start, and each of its requests would be refused.
     fn check_group(&self) -> Result<(), String> {
         let Some(name) = &self.group else { return Ok(()) };
         let options = self.group_options(name);

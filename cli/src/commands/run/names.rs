@@ -8,7 +8,8 @@ pub(super) const FRONT: &str = "libcuda.so.1";
 pub(super) const UNVERSIONED: &str = "libcuda.so";
 /// The real driver.
 pub(super) const ALIAS: &str = "libcachalot-driver.so.1";
-/// Links in the folder, from its folder's names in `$LIB` to itself: that of Fedora, of Arch, and the two parts of Debian's.
+/// Links in the folder, from its folder's names in `$LIB` to itself: that of Fedora, of Arch, and
+/// the two parts of Debian's.
 pub(super) const LINKS: [&str; 3] = ["lib64", "lib", "x86_64-linux-gnu"];
 
 /// The prefix of the name of every private folder.

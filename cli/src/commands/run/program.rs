@@ -22,8 +22,9 @@ pub(super) fn find(name: &Path) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| is_executable(path))
 }
 
-/// Checks that the loader takes the library into a program. Follows the first line of scripts. `arguments`: those of the program, for a
-/// dynamic loader that is started by its name: bundles of programs with their libraries do so.
+/// Checks that the loader takes the library into a program. Follows the first line of scripts.
+/// `arguments`: those of the program, for a dynamic loader that is started by its name: bundles of
+/// programs with their libraries do so.
 ///
 /// # Errors
 /// A line about a program to which the loader would take no library.
@@ -54,7 +55,8 @@ const WITH_VALUE: [&str; 7] = [
     "--glibc-hwcaps-mask",
 ];
 
-/// Returns the program that a dynamic loader is to start. `None`: the program is no loader, or is to start none.
+/// Returns the program that a dynamic loader is to start. `None`: the program is no loader, or is
+/// to start none.
 fn named_to_loader<'a>(program: &Path, arguments: &'a [OsString]) -> Option<&'a Path> {
     let file = program.file_name()?.as_bytes();
     if !file.starts_with(b"ld-linux-x86-64.so.") {
@@ -72,7 +74,8 @@ fn named_to_loader<'a>(program: &Path, arguments: &'a [OsString]) -> Option<&'a 
     }
 }
 
-/// Refuses a program with the rights of another user. For privileged programs the loader ignores the environment.
+/// Refuses a program with the rights of another user. For privileged programs the loader ignores
+/// the environment.
 fn check_privileges(program: &Path) -> Result<(), String> {
     let metadata = program.metadata().map_err(|error| format!("{}: {error}", program.display()))?;
     let owner = metadata.mode() & 0o4000 != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
@@ -88,8 +91,8 @@ fn check_privileges(program: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the interpreter of a script, or `None` for any file but a script: the program in the first line, or the shell for a text
-/// without one, as `env` and the shells start it.
+/// Returns the interpreter of a script, or `None` for any file but a script: the program in the
+/// first line, or the shell for a text without one, as `env` and the shells start it.
 fn interpreter(program: &Path) -> std::io::Result<Option<PathBuf>> {
     let mut line = Vec::new();
     // The kernel reads no more of a script.
