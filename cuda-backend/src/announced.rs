@@ -7,9 +7,10 @@ use crate::device::CudaDevice;
 use crate::device_event::DeviceEvent;
 use crate::driver::types::{CuEvent, CuStream};
 use crate::handle::Handle;
+use crate::retired_streams::Known;
 use crate::shared_event::SharedEvent;
 use crate::spare_events::SpareEvents;
-use crate::streams::{Known, Noted, StreamIdentity};
+use crate::streams::{Noted, StreamIdentity};
 use cachalot_core::{DeviceResult, StreamId, StreamOrder};
 
 /// Number of announced streams polled when another is announced, so that their events do not pile

@@ -63,6 +63,7 @@ mod peer_access;
 mod peers;
 mod pinned;
 mod region;
+mod retired_streams;
 mod shared_event;
 mod spare_events;
 mod stand_ins;

@@ -8,9 +8,10 @@ use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuStream};
 use crate::handle::Handle;
 use crate::kept_bytes::KeptBytes;
+use crate::retired_streams::UnrecordedEnd;
 use crate::shared_event::SharedEvent;
 use crate::spare_events;
-use crate::streams::{Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
+use crate::streams::{Remaining, StreamIdentity, Streams, Target};
 use cachalot_core::{DeviceResult, ErrorKind, StreamId, StreamOrder};
 
 /// Number of retired streams examined when another stream is retired, so that the list of retired

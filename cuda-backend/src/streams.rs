@@ -30,22 +30,17 @@ use crate::driver::types::{CuContext, CuStream};
 use crate::handle::Handle;
 use crate::in_use::InUse;
 use crate::kept_bytes::KeptBytes;
+use crate::retired_streams::{
+    Announced, HANDLE_BITS, HANDLE_MASK, Known, PER_THREAD, Retired, UnrecordedEnd, of_handle,
+};
 use crate::shared_event::SharedEvent;
 use cachalot_core::StreamId;
 use core::cell::Cell;
-use core::ops::{Bound, RangeBounds, RangeInclusive};
+use core::ops::Bound;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Bits of a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm, unless a program
-/// requests more.
-const HANDLE_BITS: u32 = 48;
-/// Mask of the handle within a number.
-const HANDLE_MASK: u64 = (1 << HANDLE_BITS) - 1;
-/// Replaces the generation in the numbers of threads' own default streams.
-const PER_THREAD: u64 = 0xffff;
 /// The lowest address a process can map by default (`vm.mmap_min_addr`), and so the lowest handle
 /// of a created stream.
 const LOWEST_HANDLE: u64 = 65_536;
@@ -118,57 +113,6 @@ pub(crate) enum Remaining {
     Event(SharedEvent),
     /// No event was recorded; all work of the given contexts must complete.
     Contexts(Vec<UnrecordedEnd>),
-}
-
-/// Record of a retired stream without a recorded end, whose work may still run in a context.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct UnrecordedEnd {
-    /// The stream's context, or null if the driver did not report the context.
-    pub(crate) context: CuContext,
-    /// Distinguishes the entry from later entries for the same handle and context.
-    stamp: u64,
-}
-
-/// Remaining work of retired streams, and the contexts of present streams.
-#[derive(Debug)]
-struct Retired {
-    /// Retired streams with a recorded end: number, and the event after the stream's work. The
-    /// event is not known to be complete.
-    ended: VecDeque<(StreamId, SharedEvent)>,
-    /// Handles with streams retired without a recorded end. A handle has an entry per context, for
-    /// any number of streams.
-    unrecorded: BTreeMap<u64, Vec<UnrecordedEnd>>,
-    /// The context of each handle's present stream, if reported by the driver.
-    contexts: BTreeMap<u64, CuContext>,
-    /// The stamp of the last unrecorded end.
-    stamp: u64,
-    /// Streams whose use of blocks was announced, by handle and by the context of the event.
-    uses: BTreeMap<(u64, CuContext), Announced>,
-    /// Streams with announced work that is known to be complete, by handle. Without them, the
-    /// events of streams that come and go would never be given up.
-    done: BTreeMap<u64, StreamId>,
-    /// The announced work that was looked at last.
-    looked_at: (u64, CuContext),
-}
-
-/// An event after the announced work of a stream. The event is recorded again only for later work
-/// of the stream.
-#[derive(Debug)]
-struct Announced {
-    number: StreamId,
-    /// `None` after a failed recording, because the event's place in the order of work is then
-    /// unknown.
-    event: Option<SharedEvent>,
-    /// How often the event was recorded again.
-    again: u64,
-}
-
-/// The event after the announced work of a stream at one moment.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Known {
-    pub(crate) event: SharedEvent,
-    /// How often the event was recorded again.
-    again: u64,
 }
 
 /// Result of [`note_use`](Streams::note_use).
@@ -342,7 +286,7 @@ impl Streams {
         if known != expected {
             if known != 0 {
                 retired.end_unrecorded(handle);
-                retired.advance(slot);
+                retired.advance(&slot.number);
             }
             retired.contexts.insert(handle, context);
             slot.driver_id.store(expected, Ordering::Release);
@@ -381,7 +325,7 @@ impl Streams {
             }
             None => retired.end_unrecorded(handle),
         }
-        Some(retired.advance(slot))
+        Some(retired.advance(&slot.number))
     }
 
     /// Returns the present stream of a number, as seen by the calling thread. A created stream
@@ -620,69 +564,6 @@ impl Streams {
     fn lock(&self) -> MutexGuard<'_, Retired> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Retired {
-    /// Returns the event of `context` after the announced work of a stream.
-    fn known_use(&self, number: StreamId, context: CuContext) -> Option<Known> {
-        let its = self.uses.get(&(number.0 & HANDLE_MASK, context)).filter(|its| its.number == number)?;
-        Some(Known { event: its.event.clone()?, again: its.again })
-    }
-
-    /// Creates an empty record. Allocates nothing.
-    const fn new() -> Self {
-        Self {
-            ended: VecDeque::new(),
-            unrecorded: BTreeMap::new(),
-            contexts: BTreeMap::new(),
-            stamp: 0,
-            uses: BTreeMap::new(),
-            done: BTreeMap::new(),
-            looked_at: (0, CuContext::NULL),
-        }
-    }
-
-    /// Records the end of the handle's present stream without a recorded event.
-    fn end_unrecorded(&mut self, handle: u64) {
-        let context = self.contexts.remove(&handle).unwrap_or(CuContext::NULL);
-        self.stamp += 1;
-        let unrecorded = self.unrecorded.entry(handle).or_default();
-        unrecorded.retain(|end| end.context != context);
-        unrecorded.push(UnrecordedEnd { context, stamp: self.stamp });
-    }
-
-    /// Removes the announced work in `range` for which `goes` returns true, and returns the events.
-    fn take_uses(
-        &mut self,
-        range: impl RangeBounds<(u64, CuContext)>,
-        goes: impl Fn(CuContext, &Announced) -> bool,
-    ) -> Vec<SharedEvent> {
-        let going = self.uses.range(range).filter(|(key, its)| goes(key.1, its));
-        let keys: Vec<_> = going.map(|(key, _)| *key).collect();
-        keys.iter().filter_map(|key| self.uses.remove(key)?.event).collect()
-    }
-
-    /// Gives a slot's handle the next number, and returns the old number.
-    fn advance(&self, slot: &Slot) -> StreamId {
-        let old = slot.number.load(Ordering::Relaxed);
-        let mut next = old;
-        loop {
-            // A number is reused after 65,535 streams with this handle, but never while an old
-            // stream with the number is unfinished.
-            let generation = (next >> HANDLE_BITS) + 1;
-            next = (next & HANDLE_MASK) | (if generation == PER_THREAD { 0 } else { generation }) << HANDLE_BITS;
-            if !self.ended.iter().any(|(number, _)| number.0 == next) {
-                break;
-            }
-        }
-        slot.number.store(next, Ordering::Release);
-        StreamId(old)
-    }
-}
-
-/// Returns the keys of the announced work of a handle's streams.
-fn of_handle(handle: u64) -> RangeInclusive<(u64, CuContext)> {
-    (handle, CuContext::NULL)..=(handle, CuContext(usize::MAX))
 }
 
 /// Iterates over the possible slots of a handle in a level, in the order of use.
