@@ -35,8 +35,8 @@ def enable_all(config: str | None = None) -> tuple[str, ...]:
 
     Raises:
         ConfigurationError: the settings have a mistake. No library has changed then.
-        EnabledTooLateError: PyTorch or Numba have used CUDA already.
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4; or PyTorch or
+            Numba have used CUDA already.
     """
     if not _pool.start(config):
         return ()

@@ -68,7 +68,7 @@ def plan(buffers: Iterable[Buffer | tuple[Any, ...]], deadline: float = 10.0) ->
     plan is proven optimal or ``deadline`` seconds have passed.
 
     Raises:
-        PlanningError: a buffer has a mistake, or cannot stay at its offset. The text gives the
+        ConfigurationError: a buffer has a mistake, or cannot stay at its offset. The text gives the
             index of the buffer. Or there was no plan before the deadline.
         ValueError: the deadline is not above 0, or a gap has other than 2 or 4 numbers.
     """
@@ -84,7 +84,7 @@ def plan(buffers: Iterable[Buffer | tuple[Any, ...]], deadline: float = 10.0) ->
         command = [_files.command_path(), "plan", str(table), "--json", "-o", str(planned), "--deadline", str(deadline)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise errors.PlanningError(_of_buffers(done.stderr.strip(), table))
+            raise errors.ConfigurationError(_of_buffers(done.stderr.strip(), table))
         with planned.open(newline="") as file:
             offsets = {int(row["id"]): int(row["offset"]) for row in csv.DictReader(file)}
     found = json.loads(done.stdout)

@@ -91,7 +91,7 @@ class Source:
         """Allocates a block that ``stream`` may use at once, and returns its address; 0 for 0 bytes.
 
         Raises:
-            OutOfDeviceMemoryError: the device or the limit does not have the memory.
+            OutOfMemoryError: the device or the limit does not have the memory.
         """
         self._tell(device, stream)
         address = ctypes.c_void_p()
@@ -125,7 +125,9 @@ class Source:
             status = status or self._free(self._handle, address)
             if status:
                 _library.raise_failure(self._library, _library.Status(status))
-        except errors.ForkedError:
+        except errors.CachalotError as error:
+            if error.status != errors.FORKED:
+                raise
             # The block is the parent's.
             return
         self._counts[device].add(-size)

@@ -6,6 +6,8 @@ import os
 import sys
 import warnings
 
+from .errors import CachalotWarning
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -14,4 +16,4 @@ def warn(text: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, RuntimeWarning, stacklevel=level)
+    warnings.warn(text, CachalotWarning, stacklevel=level)

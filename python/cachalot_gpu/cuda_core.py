@@ -37,7 +37,7 @@ class MemoryResource(_MemoryResource):
     """Memory of the process's shared pool, on one device. All methods may be called by any thread.
 
     Raises:
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
     """
 
     def __init__(self, device: Device | int | None = None) -> None:
@@ -50,7 +50,7 @@ class MemoryResource(_MemoryResource):
         be named: the graph would use memory that others get later.
 
         Raises:
-            OutOfDeviceMemoryError: the device or the limit does not have the memory.
+            OutOfMemoryError: the device or the limit does not have the memory.
         """
         address = self._source.malloc(size, self._device, _pool.number_of(stream))
         return Buffer.from_handle(address, size, mr=self, stream=stream)
@@ -94,7 +94,7 @@ def enable(config: str | None = None) -> bool:
 
     Raises:
         ConfigurationError: the settings have a mistake.
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
     """
     if not _pool.start(config):
         return False

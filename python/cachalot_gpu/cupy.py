@@ -64,7 +64,7 @@ def allocate(size: int) -> MemoryPointer:
     ``cupy.cuda.using_allocator``. May be called by any thread.
 
     Raises:
-        OutOfDeviceMemoryError: the device or the limit does not have the memory.
+        OutOfMemoryError: the device or the limit does not have the memory.
     """
     native = _native()
     if native is None:
@@ -92,7 +92,7 @@ def enable(config: str | None = None) -> bool:
 
     Raises:
         ConfigurationError: the settings have a mistake.
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
     """
     if not _pool.start(config):
         return False

@@ -1,11 +1,23 @@
-"""The exceptions: one class for each kind of failure that a program may want to handle by
-itself."""
+"""The exceptions and the warning of this package. Each exception is a :class:`CachalotError`."""
 
 from __future__ import annotations
 
+FORKED = 358
+"""``CACHALOT_ERROR_FORKED``: the process is a forked child, in which CUDA does not work."""
+
+
+class CachalotWarning(RuntimeWarning):
+    """A setting has no effect, or a library keeps its own allocator. The program goes on."""
+
 
 class CachalotError(RuntimeError):
-    """A call of the library failed. The text is the library's own message."""
+    """A call failed, and nothing has changed unless the call says so. The text is the library's own
+    message.
+
+    Raised as it is for everything without a class below: a call that is not permitted now (a graph
+    is being captured, memory is parked), an address or a tag that the allocator does not know, a
+    failure of the CUDA driver (``driver_code``), and a forked child.
+    """
 
     status: int
     """The number of a ``CACHALOT_ERROR_…`` of ``cachalot.h``, or 0 if no call of the library was
@@ -20,56 +32,27 @@ class CachalotError(RuntimeError):
 
 
 class ConfigurationError(CachalotError, ValueError):
-    """The settings have a mistake. The text names the mistake, and lists what is accepted."""
+    """What the program asks for has a mistake: settings, limits of a tag, or a buffer of a plan. The
+    text names the mistake, and for settings lists what is accepted."""
 
 
-class PlanningError(CachalotError, ValueError):
-    """A buffer has a mistake, or cannot be planned. The text gives the index of the buffer."""
+class OutOfMemoryError(CachalotError, MemoryError):
+    """The memory of the device has run out, or a limit was reached. The text is the whole report.
+
+    PyTorch raises its own ``torch.OutOfMemoryError`` for tensors."""
 
 
-class OutOfDeviceMemoryError(CachalotError, MemoryError):
-    """The memory of the device has run out, or a limit was reached. The text is the whole
-    report."""
-
-
-class DriverError(CachalotError):
-    """A call of the CUDA driver failed, or the context is lost."""
-
-
-class NoGpuError(DriverError):
-    """There is no CUDA driver, or it shows no device."""
-
-
-class DriverTooOldError(DriverError):
-    """The CUDA driver is older than CUDA 11.4."""
-
-
-class TorchTooOldError(CachalotError):
-    """The installed PyTorch has no plug-ins with pools, which PyTorch 2.2 added."""
-
-
-class EnabledTooLateError(CachalotError):
-    """PyTorch has used its own allocator, which cannot be replaced any more in this process."""
-
-
-class AlreadyEnabledError(CachalotError):
-    """``enable()`` was called before in this process."""
-
-
-class ForkedError(CachalotError):
-    """The process is a forked child, in which CUDA does not work."""
+class UnavailableError(CachalotError):
+    """cachalot cannot work in this process: there is no GPU, no CUDA driver or one before CUDA 11.4;
+    PyTorch is too old or has no CUDA; or ``enable()`` comes too late or a second time."""
 
 
 _BY_STATUS: dict[int, type[CachalotError]] = {
     160: ConfigurationError,
-    210: OutOfDeviceMemoryError,
-    214: OutOfDeviceMemoryError,
-    310: NoGpuError,
-    314: DriverTooOldError,
-    320: DriverError,
-    350: DriverError,
-    354: DriverError,
-    358: ForkedError,
+    210: OutOfMemoryError,
+    214: OutOfMemoryError,
+    310: UnavailableError,
+    314: UnavailableError,
 }
 
 

@@ -213,7 +213,7 @@ class TorchMemorySaver:
         left as it is.
 
         Raises:
-            OutOfDeviceMemoryError: a GPU does not have the memory. What does not have it stays paused, with its contents, and a
+            OutOfMemoryError: a GPU does not have the memory. What does not have it stays paused, with its contents, and a
                 later call resumes it.
         """
         with self._lock:

@@ -41,7 +41,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         """Allocates ``size`` bytes on the device of the context.
 
         Raises:
-            OutOfDeviceMemoryError: the device or the limit does not have the memory.
+            OutOfMemoryError: the device or the limit does not have the memory.
         """
         source, device, context = self._source, self.context.device.id, self.context.handle
         address = source.malloc(size, device, _LEGACY)
@@ -87,13 +87,13 @@ def enable(config: str | None = None) -> bool:
 
     Raises:
         ConfigurationError: the settings have a mistake.
-        EnabledTooLateError: Numba has a context with another memory manager.
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        UnavailableError: Numba has a context with another memory manager.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
     """
     if not _pool.start(config):
         return False
     if _driver._memory_manager is _driver.NumbaCUDAMemoryManager:
-        raise errors.EnabledTooLateError(
+        raise errors.UnavailableError(
             "enable() must come before the first use of a GPU: Numba manages its memory already"
         )
     cuda.set_memory_manager(MemoryManager)

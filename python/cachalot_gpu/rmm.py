@@ -34,7 +34,7 @@ def resource(device: int) -> rmm.mr.CallbackMemoryResource:
         device: the number of the device.
 
     Raises:
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
     """
     source = _pool.source("rmm")
 
@@ -62,7 +62,7 @@ def enable(config: str | None = None) -> bool:
 
     Raises:
         ConfigurationError: the settings have a mistake.
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
     """
     if not _pool.start(config):
         return False

@@ -121,7 +121,7 @@ class CuMemAllocator:
         """Wakes the tags, and all others but ``weights`` and ``kv_cache``; everything without ``tags``.
 
         Raises:
-            OutOfDeviceMemoryError: the GPU does not have the memory. What does not have it stays parked, with its contents.
+            OutOfMemoryError: the GPU does not have the memory. What does not have it stays parked, with its contents.
         """
         with self._lock:
             known = {tag for tag, _ in self._tags}

@@ -79,7 +79,7 @@ except cachalot_gpu.ConfigurationError:
 print(cachalot_gpu.usage())
 """
         wanted = (
-            "OutOfDeviceMemoryError True\nCachalotError False\n136\n136\nrefused\n"
+            "OutOfMemoryError True\nCachalotError False\n136\n136\nrefused\n"
             "{'one': {0: Usage(bytes=0, peak_bytes=1000, blocks=0)}}\n"
         )
         self.assertEqual(said(program, NOTHING), wanted)
@@ -261,7 +261,7 @@ free(parameter, block, 0)   # CuPy's memory cannot fail at its end: a line on th
 print(cachalot_gpu.usage())
 """
         printed = said(AS_CUPY + program, NOTHING)
-        self.assertIn("OutOfDeviceMemoryError True\nCachalotError False\n", printed)
+        self.assertIn("OutOfMemoryError True\nCachalotError False\n", printed)
         self.assertIn("'cupy': {0: Usage(bytes=0, peak_bytes=1000, blocks=0)}", printed)
         self.assertIn("cachalot: CuPy frees 0x", printed)
 
@@ -338,7 +338,7 @@ assert held().blocks == 0, held()
 device.allocate(0, stream=stream).close()
 try:
     device.allocate(1 << 45, stream=stream)
-except cachalot_gpu.OutOfDeviceMemoryError:
+except cachalot_gpu.OutOfMemoryError:
     print(held().bytes)
 second = cachalot_gpu.cuda_core.MemoryResource(1)
 assert second.device_id == 1
@@ -486,7 +486,7 @@ info = cuda.current_context().get_memory_info()
 assert 0 < info.free < info.total == 1 << 30
 try:
     cuda.device_array(1 << 45, "u1")
-except cachalot_gpu.OutOfDeviceMemoryError:
+except cachalot_gpu.OutOfMemoryError:
     print("out of memory")
 """
         self.assertEqual(with_libraries(program), "out of memory\n")
@@ -554,7 +554,7 @@ from numba import cuda
 array = cuda.to_device(numpy.zeros(10))
 try:
     cachalot_gpu.numba.enable()
-except cachalot_gpu.EnabledTooLateError as error:
+except cachalot_gpu.UnavailableError as error:
     print(error)
 """
         self.assertIn("enable() must come before the first use of a GPU", with_libraries(program))

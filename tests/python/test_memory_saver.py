@@ -194,8 +194,8 @@ class Saver(unittest.TestCase):
                 self.request()
         self.saver.pause()
         number = parking._parking._numbers[name("b", False)]
-        self.library.failures["wake_start", number] = cachalot_gpu.OutOfDeviceMemoryError("out of memory", 210)
-        with self.assertRaises(cachalot_gpu.OutOfDeviceMemoryError):
+        self.library.failures["wake_start", number] = cachalot_gpu.OutOfMemoryError("out of memory", 210)
+        with self.assertRaises(cachalot_gpu.OutOfMemoryError):
             self.saver.resume()
         self.assertEqual(set(self.library.modes()), {name("b", False), name("c", False)})
         self.library.failures.clear()

@@ -6,7 +6,7 @@ import random
 import unittest
 
 import cachalot_gpu
-from cachalot_gpu import Buffer, Plan, PlanningError, plan
+from cachalot_gpu import Buffer, Plan, ConfigurationError, plan
 
 
 class Planning(unittest.TestCase):
@@ -43,12 +43,12 @@ class Planning(unittest.TestCase):
             plan([Buffer(0, 9, 100, gaps=((3,),))])
 
     def test_mistakes(self) -> None:
-        with self.assertRaisesRegex(PlanningError, r"^buffers\[1\]: column \d: size `-1`"):
+        with self.assertRaisesRegex(ConfigurationError, r"^buffers\[1\]: column \d: size `-1`"):
             plan([(0, 1, 1), (0, 1, -1)])
-        with self.assertRaisesRegex(PlanningError, r"^buffers\[1\]: bytes 50\.\.150 overlap 0\.\.100 of buffers\[0\]"):
+        with self.assertRaisesRegex(ConfigurationError, r"^buffers\[1\]: bytes 50\.\.150 overlap 0\.\.100 of buffers\[0\]"):
             plan([(0, 2, 100, 1, 0), (1, 3, 100, 1, 50)])
         self.assertRaisesRegex(ValueError, "the deadline must be above 0, not 0", plan, [(0, 1, 1)], 0)
-        self.assertTrue(issubclass(PlanningError, ValueError) and issubclass(PlanningError, cachalot_gpu.CachalotError))
+        self.assertTrue(issubclass(ConfigurationError, ValueError) and issubclass(ConfigurationError, cachalot_gpu.CachalotError))
 
 
 if __name__ == "__main__":

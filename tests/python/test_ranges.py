@@ -88,7 +88,7 @@ refused(cache.tensor, 1025)
 import cachalot_gpu
 try:
     cache.resize(1 << 30)   # 2 TiB
-except cachalot_gpu.OutOfDeviceMemoryError:
+except cachalot_gpu.OutOfMemoryError:
     print("out of memory")
 assert (cache.rows, cache.committed_bytes, used()) == (1024, 2 * MIB, 2)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unittest
 from pathlib import Path
 
@@ -64,6 +65,24 @@ except ImportError as error:
             program,
             r"ModuleNotFoundError cachalot_gpu\.torch needs PyTorch with CUDA: pip install './python\[torch\]' in a clone of cachalot True",
         )
+
+    def test_the_exceptions_are_four_and_one_warning(self) -> None:
+        program = """
+from cachalot_gpu import CachalotError, errors
+classes = [name for name, kind in vars(cachalot_gpu).items() if isinstance(kind, type) and issubclass(kind, Exception)]
+print(sorted(classes), sorted(classes) == sorted(name for name in cachalot_gpu.__all__ if name in classes))
+for status in (160, 210, 214, 310, 314, 320, 358, 999):
+    error = errors.of_status(status, "text", 7)
+    assert isinstance(error, CachalotError) and (error.status, error.driver_code, str(error)) == (status, 7, "text")
+    print(status, type(error).__name__)
+"""
+        classes = "CachalotError CachalotWarning ConfigurationError OutOfMemoryError UnavailableError"
+        wanted = (
+            f"{classes.split()} True\n"
+            "160 ConfigurationError\n210 OutOfMemoryError\n214 OutOfMemoryError\n"
+            "310 UnavailableError\n314 UnavailableError\n320 CachalotError\n358 CachalotError\n999 CachalotError\n"
+        )
+        self.prints(program, re.escape(wanted))
 
 
 if __name__ == "__main__":

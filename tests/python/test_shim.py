@@ -139,7 +139,7 @@ _shim.whole = lambda: pathlib.Path({str(installs)!r})
 before = torch._C._cuda_memoryStats
 try:
     cachalot_gpu.torch.enable(patch=True)
-except cachalot_gpu.EnabledTooLateError as error:
+except cachalot_gpu.UnavailableError as error:
     print(error)
 print(cachalot_gpu.torch.enabled(), torch._C.State.plugin, torch._C._cuda_memoryStats is before)
 """

@@ -292,8 +292,8 @@ class Vllm(unittest.TestCase):
         backend = self.own.CachalotBackend()
         backend.suspend()
         number = parking._parking._numbers["vllm: kv_cache"]
-        self.library.failures["wake_start", number] = cachalot_gpu.OutOfDeviceMemoryError("out of memory", 210)
-        with self.assertRaises(cachalot_gpu.OutOfDeviceMemoryError):
+        self.library.failures["wake_start", number] = cachalot_gpu.OutOfMemoryError("out of memory", 210)
+        with self.assertRaises(cachalot_gpu.OutOfMemoryError):
             backend.resume()
         self.assertEqual((self.modes(), backend.state()), ({"kv_cache": parking.DROP}, "SUSPENDED"))
         self.library.failures.clear()

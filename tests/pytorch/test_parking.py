@@ -197,7 +197,7 @@ class Parked(unittest.TestCase):
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300 * MIB) / total)
         try:
             for _ in range(2):
-                with self.assertRaises(cachalot_gpu.OutOfDeviceMemoryError):
+                with self.assertRaises(cachalot_gpu.OutOfMemoryError):
                     cachalot.wake(self.name)
                 report = cachalot.parked(self.name)
                 self.assertEqual(
@@ -216,7 +216,7 @@ class Parked(unittest.TestCase):
         total = torch.cuda.mem_get_info()[1]
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300 * MIB) / total)
         try:
-            with self.assertRaises(cachalot_gpu.OutOfDeviceMemoryError):
+            with self.assertRaises(cachalot_gpu.OutOfMemoryError):
                 cachalot.wake(f"{self.name} 1", f"{self.name} 2")
             self.assertEqual([cachalot.parked(f"{self.name} {n}")["state"] for n in (1, 2)], ["awake", "asleep"])
         finally:

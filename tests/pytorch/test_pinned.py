@@ -73,7 +73,7 @@ class Before(unittest.TestCase):
             self.assertFalse(cachalot_gpu.torch.pinned_enabled())
             cachalot_gpu.torch.enable_pinned()
             self.assertTrue(cachalot_gpu.torch.pinned_enabled())
-            with self.assertRaises(cachalot_gpu.AlreadyEnabledError):
+            with self.assertRaises(cachalot_gpu.UnavailableError):
                 cachalot_gpu.torch.enable_pinned()
         self.assertTrue(tensor.is_pinned())
         on_device = tensor.to("cuda", non_blocking=True)

@@ -98,7 +98,7 @@ class Pools(unittest.TestCase):
 
     def test_it_cannot_be_enabled_any_more(self) -> None:
         cachalot_gpu.torch.pool()
-        with self.assertRaises(cachalot_gpu.EnabledTooLateError):
+        with self.assertRaises(cachalot_gpu.UnavailableError):
             cachalot_gpu.torch.enable()
 
 

@@ -58,7 +58,7 @@ class Ranges(unittest.TestCase):
         cache = own.range((1 << 30, 256), torch.float32)
         rows = cache.resize(1 << 18)
         self.assertEqual(own.memory_allocated() - before, 256 * MIB)
-        with self.assertRaises(own._ranges._library.errors.OutOfDeviceMemoryError):
+        with self.assertRaises(own._ranges._library.errors.OutOfMemoryError):
             cache.resize(1 << 30)
         self.assertEqual(own.memory_allocated() - before, 256 * MIB)
         del cache, rows

@@ -19,10 +19,10 @@ _HOOKS_SINCE = "2.2"
 def require_plugins() -> None:
     """Raises an error if the installed PyTorch has no CUDA, or no plug-ins with pools."""
     if torch.version.cuda is None:
-        raise errors.NoGpuError(f"PyTorch {torch.__version__} was built without CUDA")
+        raise errors.UnavailableError(f"PyTorch {torch.__version__} was built without CUDA")
     plugin = getattr(torch._C, "_CUDAPluggableAllocator", None)
     if not hasattr(plugin, "set_begin_allocate_to_pool"):
-        raise errors.TorchTooOldError(
+        raise errors.UnavailableError(
             f"PyTorch {torch.__version__} has no allocator plug-ins with pools: {_HOOKS_SINCE} or later is needed"
         )
 
@@ -30,7 +30,7 @@ def require_plugins() -> None:
 def require_gpu() -> None:
     """Raises an error if PyTorch finds no GPU. Does not initialise CUDA."""
     if torch.cuda.device_count() == 0:
-        raise errors.NoGpuError("PyTorch finds no GPU: torch.cuda.device_count() is 0")
+        raise errors.UnavailableError("PyTorch finds no GPU: torch.cuda.device_count() is 0")
 
 
 def device_index(device: Device) -> int:

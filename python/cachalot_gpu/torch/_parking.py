@@ -69,7 +69,7 @@ def tag_pool(pool: tuple[int, int], tag: str, device: Device = None) -> None:
 def require() -> None:
     """Raises an error unless cachalot is PyTorch's whole allocator, which tags need."""
     if not _whole.in_place():
-        raise errors.CachalotError(f"tags need enable(), and PyTorch {_shim.WHOLE_VERSIONS} with a C++ compiler")
+        raise errors.UnavailableError(f"tags need enable(), and PyTorch {_shim.WHOLE_VERSIONS} with a C++ compiler")
 
 
 def _give(pool: tuple[int, int], tag: str, index: int) -> None:
@@ -130,7 +130,7 @@ def wake(*tags: str, device: Device = None) -> None:
     there when the call returns.
 
     Raises:
-        OutOfDeviceMemoryError: the GPU does not have the memory for a tag, also after all that was cached was released.
+        OutOfMemoryError: the GPU does not have the memory for a tag, also after all that was cached was released.
             The tags before are awake then. This one and those after are parked, and nothing of them is lost.
     """
     index = device_index(device)

@@ -27,10 +27,10 @@ def pinned_enabled() -> bool:
 def _require_setter() -> None:
     """Raises an error if the installed PyTorch has a fixed allocator of pinned memory."""
     if torch.version.cuda is None:
-        raise errors.NoGpuError(f"PyTorch {torch.__version__} was built without CUDA")
+        raise errors.UnavailableError(f"PyTorch {torch.__version__} was built without CUDA")
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _SINCE:
         since = ".".join(map(str, _SINCE))
-        raise errors.TorchTooOldError(
+        raise errors.UnavailableError(
             f"PyTorch {torch.__version__} sets no allocator of pinned memory: {since} or later is needed"
         )
 
@@ -58,15 +58,15 @@ def enable_pinned(config: str | None = None, *, strict: bool = True) -> bool:
         strict: whether a failure raises an error, as for :func:`enable`.
 
     Raises:
-        AlreadyEnabledError: ``enable_pinned()`` was called before.
+        UnavailableError: ``enable_pinned()`` was called before.
         ConfigurationError: the settings have a mistake. The text lists what is accepted.
-        NoGpuError: PyTorch has no CUDA, or finds no GPU.
-        TorchTooOldError: PyTorch is older than 2.8, and sets no allocator of pinned memory.
+        UnavailableError: PyTorch has no CUDA, or finds no GPU.
+        UnavailableError: PyTorch is older than 2.8, and sets no allocator of pinned memory.
         CachalotError: nothing can be built for the installed PyTorch. The text gives the reason.
     """
     with _lock:
         if pinned_enabled():
-            raise errors.AlreadyEnabledError("cachalot allocates PyTorch's pinned memory already")
+            raise errors.UnavailableError("cachalot allocates PyTorch's pinned memory already")
         _switch.unless_left_out(lambda: _put_in_place("" if config is None else config), strict)
         return pinned_enabled()
 
@@ -78,7 +78,7 @@ def _put_in_place(config: str) -> None:
     try:
         built = _shim.pinned()
     except _shim.NotBuiltError as error:
-        raise errors.CachalotError(f"cachalot cannot allocate PyTorch's pinned memory: {error}") from error
+        raise errors.UnavailableError(f"cachalot cannot allocate PyTorch's pinned memory: {error}") from error
     _installed.require_gpu()
     library = ctypes.CDLL(str(built))
     library.cachalot_torch_install_pinned.restype = ctypes.c_char_p

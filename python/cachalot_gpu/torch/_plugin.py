@@ -77,7 +77,7 @@ def _plug_in(too_late: str) -> None:
     try:
         torch.cuda.memory.change_current_allocator(plugin)
     except RuntimeError as error:
-        raise errors.EnabledTooLateError(f"{too_late} ({error})") from error
+        raise errors.UnavailableError(f"{too_late} ({error})") from error
     _in_place.append(plugin)
 
 
@@ -108,15 +108,15 @@ def enable(config: str | None = None, patch: bool = False, *, strict: bool = Tru
             :func:`metrics` has the reason as ``cachalot_left_out``. A second call raises an error in either case.
 
     Raises:
-        AlreadyEnabledError: ``enable()`` was called before.
-        EnabledTooLateError: PyTorch has used its own allocator.
+        UnavailableError: ``enable()`` was called before.
+        UnavailableError: PyTorch has used its own allocator.
         ConfigurationError: the settings have a mistake. The text lists what is accepted.
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
-        TorchTooOldError: PyTorch has no plug-ins with pools.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        UnavailableError: PyTorch has no plug-ins with pools.
     """
     with _lock:
         if enabled():
-            raise errors.AlreadyEnabledError(
+            raise errors.UnavailableError(
                 "cachalot is PyTorch's allocator already; it can be enabled once in a process"
             )
         _switch.unless_left_out(lambda: _put_in_place(config, patch), strict)
@@ -130,7 +130,7 @@ def _put_in_place(config: str | None, patch: bool) -> None:
     _installed.require_plugins()
     too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
     if torch.cuda.is_initialized():
-        raise errors.EnabledTooLateError(too_late)
+        raise errors.UnavailableError(too_late)
     start(config)
     try:
         _whole.install(too_late)

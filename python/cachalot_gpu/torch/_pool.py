@@ -43,13 +43,13 @@ def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool 
 
     Raises:
         CachalotError: cachalot is a plug-in, under which PyTorch has no pools.
-        ConfigurationError, NoGpuError, DriverTooOldError, TorchTooOldError: as :func:`enable`.
+        ConfigurationError, UnavailableError: as :func:`enable`.
     """
     if _plugin.enabled() and not _whole.in_place():
-        raise errors.CachalotError("pool() excludes enable(): PyTorch has no MemPool under a plug-in")
+        raise errors.UnavailableError("pool() excludes enable(): PyTorch has no MemPool under a plug-in")
     _installed.require_plugins()
     if not hasattr(torch.cuda, "MemPool"):
-        raise errors.TorchTooOldError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed")
+        raise errors.UnavailableError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed")
     # Older versions of PyTorch do not have one argument or both, so only those that the caller wants are
     # passed.
     wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}

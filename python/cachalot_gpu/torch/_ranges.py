@@ -92,7 +92,7 @@ class ElasticTensor:
 
         Raises:
             ValueError: ``rows`` is negative, or above the capacity.
-            OutOfDeviceMemoryError: the device or the limit does not have the memory. All rows are as before.
+            OutOfMemoryError: the device or the limit does not have the memory. All rows are as before.
             CachalotError: rows are removed while a graph is captured.
         """
         if not 0 <= rows <= self.capacity:

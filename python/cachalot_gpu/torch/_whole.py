@@ -40,11 +40,11 @@ def install(too_late: str) -> None:
 
     Raises:
         NotBuiltError: it cannot be built for the installed PyTorch.
-        EnabledTooLateError: PyTorch has used its own allocator.
+        UnavailableError: PyTorch has used its own allocator.
     """
     library = ctypes.CDLL(str(_shim.whole()))
     library.cachalot_torch_install.restype = ctypes.c_char_p
     if failure := library.cachalot_torch_install():
-        raise errors.EnabledTooLateError(f"{too_late} ({failure.decode(errors='replace').splitlines()[0]})")
+        raise errors.UnavailableError(f"{too_late} ({failure.decode(errors='replace').splitlines()[0]})")
     _in_place.append(library)
     _follow_settings()
