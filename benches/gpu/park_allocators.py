@@ -80,36 +80,36 @@ class Cachalot(Allocator):
         self.own.enable(self.policy)
 
     def region(self, tag: str) -> contextlib.AbstractContextManager[Any]:
-        region: contextlib.AbstractContextManager[Any] = self.own.tag(tag)
+        region: contextlib.AbstractContextManager[Any] = self.own.Tag(tag)
         return region
 
     def capture(self, graph: Any, stream: Any) -> contextlib.AbstractContextManager[Any]:
         import torch
 
         captured: contextlib.AbstractContextManager[Any] = torch.cuda.graph(
-            graph, pool=self.own.tagged_pool("graphs").id, stream=stream
+            graph, pool=self.own.Tag("graphs").pool().id, stream=stream
         )
         return captured
 
     def retain(self, bytes_: int) -> None:
-        self.own.park_retain(bytes_)
+        self.own.retain_host_memory(bytes_)
 
     def park(self, tag: str) -> None:
-        self.own.park(tag, keep=tag in KEPT)
+        self.own.Tag(tag).park(keep=tag in KEPT)
 
     def wake(self, tag: str) -> None:
-        self.own.wake(tag)
+        self.own.Tag(tag).wake()
 
     def pages(self, tag: str) -> int | None:
-        report = self.own.parked(tag)
-        return int(report["mapped"] + report["parked"] + report["ordinary"])
+        parking = self.own.Tag(tag).parking
+        return int(parking.mapped_bytes + parking.parked_bytes + parking.ordinary_bytes)
 
     def host_bytes(self) -> int:
-        return int(self.own.parked("weights")["host"])
+        return int(self.own.Tag("weights").parking.host_bytes)
 
     def held(self) -> int | None:
-        memory = self.own.remaining()
-        return int(sum(memory[name] for name in ("block", "pending", "cached", "spare", "leaked")))
+        memory = self.own.remaining_memory()
+        return int(memory.used_bytes - memory.other_bytes)
 
 
 class Saver(Allocator):

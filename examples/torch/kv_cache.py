@@ -17,8 +17,8 @@ HEADS, SIZE, MOST = 16, 128, 1 << 20
 def main(steps: int) -> None:
     cachalot_gpu.torch.enable("expandable_segments:True")
     # Addresses for a million tokens. No row has memory yet.
-    keys = cachalot_gpu.torch.range((MOST, HEADS, SIZE), torch.float16)
-    values = cachalot_gpu.torch.range((MOST, HEADS, SIZE), torch.float16)
+    keys = cachalot_gpu.torch.ElasticTensor((MOST, HEADS, SIZE), torch.float16)
+    values = cachalot_gpu.torch.ElasticTensor((MOST, HEADS, SIZE), torch.float16)
     torch.manual_seed(1)
     copied = 0
     for tokens in range(1, steps + 1):

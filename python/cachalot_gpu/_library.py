@@ -198,6 +198,12 @@ class Status(c_int32):
     """``cachalot_status``: a call that returns a failure raises an exception."""
 
 
+def fields(record: Structure) -> dict[str, int]:
+    """Returns the values of a structure by name, without its size and its reserved words."""
+    names = (name for name, *_ in record._fields_)
+    return {name: getattr(record, name) for name in names if name not in ("struct_size", "reserved")}
+
+
 _HANDLE, _STREAM = c_void_p, c_void_p
 
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {

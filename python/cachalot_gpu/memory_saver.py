@@ -80,7 +80,7 @@ class TorchMemorySaver:
         name = f"memory_saver: {tag} ({'kept' if kept else 'dropped'})"
         part = _together.Part(name, kept, torch.cuda.current_device())
         with self._lock:
-            _own.tagged_pool(part.name, part.device)
+            part.tag.pool()
             if part not in self._parts.setdefault(tag, set()):
                 self._parts[tag].add(part)
                 self._retain()
@@ -89,7 +89,7 @@ class TorchMemorySaver:
     def _retain(self) -> None:
         """Sets what the host keeps for the next pause, on every device with a region."""
         for device in {part.device for part in self._chosen(None)}:
-            _own.park_retain(_ALL_OF_HOST if self._retains else 0, device)
+            _own.retain_host_memory(_ALL_OF_HOST if self._retains else 0, device)
 
     @contextlib.contextmanager
     def region(
@@ -123,7 +123,7 @@ class TorchMemorySaver:
         if torch.cuda.is_current_stream_capturing():
             raise errors.CachalotError("no region starts while the stream captures a graph: use cuda_graph()")
         depth = getattr(self._within, "depth", 0)
-        with _own.tag(part.name, part.device):
+        with part.tag:
             self._within.depth = depth + 1
             try:
                 yield
@@ -171,7 +171,7 @@ class TorchMemorySaver:
             self._graph_pools[handle, part.device] = (tag, part)
         with torch.cuda.graph(cuda_graph, pool=handle, stream=stream, capture_error_mode=capture_error_mode):
             # The capture has made the pool, which has no memory yet.
-            _own.tag_pool(handle, part.name, part.device)
+            part.tag.add_pool(handle)
             yield
 
     @contextlib.contextmanager

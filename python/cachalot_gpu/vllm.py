@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import torch as _own
-from .torch import _parking, _switch, _together, _whole
+from .torch import _switch, _tags, _together, _whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,7 +74,7 @@ class CuMemAllocator:
         device = torch.cuda.current_device()
         name = f"vllm: {tag}"
         with self._lock:
-            pool = _own.tagged_pool(name, device)
+            pool = _own.Tag(name, device).pool()
             self._tags.setdefault((tag, device), name)
             return pool
 
@@ -132,8 +132,8 @@ class CuMemAllocator:
     def get_current_usage(self) -> int:
         """Returns the bytes of all tags, also while they are parked."""
         with self._lock:
-            reports = [_own.parked(part.name, part.device) for part in self._parts(None)]
-        return sum(int(report[kind]) for report in reports for kind in ("mapped", "parked", "ordinary"))
+            parking = [part.tag.parking for part in self._parts(None)]
+        return sum(each.mapped_bytes + each.parked_bytes + each.ordinary_bytes for each in parking)
 
     def release_pools(self) -> None:
         """Does nothing: the pools live as long as the process, and end in good order."""
@@ -217,7 +217,7 @@ def register(config: str | None = None) -> None:
     theirs: Any = importlib.import_module("vllm.device_allocator.cumem").CuMemAllocator
     if not _own.enabled():
         _own.enable(config)
-    _parking.require()
+    _tags.require()
     theirs.get_instance = staticmethod(CuMemAllocator.get_instance)
     try:
         registry: Any = importlib.import_module("vllm.device_allocator.sleep_mode_backend").SleepModeBackendFactory

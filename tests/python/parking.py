@@ -15,7 +15,7 @@ from typing import Any
 import torch  # the stand-in
 
 from cachalot_gpu import _library, errors
-from cachalot_gpu.torch import _parking, _plugin, _whole
+from cachalot_gpu.torch import _tags, _plugin, _whole
 
 MIB = 1 << 20
 KEEP, DROP, ZERO = 1, 2, 3
@@ -32,8 +32,9 @@ class Library:
         self.waking: set[tuple[int, int]] = set()
         self.retained: dict[int, int] = {}
         self.limits: dict[tuple[int, int], _library.TagLimits] = {}
-        self.trimmed: list[tuple[int, int]] = []
         """The limits of every tag that has some, on its device."""
+        self.trimmed: list[tuple[int, int]] = []
+        self.fallbacks: list[tuple[int, int, int]] = []
         self.calls: list[tuple[Any, ...]] = []
         self.failures: dict[tuple[str, int], errors.CachalotError] = {}
         """By function and number of a tag."""
@@ -105,17 +106,20 @@ class Library:
         for name in ("max_bytes", "low_bytes", "weight", "clear") if limits else ():
             setattr(out, name, getattr(limits, name))
 
+    def cachalot_park_elsewhere(self, handle: Any, device: int, number: int, on: int) -> None:
+        self.fallbacks.append((device, number, on))
+
     def cachalot_park_retain(self, handle: Any, device: int, bytes_: int) -> None:
         self.retained[device] = bytes_
 
     def modes(self) -> dict[str, int]:
         """The mode of every tag that is parked on some device, by its name."""
-        names = {number: name for name, number in _parking._numbers.items()}
+        names = {number: name for name, number in _tags._numbers.items()}
         return {names[number]: mode for (_, number), mode in self.asleep.items()}
 
     def tag_of(self, pool: Pool | None, device: int = 0) -> str | None:
         """The name of a pool's tag."""
-        names = {number: name for name, number in _parking._numbers.items()}
+        names = {number: name for name, number in _tags._numbers.items()}
         return None if pool is None else names.get(self.tags.get((device, pool), 0))
 
 
@@ -195,9 +199,9 @@ def request(library: Library, bytes_: int = MIB) -> str | None:
 def install() -> Library:
     """Puts the library in the place of the real one, with no tags."""
     library = Library()
-    _parking._numbers.clear()
-    _parking._used.clear()
-    _parking._pools.clear()
+    _tags._numbers.clear()
+    _tags._used.clear()
+    _tags._pools.clear()
     State.pools, State.routes, State.device, State.capturing = {}, threading.local(), 0, False
     _library.library = lambda: library  # type: ignore[assignment,return-value]
     _whole.in_place = lambda: True

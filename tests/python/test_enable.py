@@ -1,4 +1,4 @@
-"""``enable()`` and ``pool()``: what they do, and what they say when they cannot."""
+"""``enable()`` and ``MemPool``: what they do, and what they say when they cannot."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ print(cachalot_gpu.torch.enable("policy:bfc", strict=False), cachalot_gpu.torch.
 
     def test_wrong_settings_leave_those_of_a_pool(self) -> None:
         program = """
-pool = cachalot_gpu.torch.pool("roundup_power2_divisions:4")
+pool = cachalot_gpu.torch.MemPool(config="roundup_power2_divisions:4")
 error("policy:nonsense"), error("roundup_power2_divisions:1")
 pool.allocator.alloc(2049, 0, None)
 print(cachalot_gpu.torch.memory_allocated())
@@ -205,19 +205,19 @@ print([str(note.message) for note in notes], {{(note.category.__name__, note.fil
         settings = "compact:0.05,expandable_segments:True"
         self.prints(program.format(f"cachalot_gpu.torch.enable({settings!r})"), wanted)
         self.prints(program.format("cachalot_gpu.torch.enable()"), wanted, CACHALOT_CONF=settings)
-        self.prints(program.format(f"cachalot_gpu.torch.pool({settings!r})"), wanted)
+        self.prints(program.format(f"cachalot_gpu.torch.MemPool(config={settings!r})"), wanted)
         self.prints(program.format(f"cachalot_gpu.check({settings!r})"), wanted)
-        self.prints(program.format(f"cachalot_gpu.torch.enable_pinned({settings!r}, strict=False)"), wanted)
+        self.prints(program.format(f"cachalot_gpu.torch.enable(cuda=False, pinned={settings!r}, strict=False)"), wanted)
         self.prints(program.format('cachalot_gpu.torch.enable("expandable_segments:True")'), r"^\[\] set\(\)\n$")
 
     def test_pinned_memory_says_which_versions_it_knows(self) -> None:
         program = """
 torch.__version__ = {!r}
 try:
-    cachalot_gpu.torch.enable_pinned("compact:0.1")
+    cachalot_gpu.torch.enable(cuda=False, pinned="compact:0.1")
 except cachalot_gpu.UnavailableError as error:
     print(error)
-print(cachalot_gpu.torch.pinned_enabled())
+print(cachalot_gpu.torch.enabled(pinned=True))
 """
         for version in ("2.5.1+cu124", "2.7.1"):
             wanted = rf"PyTorch {version.replace('+', '.')} sets no allocator of pinned memory: 2\.8 or later"
@@ -228,17 +228,32 @@ print(cachalot_gpu.torch.pinned_enabled())
         )
         self.prints(program.format("2.16.0"), unknown + "\nFalse")
         self.prints(program.format("2.11.0+cu130"), "this PyTorch has no headers\nFalse")
-        mistake = 'cachalot_gpu.torch.enable_pinned("compact:much")'
+        mistake = 'cachalot_gpu.torch.enable(cuda=False, pinned="compact:much")'
         self.prints(f"try:\n    {mistake}\nexcept ValueError as error:\n    print(error)", ".*only a number from 0 to 1")
+
+    def test_a_failure_of_pinned_memory_comes_before_any_change(self) -> None:
+        program = """
+import warnings
+warnings.simplefilter("ignore")
+error(pinned=True)
+print(cachalot_gpu.torch.enable(pinned=True, strict=False))
+print(cachalot_gpu.torch.enabled(), cachalot_gpu.torch.enabled(pinned=True))
+try:
+    cachalot_gpu.torch.enable(cuda=False)
+except ValueError as mistake:
+    print(mistake)
+"""
+        wanted = r"UnavailableError \| .*pinned memory: .*no headers\nFalse\nTrue False\nenable\(\) has nothing to do"
+        self.prints(program, wanted)
 
     def test_a_pool(self) -> None:
         program = """
-pool = cachalot_gpu.torch.pool(use_on_oom=True)
+pool = cachalot_gpu.torch.MemPool(use_on_oom=True)
 assert torch.cuda.is_initialized() and State.plugin is None
 block = pool.allocator.alloc(20 << 20, 0, None)
 print(pool.options, cachalot_gpu.torch.memory_allocated(), pool.allocator.alloc(1 << 45, 0, None))
 pool.allocator.free(block, 20 << 20, 0, None)
-assert cachalot_gpu.torch.pool().allocator is pool.allocator
+assert cachalot_gpu.torch.MemPool().allocator is pool.allocator
 """
         self.prints(program, r"\{'use_on_oom': True\} 20971520 None")
 
@@ -246,7 +261,7 @@ assert cachalot_gpu.torch.pool().allocator is pool.allocator
         program = """
 cachalot_gpu.torch.enable()
 try:
-    cachalot_gpu.torch.pool()
+    cachalot_gpu.torch.MemPool()
 except cachalot_gpu.CachalotError as error:
     print(error)
 """

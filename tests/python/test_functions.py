@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import json
 import os
@@ -42,6 +43,12 @@ def figures(device: int = 0) -> list[int]:
     """Blocks held, their bytes, and bytes held from the driver."""
     stats = torch.cuda.memory_stats(device)
     return [stats[f"{key}.all.current"] for key in ("allocation", "allocated_bytes", "reserved_bytes")]
+
+
+def of_group(group: str) -> dict[str, int]:
+    """The own statistics of a group."""
+    stats = cachalot_gpu.torch.statistics().items()
+    return {key.partition(".")[2]: value for key, value in stats if key.startswith(f"{group}.")}
 
 
 class Functions(unittest.TestCase):
@@ -235,23 +242,40 @@ class Figures(unittest.TestCase):
     def test_the_pages(self) -> None:
         kinds = ("reserve", "unreserve", "create", "destroy", "map", "set_access", "unmap", "export_fd")
         wanted = {f"{kind}.{part}" for kind in kinds for part in ("calls", "us")}
-        wanted |= {"mapped", "spare", "stale", "parked", "pinned", "moved", "consolidated", "stalls", "longest_stall_us"}
-        stats = cachalot_gpu.torch.page_stats()
+        wanted |= {f"{name}_bytes" for name in "mapped spare stale parked pinned moved consolidated".split()}
+        wanted |= {"stalls", "longest_stall_us"}
+        stats = of_group("pages")
         self.assertLessEqual(wanted, set(stats))
         # Cached segments are no pages.
         self.assertEqual(set(stats.values()), {0})
 
     def test_what_was_given_back(self) -> None:
-        stats = cachalot_gpu.torch.reclaim_stats()
+        stats = of_group("reclaim")
         self.assertEqual(set(stats.values()), {0})
-        self.assertLessEqual({"given_back", "obtained_again", "driver_us", "needed_soon", "caution"}, set(stats))
+        wanted = {"given_back_bytes", "obtained_again_bytes", "driver_us", "needed_soon_bytes", "caution"}
+        self.assertLessEqual(wanted, set(stats))
+
+    def test_what_tunes_itself(self) -> None:
+        self.assertEqual(cachalot_gpu.torch.tuning(), ("off", False))
+        self.assertLessEqual({"switches", "held", "before_bytes", "after_bytes"}, set(of_group("tune")))
+        cachalot_gpu.torch.end_iteration()
+        self.assertFalse(cachalot_gpu.torch.maintain(max_us=10))
 
     def test_the_table(self) -> None:
         self.assertEqual(cachalot_gpu.torch.memory_summary(abbreviated=True), f"{5 * MIB} B on 0, True")
 
-    def test_what_the_driver_says(self) -> None:
-        self.assertEqual(cachalot_gpu.torch.mem_get_info(), (1 << 29, 1 << 30))
-        self.assertEqual(cachalot_gpu.torch.list_gpu_processes("cuda:1").splitlines()[0], "GPU:1")
+    def test_what_remains(self) -> None:
+        memory = cachalot_gpu.torch.remaining_memory()
+        self.assertEqual((memory.block_bytes, memory.cached_bytes), (5 * MIB, 15 * MIB))
+        self.assertEqual(memory.used_bytes, sum(memory[1:7]))
+
+    def test_the_names_are_few_and_hide_no_builtin(self) -> None:
+        own = cachalot_gpu.torch
+        self.assertEqual(own.__all__, sorted(own.__all__, key=lambda name: (name.islower(), name)))
+        self.assertFalse(set(own.__all__) & set(dir(builtins)))
+        for name in own.__all__:
+            self.assertTrue((getattr(own, name).__doc__ or "").strip(), name)
+            self.assertRegex(name, r"^[A-Z][A-Za-z]+$|^[a-z][a-z_]+$")
 
     def test_a_wrong_device(self) -> None:
         self.assertRaises(ValueError, cachalot_gpu.torch.memory_allocated, "cpu")

@@ -87,7 +87,7 @@ class Saver(unittest.TestCase):
 
     def parks(self) -> list[tuple[str, int]]:
         """The tags that were parked so far, with their modes."""
-        names = {number: tag for tag, number in parking._parking._numbers.items()}
+        names = {number: tag for tag, number in parking._tags._numbers.items()}
         return [(names[call[2]], call[3]) for call in self.library.calls if call[0] == "park"]
 
     def test_a_region(self) -> None:
@@ -182,7 +182,7 @@ class Saver(unittest.TestCase):
             with self.saver.region(tag, enable_cpu_backup=True):
                 self.request()
         self.saver.pause("a")
-        number = parking._parking._numbers[name("c", True)]
+        number = parking._tags._numbers[name("c", True)]
         self.library.failures["park", number] = cachalot_gpu.CachalotError("the host lacks the memory", 184)
         with self.assertRaisesRegex(cachalot_gpu.CachalotError, "host lacks"):
             self.saver.pause()
@@ -193,7 +193,7 @@ class Saver(unittest.TestCase):
             with self.saver.region(tag):
                 self.request()
         self.saver.pause()
-        number = parking._parking._numbers[name("b", False)]
+        number = parking._tags._numbers[name("b", False)]
         self.library.failures["wake_start", number] = cachalot_gpu.OutOfMemoryError("out of memory", 210)
         with self.assertRaises(cachalot_gpu.OutOfMemoryError):
             self.saver.resume()

@@ -35,7 +35,7 @@ class Ranges(unittest.TestCase):
 
     def test_rows_stay_in_place(self) -> None:
         program = """
-cache = own.range((1 << 20, 8, 128), half)   # 2 KiB a row
+cache = own.ElasticTensor((1 << 20, 8, 128), half)   # 2 KiB a row
 assert (cache.rows, cache.capacity, cache.committed_bytes, cache.page_bytes) == (0, 1 << 20, 0, 2 * MIB)
 assert cache.tensor().shape == (0, 8, 128) and used() == 0
 few = cache.resize(100)
@@ -52,13 +52,13 @@ print("well")
 
     def test_the_last_reference_gives_everything_back(self) -> None:
         program = """
-cache = own.range((1 << 20, 1024), half)
+cache = own.ElasticTensor((1 << 20, 1024), half)
 rows = cache.resize(4096)
 del cache; gc.collect()
 assert used() == 8, "a tensor keeps the rows"
 del rows; gc.collect()
 assert used() == 0
-cache = own.range((1 << 20, 1024), half)
+cache = own.ElasticTensor((1 << 20, 1024), half)
 cache.resize(4096)
 cache.release()
 cache.release()
@@ -78,9 +78,9 @@ def refused(act, *arguments):
     except ValueError as error:
         print(error)
 
-refused(own.range, (0, 8))
-refused(own.range, (8, 0))
-cache = own.range((1 << 30, 1024), half)
+refused(own.ElasticTensor, (0, 8))
+refused(own.ElasticTensor, (8, 0))
+cache = own.ElasticTensor((1 << 30, 1024), half)
 cache.resize(1024)
 refused(cache.resize, -1)
 refused(cache.resize, (1 << 30) + 1)

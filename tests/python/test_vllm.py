@@ -229,7 +229,7 @@ class Vllm(unittest.TestCase):
     def test_a_tag_outlives_a_failure_under_it(self) -> None:
         self.fill("weights")
         with (
-            mock.patch.object(self.own._own, "tagged_pool", side_effect=MemoryError),
+            mock.patch.object(self.own._own.Tag, "pool", side_effect=MemoryError),
             self.assertRaises(MemoryError),
             self.allocator.use_memory_pool("weights"),
         ):
@@ -263,7 +263,7 @@ class Vllm(unittest.TestCase):
 
     def test_a_sleep_that_fails(self) -> None:
         self.fill("weights", "kv_cache")
-        number = parking._parking._numbers["vllm: kv_cache"]
+        number = parking._tags._numbers["vllm: kv_cache"]
         self.library.failures["park", number] = cachalot_gpu.CachalotError("not now", 184)
         backend = self.own.CachalotBackend()
         with self.assertRaisesRegex(cachalot_gpu.CachalotError, "not now"):
@@ -291,7 +291,7 @@ class Vllm(unittest.TestCase):
         self.fill("weights", "kv_cache")
         backend = self.own.CachalotBackend()
         backend.suspend()
-        number = parking._parking._numbers["vllm: kv_cache"]
+        number = parking._tags._numbers["vllm: kv_cache"]
         self.library.failures["wake_start", number] = cachalot_gpu.OutOfMemoryError("out of memory", 210)
         with self.assertRaises(cachalot_gpu.OutOfMemoryError):
             backend.resume()

@@ -69,7 +69,7 @@ class Child:
         if pool:
             # A pool takes the requests of one thread: so that thread does the backward pass, too.
             torch.autograd.set_multithreading_enabled(False)
-        self.new_pool = {"": None, "torch": torch.cuda.MemPool, "cachalot": cachalot_gpu.torch.pool}[pool]
+        self.new_pool = {"": None, "torch": torch.cuda.MemPool, "cachalot": cachalot_gpu.torch.MemPool}[pool]
         torch.cuda.init()
         torch.zeros(1, device="cuda")
 

@@ -299,7 +299,7 @@ def run_one(name: str, allocator: str) -> None:
     if allocator == "cachalot":
         import cachalot_gpu.torch
 
-        cachalot_gpu.torch.enable_pinned()
+        cachalot_gpu.torch.enable(cuda=False, pinned=True)
     begin = time.monotonic()
     PROGRAMS[name]()
     stats = torch.cuda.host_memory_stats()

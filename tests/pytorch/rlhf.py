@@ -136,7 +136,7 @@ def run(config: str, parks: bool) -> dict[str, Any]:
     random = torch.Generator("cuda").manual_seed(1)
     policy = Policy().cuda()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
-    with cachalot.tag("kv_cache") if parks else nullcontext():
+    with cachalot.Tag("kv_cache") if parks else nullcontext():
         shape = (2, SEQUENCES, HEADS, LONGEST, WIDTH // HEADS)
         caches = [torch.zeros(shape, device="cuda") for _ in range(LAYERS)]
     bytes_of_cache = sum(cache.nbytes for cache in caches)
@@ -163,13 +163,13 @@ def run(config: str, parks: bool) -> dict[str, Any]:
             tokens = generate(policy, caches, prompts, random)
             phase(0)
             if parks:
-                cachalot.park("kv_cache", keep=False)
+                cachalot.Tag("kv_cache").park(keep=False)
             torch.cuda.reset_peak_memory_stats()
             for _ in range(2):
                 losses.append(float(train(optimizer, loss_of(policy, tokens))))
             phase(bytes_of_cache if parks else 0)
             if parks:
-                cachalot.wake("kv_cache")
+                cachalot.Tag("kv_cache").wake()
             torch.cuda.reset_peak_memory_stats()
     return {"losses": [loss.hex() for loss in losses], "card": card.most - outside, "awake": awake}
 

@@ -128,9 +128,9 @@ class Examples(unittest.TestCase):
             saver.resume(self.name)
             self.assertEqual(int(tensor.sum()), value * 64 * MIB)
         part = f"memory_saver: {self.name} (kept)"
-        self.assertGreaterEqual(cachalot_gpu.torch.parked(part)["idle_host"], 64 * MIB)
+        self.assertGreaterEqual(cachalot_gpu.torch.Tag(part).parking.idle_host_bytes, 64 * MIB)
         saver.retain_cpu_backup = False
-        self.assertEqual(cachalot_gpu.torch.parked(part)["host"], 0)
+        self.assertEqual(cachalot_gpu.torch.Tag(part).parking.host_bytes, 0)
 
     def test_nested_regions(self) -> None:
         count = 10_000_000

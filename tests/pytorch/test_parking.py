@@ -21,6 +21,7 @@ import torch
 
 import cachalot_gpu
 import cachalot_gpu.torch as cachalot
+from cachalot_gpu.torch import Tag
 
 MIB = 1 << 20
 CONFIGS = ("policy:caching", "policy:caching,expandable_segments:True", "policy:stitched")
@@ -58,7 +59,7 @@ class Parked(unittest.TestCase):
 
     def tensors(self, name: str, sizes: tuple[int, ...] = (1, 3, 8, 25, 64)) -> list[torch.Tensor]:
         """Tensors under a tag, of so many MiB each. What their making needs is under the tag as well."""
-        with cachalot.tag(name):
+        with Tag(name):
             return [pattern(mib, number) for number, mib in enumerate(sizes)]
 
     def equal(self, tensors: list[torch.Tensor]) -> None:
@@ -71,36 +72,36 @@ class Parked(unittest.TestCase):
         addresses = [tensor.data_ptr() for tensor in tensors]
         before = used()
         for retained in (0, 1 << 40, 0):
-            cachalot.park_retain(retained)
-            cachalot.park(self.name)
-            cachalot.park(self.name)
-            report = cachalot.parked(self.name)
-            self.assertEqual((report["state"], report["mapped"], report["ordinary"]), ("asleep", 0, 0))
-            self.assertGreaterEqual(report["parked"], 101 * MIB)
-            self.assertEqual(report["kept"], report["parked"])
-            self.assertGreaterEqual(report["host"], report["kept"])
+            cachalot.retain_host_memory(retained)
+            Tag(self.name).park()
+            Tag(self.name).park()
+            report = Tag(self.name).parking
+            self.assertEqual((report.state, report.mapped_bytes, report.ordinary_bytes), ("asleep", 0, 0))
+            self.assertGreaterEqual(report.parked_bytes, 101 * MIB)
+            self.assertEqual(report.kept_bytes, report.parked_bytes)
+            self.assertGreaterEqual(report.host_bytes, report.kept_bytes)
             self.assertLessEqual(used(), before - 101 * MIB)
             # What takes the memory meanwhile.
             other = torch.full((200 * MIB,), 7, dtype=torch.uint8, device="cuda")
-            cachalot.wake(self.name)
-            cachalot.wake(self.name)
-            self.assertEqual(cachalot.parked(self.name)["state"], "awake")
+            Tag(self.name).wake()
+            Tag(self.name).wake()
+            self.assertEqual(Tag(self.name).parking.state, "awake")
             self.equal(tensors)
             self.assertEqual([tensor.data_ptr() for tensor in tensors], addresses)
             self.assertEqual(other.sum().item(), 7 * 200 * MIB)
-            self.assertEqual(cachalot.parked(self.name)["host"] > 0, retained > 0)
+            self.assertEqual(Tag(self.name).parking.host_bytes > 0, retained > 0)
             del other
             torch.cuda.empty_cache()
 
     def test_zeroes_and_anything(self) -> None:
         tensors = self.tensors(self.name)
-        cachalot.park(self.name, keep=False, zero=True)
-        report = cachalot.parked(self.name)
-        self.assertEqual((report["kept"], report["host"]), (0, report["idle_host"]))
-        cachalot.wake(self.name)
+        Tag(self.name).park(keep=False, zero=True)
+        report = Tag(self.name).parking
+        self.assertEqual((report.kept_bytes, report.host_bytes), (0, report.idle_host_bytes))
+        Tag(self.name).wake()
         self.assertEqual([tensor.count_nonzero().item() for tensor in tensors], [0] * len(tensors))
-        cachalot.park(self.name, keep=False)
-        cachalot.wake(self.name)
+        Tag(self.name).park(keep=False)
+        Tag(self.name).wake()
         for number, tensor in enumerate(tensors):
             tensor.copy_(pattern(tensor.nbytes // MIB, number))
         self.equal(tensors)
@@ -114,36 +115,36 @@ class Parked(unittest.TestCase):
                 torch.cuda._sleep(100_000_000)
                 tensors[2].add_(5)
                 tensors[2].record_stream(side)
-            cachalot.park(f"{self.name} {streams}", streams=streams)
-            cachalot.wake(f"{self.name} {streams}")
+            Tag(f"{self.name} {streams}").park(streams=streams)
+            Tag(f"{self.name} {streams}").wake()
             tensors[2].sub_(5)
             self.equal(tensors)
 
     def test_two_tags_in_their_order(self) -> None:
         first, second = self.tensors(f"{self.name} 1"), self.tensors(f"{self.name} 2")
-        names = [f"{self.name} 1", f"{self.name} 2"]
-        cachalot.park(*names)
-        cachalot.wake_start(*names)
-        self.assertEqual([cachalot.parked(name)["state"] for name in names], ["waking"] * 2)
-        cachalot.wake_wait(names[0])
+        tags = [Tag(f"{self.name} 1"), Tag(f"{self.name} 2")]
+        cachalot.park(*tags)
+        cachalot.wake(*tags, wait=False)
+        self.assertEqual([tag.parking.state for tag in tags], ["waking"] * 2)
+        tags[0].wake()
         self.equal(first)
-        cachalot.wake_wait(names[1])
+        tags[1].wake()
         self.equal(second)
-        cachalot.park(names[1], keep=False)
+        tags[1].park(keep=False)
         self.equal(first)
-        cachalot.wake(names[1])
+        tags[1].wake()
 
     def test_statistics_while_parked(self) -> None:
         tensors = self.tensors(self.name)
         torch.cuda.empty_cache()
         allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-        cachalot.park(self.name)
-        parked, left = cachalot.parked(self.name)["parked"], torch.cuda.memory_reserved()
+        Tag(self.name).park()
+        parked, left = Tag(self.name).parking.parked_bytes, torch.cuda.memory_reserved()
         self.assertEqual(torch.cuda.memory_allocated(), allocated)
         # What the pool only cached is given back as well.
         self.assertLessEqual(left, reserved - parked)
         self.assertGreater(left, reserved - parked - 64 * MIB)
-        self.assertEqual(cachalot.page_stats()["parked"], parked)
+        self.assertEqual(cachalot.statistics()["pages.parked_bytes"], parked)
         self.assertIn("PyTorch CUDA memory summary", torch.cuda.memory_summary())
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -158,67 +159,64 @@ class Parked(unittest.TestCase):
             torch.cuda.memory._dump_snapshot(f"{folder}/snapshot.pickle")
             snapshot = pickle.loads(Path(folder, "snapshot.pickle").read_bytes())
         self.assertTrue(snapshot["segments"])
-        cachalot.wake(self.name)
+        Tag(self.name).wake()
         self.assertEqual(torch.cuda.memory_reserved(), left + parked)
         self.equal(tensors)
 
     def test_a_request_under_a_parked_tag(self) -> None:
         tensors = self.tensors(self.name)
-        cachalot.park(self.name)
+        Tag(self.name).park()
         allocated = torch.cuda.memory_allocated()
-        with cachalot.tag(self.name):
+        with Tag(self.name):
             for mib in (1, 40):
                 with self.assertRaisesRegex(RuntimeError, "parked"):
                     torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
         self.assertEqual(torch.cuda.memory_allocated(), allocated)
         # Other memory is served.
         self.assertEqual(torch.ones(1000, device="cuda").sum().item(), 1000)
-        cachalot.wake(self.name)
-        with cachalot.tag(self.name):
+        Tag(self.name).wake()
+        with Tag(self.name):
             self.assertEqual(torch.ones(1000, device="cuda").sum().item(), 1000)
         self.equal(tensors)
 
     def test_freed_while_parked(self) -> None:
         tensors = self.tensors(self.name, (1, 3, 8, 25, 64, 2))
-        cachalot.park(self.name)
+        Tag(self.name).park()
         del tensors[5], tensors[3]
         tensors.insert(3, torch.empty(0))
         torch.cuda.empty_cache()
-        cachalot.wake(self.name)
+        Tag(self.name).wake()
         for number in (0, 1, 2, 4):
             self.assertTrue(torch.equal(tensors[number], pattern(tensors[number].nbytes // MIB, number)), number)
 
     def test_no_memory_to_wake(self) -> None:
         tensors = self.tensors(self.name, (256, 256, 3))
-        cachalot.park(self.name)
-        parked = cachalot.parked(self.name)
+        Tag(self.name).park()
+        parked = Tag(self.name).parking
         torch.cuda.empty_cache()
         total = torch.cuda.mem_get_info()[1]
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300 * MIB) / total)
         try:
             for _ in range(2):
                 with self.assertRaises(cachalot_gpu.OutOfMemoryError):
-                    cachalot.wake(self.name)
-                report = cachalot.parked(self.name)
-                self.assertEqual(
-                    [report[key] for key in ("state", "mapped", "parked", "kept")],
-                    [parked[key] for key in ("state", "mapped", "parked", "kept")],
-                )
+                    Tag(self.name).wake()
+                report = Tag(self.name).parking
+                self.assertEqual(report[:4], parked[:4])
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
-        cachalot.wake(self.name)
+        Tag(self.name).wake()
         self.equal(tensors)
 
     def test_a_tag_wakes_though_the_next_cannot(self) -> None:
         first, second = self.tensors(f"{self.name} 1", (64,)), self.tensors(f"{self.name} 2", (512,))
-        cachalot.park(f"{self.name} 1", f"{self.name} 2")
+        cachalot.park(Tag(f"{self.name} 1"), Tag(f"{self.name} 2"))
         torch.cuda.empty_cache()
         total = torch.cuda.mem_get_info()[1]
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300 * MIB) / total)
         try:
             with self.assertRaises(cachalot_gpu.OutOfMemoryError):
-                cachalot.wake(f"{self.name} 1", f"{self.name} 2")
-            self.assertEqual([cachalot.parked(f"{self.name} {n}")["state"] for n in (1, 2)], ["awake", "asleep"])
+                cachalot.wake(Tag(f"{self.name} 1"), Tag(f"{self.name} 2"))
+            self.assertEqual([Tag(f"{self.name} {n}").parking.state for n in (1, 2)], ["awake", "asleep"])
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
         self.equal(first)
@@ -227,13 +225,13 @@ class Parked(unittest.TestCase):
 
     def test_cached_memory_makes_room(self) -> None:
         tensors = self.tensors(self.name, (256,))
-        cachalot.park(self.name)
+        Tag(self.name).park()
         cached = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
         del cached
         total = torch.cuda.mem_get_info()[1]
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 100 * MIB) / total)
         try:
-            cachalot.wake(self.name)
+            Tag(self.name).wake()
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
         self.equal(tensors)
@@ -241,7 +239,7 @@ class Parked(unittest.TestCase):
     def graphs(self, count: int) -> tuple[list[torch.cuda.CUDAGraph], list[torch.Tensor], list[torch.Tensor]]:
         """Captured graphs in the pool of the tag, which read tensors of the tag."""
         weights = self.tensors(self.name, (4, 4, 4))
-        pool = cachalot.tagged_pool(self.name).id
+        pool = Tag(self.name).pool().id
         # The graphs read them at every replay.
         self.inputs = [torch.full((1024,), float(number), device="cuda") for number in range(count)]
         side = torch.cuda.Stream()
@@ -264,9 +262,9 @@ class Parked(unittest.TestCase):
             graph.replay()
         wanted = [output.cpu() for output in outputs]
         for _ in range(2):
-            cachalot.park(self.name)
-            self.assertEqual(cachalot.parked(self.name)["mapped"], 0)
-            cachalot.wake(self.name)
+            Tag(self.name).park()
+            self.assertEqual(Tag(self.name).parking.mapped_bytes, 0)
+            Tag(self.name).wake()
             self.equal(weights)
             # Before the first replay, which writes to memory of the graphs behind it.
             for output, before in zip(outputs, wanted):
@@ -283,8 +281,8 @@ class Parked(unittest.TestCase):
             out = torch.ones(1000, device="cuda") + 1
             for streams in (False, True):
                 with self.assertRaises(cachalot_gpu.CachalotError):
-                    cachalot.park(self.name, streams=streams)
-        self.assertEqual(cachalot.parked(self.name)["state"], "awake")
+                    Tag(self.name).park(streams=streams)
+        self.assertEqual(Tag(self.name).parking.state, "awake")
         graph.replay()
         self.assertEqual(out.sum().item(), 2000)
         self.equal(tensors)
@@ -306,8 +304,8 @@ class Parked(unittest.TestCase):
         thread.start()
         try:
             for number in range(10):
-                cachalot.park(self.name, keep=number % 3 != 2, streams=number % 2 == 1)
-                cachalot.wake(self.name)
+                Tag(self.name).park(keep=number % 3 != 2, streams=number % 2 == 1)
+                Tag(self.name).wake()
                 if number % 3 == 2:
                     for seed, tensor in enumerate(tensors):
                         tensor.copy_(pattern(tensor.nbytes // MIB, seed))
@@ -319,14 +317,15 @@ class Parked(unittest.TestCase):
         self.assertGreater(rounds[0], 10)
 
     def test_unknown_tags(self) -> None:
-        for call in (cachalot.park, cachalot.wake, cachalot.wake_start, cachalot.wake_wait, cachalot.parked):
+        nowhere = Tag("nowhere")
+        for call in (nowhere.park, nowhere.wake, nowhere.trim, lambda: nowhere.parking, lambda: nowhere.held):
             with self.assertRaisesRegex(cachalot_gpu.CachalotError, "no memory has the tag 'nowhere'"):
-                call("nowhere")
+                call()
 
     def test_everything(self) -> None:
         first, second = self.tensors(f"{self.name} 1"), self.tensors(f"{self.name} 2")
         cachalot.park()
-        self.assertEqual([cachalot.parked(f"{self.name} {n}")["state"] for n in (1, 2)], ["asleep"] * 2)
+        self.assertEqual([Tag(f"{self.name} {n}").parking.state for n in (1, 2)], ["asleep"] * 2)
         cachalot.wake()
         self.equal(first)
         self.equal(second)
@@ -335,9 +334,9 @@ class Parked(unittest.TestCase):
         tensors = self.tensors(self.name, (8, 3, 1))
         figures = []
         for _ in range(30):
-            cachalot.park(self.name)
-            cachalot.wake(self.name)
-            figures.append((used(), torch.cuda.memory_reserved(), cachalot.parked(self.name)["host"]))
+            Tag(self.name).park()
+            Tag(self.name).wake()
+            figures.append((used(), torch.cuda.memory_reserved(), Tag(self.name).parking.host_bytes))
         self.assertEqual(figures[-1], figures[2])
         self.equal(tensors)
 

@@ -1,4 +1,4 @@
-"""``cachalot_gpu.torch.enable_pinned()``: cachalot under PyTorch's pinned memory. PyTorch 2.8 or later.
+"""``cachalot_gpu.torch.enable(cuda=False, pinned=True)``: cachalot under PyTorch's pinned memory. PyTorch 2.8 or later.
 
     python test_pinned.py                      # the tests
     CACHALOT_TEST=native python test_pinned.py # those that need nothing of cachalot, under PyTorch's own allocator
@@ -70,11 +70,11 @@ class Before(unittest.TestCase):
         torch.cuda.init()
         tensor = torch.full((MIB,), 7, dtype=torch.uint8).pin_memory()
         if not NATIVE:
-            self.assertFalse(cachalot_gpu.torch.pinned_enabled())
-            cachalot_gpu.torch.enable_pinned()
-            self.assertTrue(cachalot_gpu.torch.pinned_enabled())
+            self.assertFalse(cachalot_gpu.torch.enabled(pinned=True))
+            cachalot_gpu.torch.enable(cuda=False, pinned=True)
+            self.assertTrue(cachalot_gpu.torch.enabled(pinned=True))
             with self.assertRaises(cachalot_gpu.UnavailableError):
-                cachalot_gpu.torch.enable_pinned()
+                cachalot_gpu.torch.enable(cuda=False, pinned=True)
         self.assertTrue(tensor.is_pinned())
         on_device = tensor.to("cuda", non_blocking=True)
         del tensor
@@ -266,7 +266,7 @@ def measure() -> dict[str, float]:
     """Every figure of one allocator."""
     torch.cuda.init()
     if not NATIVE:
-        cachalot_gpu.torch.enable_pinned()
+        cachalot_gpu.torch.enable(cuda=False, pinned=True)
     state = 1
 
     def draw(first: int, last: int) -> int:

@@ -1,4 +1,4 @@
-"""``cachalot_gpu.torch.pool()``: PyTorch's allocator stays, and a ``MemPool`` of it takes its segments from cachalot.
+"""``cachalot_gpu.torch.MemPool()``: PyTorch's allocator stays, and a ``MemPool`` of it takes its segments from cachalot.
 
 python test_pool.py
 """
@@ -31,7 +31,7 @@ class Pools(unittest.TestCase):
             torch.cuda.empty_cache()
 
     def test_segments_come_from_cachalot_and_go_back(self) -> None:
-        pool = cachalot_gpu.torch.pool()
+        pool = cachalot_gpu.torch.MemPool()
         before = cachalot_gpu.torch.memory_allocated()
         self.assertEqual(pool.use_count(), 1)
         with torch.cuda.use_mem_pool(pool):
@@ -53,7 +53,7 @@ class Pools(unittest.TestCase):
         del outside
 
     def test_a_tensor_outlives_its_pool(self) -> None:
-        pool = cachalot_gpu.torch.pool()
+        pool = cachalot_gpu.torch.MemPool()
         with torch.cuda.use_mem_pool(pool):
             tensor = torch.full((1000,), 3.0, device="cuda")
         del pool
@@ -61,14 +61,14 @@ class Pools(unittest.TestCase):
         self.assertEqual(tensor.sum().item(), 3000)
 
     def test_out_of_memory_is_pytorchs(self) -> None:
-        pool = cachalot_gpu.torch.pool()
+        pool = cachalot_gpu.torch.MemPool()
         with torch.cuda.use_mem_pool(pool), self.assertRaises(torch.OutOfMemoryError):
             block(1 << 45)
         with torch.cuda.use_mem_pool(pool):
             self.assertEqual(torch.ones(10, device="cuda").sum().item(), 10)
 
     def test_a_pool_that_helps_out(self) -> None:
-        pool = cachalot_gpu.torch.pool(use_on_oom=True)
+        pool = cachalot_gpu.torch.MemPool(use_on_oom=True)
         with torch.cuda.use_mem_pool(pool):
             tensor = block(40 * MIB)
         address = tensor.data_ptr()
@@ -80,14 +80,14 @@ class Pools(unittest.TestCase):
             torch.cuda.set_per_process_memory_fraction(1.0)
 
     def test_a_pool_without_splits(self) -> None:
-        pool = cachalot_gpu.torch.pool(no_split=True)
+        pool = cachalot_gpu.torch.MemPool(no_split=True)
         with torch.cuda.use_mem_pool(pool):
             kept = [block(4 * MIB) for _ in range(2)]
         self.assertEqual([len(segment["blocks"]) for segment in pool.snapshot()], [1, 1])
         del kept
 
     def test_only_the_own_thread_is_led_into_it(self) -> None:
-        pool = cachalot_gpu.torch.pool()
+        pool = cachalot_gpu.torch.MemPool()
         before = cachalot_gpu.torch.memory_allocated()
         kept: list[torch.Tensor] = []
         with torch.cuda.use_mem_pool(pool):
@@ -97,7 +97,7 @@ class Pools(unittest.TestCase):
         self.assertEqual(cachalot_gpu.torch.memory_allocated(), before)
 
     def test_it_cannot_be_enabled_any_more(self) -> None:
-        cachalot_gpu.torch.pool()
+        cachalot_gpu.torch.MemPool()
         with self.assertRaises(cachalot_gpu.UnavailableError):
             cachalot_gpu.torch.enable()
 

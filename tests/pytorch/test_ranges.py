@@ -8,6 +8,7 @@ import unittest
 
 import torch
 
+import cachalot_gpu
 import cachalot_gpu.torch as own
 
 if os.environ.get("CACHALOT_TEST") != "native":
@@ -20,7 +21,7 @@ class Ranges(unittest.TestCase):
     """Without ``enable()`` (``CACHALOT_TEST=native``) the rows lie beside PyTorch's own memory."""
 
     def test_a_cache_grows_in_place(self) -> None:
-        cache = own.range((1 << 20, 8, 128), torch.float16)
+        cache = own.ElasticTensor((1 << 20, 8, 128), torch.float16)
         keys = cache.resize(1000)
         address = keys.data_ptr()
         keys.copy_(torch.arange(1000, device="cuda").view(-1, 1, 1).expand(keys.shape))
@@ -35,13 +36,13 @@ class Ranges(unittest.TestCase):
 
     def test_types_and_operations(self) -> None:
         for dtype in [torch.bfloat16, torch.float32, torch.int8, torch.bool]:
-            rows = own.range((1 << 16, 64), dtype).resize(4096)
+            rows = own.ElasticTensor((1 << 16, 64), dtype).resize(4096)
             self.assertEqual((rows.dtype, rows.is_contiguous()), (dtype, True))
             rows.fill_(1)
             self.assertEqual(int(rows.float().sum()), 4096 * 64)
 
     def test_a_graph_uses_rows_that_grow(self) -> None:
-        cache = own.range((1 << 20, 256), torch.float32)
+        cache = own.ElasticTensor((1 << 20, 256), torch.float32)
         rows = cache.resize(2048)
         rows.zero_()
         graph = torch.cuda.CUDAGraph()
@@ -55,10 +56,10 @@ class Ranges(unittest.TestCase):
 
     def test_the_memory_comes_back(self) -> None:
         before = own.memory_allocated()
-        cache = own.range((1 << 30, 256), torch.float32)
+        cache = own.ElasticTensor((1 << 30, 256), torch.float32)
         rows = cache.resize(1 << 18)
         self.assertEqual(own.memory_allocated() - before, 256 * MIB)
-        with self.assertRaises(own._ranges._library.errors.OutOfMemoryError):
+        with self.assertRaises(cachalot_gpu.OutOfMemoryError):
             cache.resize(1 << 30)
         self.assertEqual(own.memory_allocated() - before, 256 * MIB)
         del cache, rows

@@ -33,13 +33,21 @@ def require_gpu() -> None:
         raise errors.UnavailableError("PyTorch finds no GPU: torch.cuda.device_count() is 0")
 
 
-def device_index(device: Device) -> int:
-    """Returns the number of a device, which PyTorch names by a number, ``"cuda:1"``, a
-    ``torch.device``, or ``None`` for the current device."""
+def named_index(device: Device) -> int | None:
+    """Returns the number of a device, which PyTorch names by a number, ``"cuda:1"`` or a
+    ``torch.device``. ``None`` and ``"cuda"`` are the current device, and give ``None``. Does not
+    initialise CUDA."""
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
         if device.type != "cuda":
             raise ValueError(f"expected a CUDA device, but got {device}")
         device = device.index
-    return torch.cuda.current_device() if device is None else int(device)
+    return None if device is None else int(device)
+
+
+def device_index(device: Device) -> int:
+    """Returns the number of a device, as :func:`named_index`, and that of the current device for
+    ``None``."""
+    index = named_index(device)
+    return torch.cuda.current_device() if index is None else index

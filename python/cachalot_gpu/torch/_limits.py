@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
+import ctypes
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _handle, _library
 from ._installed import device_index
@@ -50,15 +49,31 @@ def empty_cache() -> None:
             _library.library().cachalot_empty_cache(handle, device)
 
 
-def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns the free and the total bytes of a device as the driver counts them, by
-    ``torch.cuda.mem_get_info``, which works under every allocator."""
-    free, total = torch.cuda.mem_get_info(device_index(device))
-    return free, total
+class RemainingMemory(NamedTuple):
+    """What is on a GPU, in bytes. ``used_bytes`` is the sum of the next six."""
+
+    used_bytes: int
+    """In use by all processes."""
+    block_bytes: int
+    """Live blocks and committed ranges."""
+    pending_bytes: int
+    """Freed blocks that other streams still use."""
+    cached_bytes: int
+    """Free memory of segments and mapped ranges."""
+    spare_bytes: int
+    """Pages in use by no block and not yet given back."""
+    leaked_bytes: int
+    """Memory in doubt after a failure of the driver."""
+    other_bytes: int
+    """What cachalot does not hold: the context, modules, graphs, other processes."""
+    pinned_bytes: int
+    """Pinned pages, which are never parked: part of the fields above."""
+    parked_bytes: int
+    """Parked memory: addresses without memory of the GPU."""
 
 
-def list_gpu_processes(device: Device = None) -> str:
-    """Returns a text of the processes that use a device and their memory, by
-    ``torch.cuda.list_gpu_processes``, which works under every allocator."""
-    text: str = torch.cuda.list_gpu_processes(device_index(device))
-    return text
+def remaining_memory(device: Device = None) -> RemainingMemory:
+    """Returns what is on a GPU, by name: once everything was parked, what remains there. Asks the driver."""
+    memory = _library.Remaining(struct_size=ctypes.sizeof(_library.Remaining))
+    _library.library().cachalot_remaining(_handle.require(), device_index(device), ctypes.byref(memory))
+    return RemainingMemory(**_library.fields(memory))

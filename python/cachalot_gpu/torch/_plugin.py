@@ -9,7 +9,7 @@ import threading
 import torch
 
 from .. import _handle, _library, _settings, _warning, errors
-from . import _installed, _patch, _shim, _switch, _whole
+from . import _installed, _patch, _pinned, _shim, _switch, _whole
 
 _HOOKS = {
     # PyTorch's setter: the function of the library
@@ -54,10 +54,10 @@ def start(config: str | None) -> None:
     _installed.require_gpu()
 
 
-def enabled() -> bool:
-    """Returns whether cachalot is PyTorch's allocator, after a call of :func:`enable` that
-    succeeded."""
-    return bool(_in_place) or _whole.in_place()
+def enabled(*, pinned: bool = False) -> bool:
+    """Returns whether cachalot is PyTorch's CUDA allocator; with ``pinned``, whether cachalot allocates PyTorch's
+    pinned memory of the host. Both are true after a call of :func:`enable` that succeeded."""
+    return _pinned.in_place() if pinned else bool(_in_place) or _whole.in_place()
 
 
 def _plugin() -> torch.cuda.memory.CUDAPluggableAllocator:
@@ -81,46 +81,77 @@ def _plug_in(too_late: str) -> None:
     _in_place.append(plugin)
 
 
-def enable(config: str | None = None, patch: bool = False, *, strict: bool = True) -> bool:
-    """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device.
-    Works once in a process, before the first use of CUDA.
+def enable(
+    config: str | None = None,
+    *,
+    cuda: bool = True,
+    pinned: bool | str = False,
+    patch: bool = False,
+    strict: bool = True,
+) -> bool:
+    """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device, and with
+    ``pinned`` of PyTorch's allocator of pinned memory of the host. Each works once in a process.
 
-    With PyTorch 2.6 to 2.15 and a C++ compiler, cachalot implements the whole interface of
-    PyTorch's allocator, and everything in ``torch.cuda`` works as before. Otherwise, or if the environment
-    variable ``CACHALOT_TORCH_PLUGIN`` is ``1``, cachalot is a plug-in of PyTorch
-    (``CUDAPluggableAllocator``), after a warning that says why: pools, trees of captured graphs and
+    The CUDA allocator must come before the first use of CUDA. With PyTorch 2.6 to 2.15 and a C++ compiler,
+    cachalot implements the whole interface of PyTorch's allocator, and everything in ``torch.cuda`` works as
+    before. Otherwise, or if the environment variable ``CACHALOT_TORCH_PLUGIN`` is ``1``, cachalot is a plug-in
+    of PyTorch (``CUDAPluggableAllocator``), after a warning that says why: pools, trees of captured graphs and
     memory shared between processes then do not work.
 
-    If the environment variable ``CACHALOT_DISABLE`` is set, neither empty nor ``0``, then PyTorch keeps its own
-    allocator, and a warning says so.
+    Pinned memory may come at any time, with PyTorch 2.8 to 2.15, a C++ compiler and CUDA's headers; memory that
+    was pinned before stays PyTorch's. From then on, ``Tensor.pin_memory()``, ``pin_memory=True`` of factories
+    and of ``DataLoader``, and the results of copies to pinned memory take the bytes that they need, and not the
+    next power of two. ``torch.cuda.host_memory_stats()`` and its resets, and ``torch._C._host_emptyCache()``,
+    work as before. The memory is on the NUMA node of the GPU that is in use at the first request. A forked
+    child does not have it: workers of a ``DataLoader`` must not read pinned tensors of the parent.
 
-    Returns whether cachalot is PyTorch's allocator.
+    If the environment variable ``CACHALOT_DISABLE`` is set, neither empty nor ``0``, then PyTorch keeps its own
+    allocators, and a warning says so.
+
+    Returns whether everything that was asked for is in place.
 
     Args:
         config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
-            ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
-            of PyTorch's variables. The settings are checked before everything else, also on a
-            machine without a GPU. A ``RuntimeWarning`` names each setting without effect.
-        patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory
-            fraction replace PyTorch's, which raise an error under every plug-in. The whole
-            allocator needs no patch. The functions of ``cachalot_gpu.torch`` work in either case.
-        strict: whether a failure raises an error. If not, PyTorch keeps its own allocator, a warning gives the reason, and
-            :func:`metrics` has the reason as ``cachalot_left_out``. A second call raises an error in either case.
+            ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else of PyTorch's
+            variables. The settings are checked before everything else, also on a machine without a GPU. A
+            :class:`CachalotWarning` names each setting without effect.
+        cuda: whether cachalot becomes the CUDA allocator. ``enable(cuda=False, pinned=True)`` is for pinned
+            memory alone.
+        pinned: whether cachalot allocates pinned memory of the host: ``True`` with its defaults there,
+            ``"compact:0.01,exact_segments:True"``, or the settings themselves.
+        patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory fraction replace
+            PyTorch's, which raise an error under every plug-in. The whole allocator needs no patch. The
+            functions of ``cachalot_gpu.torch`` work in either case.
+        strict: whether a failure raises an error. If not, PyTorch keeps its own allocator, a warning gives the
+            reason, and :func:`metrics` has the reason as ``cachalot_left_out``. A second call raises an error
+            in either case.
 
     Raises:
-        UnavailableError: ``enable()`` was called before.
-        UnavailableError: PyTorch has used its own allocator.
         ConfigurationError: the settings have a mistake. The text lists what is accepted.
-        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
-        UnavailableError: PyTorch has no plug-ins with pools.
+        UnavailableError: ``enable()`` was called before; PyTorch has used its own CUDA allocator; there is no
+            GPU, no driver, or a driver older than CUDA 11.4; PyTorch has no CUDA, or is too old; or nothing can
+            be built for pinned memory.
     """
     with _lock:
-        if enabled():
+        wants_pinned = pinned is not False
+        if cuda and enabled():
             raise errors.UnavailableError(
                 "cachalot is PyTorch's allocator already; it can be enabled once in a process"
             )
-        _switch.unless_left_out(lambda: _put_in_place(config, patch), strict)
-        return enabled()
+        if wants_pinned and enabled(pinned=True):
+            raise errors.UnavailableError("cachalot allocates PyTorch's pinned memory already")
+        if not cuda and not wants_pinned:
+            raise ValueError("enable() has nothing to do: `cuda` and `pinned` are both False")
+        if _switch.leave_out_if_disabled():
+            return False
+        of_host = pinned if isinstance(pinned, str) else ""
+        # What can fail without a change comes first.
+        library = _switch.attempt(lambda: _pinned.built(of_host), strict) if wants_pinned else None
+        if cuda:
+            _switch.attempt(lambda: _put_in_place(config, patch), strict)
+        if library is not None:
+            _switch.attempt(lambda: _pinned.install(library, of_host), strict)
+        return (enabled() or not cuda) and (enabled(pinned=True) or not wants_pinned)
 
 
 def _put_in_place(config: str | None, patch: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,13 +28,19 @@ def _allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
     return _kept[0]
 
 
-def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:
-    """Returns a ``torch.cuda.MemPool`` whose segments come from cachalot, for
-    ``torch.cuda.use_mem_pool``.
+if TYPE_CHECKING:
+    from torch.cuda import MemPool as _Base
+else:
+    # PyTorch before 2.5 has none.
+    _Base = getattr(torch.cuda, "MemPool", object)
 
-    PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory``
-    work. cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises
-    CUDA. After :func:`enable` as a whole allocator, cachalot decides about blocks, too. With ``CACHALOT_DISABLE``, the
+
+class MemPool(_Base):
+    """A ``torch.cuda.MemPool`` whose segments come from cachalot, for ``torch.cuda.use_mem_pool``.
+
+    PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory`` work.
+    cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises CUDA. After
+    :func:`enable` as a whole allocator, cachalot decides about blocks, too. With ``CACHALOT_DISABLE``, the
     segments come from PyTorch.
 
     Args:
@@ -42,20 +48,25 @@ def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool 
         use_on_oom, no_split: the arguments of ``torch.cuda.MemPool``.
 
     Raises:
-        CachalotError: cachalot is a plug-in, under which PyTorch has no pools.
-        ConfigurationError, UnavailableError: as :func:`enable`.
+        ConfigurationError: the settings have a mistake.
+        UnavailableError: cachalot is a plug-in, under which PyTorch has no pools; PyTorch is older than 2.5;
+            or as for :func:`enable`.
     """
-    if _plugin.enabled() and not _whole.in_place():
-        raise errors.UnavailableError("pool() excludes enable(): PyTorch has no MemPool under a plug-in")
-    _installed.require_plugins()
-    if not hasattr(torch.cuda, "MemPool"):
-        raise errors.UnavailableError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed")
-    # Older versions of PyTorch do not have one argument or both, so only those that the caller wants are
-    # passed.
-    wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}
-    if not (is_off := _switch.leave_out_if_disabled()):
-        _plugin.start(config)
-    torch.cuda.init()
-    if is_off or _whole.in_place():
-        return torch.cuda.MemPool(**wanted)
-    return torch.cuda.MemPool(_allocator().allocator(), **wanted)
+
+    def __init__(self, *, config: str | None = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+        if _plugin.enabled() and not _whole.in_place():
+            raise errors.UnavailableError("MemPool excludes enable(): PyTorch has no MemPool under a plug-in")
+        _installed.require_plugins()
+        if _Base is object:
+            raise errors.UnavailableError(
+                f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed"
+            )
+        # Older versions of PyTorch do not have one argument or both, so only those that the caller wants are
+        # passed.
+        wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}
+        if not (is_off := _switch.leave_out_if_disabled()):
+            _plugin.start(config)
+        torch.cuda.init()
+        if not is_off and not _whole.in_place():
+            wanted["allocator"] = _allocator().allocator()
+        super().__init__(**wanted)

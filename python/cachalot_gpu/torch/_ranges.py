@@ -35,14 +35,32 @@ class _Bytes:
 
 
 class ElasticTensor:
-    """Rows of which only the first ones have memory. :meth:`resize` adds and removes memory at the end: the addresses of
-    the rows never change, and neither do the contents of the rows that stay. Captured graphs may use the rows.
+    """Rows of which only the first ones have memory, such as a table or a KV cache that grows in place.
 
-    The memory comes from cachalot's pages, under every policy, and counts against cachalot's limit. All methods may
-    be called by any thread.
+        cache = ElasticTensor((1_000_000, heads, size), torch.float16)
+        keys = cache.resize(4096)   # 4096 rows
+        keys = cache.resize(8192)   # the first 4096 rows keep their addresses and contents
+
+    The constructor reserves addresses, and no row has memory yet. :meth:`resize` adds and removes memory at
+    the end: the addresses of the rows never change, and neither do the contents of the rows that stay.
+    Captured graphs may use the rows.
+
+    The memory comes from cachalot's pages, under every policy, and counts against cachalot's limit. Works
+    with and without :func:`enable`: without it, the memory is outside PyTorch's own. All methods may be
+    called by any thread.
+
+    Args:
+        shape: the number of rows at most, and the lengths of a row.
+        dtype: the type, by default PyTorch's default type.
+        device: the device, by default the current one.
+
+    Raises:
+        ValueError: a length of ``shape`` is below 1.
+        CachalotError: the device has no virtual memory, or the addresses cannot be had.
     """
 
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: Device) -> None:
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype | None = None, device: Device = None) -> None:
+        dtype = torch.get_default_dtype() if dtype is None else dtype
         self.capacity, *rest = (int(length) for length in shape)
         if self.capacity < 1 or min(rest, default=1) < 1:
             raise ValueError(f"an elastic tensor needs at least one row, and no length of 0: {tuple(shape)}")
@@ -141,21 +159,3 @@ class ElasticTensor:
                 _library.library().cachalot_range_release(self._range)
                 self._release.detach()
                 self._rows = self._committed = 0
-
-
-def range(shape: Sequence[int], dtype: torch.dtype | None = None, device: Device = None) -> ElasticTensor:  # noqa: A001
-    """Reserves addresses for a tensor of ``shape``, of which no row has memory yet: a table or a KV cache that grows in
-    place.
-
-        cache = cachalot_gpu.torch.range((1_000_000, heads, size), torch.float16)
-        keys = cache.resize(4096)   # 4096 rows
-        keys = cache.resize(8192)   # the first 4096 rows keep their addresses and contents
-
-    ``dtype`` is PyTorch's default type unless given. Works with and without :func:`enable`: without it, the memory is beside
-    PyTorch's own.
-
-    Raises:
-        ValueError: a length of ``shape`` is below 1.
-        CachalotError: the device has no virtual memory, or the addresses cannot be had.
-    """
-    return ElasticTensor(shape, torch.get_default_dtype() if dtype is None else dtype, device)

@@ -1,6 +1,6 @@
 """cachalot's statistics, under PyTorch's names.
 
-With :func:`cachalot_gpu.torch.pool`, an "allocation" of cachalot is a segment of PyTorch. Names of
+With :class:`cachalot_gpu.torch.MemPool`, an "allocation" of cachalot is a segment of PyTorch. Names of
 values in bytes have "bytes" or "memory" in them, and all other values are counts. A device is a
 number, ``"cuda:1"``, a ``torch.device``, or ``None`` for the current device. No function here waits
 for the device.

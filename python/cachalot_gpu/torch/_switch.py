@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
+from typing import TypeVar
 
 from .. import _warning, errors
 from .._settings import DISABLE, disabled
 
-__all__ = ["disabled", "leave_out_if_disabled", "metrics", "unless_left_out"]
+__all__ = ["attempt", "disabled", "leave_out_if_disabled", "metrics"]
+
+Result = TypeVar("Result")
 
 _reason: str | None = None
 """Why PyTorch keeps its own allocator, although the program has asked for cachalot."""
@@ -28,17 +31,16 @@ def leave_out_if_disabled() -> bool:
     return disabled()
 
 
-def unless_left_out(put_in_place: Callable[[], None], strict: bool) -> None:
-    """Puts cachalot in place, unless the environment keeps cachalot out of the process. If cachalot cannot be put in
-    place, raises the error, or without ``strict`` warns of it."""
-    if leave_out_if_disabled():
-        return
+def attempt(step: Callable[[], Result], strict: bool) -> Result | None:
+    """Takes a step that puts cachalot in place, and returns its result. If the step fails, raises the error, or
+    without ``strict`` warns of it."""
     try:
-        put_in_place()
+        return step()
     except errors.CachalotError as error:
         if strict:
             raise
         _leave_out(str(error))
+        return None
 
 
 def metrics() -> str:

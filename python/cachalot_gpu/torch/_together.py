@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import _parking
+from . import _tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,9 +17,14 @@ class Part(NamedTuple):
     keep: bool
     device: int
 
+    @property
+    def tag(self) -> _tags.Tag:
+        """The tag on the device."""
+        return _tags.Tag(self.name, self.device)
+
     def is_awake(self) -> bool:
         """Returns whether the memory can be used."""
-        return _parking.parked(self.name, self.device)["state"] == "awake"
+        return self.tag.parking.state == "awake"
 
 
 def park(parts: Iterable[Part]) -> None:
@@ -30,7 +35,7 @@ def park(parts: Iterable[Part]) -> None:
             if part.is_awake():
                 # Noted first: after an interrupt, and after a failure of the driver in the middle, some of it is parked.
                 parked.append(part)
-                _parking.park(part.name, keep=part.keep, device=part.device)
+                part.tag.park(keep=part.keep)
     except BaseException:
         wake(parked)
         raise
@@ -41,4 +46,4 @@ def wake(parts: Iterable[Part]) -> None:
     parts are awake, and the others parked."""
     parts = [part for part in parts if not part.is_awake()]
     for device in sorted({part.device for part in parts}):
-        _parking.wake(*(part.name for part in parts if part.device == device), device=device)
+        _tags.wake(*(part.tag for part in parts if part.device == device))

@@ -122,7 +122,7 @@ class Elastic:
         import torch
 
         shape = (LONGEST, layers, 2, HEADS, SIZE)
-        self.ranges = [cachalot_gpu.torch.range(shape, torch.bfloat16) for _ in range(PLACES)]
+        self.ranges = [cachalot_gpu.torch.ElasticTensor(shape, torch.bfloat16) for _ in range(PLACES)]
         self.views: list[Any] = [None] * PLACES
         self.full, self.pages = [0] * PLACES, pages
         self.row = layers * 2 * HEADS * SIZE * 2

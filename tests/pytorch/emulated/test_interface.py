@@ -302,13 +302,13 @@ class Later(Case):
 class Parked(Case):
     def test_contents_and_addresses(self) -> None:
         sizes = (1000, MIB, 3 * MIB + 1, 30 * MIB)
-        with cachalot.tag("weights"):
+        with cachalot.Tag("weights"):
             tensors = [numbers(size, size).to("cuda") for size in sizes]
         addresses = [tensor.data_ptr() for tensor in tensors]
         free = torch.cuda.mem_get_info()[0]
-        cachalot.park("weights")
+        cachalot.Tag("weights").park()
         self.assertGreater(torch.cuda.mem_get_info()[0], free + 30 * MIB)
-        cachalot.wake("weights")
+        cachalot.Tag("weights").wake()
         self.assertEqual([tensor.data_ptr() for tensor in tensors], addresses)
         for size, tensor in zip(sizes, tensors):
             self.assertTrue(torch.equal(tensor.cpu(), numbers(size, size)), size)
@@ -320,8 +320,8 @@ class Pinned(Case):
 
     @classmethod
     def setUpClass(cls) -> None:
-        if not cachalot.pinned_enabled():
-            cachalot.enable_pinned()
+        if not cachalot.enabled(pinned=True):
+            cachalot.enable(cuda=False, pinned=True)
 
     def test_contents(self) -> None:
         host = numbers(3 * MIB + 1, 7).pin_memory()

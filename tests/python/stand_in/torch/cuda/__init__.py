@@ -36,14 +36,6 @@ def current_stream(device: Any = None) -> Any:
     return types.SimpleNamespace(cuda_stream=0)
 
 
-def mem_get_info(device: int) -> tuple[int, int]:
-    return 1 << 29, 1 << 30
-
-
-def list_gpu_processes(device: int) -> str:
-    return f"GPU:{device}\nno processes are running"
-
-
 class MemPool:
     """A pool with the plug-in that it was made with."""
 
