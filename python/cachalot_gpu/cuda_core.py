@@ -9,6 +9,9 @@
     stream = device.create_stream()
     buffer = device.allocate(1 << 20, stream=stream)
 
+cuda.core has its own ``Device`` objects in each thread: ``enable()`` sets those of the calling thread.
+Buffers that exist stay with their resource.
+
 Stream order: a buffer can be used at once on the stream of its allocation. ``Buffer.close(stream)`` takes the work that
 was submitted before to this stream and to the stream of the allocation into account. For work of a third stream, order
 one of the two after the work, or call :func:`cachalot_gpu.record_use` after the work was submitted.
@@ -18,17 +21,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _pool
+from . import _adapter, _pool
 
-try:
+with _adapter.importing("cuda_core", "cuda.core", "cuda-core"):
     from cuda.core import Buffer, Device
     from cuda.core import MemoryResource as _MemoryResource
-except ModuleNotFoundError as error:
-    if not (error.name or "").startswith("cuda"):
-        raise
-    raise ModuleNotFoundError(
-        "cachalot_gpu.cuda_core needs cuda.core: pip install cuda-core", name=error.name
-    ) from None
 
 __all__ = ["MemoryResource", "enable"]
 
@@ -43,7 +40,7 @@ class MemoryResource(_MemoryResource):
     def __init__(self, device: Device | int | None = None) -> None:
         """Makes a resource for a device, by default the current one."""
         self._device = device if isinstance(device, int) else int((device or Device()).device_id)
-        self._source = _pool.source("cuda_core")
+        self._source = _cuda_core.source
 
     def allocate(self, size: int, *, stream: Any) -> Buffer:
         """Returns a buffer of ``size`` bytes, which ``stream`` may use at once. A stream that captures a graph must not
@@ -81,23 +78,12 @@ class MemoryResource(_MemoryResource):
         return self._device
 
 
-def enable(config: str | None = None) -> bool:
-    """Makes cachalot the memory resource of every device: ``Device.allocate`` allocates from the shared pool. Buffers
-    that exist stay with their resource. cuda.core has its own ``Device`` objects in each thread: the call sets those of
-    the calling thread.
-
-    Returns whether cachalot allocates: not with ``CACHALOT_DISABLE``.
-
-    Args:
-        config: settings such as ``"policy:stitched"``; ``None`` takes those of ``CACHALOT_CONF``, or of the
-            running pool.
-
-    Raises:
-        ConfigurationError: the settings have a mistake.
-        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
-    """
-    if not _pool.start(config):
-        return False
+def _put_in_place() -> None:
+    """Gives every device of the calling thread a resource."""
     for device in Device.get_all_devices():
         device.memory_resource = MemoryResource(device)
-    return True
+
+
+_cuda_core = _adapter.Adapter("cuda_core", _put_in_place)
+
+enable = _cuda_core.enable

@@ -3,6 +3,9 @@
     import cachalot_gpu.cupy
     cachalot_gpu.cupy.enable()
 
+Arrays that exist keep the memory of CuPy's pool, which holds what it has cached until
+``cupy.get_default_memory_pool().free_all_blocks()``.
+
 Stream order: an array belongs to the stream that is current when the array is allocated, as with CuPy's own pool. The
 array can be used at once on this stream, and its memory serves later requests of this stream, after the work submitted
 before the last reference went away. If another stream is current then, the memory is also kept until the work of that
@@ -15,16 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from . import _cupy_native, _files, _pool
+from . import _adapter, _cupy_native, _files, _pool
 
-try:
+with _adapter.importing("cupy", "CuPy", "cupy-cuda13x"):
     import cupy
     from cupy.cuda import CFunctionAllocator, MemoryPointer, UnownedMemory, get_current_stream
     from cupy.cuda.device import get_device_id
-except ModuleNotFoundError as error:
-    if error.name != "cupy":
-        raise
-    raise ModuleNotFoundError("cachalot_gpu.cupy needs CuPy: pip install cupy-cuda13x", name="cupy") from None
 
 __all__ = ["allocate", "enable"]
 
@@ -37,7 +36,7 @@ class _Block:
     def __init__(self, size: int) -> None:
         # 0 until there is a block, for __del__.
         self.address = 0
-        self.source = _pool.source("cupy")
+        self.source = _cupy.source
         self.size, self.device, self.stream = size, get_device_id(), get_current_stream().ptr
         self.address = self.source.malloc(size, self.device, self.stream)
 
@@ -80,23 +79,13 @@ def allocate(size: int) -> MemoryPointer:
     return pointer
 
 
-def enable(config: str | None = None) -> bool:
-    """Makes cachalot the allocator of CuPy, for every device and thread. Arrays that exist keep the memory of CuPy's
-    pool, which holds what it has cached until ``cupy.get_default_memory_pool().free_all_blocks()``.
-
-    Returns whether cachalot allocates: not with ``CACHALOT_DISABLE``.
-
-    Args:
-        config: settings such as ``"policy:stitched"``; ``None`` takes those of ``CACHALOT_CONF``, or of the
-            running pool.
-
-    Raises:
-        ConfigurationError: the settings have a mistake.
-        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
-    """
-    if not _pool.start(config):
-        return False
+def _put_in_place() -> None:
+    """Makes :func:`allocate` CuPy's allocator."""
     # Now, and not by the first requests of several threads.
     _native()
     cupy.cuda.set_allocator(allocate)
-    return True
+
+
+_cupy = _adapter.Adapter("cupy", _put_in_place)
+
+enable = _cupy.enable

@@ -3,7 +3,8 @@
     import cachalot_gpu.numba
     cachalot_gpu.numba.enable()
 
-``NUMBA_CUDA_MEMORY_MANAGER=cachalot_gpu.numba`` does the same without a change of the program.
+before Numba's first use of a GPU. ``NUMBA_CUDA_MEMORY_MANAGER=cachalot_gpu.numba`` does the same
+without a change of the program.
 
 Stream order: Numba names no stream when it allocates or frees. All blocks belong to the legacy default stream, and each
 free is a barrier on the GPU: the work of Numba's streams before the free precedes their work after it. The host waits
@@ -14,15 +15,11 @@ its work was submitted.
 
 from __future__ import annotations
 
-from . import _handle, _pool, errors
+from . import _adapter, _handle, errors
 
-try:
+with _adapter.importing("numba", "numba-cuda", "numba-cuda"):
     from numba import cuda
     from numba.cuda.cudadrv import driver as _driver
-except ModuleNotFoundError as error:
-    if not (error.name or "").startswith("numba"):
-        raise
-    raise ModuleNotFoundError("cachalot_gpu.numba needs numba-cuda: pip install numba-cuda", name=error.name) from None
 
 __all__ = ["MemoryManager", "enable"]
 
@@ -35,7 +32,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
 
     def initialize(self) -> None:
         """Starts the use of a context."""
-        self._source = _pool.source("numba")
+        self._source = _numba.source
 
     def memalloc(self, size: int) -> _driver.MemoryPointer:
         """Allocates ``size`` bytes on the device of the context.
@@ -76,25 +73,15 @@ _numba_memory_manager = MemoryManager
 """The class that Numba looks for in the module that ``NUMBA_CUDA_MEMORY_MANAGER`` names."""
 
 
-def enable(config: str | None = None) -> bool:
-    """Makes cachalot Numba's memory manager. Call it before Numba's first use of a GPU.
-
-    Returns whether cachalot allocates: not with ``CACHALOT_DISABLE``.
-
-    Args:
-        config: settings such as ``"policy:stitched"``; ``None`` takes those of ``CACHALOT_CONF``, or of the
-            running pool.
-
-    Raises:
-        ConfigurationError: the settings have a mistake.
-        UnavailableError: Numba has a context with another memory manager.
-        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
-    """
-    if not _pool.start(config):
-        return False
+def _put_in_place() -> None:
+    """Makes :class:`MemoryManager` Numba's own, unless Numba has a context."""
     if _driver._memory_manager is _driver.NumbaCUDAMemoryManager:
         raise errors.UnavailableError(
             "enable() must come before the first use of a GPU: Numba manages its memory already"
         )
     cuda.set_memory_manager(MemoryManager)
-    return True
+
+
+_numba = _adapter.Adapter("numba", _put_in_place)
+
+enable = _numba.enable

@@ -6,7 +6,7 @@
 Stream order: that of RMM. A buffer can be used at once on the stream of its allocation. It is freed after the work
 submitted so far to the stream of the allocation and to the stream of the deallocation.
 
-RMM calls a function in Python for each allocation and each deallocation. C++ programs use ``cachalot_cuda_mr.hpp``,
+Buffers that exist stay with their resource. RMM calls a function in Python for each allocation and each deallocation. C++ programs use ``cachalot_cuda_mr.hpp``,
 which needs none.
 """
 
@@ -14,14 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _handle, _pool, _warning, errors
+from . import _adapter, _handle, _pool, _warning, errors
 
-try:
+with _adapter.importing("rmm", "RMM", "rmm-cu13"):
     import rmm
-except ModuleNotFoundError as error:
-    if error.name != "rmm":
-        raise
-    raise ModuleNotFoundError("cachalot_gpu.rmm needs RMM: pip install rmm-cu13", name="rmm") from None
 
 __all__ = ["enable", "resource"]
 
@@ -36,7 +32,7 @@ def resource(device: int) -> rmm.mr.CallbackMemoryResource:
     Raises:
         UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
     """
-    source = _pool.source("rmm")
+    source = _rmm.source
 
     def allocate(size: int, stream: Any) -> int:
         return source.malloc(size, device, _pool.number_of(stream))
@@ -51,21 +47,12 @@ def resource(device: int) -> rmm.mr.CallbackMemoryResource:
     return rmm.mr.CallbackMemoryResource(allocate, deallocate)
 
 
-def enable(config: str | None = None) -> bool:
-    """Makes cachalot RMM's resource of every device. Buffers that exist stay with their resource.
-
-    Returns whether cachalot allocates: not with ``CACHALOT_DISABLE``.
-
-    Args:
-        config: settings such as ``"policy:stitched"``; ``None`` takes those of ``CACHALOT_CONF``, or of the
-            running pool.
-
-    Raises:
-        ConfigurationError: the settings have a mistake.
-        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4.
-    """
-    if not _pool.start(config):
-        return False
+def _put_in_place() -> None:
+    """Gives every device a resource."""
     for device in range(_handle.device_count(_handle.require())):
         rmm.mr.set_per_device_resource(device, resource(device))
-    return True
+
+
+_rmm = _adapter.Adapter("rmm", _put_in_place)
+
+enable = _rmm.enable

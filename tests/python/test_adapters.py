@@ -172,6 +172,19 @@ except ModuleNotFoundError as error:
 """
             self.assertRegex(said(program, NOTHING), f"^cachalot_gpu.{module} needs .*: pip install {package}\n$")
 
+    def test_another_module_that_is_missing_is_not_the_library(self) -> None:
+        program = """
+from cachalot_gpu import _adapter
+for name in ("numba_cuda", "numba.cuda", "numbers2", None):
+    try:
+        with _adapter.importing("numba", "Numba", "numba-cuda"):
+            raise ModuleNotFoundError("missing", name=name)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+        library = "cachalot_gpu.numba needs Numba: pip install numba-cuda\n"
+        self.assertEqual(said(program, NOTHING), library * 2 + "missing\n" * 2)
+
     def test_nothing_installed_is_nothing_enabled(self) -> None:
         self.assertEqual(said("import cachalot_gpu; print(cachalot_gpu.enable_all())", NOTHING), "()\n")
 

@@ -14,14 +14,10 @@ The functions for statistics, limits and snapshots have the names, arguments and
 (PyTorch 2.6 to 2.15).
 """
 
-try:
+from .. import _adapter
+
+with _adapter.importing("torch", "PyTorch with CUDA", "'./python[torch]' in a clone of cachalot"):
     import torch as _torch  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise ModuleNotFoundError(
-        "cachalot_gpu.torch needs PyTorch with CUDA: pip install './python[torch]' in a clone of cachalot", name="torch"
-    ) from None
 
 from ._explain import explain
 from ._forecast import predict
