@@ -142,7 +142,7 @@ class CuMemAllocator:
         """Does nothing, as :meth:`release_pools`."""
 
 
-class CachalotBackend(_Base):  # type: ignore[misc,valid-type]
+class CachalotBackend(_Base):
     """The backend for vLLM's registry of sleep modes. What neither sleeps nor wakes with memory stays valid:
     communicators, compiled kernels, addresses."""
 

@@ -162,9 +162,9 @@ def _picture(tensor: Any) -> Any:
 
 def _each(values: Any, spatial: int, first: int) -> tuple[int, ...]:
     """Returns a value for each dimension in space. A line has ``first`` for its one row."""
-    values = tuple(values)
-    values = values * spatial if len(values) == 1 and spatial > 2 else values
-    return (first,) * (spatial - len(values)) + values
+    each: tuple[int, ...] = tuple(values)
+    each = each * spatial if len(each) == 1 and spatial > 2 else each
+    return (first,) * (spatial - len(each)) + each
 
 
 def _is_last(tensor: Any, last: Any) -> bool:

@@ -96,10 +96,10 @@ def _memory(recorder: Any, total: int) -> dict[str, Callable[..., Any]]:
     """Returns what is asked about memory. Nothing is reserved before the replay: it is what is allocated."""
 
     def allocated(*_: Any) -> int:
-        return recorder.live_bytes
+        return int(recorder.live_bytes)
 
     def peak(*_: Any) -> int:
-        return recorder.peak_bytes
+        return int(recorder.peak_bytes)
 
     def reset(*_: Any) -> None:
         recorder.peak_bytes = recorder.live_bytes

@@ -268,7 +268,9 @@ def _as_on_a_gpu() -> Iterator[None]:
     """Makes decisions that depend on a GPU as on one: optimizers fuse their loops, autocast is on,
     and attention of 16 bits is flash attention."""
     optimizers = importlib.import_module("torch.optim.optimizer")
-    amp = importlib.import_module("torch.cuda.amp.common")
+    amp: Any = importlib.import_module("torch.cuda.amp.common")
+    native: Any = torch._C
+    module: Any = torch.nn.Module
     saved = (optimizers._foreach_supported_types[:], amp.amp_definitely_not_available)
     attention = torch.nn.functional.scaled_dot_product_attention
     bf16 = torch.cuda.is_bf16_supported
@@ -276,17 +278,17 @@ def _as_on_a_gpu() -> Iterator[None]:
     amp.amp_definitely_not_available = lambda: False
     torch.cuda.is_bf16_supported = lambda *_, **__: True
     torch.nn.functional.scaled_dot_product_attention = _attention(attention)
-    mover, move = _Mover(), torch.nn.Module._apply
+    mover, move = _Mover(), module._apply
     tracing = _transformers()
     is_fake = getattr(tracing, "is_fake_tensor", None)
     if is_fake is not None:
         # The library leaves out what it decides by values, as if a graph were traced.
         tracing.is_fake_tensor = lambda _: False
-    select = torch._C._select_conv_backend
+    select = native._select_conv_backend
     if not torch.cuda.is_available():
         # The choice asks the GPU for its properties.
-        torch._C._select_conv_backend = lambda *_, **__: torch._C._ConvBackend.Cudnn
-    torch.nn.Module._apply = lambda module, function, recurse=True: mover.apply(module, function, recurse)
+        native._select_conv_backend = lambda *_, **__: native._ConvBackend.Cudnn
+    module._apply = lambda module, function, recurse=True: mover.apply(module, function, recurse)
     try:
         yield
     finally:
@@ -294,8 +296,8 @@ def _as_on_a_gpu() -> Iterator[None]:
         amp.amp_definitely_not_available = saved[1]
         torch.cuda.is_bf16_supported = bf16
         torch.nn.functional.scaled_dot_product_attention = attention
-        torch.nn.Module._apply = move
-        torch._C._select_conv_backend = select
+        module._apply = move
+        native._select_conv_backend = select
         if is_fake is not None:
             tracing.is_fake_tensor = is_fake
 
@@ -315,7 +317,7 @@ class _Mover:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._moved: dict[int, tuple[Any, Any]] = {}
+        self._moved: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
 
     def apply(self, module: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
         """Stands in for ``torch.nn.Module._apply``."""
@@ -374,7 +376,8 @@ def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
             # Attention that is written out, as under `sdpa_kernel(SDPBackend.MATH)`.
             math = _aten._scaled_dot_product_attention_math
             arguments = (query, key, value, attn_mask, dropout_p, is_causal)
-            return math(*arguments, scale=scale, enable_gqa=enable_gqa)[0]
+            written: torch.Tensor = math(*arguments, scale=scale, enable_gqa=enable_gqa)[0]
+            return written
         if uses_flash and query.shape[-1] <= 256:
             if key.shape[1] != query.shape[1] and not enable_gqa:
                 raise ValueError("query and key have different numbers of heads")
@@ -383,7 +386,8 @@ def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
             factor = width**-0.5 if scale is None else scale
             if width % 8:
                 query, key, value = (torch.nn.functional.pad(t, (0, 8 - width % 8)) for t in (query, key, value))
-            return flash(query, key, value, dropout_p, is_causal, False, scale=factor)[0][..., :width]
+            padded: torch.Tensor = flash(query, key, value, dropout_p, is_causal, False, scale=factor)[0]
+            return padded[..., :width]
         if enable_gqa and key.shape[1] != query.shape[1]:
             repeats = query.shape[1] // key.shape[1]
             key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
@@ -394,7 +398,8 @@ def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
             attn_mask = attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
         needs = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
         efficient = _aten._scaled_dot_product_efficient_attention
-        return efficient(query, key, value, attn_mask, needs, dropout_p, is_causal, scale=scale)[0]
+        result: torch.Tensor = efficient(query, key, value, attn_mask, needs, dropout_p, is_causal, scale=scale)[0]
+        return result
 
     return attend
 

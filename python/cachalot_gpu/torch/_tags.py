@@ -162,7 +162,7 @@ class Tag:
         require()
         index = self.device
         with _lock:
-            self._give(getattr(pool, "id", pool), index)
+            self._give(pool if isinstance(pool, tuple) else pool.id, index)
 
     def __enter__(self) -> Tag:
         """Leads the requests of this thread into memory of the tag, on the device at this moment."""
