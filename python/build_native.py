@@ -1,5 +1,5 @@
-"""Compiles what the wheel contains besides Python: the libraries and the command by cargo, the shim by
-a C++ compiler."""
+"""Compiles what the wheel contains besides Python: the libraries and the command by cargo, the shim
+by a C++ compiler."""
 
 from __future__ import annotations
 

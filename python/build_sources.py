@@ -15,8 +15,8 @@ from setuptools.errors import ExecError
 import build_native
 
 LEFT_OUT = ("tests/", "examples/", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json")
-"""The files that cargo lists for a package and a build does not need: programs on the crate, and files that
-cargo makes itself."""
+"""The files that cargo lists for a package and a build does not need: programs on the crate, and
+files that cargo makes itself."""
 
 
 def output(workspace: Path, *arguments: str) -> str:
@@ -30,8 +30,8 @@ def output(workspace: Path, *arguments: str) -> str:
 
 
 def crates(workspace: Path) -> dict[str, Path]:
-    """Returns the crates of the workspace that cargo builds for the wheel, and those that they need,
-    by name, with their folders."""
+    """Returns the crates of the workspace that cargo builds for the wheel, and those that they
+    need, by name, with their folders."""
     metadata = json.loads(output(workspace, "metadata", "--locked", "--offline", "--no-deps", "--format-version=1"))
     members: dict[str, Any] = {package["name"]: package for package in metadata["packages"]}
     needed: dict[str, Path] = {}

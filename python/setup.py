@@ -55,7 +55,8 @@ class Scripts(build_scripts):
 
 
 class Data(install_data):
-    """Installs the library of ``cachalot run`` where the command looks for it: in ``../lib/cachalot``."""
+    """Installs the library of ``cachalot run`` where the command looks for it: in
+    ``../lib/cachalot``."""
 
     def run(self) -> None:
         self.data_files = [("lib/cachalot", [str(build_native.front())])]

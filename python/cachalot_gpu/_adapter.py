@@ -40,7 +40,8 @@ class Adapter:
 
     Args:
         name: the library in :func:`cachalot_gpu.usage`.
-        put_in_place: makes cachalot the allocator of the library. The pool is there when it is called.
+        put_in_place: makes cachalot the allocator of the library. The pool is there when it is
+            called.
     """
 
     def __init__(self, name: str, put_in_place: Callable[[], None]) -> None:
@@ -57,12 +58,12 @@ class Adapter:
         where it is. The head of the module says what else there is to know, such as the order of
         streams.
 
-        Returns whether cachalot allocates. With ``CACHALOT_DISABLE`` in the environment, the library
-        keeps its own allocator, and a warning says so.
+        Returns whether cachalot allocates. With ``CACHALOT_DISABLE`` in the environment, the
+        library keeps its own allocator, and a warning says so.
 
         Args:
-            config: settings such as ``"policy:stitched"``. ``None`` takes those of ``CACHALOT_CONF``,
-                or of the running pool.
+            config: settings such as ``"policy:stitched"``. ``None`` takes those of
+                ``CACHALOT_CONF``, or of the running pool.
 
         Raises:
             ConfigurationError: the settings have a mistake.

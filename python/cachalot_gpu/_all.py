@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from . import _pool
 
 LIBRARIES = {"torch": "torch", "cupy": "cupy", "rmm": "rmm", "numba": "numba_cuda", "cuda_core": "cuda.core"}
-"""The modules of this package with an adapter, each with the module that it needs. PyTorch comes first: it takes an
-allocator only before the first use of CUDA."""
+"""The modules of this package with an adapter, each with the module that it needs. PyTorch comes
+first: it takes an allocator only before the first use of CUDA."""
 
 
 def _installed(module: str) -> bool:
@@ -21,12 +21,13 @@ def _installed(module: str) -> bool:
 
 
 def enable_all(config: str | None = None) -> tuple[str, ...]:
-    """Puts every installed library on one pool: PyTorch with CUDA, CuPy, RMM, Numba and cuda.core. Imports each of them.
-    Call it before the first use of CUDA.
+    """Puts every installed library on one pool: PyTorch with CUDA, CuPy, RMM, Numba and cuda.core.
+    Imports each of them. Call it before the first use of CUDA.
 
-    The libraries then share one cache, one limit and one set of settings: memory that one of them has freed serves the
-    others, on the same stream at once, and on other streams when memory is short, or always under
-    ``"policy:stitched"``. :func:`cachalot_gpu.usage` tells the libraries apart.
+    The libraries then share one cache, one limit and one set of settings: memory that one of them
+    has freed serves the others, on the same stream at once, and on other streams when memory is
+    short, or always under ``"policy:stitched"``. :func:`cachalot_gpu.usage` tells the libraries
+    apart.
 
     Returns the names of the libraries that allocate from the pool: none with ``CACHALOT_DISABLE``.
 
@@ -35,8 +36,8 @@ def enable_all(config: str | None = None) -> tuple[str, ...]:
 
     Raises:
         ConfigurationError: the settings have a mistake. No library has changed then.
-        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4; or PyTorch or
-            Numba have used CUDA already.
+        UnavailableError: there is no GPU, no driver, or a driver older than CUDA 11.4; or PyTorch
+            or Numba have used CUDA already.
     """
     if not _pool.start(config):
         return ()

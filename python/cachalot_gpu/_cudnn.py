@@ -180,7 +180,8 @@ class Library:
         self._finish(self._gpu)
 
     def workspace(self, convolution: Convolution) -> int | None:
-        """Returns the bytes of the workspace. ``None`` if cuDNN has no engine for the convolution."""
+        """Returns the bytes of the workspace. ``None`` if cuDNN has no engine for the
+        convolution."""
         if convolution not in self._known:
             try:
                 self._known[convolution] = self._workspace(convolution)

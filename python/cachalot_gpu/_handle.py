@@ -1,4 +1,5 @@
-"""The allocator of the process, whose statistics this package returns: of PyTorch and of the other libraries."""
+"""The allocator of the process, whose statistics this package returns: of PyTorch and of the other
+libraries."""
 
 from __future__ import annotations
 

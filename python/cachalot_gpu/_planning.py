@@ -28,8 +28,8 @@ class Buffer(NamedTuple):
     offset: int | None = None
     """The offset, if the buffer cannot be moved."""
     gaps: tuple[tuple[int, ...], ...] = ()
-    """The times at which the buffer needs no bytes, ``(lower, upper)``, or only those from ``low`` up to ``high``:
-    ``(lower, upper, low, high)``. Other buffers are planned into them."""
+    """The times at which the buffer needs no bytes, ``(lower, upper)``, or only those from ``low``
+    up to ``high``: ``(lower, upper, low, high)``. Other buffers are planned into them."""
 
 
 class Plan(NamedTuple):

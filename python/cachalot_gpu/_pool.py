@@ -1,7 +1,8 @@
-"""The process's allocator for libraries other than PyTorch: requests, frees, and counts for each library.
+"""The process's allocator for libraries other than PyTorch: requests, frees, and counts for each
+library.
 
-PyTorch allocates from the same allocator after :func:`cachalot_gpu.torch.enable`, so that all libraries share one cache
-and one limit.
+PyTorch allocates from the same allocator after :func:`cachalot_gpu.torch.enable`, so that all
+libraries share one cache and one limit.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from . import _handle, _library, _settings, _warning, errors
 
 
 def start(config: str | None) -> bool:
-    """Makes the process's allocator with the settings ``config``, or changes those of the running one. ``None`` leaves
-    the settings as they are, or takes those of the environment.
+    """Makes the process's allocator with the settings ``config``, or changes those of the running
+    one. ``None`` leaves the settings as they are, or takes those of the environment.
 
-    Returns whether cachalot is to allocate. With ``CACHALOT_DISABLE``, a warning says that the libraries keep their own
-    allocators.
+    Returns whether cachalot is to allocate. With ``CACHALOT_DISABLE``, a warning says that the
+    libraries keep their own allocators.
     """
     if _settings.disabled():
         _warning.warn(f"the libraries keep their own allocators: {_settings.DISABLE} is set")
@@ -44,8 +45,9 @@ class Usage(NamedTuple):
 class _Count:
     """A sum of requests and frees, kept in order.
 
-    A garbage collection may free blocks at any point of a Python function, also while the thread holds a lock of this
-    module. A change is therefore only appended, which takes no lock, and added up later.
+    A garbage collection may free blocks at any point of a Python function, also while the thread
+    holds a lock of this module. A change is therefore only appended, which takes no lock, and added
+    up later.
     """
 
     __slots__ = ("_changes", "_lock", "_usage")
@@ -88,7 +90,8 @@ class Source:
         """Streams that the allocator knows as streams that may end without a report."""
 
     def malloc(self, size: int, device: int, stream: int) -> int:
-        """Allocates a block that ``stream`` may use at once, and returns its address; 0 for 0 bytes.
+        """Allocates a block that ``stream`` may use at once, and returns its address; 0 for 0
+        bytes.
 
         Raises:
             OutOfMemoryError: the device or the limit does not have the memory.
@@ -105,16 +108,17 @@ class Source:
         return block
 
     def _tell(self, device: int, stream: int) -> None:
-        """Tells the allocator of a stream that its library may destroy: PyTorch, of which it expects streams, destroys
-        none."""
+        """Tells the allocator of a stream that its library may destroy: PyTorch, of which it
+        expects streams, destroys none."""
         if stream not in self._told:
             status = self._library.cachalot_stream_unreported(self._handle, device, stream)
             if not status:
                 self._told.add(stream)
 
     def free(self, address: int, size: int, device: int, stream: int | None = None) -> None:
-        """Frees a block after the work submitted to the block's stream so far. If ``stream`` is another one, the block
-        is pending until the work submitted to it so far is done as well. Never waits."""
+        """Frees a block after the work submitted to the block's stream so far. If ``stream`` is
+        another one, the block is pending until the work submitted to it so far is done as well.
+        Never waits."""
         if not address:
             return
         try:
@@ -163,20 +167,22 @@ def count(name: str, counted: Counted) -> None:
 
 def usage() -> dict[str, dict[int, Usage]]:
     """Returns the memory of each library on the shared pool, by name and by number of the device:
-    ``usage()["cupy"][0].bytes``. The figures are requested bytes. PyTorch's memory is not among them:
-    :func:`cachalot_gpu.torch.memory_stats` has the figures of the whole pool.
+    ``usage()["cupy"][0].bytes``. The figures are requested bytes. PyTorch's memory is not among
+    them: :func:`cachalot_gpu.torch.memory_stats` has the figures of the whole pool.
     """
     return {name: source.usage() for name, source in sorted((_sources | _counted).items())}
 
 
 def record_use(memory: Any, stream: Any) -> None:
-    """Records that the work submitted to ``stream`` so far uses ``memory``, so that the memory may be freed before the
-    work is done. Needed for work of a stream other than the one under which the memory was allocated, unless that
-    stream waits for the work anyway.
+    """Records that the work submitted to ``stream`` so far uses ``memory``, so that the memory may
+    be freed before the work is done. Needed for work of a stream other than the one under which the
+    memory was allocated, unless that stream waits for the work anyway.
 
     Args:
-        memory: an array with ``__cuda_array_interface__``, or an address. A view counts as its whole block.
-        stream: an object with ``__cuda_stream__`` or with the attribute ``ptr``, or the number of a stream.
+        memory: an array with ``__cuda_array_interface__``, or an address. A view counts as its
+            whole block.
+        stream: an object with ``__cuda_stream__`` or with the attribute ``ptr``, or the number of a
+            stream.
 
     Raises:
         CachalotError: no block of cachalot contains the address.

@@ -13,8 +13,8 @@ DISABLE = "CACHALOT_DISABLE"
 
 
 def disabled() -> bool:
-    """Returns whether the environment keeps cachalot out of the process: ``CACHALOT_DISABLE`` is set, and neither empty
-    nor ``0``."""
+    """Returns whether the environment keeps cachalot out of the process: ``CACHALOT_DISABLE`` is
+    set, and neither empty nor ``0``."""
     return os.environ.get(DISABLE, "") not in ("", "0")
 
 
@@ -65,8 +65,8 @@ def checked(config: str) -> list[str]:
 def check(config: str) -> None:
     """Checks settings such as ``"policy:caching,expandable_segments:True"``, and changes nothing.
 
-    Needs no GPU and no PyTorch: the settings are given to an allocator for a simulated device, which is
-    destroyed at once. A :class:`CachalotWarning` names each setting without effect.
+    Needs no GPU and no PyTorch: the settings are given to an allocator for a simulated device,
+    which is destroyed at once. A :class:`CachalotWarning` names each setting without effect.
 
     Raises:
         ConfigurationError: the settings have a mistake. The text names the mistake, and lists what

@@ -5,16 +5,18 @@
 
     device = Device()
     device.set_current()
-    device.memory_resource = cachalot_gpu.cuda_core.MemoryResource(device)   # or enable(), for all devices
+    # Or enable(), for all devices:
+    device.memory_resource = cachalot_gpu.cuda_core.MemoryResource(device)
     stream = device.create_stream()
     buffer = device.allocate(1 << 20, stream=stream)
 
-cuda.core has its own ``Device`` objects in each thread: ``enable()`` sets those of the calling thread.
-Buffers that exist stay with their resource.
+cuda.core has its own ``Device`` objects in each thread: ``enable()`` sets those of the calling
+thread. Buffers that exist stay with their resource.
 
-Stream order: a buffer can be used at once on the stream of its allocation. ``Buffer.close(stream)`` takes the work that
-was submitted before to this stream and to the stream of the allocation into account. For work of a third stream, order
-one of the two after the work, or call :func:`cachalot_gpu.record_use` after the work was submitted.
+Stream order: a buffer can be used at once on the stream of its allocation. ``Buffer.close(stream)``
+takes the work that was submitted before to this stream and to the stream of the allocation into
+account. For work of a third stream, order one of the two after the work, or call
+:func:`cachalot_gpu.record_use` after the work was submitted.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class MemoryResource(_MemoryResource):
         self._source = _cuda_core.source
 
     def allocate(self, size: int, *, stream: Any) -> Buffer:
-        """Returns a buffer of ``size`` bytes, which ``stream`` may use at once. A stream that captures a graph must not
-        be named: the graph would use memory that others get later.
+        """Returns a buffer of ``size`` bytes, which ``stream`` may use at once. A stream that
+        captures a graph must not be named: the graph would use memory that others get later.
 
         Raises:
             OutOfMemoryError: the device or the limit does not have the memory.
@@ -53,8 +55,8 @@ class MemoryResource(_MemoryResource):
         return Buffer.from_handle(address, size, mr=self, stream=stream)
 
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
-        """Frees a buffer after the work submitted so far to ``stream`` and to the stream of the allocation. Never
-        waits."""
+        """Frees a buffer after the work submitted so far to ``stream`` and to the stream of the
+        allocation. Never waits."""
         self._source.free(int(ptr), size, self._device, _pool.number_of(stream))
 
     @property

@@ -6,11 +6,12 @@
 Arrays that exist keep the memory of CuPy's pool, which holds what it has cached until
 ``cupy.get_default_memory_pool().free_all_blocks()``.
 
-Stream order: an array belongs to the stream that is current when the array is allocated, as with CuPy's own pool. The
-array can be used at once on this stream, and its memory serves later requests of this stream, after the work submitted
-before the last reference went away. If another stream is current then, the memory is also kept until the work of that
-stream is done, which CuPy's own pool does not do. For work of a third stream, call :func:`cachalot_gpu.record_use`
-after the work was submitted.
+Stream order: an array belongs to the stream that is current when the array is allocated, as with
+CuPy's own pool. The array can be used at once on this stream, and its memory serves later requests
+of this stream, after the work submitted before the last reference went away. If another stream is
+current then, the memory is also kept until the work of that stream is done, which CuPy's own pool
+does not do. For work of a third stream, call :func:`cachalot_gpu.record_use` after the work was
+submitted.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class _Block:
 
 @cache
 def _native() -> tuple[_cupy_native.Source, Callable[[int], MemoryPointer]] | None:
-    """Returns CuPy's way to C functions that allocate, if the package and this CuPy have what it takes."""
+    """Returns CuPy's way to C functions that allocate, if the package and this CuPy have what it
+    takes."""
     stream = _cupy_native.current_stream() if _files.CUPY.is_file() else None
     if stream is None:
         return None
@@ -59,8 +61,8 @@ def _native() -> tuple[_cupy_native.Source, Callable[[int], MemoryPointer]] | No
 
 
 def allocate(size: int) -> MemoryPointer:
-    """Allocates ``size`` bytes on the current device and stream, for ``cupy.cuda.set_allocator`` and
-    ``cupy.cuda.using_allocator``. May be called by any thread.
+    """Allocates ``size`` bytes on the current device and stream, for ``cupy.cuda.set_allocator``
+    and ``cupy.cuda.using_allocator``. May be called by any thread.
 
     Raises:
         OutOfMemoryError: the device or the limit does not have the memory.

@@ -32,8 +32,8 @@ class CachalotError(RuntimeError):
 
 
 class ConfigurationError(CachalotError, ValueError):
-    """What the program asks for has a mistake: settings, limits of a tag, or a buffer of a plan. The
-    text names the mistake, and for settings lists what is accepted."""
+    """What the program asks for has a mistake: settings, limits of a tag, or a buffer of a plan.
+    The text names the mistake, and for settings lists what is accepted."""
 
 
 class OutOfMemoryError(CachalotError, MemoryError):
@@ -43,8 +43,8 @@ class OutOfMemoryError(CachalotError, MemoryError):
 
 
 class UnavailableError(CachalotError):
-    """cachalot cannot work in this process: there is no GPU, no CUDA driver or one before CUDA 11.4;
-    PyTorch is too old or has no CUDA; or ``enable()`` comes too late or a second time."""
+    """cachalot cannot work in this process: there is no GPU, no CUDA driver or one before CUDA
+    11.4; PyTorch is too old or has no CUDA; or ``enable()`` comes too late or a second time."""
 
 
 _BY_STATUS: dict[int, type[CachalotError]] = {

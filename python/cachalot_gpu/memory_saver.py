@@ -7,13 +7,14 @@
     torch_memory_saver.pause("weights")
     torch_memory_saver.resume("weights")
 
-The first region enables cachalot, unless :func:`cachalot_gpu.torch.enable` was called before. No library
-is preloaded, captured graphs work in every mode, and expandable segments do. A program that imports the
-other package takes this module with ``sys.modules["torch_memory_saver"] = cachalot_gpu.memory_saver``
-before.
+The first region enables cachalot, unless :func:`cachalot_gpu.torch.enable` was called before. No
+library is preloaded, captured graphs work in every mode, and expandable segments do. A program that
+imports the other package takes this module with ``sys.modules["torch_memory_saver"] =
+cachalot_gpu.memory_saver`` before.
 
-What torch_memory_saver answers with the end of the process does no harm here: a pause of memory that is
-paused, and a resume of memory that is not, do nothing. A request under a paused tag raises an error.
+What torch_memory_saver answers with the end of the process does no harm here: a pause of memory
+that is paused, and a resume of memory that is not, do nothing. A request under a paused tag raises
+an error.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def _is_set(variable: str) -> bool:
 def _checked(enable_cpu_backup: bool, cpu_backup_backend: str | None) -> bool:
     """Returns whether contents are kept, after a look at the two arguments.
 
-    Both backends are the same here: contents go to pinned memory, which a resume gives back to the system.
+    Both backends are the same here: contents go to pinned memory, which a resume gives back to the
+    system.
     """
     if cpu_backup_backend is not None and not enable_cpu_backup:
         raise ValueError("cpu_backup_backend needs enable_cpu_backup=True")
@@ -59,7 +61,8 @@ def _checked(enable_cpu_backup: bool, cpu_backup_backend: str | None) -> bool:
 
 
 class TorchMemorySaver:
-    """Regions whose memory goes back to the GPU for a while. All methods may be called by any thread."""
+    """Regions whose memory goes back to the GPU for a while. All methods may be called by any
+    thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -70,7 +73,8 @@ class TorchMemorySaver:
         self._retains = _is_set("TMS_RETAIN_CPU_BACKUP")
 
     def _part(self, tag: str, kept: bool) -> _together.Part:
-        """Returns the memory of a tag on the current device, whose pool is made at the first call."""
+        """Returns the memory of a tag on the current device, whose pool is made at the first
+        call."""
         if _is_set("TMS_INIT_ENABLE"):
             raise NotImplementedError(
                 "TMS_INIT_ENABLE puts a region around the whole process, which cachalot does not offer: use region()"
@@ -99,18 +103,20 @@ class TorchMemorySaver:
         enable_disk_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """Puts what this thread allocates on the current device under a tag. Of nested regions, the inner one
-        counts. A graph that is captured in a region keeps its own memory: see :meth:`cuda_graph`.
+        """Puts what this thread allocates on the current device under a tag. Of nested regions, the
+        inner one counts. A graph that is captured in a region keeps its own memory: see
+        :meth:`cuda_graph`.
 
         Args:
             tag: the name for :meth:`pause` and :meth:`resume`.
-            enable_cpu_backup: whether contents are kept in memory of the host during a pause. A tag may have
-                memory of either kind.
+            enable_cpu_backup: whether contents are kept in memory of the host during a pause. A tag
+                may have memory of either kind.
             enable_disk_backup: not offered.
             cpu_backup_backend: ``"pinned"`` or ``"mmap"``, without a difference here.
 
         Raises:
-            CachalotError: cachalot is not PyTorch's whole allocator, or the stream captures a graph.
+            CachalotError: cachalot is not PyTorch's whole allocator, or the stream captures a
+                graph.
             NotImplementedError: contents are to be kept on a disk.
         """
         kept = _checked(enable_cpu_backup, cpu_backup_backend)
@@ -149,7 +155,8 @@ class TorchMemorySaver:
             stream: the stream that captures.
             capture_error_mode: as for ``torch.cuda.graph``.
             tag: the name for :meth:`pause` and :meth:`resume`.
-            enable_cpu_backup: whether the contents are kept during a pause. A replay writes them anew.
+            enable_cpu_backup: whether the contents are kept during a pause. A replay writes them
+                anew.
             cpu_backup_backend: as for :meth:`region`.
 
         Raises:
@@ -176,8 +183,8 @@ class TorchMemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """Leads what this thread allocates out of the regions that it is in. Outside of all regions this does
-        nothing."""
+        """Leads what this thread allocates out of the regions that it is in. Outside of all regions
+        this does nothing."""
         depth = getattr(self._within, "depth", 0)
         if depth == 0:
             yield
@@ -193,41 +200,44 @@ class TorchMemorySaver:
             self._within.depth = depth
 
     def _chosen(self, tag: str | None) -> list[_together.Part]:
-        """Returns the memory of a tag, or of all tags, on every device. Contents that are kept come first."""
+        """Returns the memory of a tag, or of all tags, on every device. Contents that are kept come
+        first."""
         parts = [part for name, parts in self._parts.items() if not tag or name == tag for part in parts]
         return sorted(parts, key=lambda part: (not part.keep, part))
 
     def pause(self, tag: str | None = None) -> None:
-        """Gives the memory of a tag back to the GPU, on every device; of all tags without one. Waits for the
-        work of the GPU. A tag without memory, and memory that is paused, are left as they are.
+        """Gives the memory of a tag back to the GPU, on every device; of all tags without one.
+        Waits for the work of the GPU. A tag without memory, and memory that is paused, are left as
+        they are.
 
         Raises:
-            CachalotError: a graph is being captured, or the host does not have the memory for the contents. Nothing is
-                paused then that was not before.
+            CachalotError: a graph is being captured, or the host does not have the memory for the
+                contents. Nothing is paused then that was not before.
         """
         with self._lock:
             _together.park(self._chosen(tag))
 
     def resume(self, tag: str | None = None) -> None:
-        """Brings the memory of a tag back, on every device; of all tags without one. Memory that is not paused is
-        left as it is.
+        """Brings the memory of a tag back, on every device; of all tags without one. Memory that is
+        not paused is left as it is.
 
         Raises:
-            OutOfMemoryError: a GPU does not have the memory. What does not have it stays paused, with its contents, and a
-                later call resumes it.
+            OutOfMemoryError: a GPU does not have the memory. What does not have it stays paused,
+                with its contents, and a later call resumes it.
         """
         with self._lock:
             _together.wake(self._chosen(tag))
 
     @property
     def enabled(self) -> bool:
-        """Returns whether regions have an effect: not with ``CACHALOT_DISABLE``. A region that cannot work raises an
-        error."""
+        """Returns whether regions have an effect: not with ``CACHALOT_DISABLE``. A region that
+        cannot work raises an error."""
         return not _switch.disabled()
 
     @property
     def hook_mode(self) -> str:
-        """The mode that was asked for: ``"preload"`` or ``"torch"``. Both work alike here, at any time."""
+        """The mode that was asked for: ``"preload"`` or ``"torch"``. Both work alike here, at any
+        time."""
         return self._mode
 
     @hook_mode.setter
@@ -253,7 +263,8 @@ class TorchMemorySaver:
 
     @property
     def retain_cpu_backup(self) -> bool:
-        """Whether the memory of the host stays after a resume, for the next pause. The contents do not stay."""
+        """Whether the memory of the host stays after a resume, for the next pause. The contents do
+        not stay."""
         return self._retains
 
     @retain_cpu_backup.setter
@@ -267,8 +278,8 @@ class TorchMemorySaver:
         """Returns ``None``, as there is no backup of memory that is not paused.
 
         Raises:
-            NotImplementedError: memory of the tensor's device is paused. Its contents cannot be read before a
-                resume.
+            NotImplementedError: memory of the tensor's device is paused. Its contents cannot be
+                read before a resume.
         """
         if not x.is_cuda or not x.is_contiguous():
             raise ValueError("get_cpu_backup needs a contiguous tensor on a GPU")
@@ -284,7 +295,8 @@ class TorchMemorySaver:
 
 @contextlib.contextmanager
 def configure_subprocess() -> Iterator[None]:
-    """Does nothing: processes that are started inside need no preloaded library, and enable cachalot themselves."""
+    """Does nothing: processes that are started inside need no preloaded library, and enable
+    cachalot themselves."""
     yield
 
 

@@ -6,11 +6,12 @@
 before Numba's first use of a GPU. ``NUMBA_CUDA_MEMORY_MANAGER=cachalot_gpu.numba`` does the same
 without a change of the program.
 
-Stream order: Numba names no stream when it allocates or frees. All blocks belong to the legacy default stream, and each
-free is a barrier on the GPU: the work of Numba's streams before the free precedes their work after it. The host waits
-for nothing, while Numba's own manager waits for the GPU. A stream that is not ordered with the legacy default stream,
-such as a non-blocking stream of another library (``cuda.external_stream``), needs :func:`cachalot_gpu.record_use` after
-its work was submitted.
+Stream order: Numba names no stream when it allocates or frees. All blocks belong to the legacy
+default stream, and each free is a barrier on the GPU: the work of Numba's streams before the free
+precedes their work after it. The host waits for nothing, while Numba's own manager waits for the
+GPU. A stream that is not ordered with the legacy default stream, such as a non-blocking stream of
+another library (``cuda.external_stream``), needs :func:`cachalot_gpu.record_use` after its work was
+submitted.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         address = source.malloc(size, device, _LEGACY)
 
         def free() -> None:
-            # Any thread may drop the last reference, also one without a context or with that of another device.
+            # Any thread may drop the last reference, also one without a context or with that of
+            # another device.
             _driver.driver.cuCtxPushCurrent(context)
             try:
-                # Work on the legacy stream waits for all of Numba's streams, and they wait for this work in turn. A
-                # wait for an event would do without the byte, but a driver may drop it if the event is complete.
+                # Work on the legacy stream waits for all of Numba's streams, and they wait for this
+                # work in turn. A wait for an event would do without the byte, but a driver may drop
+                # it if the event is complete.
                 if address:
                     _driver.driver.cuMemsetD8Async(address, 0, 1, _LEGACY)
             finally:
@@ -59,7 +62,8 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         return _driver.MemoryPointer(self.context, pointer, size, finalizer=free)
 
     def get_memory_info(self) -> _driver.MemoryInfo:
-        """Returns the free and the total memory of the device, in bytes. Memory that the pool caches counts as used."""
+        """Returns the free and the total memory of the device, in bytes. Memory that the pool
+        caches counts as used."""
         info = _handle.device_info(_handle.require(), self.context.device.id)
         return _driver.MemoryInfo(free=info.free_bytes, total=info.total_bytes)
 

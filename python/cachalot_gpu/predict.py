@@ -1,14 +1,17 @@
 """The memory of a training script before it runs, on a machine without a GPU.
 
-    python -m cachalot_gpu.predict [--limit BYTES] [--policy A,B] [--config STRING] script.py [ARGUMENT ...]
+    python -m cachalot_gpu.predict [--limit BYTES] [--policy A,B] [--config STRING] script.py
+        [ARGUMENT ...]
 
-The script trains a step or a few on the device ``"cuda"``, as on a GPU. PyTorch's FakeTensorMode runs
-it: tensors have shapes and no values. Every request and free of their storages is replayed through
-the exact policies of cachalot, of which ``caching`` is PyTorch's own allocator. ``torch.cuda`` answers as on
-an H100. What the script prints goes to the standard error, and a script that stops early is predicted up to there.
+The script trains a step or a few on the device ``"cuda"``, as on a GPU. PyTorch's FakeTensorMode
+runs it: tensors have shapes and no values. Every request and free of their storages is replayed
+through the exact policies of cachalot, of which ``caching`` is PyTorch's own allocator.
+``torch.cuda`` answers as on an H100. What the script prints goes to the standard error, and a
+script that stops early is predicted up to there.
 
-In a program, :func:`cachalot_gpu.torch.predict` predicts the memory of a function. On a machine without
-a GPU, ``import cachalot_gpu.predict`` must come before ``import torch`` if PyTorch's build has CUDA.
+In a program, :func:`cachalot_gpu.torch.predict` predicts the memory of a function. On a machine
+without a GPU, ``import cachalot_gpu.predict`` must come before ``import torch`` if PyTorch's build
+has CUDA.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
     import cachalot_gpu.rmm
     cachalot_gpu.rmm.enable()
 
-Stream order: that of RMM. A buffer can be used at once on the stream of its allocation. It is freed after the work
-submitted so far to the stream of the allocation and to the stream of the deallocation.
+Stream order: that of RMM. A buffer can be used at once on the stream of its allocation. It is freed
+after the work submitted so far to the stream of the allocation and to the stream of the
+deallocation.
 
-Buffers that exist stay with their resource. RMM calls a function in Python for each allocation and each deallocation. C++ programs use ``cachalot_cuda_mr.hpp``,
-which needs none.
+Buffers that exist stay with their resource. RMM calls a function in Python for each allocation and
+each deallocation. C++ programs use ``cachalot_cuda_mr.hpp``, which needs none.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ __all__ = ["enable", "resource"]
 
 
 def resource(device: int) -> rmm.mr.CallbackMemoryResource:
-    """Returns a memory resource over the process's shared pool, for ``rmm.mr.set_per_device_resource`` and for adaptors
-    such as ``rmm.mr.StatisticsResourceAdaptor``. Any thread may allocate.
+    """Returns a memory resource over the process's shared pool, for
+    ``rmm.mr.set_per_device_resource`` and for adaptors such as
+    ``rmm.mr.StatisticsResourceAdaptor``. Any thread may allocate.
 
     Args:
         device: the number of the device.

@@ -2,13 +2,13 @@
 
     cachalot_gpu.vllm.register("policy:stitched")
 
-before the first use of CUDA in every process of vLLM: in a plug-in of the group ``vllm.general_plugins``,
-or by ``CACHALOT_VLLM=policy:stitched`` in the environment, which this package's own plug-in reads. Then
-weights, caches and captured graphs are in tagged pools of cachalot, and ``sleep`` and ``wake_up`` park
-and wake them.
+before the first use of CUDA in every process of vLLM: in a plug-in of the group
+``vllm.general_plugins``, or by ``CACHALOT_VLLM=policy:stitched`` in the environment, which this
+package's own plug-in reads. Then weights, caches and captured graphs are in tagged pools of
+cachalot, and ``sleep`` and ``wake_up`` park and wake them.
 
-vLLM has a registry of sleep-mode backends since 0.25 (``--sleep-mode-backend cachalot``). Before, its
-workers call :class:`CuMemAllocator` themselves. The interfaces are those of 0.11 and 0.33.
+vLLM has a registry of sleep-mode backends since 0.25 (``--sleep-mode-backend cachalot``). Before,
+its workers call :class:`CuMemAllocator` themselves. The interfaces are those of 0.11 and 0.33.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ _KEPT = ("runtime", "cudagraph")
 
 
 _first = threading.Lock()
-"""Held while :class:`CuMemAllocator` is made: a second one would know none of the tags of the first."""
+"""Held while :class:`CuMemAllocator` is made: a second one would know none of the tags of the
+first."""
 
 
 class CuMemAllocator:
-    """The interface of vLLM's own class of the same name. All methods may be called by any thread."""
+    """The interface of vLLM's own class of the same name. All methods may be called by any
+    thread."""
 
     instance: CuMemAllocator | None = None
     default_tag: str = "default"
@@ -96,12 +98,12 @@ class CuMemAllocator:
         yield self._pool("cudagraph").id
 
     def sleep(self, offload_tags: tuple[str, ...] | str | None = None) -> None:
-        """Parks all tags. The contents of ``offload_tags`` are kept, by default those of the default tag; the
-        others are lost. A tag that is parked stays as it is.
+        """Parks all tags. The contents of ``offload_tags`` are kept, by default those of the
+        default tag; the others are lost. A tag that is parked stays as it is.
 
         Raises:
-            CachalotError: the host does not have the memory for the contents, or a graph is being captured. All that
-                was awake is awake.
+            CachalotError: the host does not have the memory for the contents, or a graph is being
+                captured. All that was awake is awake.
         """
         if offload_tags is None:
             offload_tags = (self.default_tag,)
@@ -118,10 +120,12 @@ class CuMemAllocator:
             _together.park(self._parts((tags,) if isinstance(tags, str) else tags))
 
     def wake_up(self, tags: list[str] | str | None = None) -> None:
-        """Wakes the tags, and all others but ``weights`` and ``kv_cache``; everything without ``tags``.
+        """Wakes the tags, and all others but ``weights`` and ``kv_cache``; everything without
+        ``tags``.
 
         Raises:
-            OutOfMemoryError: the GPU does not have the memory. What does not have it stays parked, with its contents.
+            OutOfMemoryError: the GPU does not have the memory. What does not have it stays parked,
+                with its contents.
         """
         with self._lock:
             known = {tag for tag, _ in self._tags}
@@ -143,8 +147,8 @@ class CuMemAllocator:
 
 
 class CachalotBackend(_Base):
-    """The backend for vLLM's registry of sleep modes. What neither sleeps nor wakes with memory stays valid:
-    communicators, compiled kernels, addresses."""
+    """The backend for vLLM's registry of sleep modes. What neither sleeps nor wakes with memory
+    stays valid: communicators, compiled kernels, addresses."""
 
     def __init__(self) -> None:
         if _Base is not object:
@@ -194,7 +198,8 @@ class CachalotBackend(_Base):
 
     @classmethod
     def preserves_graphs_with_communicators(cls) -> bool:
-        """False: a communicator may have registered the memory of a graph's buffers, which changes."""
+        """False: a communicator may have registered the memory of a graph's buffers, which
+        changes."""
         return False
 
     @classmethod
@@ -204,9 +209,9 @@ class CachalotBackend(_Base):
 
 
 def register(config: str | None = None) -> None:
-    """Enables cachalot in this process, gives vLLM's workers :class:`CuMemAllocator`, and adds the backend
-    ``cachalot`` to vLLM's registry if there is one. A second call changes nothing. With ``CACHALOT_DISABLE``, vLLM keeps
-    its own.
+    """Enables cachalot in this process, gives vLLM's workers :class:`CuMemAllocator`, and adds the
+    backend ``cachalot`` to vLLM's registry if there is one. A second call changes nothing. With
+    ``CACHALOT_DISABLE``, vLLM keeps its own.
 
     Raises:
         CachalotError: cachalot cannot be PyTorch's whole allocator here.
@@ -228,7 +233,7 @@ def register(config: str | None = None) -> None:
 
 
 def plugin() -> None:
-    """Calls :func:`register` with the settings of ``CACHALOT_VLLM``; without the variable does nothing. vLLM
-    calls this in every process (``vllm.general_plugins``)."""
+    """Calls :func:`register` with the settings of ``CACHALOT_VLLM``; without the variable does
+    nothing. vLLM calls this in every process (``vllm.general_plugins``)."""
     if config := os.environ.get("CACHALOT_VLLM"):
         register(config)

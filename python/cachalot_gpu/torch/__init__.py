@@ -10,8 +10,8 @@ With ``enable(pinned=True)``, cachalot also allocates pinned memory of the host.
 With :class:`MemPool`, PyTorch keeps its allocator, and one pool takes its segments from cachalot.
 
 The functions for statistics, limits and snapshots have the names, arguments and results of those in
-``torch.cuda`` and ``torch.cuda.memory``, which work as well where cachalot is PyTorch's whole allocator
-(PyTorch 2.6 to 2.15).
+``torch.cuda`` and ``torch.cuda.memory``, which work as well where cachalot is PyTorch's whole
+allocator (PyTorch 2.6 to 2.15).
 """
 
 from .. import _adapter

@@ -65,7 +65,8 @@ class _Call:
         return not depthwise or self.format != torch.contiguous_format or self.x.dtype == torch.float16
 
     def workspace(self, operation: int, output: Any) -> int:
-        """Returns the workspace of an operation, of which ``output`` is the output or its gradient."""
+        """Returns the workspace of an operation, of which ``output`` is the output or its
+        gradient."""
         library = _cudnn.installed()
         if library is None or not self.uses_cudnn():
             return 0
@@ -115,7 +116,8 @@ def _forward(call: _Call, output: Any) -> Iterator[Step]:
 
 
 def _backward(call: _Call, gradient: Any, outputs: Any, mask: Any) -> Iterator[Step]:
-    """Returns the requests of a backward pass: the gradients of the input, the filter and the bias."""
+    """Returns the requests of a backward pass: the gradients of the input, the filter and the
+    bias."""
     y = _picture(gradient)
     yield from call.copies(y, call.x, call.w)
     data = _cudnn.FORWARD if call.transposed else _cudnn.BACKWARD_DATA

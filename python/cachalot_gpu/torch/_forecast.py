@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def predict(step: Callable[[], Any], **options: Any) -> list[Prediction]:
     """Predicts the memory of a training step under every policy, without a GPU.
 
-    ``step`` makes the model, the optimizer and the data on the device ``"cuda"``, and trains one step or
-    more. PyTorch's FakeTensorMode runs it: tensors have shapes and no values.
+    ``step`` makes the model, the optimizer and the data on the device ``"cuda"``, and trains one
+    step or more. PyTorch's FakeTensorMode runs it: tensors have shapes and no values.
 
     On a machine without a GPU, ``import cachalot_gpu.predict`` must come before ``import torch`` if
     PyTorch's build has CUDA.

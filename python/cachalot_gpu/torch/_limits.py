@@ -73,7 +73,8 @@ class RemainingMemory(NamedTuple):
 
 
 def remaining_memory(device: Device = None) -> RemainingMemory:
-    """Returns what is on a GPU, by name: once everything was parked, what remains there. Asks the driver."""
+    """Returns what is on a GPU, by name: once everything was parked, what remains there. Asks the
+    driver."""
     memory = _library.Remaining(struct_size=ctypes.sizeof(_library.Remaining))
     _library.library().cachalot_remaining(_handle.require(), device_index(device), ctypes.byref(memory))
     return RemainingMemory(**_library.fields(memory))

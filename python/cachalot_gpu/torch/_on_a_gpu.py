@@ -1,4 +1,5 @@
-"""The answers of ``torch.cuda`` while a program is predicted: those of an H100 that does nothing."""
+"""The answers of ``torch.cuda`` while a program is predicted: those of an H100 that does
+nothing."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def _step(_: Any, optimizer: Any, __: Any, *arguments: Any, **named: Any) -> Any
 
 
 def _memory(recorder: Any, total: int) -> dict[str, Callable[..., Any]]:
-    """Returns what is asked about memory. Nothing is reserved before the replay: it is what is allocated."""
+    """Returns what is asked about memory. Nothing is reserved before the replay: it is what is
+    allocated."""
 
     def allocated(*_: Any) -> int:
         return int(recorder.live_bytes)
@@ -210,7 +212,8 @@ def on_a_gpu(recorder: Any, total: int | None = None) -> Iterator[None]:
         for name, stand_in in _tensors().items():
             patches.enter_context(mock.patch.object(torch.Tensor, name, stand_in))
         patches.enter_context(mock.patch.object(torch, "save", lambda *_, **__: None))
-        # The value that decides is 1, as every other: not finite. It would leave out each step of the optimizer.
+        # The value that decides is 1, as every other: not finite. It would leave out each step of
+        # the optimizer.
         scaler = torch.amp.grad_scaler.GradScaler
         patches.enter_context(mock.patch.object(scaler, "_maybe_opt_step", _step))
         for name in ("init_gpu_context", "init_cuda_context"):

@@ -34,12 +34,13 @@ def _require_setter() -> None:
 
 
 def built(config: str) -> Path:
-    """Returns the library with the allocator, after the checks that can be made before anything is changed.
+    """Returns the library with the allocator, after the checks that can be made before anything is
+    changed.
 
     Raises:
         ConfigurationError: the settings have a mistake.
-        UnavailableError: PyTorch has no CUDA, sets no allocator of pinned memory, or finds no GPU; or nothing
-            can be built for the installed PyTorch.
+        UnavailableError: PyTorch has no CUDA, sets no allocator of pinned memory, or finds no GPU;
+            or nothing can be built for the installed PyTorch.
     """
     _settings.check(config)
     _require_setter()

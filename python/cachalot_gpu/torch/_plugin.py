@@ -55,8 +55,9 @@ def start(config: str | None) -> None:
 
 
 def enabled(*, pinned: bool = False) -> bool:
-    """Returns whether cachalot is PyTorch's CUDA allocator; with ``pinned``, whether cachalot allocates PyTorch's
-    pinned memory of the host. Both are true after a call of :func:`enable` that succeeded."""
+    """Returns whether cachalot is PyTorch's CUDA allocator; with ``pinned``, whether cachalot
+    allocates PyTorch's pinned memory of the host. Both are true after a call of :func:`enable` that
+    succeeded."""
     return _pinned.in_place() if pinned else bool(_in_place) or _whole.in_place()
 
 
@@ -89,48 +90,51 @@ def enable(
     patch: bool = False,
     strict: bool = True,
 ) -> bool:
-    """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device, and with
-    ``pinned`` of PyTorch's allocator of pinned memory of the host. Each works once in a process.
+    """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device,
+    and with ``pinned`` of PyTorch's allocator of pinned memory of the host. Each works once in a
+    process.
 
-    The CUDA allocator must come before the first use of CUDA. With PyTorch 2.6 to 2.15 and a C++ compiler,
-    cachalot implements the whole interface of PyTorch's allocator, and everything in ``torch.cuda`` works as
-    before. Otherwise, or if the environment variable ``CACHALOT_TORCH_PLUGIN`` is ``1``, cachalot is a plug-in
-    of PyTorch (``CUDAPluggableAllocator``), after a warning that says why: pools, trees of captured graphs and
+    The CUDA allocator must come before the first use of CUDA. With PyTorch 2.6 to 2.15 and a C++
+    compiler, cachalot implements the whole interface of PyTorch's allocator, and everything in
+    ``torch.cuda`` works as before. Otherwise, or if the environment variable
+    ``CACHALOT_TORCH_PLUGIN`` is ``1``, cachalot is a plug-in of PyTorch
+    (``CUDAPluggableAllocator``), after a warning that says why: pools, trees of captured graphs and
     memory shared between processes then do not work.
 
-    Pinned memory may come at any time, with PyTorch 2.8 to 2.15, a C++ compiler and CUDA's headers; memory that
-    was pinned before stays PyTorch's. From then on, ``Tensor.pin_memory()``, ``pin_memory=True`` of factories
-    and of ``DataLoader``, and the results of copies to pinned memory take the bytes that they need, and not the
-    next power of two. ``torch.cuda.host_memory_stats()`` and its resets, and ``torch._C._host_emptyCache()``,
-    work as before. The memory is on the NUMA node of the GPU that is in use at the first request. A forked
+    Pinned memory may come at any time, with PyTorch 2.8 to 2.15, a C++ compiler and CUDA's headers;
+    memory that was pinned before stays PyTorch's. From then on, ``Tensor.pin_memory()``,
+    ``pin_memory=True`` of factories and of ``DataLoader``, and the results of copies to pinned
+    memory take the bytes that they need, and not the next power of two.
+    ``torch.cuda.host_memory_stats()`` and its resets, and ``torch._C._host_emptyCache()``, work as
+    before. The memory is on the NUMA node of the GPU that is in use at the first request. A forked
     child does not have it: workers of a ``DataLoader`` must not read pinned tensors of the parent.
 
-    If the environment variable ``CACHALOT_DISABLE`` is set, neither empty nor ``0``, then PyTorch keeps its own
-    allocators, and a warning says so.
+    If the environment variable ``CACHALOT_DISABLE`` is set, neither empty nor ``0``, then PyTorch
+    keeps its own allocators, and a warning says so.
 
     Returns whether everything that was asked for is in place.
 
     Args:
         config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
-            ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else of PyTorch's
-            variables. The settings are checked before everything else, also on a machine without a GPU. A
-            :class:`CachalotWarning` names each setting without effect.
-        cuda: whether cachalot becomes the CUDA allocator. ``enable(cuda=False, pinned=True)`` is for pinned
-            memory alone.
-        pinned: whether cachalot allocates pinned memory of the host: ``True`` with its defaults there,
-            ``"compact:0.01,exact_segments:True"``, or the settings themselves.
-        patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory fraction replace
-            PyTorch's, which raise an error under every plug-in. The whole allocator needs no patch. The
-            functions of ``cachalot_gpu.torch`` work in either case.
-        strict: whether a failure raises an error. If not, PyTorch keeps its own allocator, a warning gives the
-            reason, and :func:`metrics` has the reason as ``cachalot_left_out``. A second call raises an error
-            in either case.
+            ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
+            of PyTorch's variables. The settings are checked before everything else, also on a
+            machine without a GPU. A :class:`CachalotWarning` names each setting without effect.
+        cuda: whether cachalot becomes the CUDA allocator. ``enable(cuda=False, pinned=True)`` is
+            for pinned memory alone.
+        pinned: whether cachalot allocates pinned memory of the host: ``True`` with its defaults
+            there, ``"compact:0.01,exact_segments:True"``, or the settings themselves.
+        patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory
+            fraction replace PyTorch's, which raise an error under every plug-in. The whole
+            allocator needs no patch. The functions of ``cachalot_gpu.torch`` work in either case.
+        strict: whether a failure raises an error. If not, PyTorch keeps its own allocator, a
+            warning gives the reason, and :func:`metrics` has the reason as ``cachalot_left_out``. A
+            second call raises an error in either case.
 
     Raises:
         ConfigurationError: the settings have a mistake. The text lists what is accepted.
-        UnavailableError: ``enable()`` was called before; PyTorch has used its own CUDA allocator; there is no
-            GPU, no driver, or a driver older than CUDA 11.4; PyTorch has no CUDA, or is too old; or nothing can
-            be built for pinned memory.
+        UnavailableError: ``enable()`` was called before; PyTorch has used its own CUDA allocator;
+            there is no GPU, no driver, or a driver older than CUDA 11.4; PyTorch has no CUDA, or is
+            too old; or nothing can be built for pinned memory.
     """
     with _lock:
         wants_pinned = pinned is not False

@@ -38,10 +38,10 @@ else:
 class MemPool(_Base):
     """A ``torch.cuda.MemPool`` whose segments come from cachalot, for ``torch.cuda.use_mem_pool``.
 
-    PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory`` work.
-    cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises CUDA. After
-    :func:`enable` as a whole allocator, cachalot decides about blocks, too. With ``CACHALOT_DISABLE``, the
-    segments come from PyTorch.
+    PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory``
+    work. cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises
+    CUDA. After :func:`enable` as a whole allocator, cachalot decides about blocks, too. With
+    ``CACHALOT_DISABLE``, the segments come from PyTorch.
 
     Args:
         config: settings for all pools, as for :func:`enable`. ``None`` changes no setting.
@@ -49,8 +49,8 @@ class MemPool(_Base):
 
     Raises:
         ConfigurationError: the settings have a mistake.
-        UnavailableError: cachalot is a plug-in, under which PyTorch has no pools; PyTorch is older than 2.5;
-            or as for :func:`enable`.
+        UnavailableError: cachalot is a plug-in, under which PyTorch has no pools; PyTorch is older
+            than 2.5; or as for :func:`enable`.
     """
 
     def __init__(self, *, config: str | None = None, use_on_oom: bool = False, no_split: bool = False) -> None:
@@ -61,8 +61,8 @@ class MemPool(_Base):
             raise errors.UnavailableError(
                 f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed"
             )
-        # Older versions of PyTorch do not have one argument or both, so only those that the caller wants are
-        # passed.
+        # Older versions of PyTorch do not have one argument or both, so only those that the caller
+        # wants are passed.
         wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}
         if not (is_off := _switch.leave_out_if_disabled()):
             _plugin.start(config)

@@ -89,10 +89,11 @@ class Recorder(TorchDispatchMode):
     def __init__(self, workspace_bytes: int = HOPPER_WORKSPACE) -> None:
         super().__init__()
         self.events: list[tuple[str, int, int]] = []
-        """Requests ``("a", block, bytes)``, frees ``("f", block, 0)``, and calls that empty the cache ``("e", 0, 0)``, in
-        order."""
+        """Requests ``("a", block, bytes)``, frees ``("f", block, 0)``, and calls that empty the
+        cache ``("e", 0, 0)``, in order."""
         self.live_bytes = self.peak_bytes = 0
-        """Bytes of all blocks, each rounded up to 512: now, and at the most since the program reset it."""
+        """Bytes of all blocks, each rounded up to 512: now, and at the most since the program reset
+        it."""
         self._sizes: dict[int, int] = {}
         self._workspace_bytes = workspace_bytes
         self._storages: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -122,7 +123,8 @@ class Recorder(TorchDispatchMode):
             self.events.append(("e", 0, 0))
 
     def watch(self, tensor: torch.Tensor) -> None:
-        """Records the storage of a tensor, unless it is known or empty, and its free when it ends."""
+        """Records the storage of a tensor, unless it is known or empty, and its free when it
+        ends."""
         if tensor.device.type != "cuda" or tensor.layout != torch.strided:
             return
         storage = tensor.untyped_storage()
@@ -176,7 +178,8 @@ class Recorder(TorchDispatchMode):
             self.free(block)
 
     def _use_handle(self, product: torch.Tensor) -> None:
-        """Records the workspace of a thread's handle of cuBLAS at its first use. It is never freed."""
+        """Records the workspace of a thread's handle of cuBLAS at its first use. It is never
+        freed."""
         thread = threading.get_ident()
         if product.device.type == "cuda" and thread not in self._handles:
             self._handles.add(thread)
@@ -409,11 +412,11 @@ def record(
 ) -> Recorder:
     """Calls ``step`` with fake tensors, and returns its requests and frees.
 
-    ``step`` makes the model, the optimizer and the data itself, on the device ``"cuda"``. No
-    tensor has memory or values: ``.item()`` returns 1 (``False`` for a boolean, ``True`` for the
-    outcome of ``all()``), ``.tolist()`` and ``.numpy()`` return the same for each element, and operations
-    whose shapes depend on values fail. ``torch.cuda`` answers as on an H100, or with ``limit_bytes`` of memory, and
-    ``torch.save`` writes nothing.
+    ``step`` makes the model, the optimizer and the data itself, on the device ``"cuda"``. No tensor
+    has memory or values: ``.item()`` returns 1 (``False`` for a boolean, ``True`` for the outcome
+    of ``all()``), ``.tolist()`` and ``.numpy()`` return the same for each element, and operations
+    whose shapes depend on values fail. ``torch.cuda`` answers as on an H100, or with
+    ``limit_bytes`` of memory, and ``torch.save`` writes nothing.
     """
     recorder = Recorder(workspace_bytes)
     record_into(recorder, step, limit_bytes)
@@ -421,7 +424,8 @@ def record(
 
 
 def record_into(recorder: Recorder, step: Callable[[], Any], limit_bytes: int | None = None) -> None:
-    """Calls ``step`` with fake tensors. After an exception of ``step``, the recorder has what it requested so far."""
+    """Calls ``step`` with fake tensors. After an exception of ``step``, the recorder has what it
+    requested so far."""
     _no_gpu.prepare()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with _as_on_a_gpu(), on_a_gpu(recorder, limit_bytes), mode, recorder:
@@ -442,11 +446,11 @@ def predict(
         step: makes the model, the optimizer and the data on the device ``"cuda"``, and trains one
             step or more. PyTorch's FakeTensorMode runs it.
         limit_bytes: the memory of the GPU. Requests beyond are counted as failed.
-        policies: the policies of cachalot; all but ``planned`` without this. ``caching`` is PyTorch's
-            own allocator.
+        policies: the policies of cachalot; all but ``planned`` without this. ``caching`` is
+            PyTorch's own allocator.
         configs: configurations besides the defaults.
-        workspace_bytes: the workspace of a cuBLAS handle: ``HOPPER_WORKSPACE``, or ``OTHER_WORKSPACE``
-            for GPUs that are not of compute capability 9.0.
+        workspace_bytes: the workspace of a cuBLAS handle: ``HOPPER_WORKSPACE``, or
+            ``OTHER_WORKSPACE`` for GPUs that are not of compute capability 9.0.
 
     Returns:
         A prediction for each policy and configuration. They leave out what :data:`LEFT_OUT` lists.

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class _Bytes:
-    """Committed bytes of a range, for ``torch.as_tensor``. Keeps the range as long as a tensor uses the bytes."""
+    """Committed bytes of a range, for ``torch.as_tensor``. Keeps the range as long as a tensor uses
+    the bytes."""
 
     def __init__(self, owner: ElasticTensor, address: int, length: int) -> None:
         self.owner = owner
@@ -35,19 +36,20 @@ class _Bytes:
 
 
 class ElasticTensor:
-    """Rows of which only the first ones have memory, such as a table or a KV cache that grows in place.
+    """Rows of which only the first ones have memory, such as a table or a KV cache that grows in
+    place.
 
         cache = ElasticTensor((1_000_000, heads, size), torch.float16)
         keys = cache.resize(4096)   # 4096 rows
         keys = cache.resize(8192)   # the first 4096 rows keep their addresses and contents
 
-    The constructor reserves addresses, and no row has memory yet. :meth:`resize` adds and removes memory at
-    the end: the addresses of the rows never change, and neither do the contents of the rows that stay.
-    Captured graphs may use the rows.
+    The constructor reserves addresses, and no row has memory yet. :meth:`resize` adds and removes
+    memory at the end: the addresses of the rows never change, and neither do the contents of the
+    rows that stay. Captured graphs may use the rows.
 
-    The memory comes from cachalot's pages, under every policy, and counts against cachalot's limit. Works
-    with and without :func:`enable`: without it, the memory is outside PyTorch's own. All methods may be
-    called by any thread.
+    The memory comes from cachalot's pages, under every policy, and counts against cachalot's limit.
+    Works with and without :func:`enable`: without it, the memory is outside PyTorch's own. All
+    methods may be called by any thread.
 
     Args:
         shape: the number of rows at most, and the lengths of a row.
@@ -96,21 +98,22 @@ class ElasticTensor:
         return int(self._range.page_bytes)
 
     def resize(self, rows: int, stream: torch.cuda.Stream | None = None) -> Tensor:
-        """Gives the first ``rows`` rows memory, and takes the memory of the rest back. Returns the rows as a tensor. New
-        rows have any contents. The host does not wait.
+        """Gives the first ``rows`` rows memory, and takes the memory of the rest back. Returns the
+        rows as a tensor. New rows have any contents. The host does not wait.
 
-        Tensors of earlier calls stay valid for the rows that stay. A kernel that uses a removed row faults, or changes
-        memory of others.
+        Tensors of earlier calls stay valid for the rows that stay. A kernel that uses a removed row
+        faults, or changes memory of others.
 
         Args:
             rows: the number of rows, at most ``capacity``.
-            stream: work submitted to the stream after the call may use new rows, and work submitted before the call may
-                have used removed rows. ``None`` is the current stream. Work of other streams on removed rows must
-                precede the work on this stream.
+            stream: work submitted to the stream after the call may use new rows, and work submitted
+                before the call may have used removed rows. ``None`` is the current stream. Work of
+                other streams on removed rows must precede the work on this stream.
 
         Raises:
             ValueError: ``rows`` is negative, or above the capacity.
-            OutOfMemoryError: the device or the limit does not have the memory. All rows are as before.
+            OutOfMemoryError: the device or the limit does not have the memory. All rows are as
+                before.
             CachalotError: rows are removed while a graph is captured.
         """
         if not 0 <= rows <= self.capacity:
@@ -132,8 +135,8 @@ class ElasticTensor:
         return self.tensor(rows)
 
     def tensor(self, rows: int | None = None) -> Tensor:
-        """Returns the first rows as a tensor, all that have memory by default. The tensor keeps the addresses until it is
-        gone, also after the last reference to this object.
+        """Returns the first rows as a tensor, all that have memory by default. The tensor keeps the
+        addresses until it is gone, also after the last reference to this object.
 
         Raises:
             ValueError: there are fewer rows.
@@ -147,9 +150,9 @@ class ElasticTensor:
         return torch.as_tensor(whole, device=f"cuda:{self.device}").view(self.dtype).view(rows, *self._rest)
 
     def release(self) -> None:
-        """Gives all memory and the addresses back, after the work submitted so far to every stream that a call of
-        :meth:`resize` has named. No tensor of the rows may be used afterwards. A second call does nothing. The last
-        reference to the object and its tensors does the same.
+        """Gives all memory and the addresses back, after the work submitted so far to every stream
+        that a call of :meth:`resize` has named. No tensor of the rows may be used afterwards. A
+        second call does nothing. The last reference to the object and its tensors does the same.
 
         Raises:
             CachalotError: a graph is being captured. The rows are as before then.

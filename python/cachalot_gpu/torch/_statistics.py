@@ -1,7 +1,7 @@
 """cachalot's statistics, under PyTorch's names.
 
-With :class:`cachalot_gpu.torch.MemPool`, an "allocation" of cachalot is a segment of PyTorch. Names of
-values in bytes have "bytes" or "memory" in them, and all other values are counts. A device is a
+With :class:`cachalot_gpu.torch.MemPool`, an "allocation" of cachalot is a segment of PyTorch. Names
+of values in bytes have "bytes" or "memory" in them, and all other values are counts. A device is a
 number, ``"cuda:1"``, a ``torch.device``, or ``None`` for the current device. No function here waits
 for the device.
 """
@@ -27,7 +27,8 @@ _FIELDS = ("current", "peak", "allocated", "freed")
 
 
 def _figures(device: int) -> dict[str, int]:
-    """Returns every statistic by its name, cachalot's own included, and none before the first allocation."""
+    """Returns every statistic by its name, cachalot's own included, and none before the first
+    allocation."""
     figures: dict[str, int] = {}
     if handle := _handle.peek():
 
@@ -48,7 +49,8 @@ def _figure(key: str, device: Device) -> int:
 
 
 def _is_own(key: str) -> bool:
-    """Returns whether PyTorch has no statistic of this name. PyTorch's names have no dot, or end with a field."""
+    """Returns whether PyTorch has no statistic of this name. PyTorch's names have no dot, or end
+    with a field."""
     return "." in key and key.rpartition(".")[2] not in _FIELDS
 
 
@@ -58,9 +60,10 @@ def _theirs(device: Device) -> dict[str, int]:
 
 
 def statistics(device: Device = None) -> dict[str, int]:
-    """Returns cachalot's own statistics of a device, by names such as ``"pages.moved_bytes"``: pages of virtual memory,
-    ``reclaim:auto``, ``tune:auto`` and ``policy:planned``. The book lists names, units and meanings on the page
-    *Statistics*. The result is empty before the first allocation."""
+    """Returns cachalot's own statistics of a device, by names such as ``"pages.moved_bytes"``:
+    pages of virtual memory, ``reclaim:auto``, ``tune:auto`` and ``policy:planned``. The book lists
+    names, units and meanings on the page *Statistics*. The result is empty before the first
+    allocation."""
     return {key: value for key, value in _figures(device_index(device)).items() if _is_own(key)}
 
 
@@ -77,10 +80,11 @@ def memory_stats(device: Device = None) -> dict[str, int]:
 
 
 def metrics() -> str:
-    """Returns the metrics of every device as OpenMetrics text, for Prometheus: the version, the active
-    settings, memory in total and by pool and stream, peaks, totals, limits. A web server sends the text with the type
-    ``application/openmetrics-text; version=1.0.0; charset=utf-8``. Before the first allocation the
-    text has no metrics; where :func:`enable` has left PyTorch its own allocator, the text has the reason.
+    """Returns the metrics of every device as OpenMetrics text, for Prometheus: the version, the
+    active settings, memory in total and by pool and stream, peaks, totals, limits. A web server
+    sends the text with the type ``application/openmetrics-text; version=1.0.0; charset=utf-8``.
+    Before the first allocation the text has no metrics; where :func:`enable` has left PyTorch its
+    own allocator, the text has the reason.
     """
     parts: list[bytes] = []
     if handle := _handle.peek():

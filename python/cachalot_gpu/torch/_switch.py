@@ -32,8 +32,8 @@ def leave_out_if_disabled() -> bool:
 
 
 def attempt(step: Callable[[], Result], strict: bool) -> Result | None:
-    """Takes a step that puts cachalot in place, and returns its result. If the step fails, raises the error, or
-    without ``strict`` warns of it."""
+    """Takes a step that puts cachalot in place, and returns its result. If the step fails, raises
+    the error, or without ``strict`` warns of it."""
     try:
         return step()
     except errors.CachalotError as error:
@@ -44,7 +44,8 @@ def attempt(step: Callable[[], Result], strict: bool) -> Result | None:
 
 
 def metrics() -> str:
-    """Returns the metrics of a process without cachalot: why it is left out, if the program asked for it."""
+    """Returns the metrics of a process without cachalot: why it is left out, if the program asked
+    for it."""
     if _reason is None:
         return "# EOF\n"
     label = _reason.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

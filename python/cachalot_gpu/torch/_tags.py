@@ -93,9 +93,10 @@ class Tag:
         weights.park()    # the memory is free for others, the tensors stay valid
         weights.wake()    # the contents are back, at the same addresses
 
-    Inside ``with``, the requests of this thread are led into memory of the tag. All tags of one name are
-    the same tag. Needs :func:`enable` as PyTorch's whole allocator, and a policy that parks. All methods
-    may be called by any thread. None waits for the GPU, but :meth:`park` and :meth:`wake`.
+    Inside ``with``, the requests of this thread are led into memory of the tag. All tags of one
+    name are the same tag. Needs :func:`enable` as PyTorch's whole allocator, and a policy that
+    parks. All methods may be called by any thread. None waits for the GPU, but :meth:`park` and
+    :meth:`wake`.
 
     Args:
         name: any text.
@@ -130,8 +131,8 @@ class Tag:
         return device_index(self._index)
 
     def pool(self) -> torch.cuda.MemPool:
-        """Returns the tag's pool, which is made at the first call. Its ``id`` is the ``pool`` of captured
-        graphs whose memory is to be parked as well.
+        """Returns the tag's pool, which is made at the first call. Its ``id`` is the ``pool`` of
+        captured graphs whose memory is to be parked as well.
 
         Raises:
             UnavailableError: cachalot is not PyTorch's whole allocator.
@@ -148,16 +149,17 @@ class Tag:
             return _pools[self.name, index]
 
     def add_pool(self, pool: torch.cuda.MemPool | tuple[int, int]) -> None:
-        """Puts memory that a pool obtains from now on under the tag. The memory that it has is not parked.
+        """Puts memory that a pool obtains from now on under the tag. The memory that it has is not
+        parked.
 
         Args:
-            pool: a ``torch.cuda.MemPool``, its ``id``, or a ``torch.cuda.graph_pool_handle()`` into which
-                a capture has started.
+            pool: a ``torch.cuda.MemPool``, its ``id``, or a ``torch.cuda.graph_pool_handle()`` into
+                which a capture has started.
 
         Raises:
             UnavailableError: cachalot is not PyTorch's whole allocator.
-            CachalotError: the policy parks nothing; there is no such pool, or it has its own allocator;
-                memory of the pool or of the tag is parked.
+            CachalotError: the policy parks nothing; there is no such pool, or it has its own
+                allocator; memory of the pool or of the tag is parked.
         """
         require()
         index = self.device
@@ -194,33 +196,38 @@ class Tag:
             CachalotError: no memory has the tag on the device.
         """
         report = _library.ParkReport(struct_size=ctypes.sizeof(_library.ParkReport))
-        out = ctypes.byref(report)
-        _each((self,), None, lambda index, number: _library.library().cachalot_parked(_handle.require(), index, number, out))
+        out, library = ctypes.byref(report), _library.library()
+        _each((self,), None, lambda index, number: library.cachalot_parked(_handle.require(), index, number, out))
         values = _library.fields(report)
         return Parking(_STATES[values.pop("state")], **values)
 
     def set_fallback(self, on: bool = True) -> None:
-        """Lets the default pool serve requests under the tag while it is parked (``on``), or refuses them,
-        which is the default. Requests of a capture are refused in both cases.
+        """Lets the default pool serve requests under the tag while it is parked (``on``), or
+        refuses them, which is the default. Requests of a capture are refused in both cases.
 
         Raises:
             CachalotError: no memory has the tag on the device.
         """
-        library = _library.library()
-        _each((self,), None, lambda index, number: library.cachalot_park_elsewhere(_handle.require(), index, number, int(on)))
+        is_on, library = int(on), _library.library()
+        _each(
+            (self,),
+            None,
+            lambda index, number: library.cachalot_park_elsewhere(_handle.require(), index, number, is_on),
+        )
 
     def limit(
         self, *, max_bytes: int | None = None, low_bytes: int = 0, weight: int = 100, clear: bool = False
     ) -> None:
-        """Sets the limits, in the words of Linux's control groups. The sizes are of what :attr:`held` has
-        as ``charge_bytes``. Limits may be set before the first request.
+        """Sets the limits, in the words of Linux's control groups. The sizes are of what
+        :attr:`held` has as ``charge_bytes``. Limits may be set before the first request.
 
         Args:
-            max_bytes: the most that the tag may hold. A request beyond it has free memory of the tag given
-                back first, and then fails. ``None``: no limit.
+            max_bytes: the most that the tag may hold. A request beyond it has free memory of the
+                tag given back first, and then fails. ``None``: no limit.
             low_bytes: memory that goes back for nobody else. It reserves nothing.
-            weight: the share where memory is short: who holds the most above ``low_bytes``, divided by the
-                weight, gives free memory back first. Memory without limits has a weight of 100.
+            weight: the share where memory is short: who holds the most above ``low_bytes``, divided
+                by the weight, gives free memory back first. Memory without limits has a weight of
+                100.
             clear: whether other pools never see what was in a page of the tag.
 
         Raises:
@@ -246,8 +253,8 @@ class Tag:
         _library.library().cachalot_tag_limit(_handle.require(), self.device, number, None)
 
     def trim(self, keep_bytes: int = 0) -> None:
-        """Gives free memory back to the driver, until the tag holds at most ``keep_bytes`` or has no free
-        memory. Its pools may be in use; ``low_bytes`` does not hold it up.
+        """Gives free memory back to the driver, until the tag holds at most ``keep_bytes`` or has
+        no free memory. Its pools may be in use; ``low_bytes`` does not hold it up.
 
         Raises:
             CachalotError: no memory has the tag; or a captured graph has memory of it, which stays.
@@ -270,7 +277,8 @@ class Tag:
         return Held(**values, max_bytes=most, clear=clear)
 
     def _number(self) -> int:
-        """Returns the number of the tag in the library, under the lock. A new tag gets the next one."""
+        """Returns the number of the tag in the library, under the lock. A new tag gets the next
+        one."""
         return _numbers.setdefault(self.name, len(_numbers) + 1)
 
     def _known(self) -> int:
@@ -295,8 +303,9 @@ def require() -> None:
 
 
 def _each(tags: tuple[Tag, ...], device: Device, call: Callable[[int, int], None]) -> None:
-    """Calls ``call`` with the device and the number of each tag; of all tags of a device if none is named. Of
-    all tags, those are left out whose pools are gone, as that of a captured graph may be."""
+    """Calls ``call`` with the device and the number of each tag; of all tags of a device if none is
+    named. Of all tags, those are left out whose pools are gone, as that of a captured graph may
+    be."""
     wanted = [(tag.name, tag.device) for tag in tags]
     with _lock:
         if not tags:
@@ -317,9 +326,9 @@ def _each(tags: tuple[Tag, ...], device: Device, call: Callable[[int, int], None
 
 
 def park(*tags: Tag, keep: bool = True, zero: bool = False, streams: bool = False, device: Device = None) -> None:
-    """Gives the memory of the tags back to the GPU; of all tags of ``device`` if none is named. Tensors and
-    captured graphs stay valid, and must not be used before :func:`wake`. Of tags that are parked, parks what
-    an earlier call has left on the GPU.
+    """Gives the memory of the tags back to the GPU; of all tags of ``device`` if none is named.
+    Tensors and captured graphs stay valid, and must not be used before :func:`wake`. Of tags that
+    are parked, parks what an earlier call has left on the GPU.
 
     Waits once for all work of the GPU. Other threads allocate and free while it waits.
 
@@ -331,28 +340,29 @@ def park(*tags: Tag, keep: bool = True, zero: bool = False, streams: bool = Fals
         device: the device of all tags, by default the current one. Named tags have their own.
 
     Raises:
-        CachalotError: no memory has a tag, a graph is being captured, the host does not have the memory for
-            the contents, or another thread parks or wakes memory. The memory of the tag is awake then.
+        CachalotError: no memory has a tag, a graph is being captured, the host does not have the
+            memory for the contents, or another thread parks or wakes memory. The memory of the tag
+            is awake then.
     """
     mode = (1 if keep else 3 if zero else 2) | (0x10 if streams else 0)
     _each(tags, device, lambda index, number: _library.library().cachalot_park(_handle.require(), index, number, mode))
 
 
 def wake(*tags: Tag, wait: bool = True, device: Device = None) -> None:
-    """Brings the memory of the tags back, in their order; of all tags of ``device`` if none is named. Tags that
-    are awake stay as they are.
+    """Brings the memory of the tags back, in their order; of all tags of ``device`` if none is
+    named. Tags that are awake stay as they are.
 
     Args:
         tags: tags that have memory.
-        wait: whether the contents are there when the call returns. Otherwise the copies go on, and another
-            call, which waits, must return before the memory is used.
+        wait: whether the contents are there when the call returns. Otherwise the copies go on, and
+            another call, which waits, must return before the memory is used.
         device: the device of all tags, by default the current one. Named tags have their own.
 
     Raises:
         CachalotError: no memory has a tag.
-        OutOfMemoryError: the GPU does not have the memory for a tag, also after all that was cached was
-            released. The tags before are awake then. This one and those after are parked, and nothing of
-            them is lost.
+        OutOfMemoryError: the GPU does not have the memory for a tag, also after all that was cached
+            was released. The tags before are awake then. This one and those after are parked, and
+            nothing of them is lost.
     """
     # Every wake that starts is waited for, whatever fails on the way.
     with contextlib.ExitStack() as started:
@@ -366,6 +376,7 @@ def wake(*tags: Tag, wait: bool = True, device: Device = None) -> None:
 
 
 def retain_host_memory(most_bytes: int, device: Device = None) -> None:
-    """Sets how many bytes of pinned host memory stay after a :func:`wake`, for the next :func:`park`: 0 at
-    first. Pinning new memory takes some 50 ms for each GiB. Releases what exceeds the number."""
+    """Sets how many bytes of pinned host memory stay after a :func:`wake`, for the next
+    :func:`park`: 0 at first. Pinning new memory takes some 50 ms for each GiB. Releases what
+    exceeds the number."""
     _library.library().cachalot_park_retain(_handle.require(), device_index(device), most_bytes)

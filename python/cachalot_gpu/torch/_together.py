@@ -28,12 +28,14 @@ class Part(NamedTuple):
 
 
 def park(parts: Iterable[Part]) -> None:
-    """Parks what is awake, contents that are kept first. If that fails, what was parked here wakes."""
+    """Parks what is awake, contents that are kept first. If that fails, what was parked here
+    wakes."""
     parked: list[Part] = []
     try:
         for part in sorted(parts, key=lambda part: (not part.keep, part)):
             if part.is_awake():
-                # Noted first: after an interrupt, and after a failure of the driver in the middle, some of it is parked.
+                # Noted first: after an interrupt, and after a failure of the driver in the middle,
+                # some of it is parked.
                 parked.append(part)
                 part.tag.park(keep=part.keep)
     except BaseException:
@@ -42,8 +44,8 @@ def park(parts: Iterable[Part]) -> None:
 
 
 def wake(parts: Iterable[Part]) -> None:
-    """Wakes what is parked, one device after the other, in the order of the parts. If that fails, some
-    parts are awake, and the others parked."""
+    """Wakes what is parked, one device after the other, in the order of the parts. If that fails,
+    some parts are awake, and the others parked."""
     parts = [part for part in parts if not part.is_awake()]
     for device in sorted({part.device for part in parts}):
         _tags.wake(*(part.tag for part in parts if part.device == device))

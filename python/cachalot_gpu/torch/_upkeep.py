@@ -18,10 +18,10 @@ _STAGES: dict[int, Stage] = {1: "off", 2: "recording", 3: "searching", 4: "trial
 
 
 def maintain(max_us: int = 2000, device: Device = None) -> bool:
-    """Does what requests under ``policy:stitched`` have put off: removes the mappings that moved pages
-    have left, and returns memory beyond the budget to the driver. Under ``reclaim:auto``, gives idle
-    memory back to the driver by what it is worth. With ``tune:auto`` settings become active here. In
-    other configurations there is nothing to do. Never waits for the device.
+    """Does what requests under ``policy:stitched`` have put off: removes the mappings that moved
+    pages have left, and returns memory beyond the budget to the driver. Under ``reclaim:auto``,
+    gives idle memory back to the driver by what it is worth. With ``tune:auto`` settings become
+    active here. In other configurations there is nothing to do. Never waits for the device.
 
     Args:
         max_us: about how many microseconds of the driver's time the call may take.
@@ -42,8 +42,8 @@ def maintain_every(seconds: float, max_us: int = 2000) -> None:
 
 def end_iteration(device: Device = None) -> None:
     """Announces the end of an iteration, such as a training step, and the start of the next. With
-    ``tune:auto`` settings become active here, and plans under ``policy:planned``. Never waits for the
-    device or for a search."""
+    ``tune:auto`` settings become active here, and plans under ``policy:planned``. Never waits for
+    the device or for a search."""
     _library.library().cachalot_iteration(_handle.require(), device_index(device))
 
 
@@ -57,8 +57,8 @@ class Tuning(NamedTuple):
 
 
 def tuning(device: Device = None) -> Tuning:
-    """Returns the state of ``tune:auto``. What it has done so far, and the peaks before and after, are
-    the :func:`statistics` whose names start with ``tune.``."""
+    """Returns the state of ``tune:auto``. What it has done so far, and the peaks before and after,
+    are the :func:`statistics` whose names start with ``tune.``."""
     report = _library.TuneReport(struct_size=ctypes.sizeof(_library.TuneReport))
     _library.library().cachalot_tuned(_handle.require(), device_index(device), ctypes.byref(report))
     return Tuning(_STAGES.get(report.stage, "off"), bool(report.tuned))
