@@ -185,14 +185,21 @@ impl<P: Platform> Waits<P> {
     /// Frees every block whose events are complete, after recording the events deferred by a
     /// capture that has ended. Does not wait.
     pub(crate) fn process_events<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
+        let flags = &on.driver().flags;
         on.driver().health()?;
-        // A full table is no error here: the blocks stay deferred until other events are complete.
+        // Every request comes here while blocks wait in PyTorch's way, mostly for events alone: what
+        // has no flag is not called.
+        let mut result = Ok(());
+        if flags.has(flags::DEFERRED | flags::HAS_GATHERED) {
+            // A full table is no error here: the blocks stay deferred until other events are complete.
+            result = self.record_deferred(on).and_then(|_all| self.record_open(on)).map(|_ended| ());
+        }
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred(on).and_then(|_all| self.record_open(on));
-        recorded
-            .map(|_finished| ())
-            .and(self.poll_queues(on, on.driver().flags.waiting(), None, false).map(|_finished| ()))
-            .and(self.poll_ordered(on).map(|_ended| ()))
+        result = result.and(self.poll_queues(on, flags.waiting(), None, false).map(|_ended| ()));
+        if flags.has(flags::ORDERED) {
+            result = result.and(self.poll_ordered(on).map(|_ended| ()));
+        }
+        result
     }
 
     /// Waits until no event is pending, and frees all blocks behind the events. Blocks deferred
