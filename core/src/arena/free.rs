@@ -21,6 +21,7 @@ use crate::heap::{FreeOutcome, Heap};
 use crate::page_map::{HeapRef, LaneRef, Owner};
 use crate::stats::Occurrence;
 use crate::streams::fences::Waiter;
+use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{OnceTable, Storage};
 use crate::trace::CallSite;
@@ -118,7 +119,7 @@ impl<P: Platform> OnDevice<'_, P> {
         {
             self.heaps.loosen(slot, &mut heap);
             heap.pend(block, &slot.counters);
-            return self.note_and_wait(number, heap, block, site);
+            return self.note_and_wait(heap, PendingBlock { slot: number, index: block }, site);
         }
         self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })?;
         if self.driver.flags.has(flags::DIRECT) && self.driver.device().is_ordered() {
@@ -152,10 +153,10 @@ impl<P: Platform> OnDevice<'_, P> {
         // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
         if heap.blocks[block].uses == NONE {
             self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
-            self.free_if_unused(number, heap, block);
+            self.free_if_unused(heap, PendingBlock { slot: number, index: block });
             return Ok(());
         }
-        self.wait_for_uses(number, heap, block, site)
+        self.wait_for_uses(heap, PendingFree { block: PendingBlock { slot: number, index: block }, site: Some(site) })
     }
 }
 
@@ -163,15 +164,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
     ///
     /// On an error the free is undone: the block is allocated again, with all user streams.
-    pub(in crate::arena) fn wait_for_uses(
-        self,
-        slot: u32,
-        heap: HeapGuard<'_, P>,
-        block: u32,
-        site: u32,
-    ) -> Result<(), Error> {
-        let waiting = self.waits.wait_for_uses(self, slot, heap, block, site);
+    pub(in crate::arena) fn wait_for_uses(self, heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
+        let waiting = self.waits.wait_for_uses(self, heap, free);
         if waiting.is_err() {
+            let PendingBlock { slot, index: block } = free.block;
             let mut heap = self.heaps.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
             // here. A free at a count fails as a whole, so the bit goes too.
@@ -186,7 +182,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Frees a pending block without uses and waits, under any flags. Unlocks the heap: reconciling reads the counters of
     /// other heaps, and the contents, the guards and a release need calls to the device.
     #[cold]
-    fn finish_pending(self, slot: u32, heap: HeapGuard<'_, P>, block: u32) {
+    fn finish_pending(self, heap: HeapGuard<'_, P>, PendingBlock { slot, index: block }: PendingBlock) {
         let mut heap = heap;
         if self.paging.stays_pinned(&self.driver.flags, &mut heap, block) {
             return;
@@ -247,7 +243,7 @@ impl<P: Platform> OnDevice<'_, P> {
         heap.blocks[block].events |= FRONTIER_BIT;
         if heap.blocks[block].uses != NONE {
             // On an error the block is allocated again, without the bit.
-            return self.note_and_wait(slot, heap, block, site).map(|()| block);
+            return self.note_and_wait(heap, PendingBlock { slot, index: block }, site).map(|()| block);
         }
         self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
         drop(heap);
@@ -314,7 +310,7 @@ impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
                 continue;
             }
             if self.driver.flags.has(CONSEQUENCES) {
-                self.finish_pending(slot, heap, block);
+                self.finish_pending(heap, PendingBlock { slot, index: block });
             } else if heap.unpend(block, &self.arena.heaps.slot(slot).counters) {
                 // A peak is due now: the next block may lower what rose.
                 drop(heap);
@@ -326,16 +322,17 @@ impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
         }
     }
 
-    fn free_if_unused(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32) {
-        if is_waiting(&heap, block) {
+    fn free_if_unused(self, mut heap: HeapGuard<'_, P>, block: PendingBlock) {
+        if is_waiting(&heap, block.index) {
             return;
         }
         if self.driver.flags.has(CONSEQUENCES) {
-            return self.finish_pending(slot, heap, block);
+            return self.finish_pending(heap, block);
         }
-        let peaks_stale = heap.unpend(block, &self.arena.heaps.slot(slot).counters);
+        let slot = self.arena.heaps.slot(block.slot);
+        let peaks_stale = heap.unpend(block.index, &slot.counters);
         drop(heap);
-        self.settle_peaks(self.arena.heaps.slot(slot), peaks_stale);
+        self.settle_peaks(slot, peaks_stale);
     }
 }
 

@@ -21,7 +21,8 @@ use crate::arena::driver::Driver;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::{CaptureMark, DeviceMemory, StreamOrder};
-use crate::streams::deferred_frees::{DeferredFree, EndOfUses};
+use crate::streams::deferred_frees::EndOfUses;
+use crate::streams::pending::PendingBlock;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
@@ -37,21 +38,13 @@ impl<P: Platform> Waits<P> {
             let taken = self.deferred.lock().take_marked(stream, from);
             let Some((entry, mark)) = taken else { return };
             let is_behind = on.driver().call(|device| device.is_behind(stream, mark)).unwrap_or(false);
-            let mut blocks = self.deferred.lock();
-            let DeferredFree { heap: slot, block, age, .. } = blocks.block(entry);
-            from = age + 1;
-            if !is_behind {
-                blocks.keep(entry);
-                continue;
+            from = self.deferred.lock().get(entry).age + 1;
+            if is_behind {
+                // The graph orders all uses before the next one: no event is needed.
+                self.end_deferred(on, entry);
+            } else {
+                self.deferred.lock().put_back(entry);
             }
-            blocks.remove(entry);
-            on.driver().flags.follow_deferred(&blocks);
-            drop(blocks);
-            on.driver().device().remove_mark(mark);
-            // The graph orders all uses before the next one: no event is needed.
-            let mut heap = on.heaps().lock(slot);
-            heap.uses().clear(block);
-            on.free_if_unused(slot, heap, block);
         }
     }
 }
@@ -75,8 +68,7 @@ fn mark_captured<D: DeviceMemory>(
 /// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
 pub(in crate::arena) fn mark_end_in_graph<'a, P: Platform>(
     on: impl Outside<'a, P>,
-    slot: u32,
-    block: u32,
+    PendingBlock { slot, index }: PendingBlock,
 ) -> Option<EndOfUses> {
     if !on.driver().flags.may_reuse_in_graph() {
         return None;
@@ -84,7 +76,7 @@ pub(in crate::arena) fn mark_end_in_graph<'a, P: Platform>(
     // A pending block is in no set, so only this call changes its list of uses.
     let (own, mut next) = {
         let heap = on.heaps().lock(slot);
-        (heap.stream, heap.blocks[block].uses)
+        (heap.stream, heap.blocks[index].uses)
     };
     let mut mark = mark_captured(on.driver(), own, None)?;
     while next != NONE {

@@ -33,12 +33,13 @@ use crate::heap::split_rules::Source;
 use crate::streams::event_queue::{DueRecording, GATHER};
 use crate::streams::fences::Waiter;
 use crate::streams::groups::GroupSet;
+use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
 
 impl<P: Platform> Waits<P> {
-    /// Queues a pending block behind the next event of each user stream, and traces the free with
-    /// the call site `site`. Unlocks the heap, and then follows the pending block in the peaks.
+    /// Queues a pending block for the next event of each user stream, and traces the free. Unlocks the
+    /// heap, and then follows the pending block in the peaks.
     ///
     /// # Errors
     /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. A failure of
@@ -46,22 +47,20 @@ impl<P: Platform> Waits<P> {
     pub(in crate::arena) fn gather<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
         heap: HeapGuard<'_, P>,
-        block: u32,
-        site: u32,
+        free: PendingFree,
     ) -> Result<(), Error> {
         let mut due = None;
-        let queued = self.queue_waits(on, slot, heap, block, |stream| {
+        let queued = self.queue_waits(on, heap, free.block, |stream| {
             let group = self.queues.of(stream);
             let mut order = self.queues.lock(group);
-            let queue = order.gather(stream, slot, block).map_err(|CapacityError| Error::TableFull("events"))?;
+            let queue = order.gather(stream, free.block).map_err(|CapacityError| Error::TableFull("events"))?;
             on.driver().flags.follow(group, &order);
             due = queue.map(|queue| (group, queue)).or(due);
             Ok(())
         });
         let heap = queued.map_err(|(_, error)| error)?;
-        end_uses(on, slot, heap, block, Some(site));
+        end_uses(on, heap, free);
         if let Some((group, queue)) = due {
             let _later = self.advance_queue(on, group, queue);
         }
@@ -284,7 +283,7 @@ impl<P: Platform> Waits<P> {
         let mut order = self.queues.lock(group);
         order.finish_recording(queue, recorded.as_ref().ok().copied());
         if answer == Ok(Some(false)) {
-            order.note_quick(queue, false);
+            order.note_at_once(queue, false);
         }
         drop(order);
         match recorded {
@@ -299,7 +298,7 @@ impl<P: Platform> Waits<P> {
     /// have ended.
     fn poll_recorded<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize) -> Result<u32, Error> {
         let ended = self.poll_queue(on, group, queue)?;
-        self.queues.lock(group).note_quick(queue, ended > 0);
+        self.queues.lock(group).note_at_once(queue, ended > 0);
         Ok(ended)
     }
 

@@ -29,6 +29,7 @@ use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::heap::Heap;
 use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::groups::Groups;
+use crate::streams::pending::PendingBlock;
 use crate::sync::{AtomicU32, Ordering, Rank, Ranked, empty, impl_empty};
 #[cfg(feature = "alloc")]
 use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
@@ -59,7 +60,7 @@ pub(crate) trait Outside<'a, P: Platform>: Copy {
     ///
     /// The caller removed a use or an event under the lock passed here. Of several threads removing uses and events of a
     /// block, exactly one finds the block unused.
-    fn free_if_unused(self, slot: u32, heap: HeapGuard<'_, P>, block: u32);
+    fn free_if_unused(self, heap: HeapGuard<'_, P>, block: PendingBlock);
 }
 
 /// What waits for one device.

@@ -20,14 +20,14 @@
 use crate::arena::driver::Driver;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
-use crate::arena::waits::events::end_uses;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
-use crate::streams::deferred_frees::{DeferredFree, Until, UseFence};
+use crate::streams::deferred_frees::{Until, UseFence};
 use crate::streams::fences::{Fence, Waiter};
+use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
@@ -77,31 +77,30 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Drops the events of a pending block's uses: the block gets new ones at the free.
-    pub(in crate::arena) fn end_use_fences<'a>(&self, on: impl Outside<'a, P>, slot: u32, block: u32) {
-        let mut next = on.heaps().lock(slot).blocks[block].uses;
+    pub(in crate::arena) fn end_use_fences<'a>(&self, on: impl Outside<'a, P>, block: PendingBlock) {
+        let PendingBlock { slot, index } = block;
+        let mut next = on.heaps().lock(slot).blocks[index].uses;
         while next != NONE {
             let ended = on.heaps().lock(slot).uses().take_fences(&mut next);
             ended.into_iter().for_each(|fence| self.end_fence(on.driver(), fence, Waiter::Streams));
         }
     }
 
-    /// Adds a pending block whose uses all have events, and traces the free with the call site `site`.
+    /// Adds a pending block whose uses all have events, and traces the free.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not added then.
     pub(in crate::arena) fn wait_for_uses_so_far<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
-        block: u32,
-        site: u32,
+        free: PendingFree,
     ) -> Result<(), Error> {
         let first = {
-            let mut heap = on.heaps().lock(slot);
-            let uses = heap.blocks[block].uses;
+            let mut heap = on.heaps().lock(free.block.slot);
+            let uses = heap.blocks[free.block.index].uses;
             heap.uses().next_fence(uses).expect("every use in need of an event has one")
         };
-        self.defer(on, slot, block, Until::Fence(first), site)
+        self.defer(on, free, Until::Fence(first))
     }
 
     /// Serves a request that no free block could serve: from blocks of its heap whose uses are complete,
@@ -155,10 +154,10 @@ impl<P: Platform> Waits<P> {
             let Some(entry) = taken else { return Ok(None) };
             // Asked once: all blocks of a heap have the same stream.
             if own.is_none() {
-                own = self.or_keep(entry, stream_to_order(on, slot, named, true))?;
+                own = self.or_put_back(entry, stream_to_order(on, slot, named, true))?;
             }
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
-            if !self.end_or_keep(on, entry, passed)? {
+            if !self.end_or_put_back(on, entry, passed)? {
                 return Ok(None);
             }
             let value = done()?;
@@ -185,10 +184,10 @@ impl<P: Platform> Waits<P> {
             let Some((entry, oldest)) = taken else { return Ok(None) };
             // The later blocks of a heap that cannot be ordered are passed over with the oldest.
             age = oldest + 1;
-            let slot = self.deferred.lock().block(entry).heap;
-            let own = self.or_keep(entry, stream_to_order(on, slot, named, false))?;
+            let slot = self.deferred.lock().get(entry).block.slot;
+            let own = self.or_put_back(entry, stream_to_order(on, slot, named, false))?;
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
-            if self.end_or_keep(on, entry, passed)? {
+            if self.end_or_put_back(on, entry, passed)? {
                 let value = done()?;
                 if value.is_some() {
                     return Ok(value);
@@ -221,13 +220,13 @@ impl<P: Platform> Waits<P> {
             let taken = self.deferred.lock().take_watched(slot, from);
             let Some((entry, watched)) = taken else { return Ok(ended) };
             let Fence { stream, number, event } = watched.fence;
-            let complete = self.or_keep(entry, is_complete(on.driver(), event))?;
-            let all = complete && self.or_keep(entry, self.watch_on(on, entry, watched))?;
+            let complete = self.or_put_back(entry, is_complete(on.driver(), event))?;
+            let all = complete && self.or_put_back(entry, self.watch_on(on, entry, watched))?;
             if all {
-                self.end_ordered(on, entry);
+                self.end_deferred(on, entry);
                 ended += 1;
             } else if !complete {
-                self.deferred.lock().keep(entry);
+                self.deferred.lock().put_back(entry);
             }
             // Behind an event that is not complete, the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
@@ -237,10 +236,10 @@ impl<P: Platform> Waits<P> {
     /// Polls the uses of a taken block behind the watched one, whose event is complete. Returns whether all are
     /// complete; if not, the block is watched at the first that is not, and no longer taken.
     fn watch_on<'a>(&self, on: impl Outside<'a, P>, entry: u32, watched: UseFence) -> Result<bool, Error> {
-        let heap = self.deferred.lock().block(entry).heap;
+        let slot = self.deferred.lock().get(entry).block.slot;
         let mut next = watched.next;
         loop {
-            let later = on.heaps().lock(heap).uses().next_fence(next);
+            let later = on.heaps().lock(slot).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
             if !is_complete(on.driver(), later.fence.event)? {
                 self.deferred.lock().watch(entry, later);
@@ -257,7 +256,7 @@ impl<P: Platform> Waits<P> {
             let taken = self.deferred.lock().take_oldest_from(0);
             if let Some((entry, _)) = taken {
                 let waited = self.each_fence(on, entry, P::Device::wait);
-                self.end_or_keep(on, entry, waited.map(|()| true))?;
+                self.end_or_put_back(on, entry, waited.map(|()| true))?;
             } else if self.deferred.lock().is_at_work() {
                 on.driver().give_way();
             }
@@ -291,40 +290,28 @@ impl<P: Platform> Waits<P> {
         entry: u32,
         mut call: impl FnMut(&P::Device, Event) -> DeviceResult<()>,
     ) -> Result<(), Error> {
-        let kept = self.deferred.lock().block(entry);
-        let mut next = kept.watched();
+        let deferred = self.deferred.lock().get(entry);
+        let mut next = deferred.watched();
         while let Some(used) = next {
             on.driver().call(|memory| call(memory, used.fence.event))?;
-            next = on.heaps().lock(kept.heap).uses().next_fence(used.next);
+            next = on.heaps().lock(deferred.block.slot).uses().next_fence(used.next);
         }
         Ok(())
     }
 
     /// Returns a result, after an error with the block no longer taken.
-    fn or_keep<T>(&self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|_| self.deferred.lock().keep(entry))
+    fn or_put_back<T>(&self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
+        result.inspect_err(|_| self.deferred.lock().put_back(entry))
     }
 
-    /// Ends the waits of a taken block if `ends`, else keeps the block.
-    fn end_or_keep<'a>(&self, on: impl Outside<'a, P>, entry: u32, ends: Result<bool, Error>) -> Result<bool, Error> {
+    /// Ends the waits of a taken block if `ends`, else puts the block back.
+    fn end_or_put_back<'a>(&self, on: impl Outside<'a, P>, entry: u32, ends: Result<bool, Error>) -> Result<bool, Error> {
         if ends == Ok(true) {
-            self.end_ordered(on, entry);
+            self.end_deferred(on, entry);
         } else {
-            self.deferred.lock().keep(entry);
+            self.deferred.lock().put_back(entry);
         }
         ends
-    }
-
-    /// Ends the waits of a taken block, whose events become idle, and frees the block.
-    fn end_ordered<'a>(&self, on: impl Outside<'a, P>, entry: u32) {
-        let DeferredFree { heap: slot, block, .. } = self.deferred.lock().block(entry);
-        self.end_use_fences(on, slot, block);
-        {
-            let mut blocks = self.deferred.lock();
-            blocks.remove(entry);
-            on.driver().flags.follow_deferred(&blocks);
-        }
-        end_uses(on, slot, on.heaps().lock(slot), block, None);
     }
 }
 

@@ -159,8 +159,8 @@ impl<P: Platform> Waits<P> {
             on.driver().flags.follow(group, &order);
             drop(order);
             count += finished.len() as u32;
-            for of_heap in finished.chunk_by(|one, next| one.0 == next.0) {
-                on.end_waits(of_heap[0].0, of_heap.iter().map(|&(_, block)| block));
+            for of_heap in finished.chunk_by(|one, next| one.slot == next.slot) {
+                on.end_waits(of_heap[0].slot, of_heap.iter().map(|block| block.index));
             }
             if is_last {
                 return (count, next);
