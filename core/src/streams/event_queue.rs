@@ -327,12 +327,19 @@ impl<S: Storage> EventQueues<S> {
         waits.fold(0, |open, (_, wait)| if wait.event.is_some() { 0 } else { open + 1 })
     }
 
-    /// Returns the last of the blocks that the first event of a queue covers. Returns `None` without
-    /// an event, and while an event is recorded for a block before.
-    fn first_covered(&self, queue: &StreamQueue) -> Option<u32> {
-        let head = if queue.events > 0 { queue.head } else { NONE };
-        let mut before = self.waits.chain(head, |wait| wait.next).take_while(|&(at, _)| at != queue.work.last());
-        before.find_map(|(at, wait)| wait.event.is_some().then_some(at))
+    /// Returns the first event of a queue, and the last of the blocks that it covers. Returns `None`
+    /// without an event, and while an event is recorded for an earlier block.
+    fn first_event(&self, queue: &StreamQueue) -> Option<(u32, Event)> {
+        let recording = queue.work.last();
+        let mut at = if queue.events > 0 { queue.head } else { NONE };
+        while at != NONE && at != recording {
+            let QueuedBlock { event, next, .. } = self.waits[at];
+            if let Some(event) = event {
+                return Some((at, event));
+            }
+            at = next;
+        }
+        None
     }
 
     /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event, which
@@ -340,7 +347,7 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn begin_poll(&mut self, queue: usize) -> Option<Event> {
         let entry = self.queues.get(queue)?;
         let work = entry.work.with_poll()?;
-        let event = self.waits[self.first_covered(entry)?].event?;
+        let (_, event) = self.first_event(entry)?;
         self.queues[queue].work = work;
         Some(event)
     }
@@ -361,7 +368,7 @@ impl<S: Storage> EventQueues<S> {
     /// unless they are more than [`FINISHED`].
     pub(crate) fn covered_heaps(&self, queue: usize) -> heapless::Vec<u32, FINISHED> {
         let mut heaps = heapless::Vec::new();
-        let last = self.first_covered(&self.queues[queue]).unwrap_or(NONE);
+        let last = self.first_event(&self.queues[queue]).map_or(NONE, |(last, _)| last);
         let mut at = if last == NONE { NONE } else { self.queues[queue].head };
         while at != NONE && !heaps.is_full() {
             let QueuedBlock { block, next, .. } = self.waits[at];
@@ -380,9 +387,9 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn finish_poll(&mut self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         debug_assert!(self.queues[queue].work.polls(), "`begin_poll` chose the queue");
         self.queues[queue].work = self.queues[queue].work.without_poll();
-        let Some(last) = self.first_covered(&self.queues[queue]) else { return NONE };
+        let Some((last, event)) = self.first_event(&self.queues[queue]) else { return NONE };
         let rest = core::mem::replace(&mut self.waits[last].next, NONE);
-        let event = self.waits[last].event.take();
+        self.waits[last].event = None;
         // The first and the last entry of those that stay, and of those that leave.
         let mut ends = [(NONE, NONE); 2];
         let mut at = self.queues[queue].head;
@@ -400,9 +407,9 @@ impl<S: Storage> EventQueues<S> {
         if stays == NONE {
             self.queues[queue].head = rest;
             self.queues[queue].events -= 1;
-            event.into_iter().for_each(|event| self.events.end(Some(event)));
+            self.events.end(Some(event));
         } else {
-            (self.waits[tail].event, self.waits[tail].next) = (event, rest);
+            (self.waits[tail].event, self.waits[tail].next) = (Some(event), rest);
             self.queues[queue].head = stays;
             if rest == NONE {
                 self.queues[queue].tail = tail;
@@ -438,8 +445,8 @@ impl<S: Storage> EventQueues<S> {
             let StreamQueue { head, work, .. } = self.queues[queue];
             let recording = work.last();
             // What the first event of a busy queue covers belongs to the polling thread.
-            let polled = if work.polls() { self.first_covered(&self.queues[queue]) } else { None };
-            let (mut previous, mut at) = polled.map_or((NONE, head), |polled| (polled, self.waits[polled].next));
+            let polled = if work.polls() { self.first_event(&self.queues[queue]) } else { None };
+            let (mut previous, mut at) = polled.map_or((NONE, head), |(last, _)| (last, self.waits[last].next));
             while at != NONE {
                 let QueuedBlock { event, block, next } = self.waits[at];
                 if block == undone && at != recording {

@@ -27,7 +27,7 @@ use crate::arena::request::Request;
 use crate::arena::waits::events::end_uses;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
-use crate::device::StreamOrder;
+use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::streams::event_queue::{DueRecording, GATHER};
@@ -135,12 +135,9 @@ impl<P: Platform> Waits<P> {
             for (group, queue) in
                 self.each_queue(on.driver().flags.waiting(), |order, from| order.next_queue(from, None))
             {
-                let begun = self.queues.lock(group).begin_poll(queue);
-                let Some(event) = begun else { continue };
+                let wait = |memory: &P::Device, event| memory.wait(event).map(|()| true);
+                let Some(_ended) = self.ask_of_first(on, group, queue, wait)? else { continue };
                 any = true;
-                let waited = on.driver().call(|memory| memory.wait(event));
-                self.finish_poll(on, group, queue, |_heap| waited.is_ok());
-                waited?;
                 if let Some(ptr) = search()? {
                     return Ok(Some(ptr));
                 }
@@ -304,10 +301,23 @@ impl<P: Platform> Waits<P> {
 
     /// Polls the oldest event of a queue. Returns the number of ended waits.
     fn poll_queue<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize) -> Result<u32, Error> {
+        let polled = self.ask_of_first(on, group, queue, P::Device::is_complete)?;
+        Ok(polled.unwrap_or(0))
+    }
+
+    /// Asks the device with `ask` whether the oldest event of a queue is complete, and frees the blocks that waited
+    /// for nothing else. Returns the number of ended waits; `None` if the queue has no event to poll now.
+    fn ask_of_first<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        group: u32,
+        queue: usize,
+        ask: impl FnOnce(&P::Device, Event) -> DeviceResult<bool>,
+    ) -> Result<Option<u32>, Error> {
         let begun = self.queues.lock(group).begin_poll(queue);
-        let Some(event) = begun else { return Ok(0) };
-        let polled = on.driver().call(|memory| memory.is_complete(event));
-        let ended = self.finish_poll(on, group, queue, |_heap| polled == Ok(true));
-        polled.map(|_complete| ended).map_err(Error::from)
+        let Some(event) = begun else { return Ok(None) };
+        let answer = on.driver().call(|memory| ask(memory, event));
+        let ended = self.finish_poll(on, group, queue, |_heap| answer == Ok(true));
+        Ok(answer.map(|_complete| Some(ended))?)
     }
 }

@@ -305,7 +305,12 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Ends the waits of a taken block if `ends`, else puts the block back.
-    fn end_or_put_back<'a>(&self, on: impl Outside<'a, P>, entry: u32, ends: Result<bool, Error>) -> Result<bool, Error> {
+    fn end_or_put_back<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        entry: u32,
+        ends: Result<bool, Error>,
+    ) -> Result<bool, Error> {
         if ends == Ok(true) {
             self.end_deferred(on, entry);
         } else {
