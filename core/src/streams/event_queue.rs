@@ -143,24 +143,12 @@ impl<S: Storage> EventQueues<S> {
         order.or_else(|| self.events.take_idle_above(kept, is_spare))
     }
 
-    /// Makes room for another block of a stream; `known` is the stream's queue, if blocks wait for the stream.
-    ///
-    /// # Errors
-    /// [`CapacityError`] if a table is full.
-    fn make_room(&mut self, known: Option<usize>) -> Result<(), CapacityError> {
-        // Where the stream has a queue, the search for a vacant one is left out: all threads free under this lock.
-        let has_queue = known.is_some() || self.queues.iter().any(StreamQueue::is_vacant) || self.queues.make_room(1);
-        if has_queue && self.waits.make_room(1) { Ok(()) } else { Err(CapacityError) }
-    }
-
     /// Queues a block with a fence, which also covers the open blocks of the stream. The queue ends the fence.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
     pub(crate) fn push(&mut self, fence: Fence, block: PendingBlock) -> Result<(), CapacityError> {
-        let known = self.queue_of(fence.stream);
-        self.make_room(known)?;
-        let queue = self.append(fence.stream, known, QueuedBlock { event: Some(fence.event), block, next: NONE });
+        let queue = self.append(fence.stream, QueuedBlock { event: Some(fence.event), block, next: NONE })?;
         self.queues[queue].open = 0;
         self.queues[queue].events += 1;
         Ok(())
@@ -173,9 +161,7 @@ impl<S: Storage> EventQueues<S> {
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
     pub(crate) fn gather(&mut self, stream: StreamId, block: PendingBlock) -> Result<Option<usize>, CapacityError> {
-        let known = self.queue_of(stream);
-        self.make_room(known)?;
-        let queue = self.append(stream, known, QueuedBlock { event: None, block, next: NONE });
+        let queue = self.append(stream, QueuedBlock { event: None, block, next: NONE })?;
         let entry = &mut self.queues[queue];
         entry.open += 1;
         let is_first = entry.events == 0 && !entry.hints.completes_at_once;
@@ -183,33 +169,59 @@ impl<S: Storage> EventQueues<S> {
         Ok(is_due.then_some(queue))
     }
 
-    /// Returns the queue of a stream for which blocks wait.
-    fn queue_of(&self, stream: StreamId) -> Option<usize> {
-        self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE)
+    /// Appends a block to the queue of `stream`, which it returns.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. Nothing has changed then.
+    fn append(&mut self, stream: StreamId, wait: QueuedBlock) -> Result<usize, CapacityError> {
+        if !self.waits.make_room(1) {
+            return Err(CapacityError);
+        }
+        let at = self.queue_for(stream)?;
+        let slot = wait.block.slot;
+        let wait = self.waits.insert(wait);
+        let queue = &mut self.queues[at];
+        if queue.head == NONE {
+            (queue.head, queue.heap) = (wait, slot);
+        } else {
+            self.waits[queue.tail].next = wait;
+            if queue.heap != slot {
+                queue.heap = NONE;
+            }
+        }
+        queue.tail = wait;
+        Ok(at)
     }
 
-    /// Appends a block to the queue of `stream`, `known` if blocks wait for the stream. Room was made. Returns the queue.
-    fn append(&mut self, stream: StreamId, known: Option<usize>, wait: QueuedBlock) -> usize {
-        let wait = self.waits.insert(wait);
-        if let Some(known) = known {
-            let tail = core::mem::replace(&mut self.queues[known].tail, wait);
-            self.waits[tail].next = wait;
-            if self.queues[known].heap != self.waits[wait].block.slot {
-                self.queues[known].heap = NONE;
+    /// Returns the queue of a stream: the one with its blocks, or else a vacant one, if possible the one
+    /// that it had last, which has its hints.
+    fn queue_for(&mut self, stream: StreamId) -> Result<usize, CapacityError> {
+        let (mut last, mut vacant) = (None, None);
+        for (at, queue) in self.queues.iter().enumerate() {
+            if queue.stream == stream && queue.head != NONE {
+                return Ok(at);
             }
-            return known;
+            if queue.is_vacant() {
+                if queue.stream == stream {
+                    last = last.or(Some(at));
+                }
+                vacant = vacant.or(Some(at));
+            }
         }
-        let of_stream = self.queues.iter().position(|queue| queue.is_vacant() && queue.stream == stream);
-        let vacant = of_stream.or_else(|| self.queues.iter().position(StreamQueue::is_vacant));
-        let hints = of_stream.map_or(Hints::UNKNOWN, |queue| self.queues[queue].hints);
-        let heap = self.waits[wait].block.slot;
-        let queue = StreamQueue { head: wait, tail: wait, heap, hints, ..StreamQueue::new(stream) };
+        if let Some(last) = last {
+            let StreamQueue { open, events, work, .. } = self.queues[last];
+            debug_assert_eq!((open, events, work), (0, 0, QueueWork::Idle), "nothing waits in a vacant queue");
+            return Ok(last);
+        }
         if let Some(vacant) = vacant {
-            self.queues[vacant] = queue;
-            return vacant;
+            self.queues[vacant] = StreamQueue::new(stream);
+            return Ok(vacant);
         }
-        self.queues.add(queue);
-        self.queues.len() - 1
+        if !self.queues.make_room(1) {
+            return Err(CapacityError);
+        }
+        self.queues.add(StreamQueue::new(stream));
+        Ok(self.queues.len() - 1)
     }
 
     /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of any
