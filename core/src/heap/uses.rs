@@ -1,7 +1,8 @@
 //! The uses of a heap's blocks by other streams than the heap's own.
 //!
-//! A use becomes an event when the block is freed, behind all work then on the stream. A use may also have an event
-//! of its own, recorded when the use was announced; later work on the stream is then not waited for.
+//! A use becomes an event when the block is freed, after all work then on the stream. A use may
+//! have its own event already, recorded when the use was announced; later work on the stream is
+//! then not waited for.
 
 use crate::device::Event;
 use crate::heap::Heap;
@@ -22,11 +23,11 @@ pub(crate) const SOME: usize = 8;
 pub(crate) struct StreamUse {
     /// The using stream.
     stream: StreamId,
-    /// Whether the use was announced during graph capture: the graph orders the use, and no event is
-    /// needed.
+    /// Whether the use was announced during graph capture: the graph orders the use, and no event
+    /// is needed.
     captured: bool,
-    /// Whether the block was allocated for the using stream, as a loan of the heap. Set ⟹ `event` is `None`, and
-    /// `captured` is not set.
+    /// Whether the block was allocated for the using stream, as a loan of the heap. Set ⟹ `event`
+    /// is `None`, and `captured` is not set.
     borrowed: bool,
     /// The event recorded at the use; `None` if the event is to be recorded at the free.
     event: Option<Event>,
@@ -120,10 +121,10 @@ fn from<S: Storage>(uses: &SlotTable<StreamUse, S>, first: u32) -> impl Iterator
 }
 
 impl<S: Storage> Uses<'_, S> {
-    /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own stream, and
-    /// a stream that is recorded already, add nothing. `captured` tells whether the use was announced
-    /// during graph capture. Returns the fence of an earlier use by the stream, which is no longer
-    /// needed.
+    /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own
+    /// stream, and a stream that is recorded already, add nothing. `captured` tells whether the use
+    /// was announced during graph capture. Returns the fence of an earlier use by the stream, which
+    /// is no longer needed.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
@@ -140,9 +141,9 @@ impl<S: Storage> Uses<'_, S> {
         Ok(None)
     }
 
-    /// Records that the stream of `fence` uses `block`, until the fence is complete. Returns a fence no longer needed: of an
-    /// earlier use by the stream, or `fence` itself for the heap's own stream and for the stream that has borrowed the
-    /// block.
+    /// Records that the stream of `fence` uses `block`, until the fence is complete. Returns a
+    /// fence no longer needed: of an earlier use by the stream, or `fence` itself for the heap's
+    /// own stream and for the stream that has borrowed the block.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
@@ -180,9 +181,10 @@ impl<S: Storage> Uses<'_, S> {
         self.blocks[block].uses = self.table.insert(lent);
     }
 
-    /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room was made. Where the stream may
-    /// be gone at the free, the free waits for [every stream](StreamId::EVERY): what was announced of the stream says
-    /// nothing of its work in its own blocks.
+    /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room
+    /// was made. Where the stream may be gone at the free, the free waits for [every
+    /// stream](StreamId::EVERY): what was announced of the stream says nothing of its work in its
+    /// own blocks.
     pub(crate) fn add_own(&mut self, block: u32, reports_end: bool) {
         let next = self.blocks[block].uses;
         let stream = if reports_end { self.own } else { StreamId::EVERY };
@@ -242,15 +244,15 @@ impl<S: Storage> Uses<'_, S> {
         }
     }
 
-    /// Returns the first use at or behind the use `next` with a fence.
+    /// Returns the first use at or after the use `next` with a fence.
     pub(crate) fn next_fence(&self, first: u32) -> Option<UseFence> {
         from(self.table, first).find_map(|(_, &StreamUse { stream, event, number, next, .. })| {
             Some(UseFence { fence: Fence { stream, number, event: event? }, next })
         })
     }
 
-    /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` behind the last use looked at: to
-    /// [`NONE`] behind the last of the block.
+    /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` past the
+    /// last use looked at: to [`NONE`] after the last of the block.
     pub(crate) fn take_fences(&mut self, next: &mut u32) -> heapless::Vec<Fence, SOME> {
         let mut fences = heapless::Vec::new();
         while *next != NONE && !fences.is_full() {
@@ -264,9 +266,9 @@ impl<S: Storage> Uses<'_, S> {
     }
 
     /// Returns the next streams whose present work a pending block is to wait for, and counts the
-    /// waits, each in the group `group_of` its stream. Begins at the use `next`, and moves `next` behind
-    /// the last use looked at: to [`NONE`] behind the last of the block. A use during a capture is ordered
-    /// by the capture and needs no wait.
+    /// waits, each in the group `group_of` its stream. Begins at the use `next`, and moves `next`
+    /// past the last use looked at: to [`NONE`] after the last of the block. A use during a capture
+    /// is ordered by the capture and needs no wait.
     pub(crate) fn begin_waits(
         &mut self,
         block: u32,
@@ -288,8 +290,8 @@ impl<S: Storage> Uses<'_, S> {
         streams
     }
 
-    /// Returns the next streams that use `block`. Begins at the use `next`, and moves `next` behind the last
-    /// use looked at: to [`NONE`] behind the last of the block.
+    /// Returns the next streams that use `block`. Begins at the use `next`, and moves `next` past
+    /// the last use looked at: to [`NONE`] after the last of the block.
     pub(crate) fn next_streams(&self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
         let mut streams = heapless::Vec::new();
         while *next != NONE && !streams.is_full() {

@@ -1,17 +1,19 @@
-//! Freed blocks that wait for something of their own.
+//! Freed blocks that wait for their own fences, for the end of a capture, or for a count.
 //!
 //! Most blocks give their uses up at the free: from then on they wait in the
-//! [queues](crate::streams::event_queue) of the using streams. A block waits here for three reasons:
+//! [queues](crate::streams::event_queue) of the using streams. A block waits here for three
+//! reasons:
 //!
-//! * The uses have their own fences. The block waits until all are complete, or until the block's own
-//!   stream is ordered after them.
-//! * A graph is being captured, so no fence can be recorded. The block is *captured*, and waits for the
-//!   end of the capture.
-//! * A program that numbers its work has freed the block with the number of the last work that uses the
-//!   block. From time to time the program reports up to which number all work is done: the *safe
-//!   frontier* (`SetSafeFrontier`, TensorFlow 2.16). The block is free once the frontier has reached the
-//!   count and the fences after its uses by other streams are complete. Until then it serves no request.
-//!   TensorFlow differs: short of memory, it hands such blocks to requests without a count.
+//! * The uses have their own fences. The block waits until all are complete, or until the block's
+//!   own stream is ordered after them.
+//! * A graph is being captured, so no fence can be recorded. The block is *captured*, and waits for
+//!   the end of the capture.
+//! * A program that numbers its work has freed the block with the number of the last work that uses
+//!   the block. From time to time the program reports up to which number all work is done: the
+//!   *safe frontier* (`SetSafeFrontier`, TensorFlow 2.16). The block is free once the frontier has
+//!   reached the count and the fences after its uses by other streams are complete. Until then it
+//!   serves no request. TensorFlow differs: short of memory, it hands such blocks to requests
+//!   without a count.
 //!
 //! A thread that works on a block takes the block, since the device is called with no lock held.
 //!
@@ -28,12 +30,14 @@
 //! ```
 //!
 //! A block is *watched* at a use with an event not known to be complete. The events of a stream
-//! complete in the order of their recording, so one poll of the first block watched on a stream answers
-//! for all blocks watched there. Once the event is complete, the block is watched at the next use.
+//! complete in the order of their recording, so one poll of the first block watched on a stream
+//! answers for all blocks watched there. Once the event is complete, the block is watched at the
+//! next use.
 //!
-//! The queues are no place for these blocks. A queue is polled at its oldest event, for all heaps: a
-//! heap that looks for its own blocks would poll the earlier events of all others first. And queues
-//! have a lock for each group of streams, where these blocks have one order over all streams.
+//! The queues are no place for these blocks. A queue is polled at its oldest event, for all heaps:
+//! a heap that looks for its own blocks would poll the earlier events of all others first. And
+//! queues have a lock for each group of streams, where these blocks have one order over all
+//! streams.
 
 use crate::device::CaptureMark;
 use crate::streams::fences::Fence;
@@ -57,13 +61,14 @@ pub(crate) struct UseFence {
 /// The end of a block's uses within a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndOfUses {
-    /// Marks the work captured at the free by the block's own stream and all streams in use of the block.
+    /// Marks the work captured at the free by the block's own stream and all streams in use of the
+    /// block.
     pub mark: CaptureMark,
     /// The block's own stream.
     pub own: StreamId,
 }
 
-/// How a capture holds a block up.
+/// How a capture keeps a block pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Captured {
     /// The user stream that captures, if known. While it captures, no fence is tried.
@@ -98,7 +103,8 @@ pub(crate) struct DeferredFree {
     pub block: PendingBlock,
     /// What it waits for.
     pub until: Until,
-    /// The number of the free, or of the last failed attempt to record fences: a later one is higher.
+    /// The number of the free, or of the last failed attempt to record fences: a later one is
+    /// higher.
     pub age: u64,
     /// A thread works on the block. Set ⟹ no other thread takes or removes the entry.
     busy: bool,
@@ -112,7 +118,7 @@ impl DeferredFree {
         if let Until::Fence(watched) = self.until { Some(watched) } else { None }
     }
 
-    /// Returns how a capture holds the block up; `None` if none does.
+    /// Returns how a capture keeps the block pending; `None` if none does.
     pub(crate) fn captured(&self) -> Option<Captured> {
         if let Until::Captured(captured) = self.until { Some(captured) } else { None }
     }
@@ -128,8 +134,9 @@ vacant!(DeferredFree, heap, |next| {
 struct Orders {
     /// Root of the set of the blocks by age.
     by_age: Link,
-    /// Root of the set of the blocks by the stream and number of the watched use; of captured blocks by
-    /// own stream, if the end of the uses is marked, and age; of counted blocks by count and age.
+    /// Root of the set of the blocks by the stream and number of the watched use; of captured
+    /// blocks by own stream, if the end of the uses is marked, and age; of counted blocks by count
+    /// and age.
     by_use: Link,
 }
 
@@ -140,8 +147,8 @@ impl_empty! { Orders { by_age: Link::EMPTY, by_use: Link::EMPTY } }
 struct HeapBlocks {
     /// The slot of the heap; in a vacant entry, the next vacant one.
     slot: u32,
-    /// The age by which the heap is found in [`DeferredFrees::oldest`]: that of its oldest block, or an
-    /// earlier one.
+    /// The age by which the heap is found in [`DeferredFrees::oldest`]: that of its oldest block,
+    /// or an earlier one.
     oldest: u64,
     /// The blocks.
     blocks: Orders,
@@ -247,8 +254,9 @@ impl<S: Storage> DeferredFrees<S> {
         self.busy > 0
     }
 
-    /// Forgets which threads work on blocks, in a copy without threads. How far a thread has come with a
-    /// captured or a counted block is not known: the block leaves, and stays pending in the copy.
+    /// Forgets which threads work on blocks, in a copy without threads. How far a thread has come
+    /// with a captured or a counted block is not known: the block leaves, and stays pending in the
+    /// copy.
     pub(crate) fn forget_threads(&mut self) {
         for entry in 0..self.blocks.capacity() {
             let DeferredFree { busy, until, .. } = self.blocks[entry];
@@ -322,17 +330,18 @@ impl<S: Storage> DeferredFrees<S> {
         self.heap_from(slot).map(|heap| self.waiting.heaps[heap].slot)
     }
 
-    /// Takes the oldest block of the heap in `slot` whose uses have fences, and returns the entry. The
-    /// caller ends with [`put_back`](Self::put_back), [`watch`](Self::watch) or [`remove`](Self::remove).
+    /// Takes the oldest block of the heap in `slot` whose uses have fences, and returns the entry.
+    /// The caller ends with [`put_back`](Self::put_back), [`watch`](Self::watch) or
+    /// [`remove`](Self::remove).
     pub(crate) fn take_oldest(&mut self, slot: u32) -> Option<u32> {
         let heap = self.heap_in(slot)?;
         self.take_oldest_of(heap)
     }
 
-    /// Takes the oldest block of the first heap, by the ages of their oldest blocks, whose oldest block
-    /// is not older than `age`. Returns the entry, and the age of the heap's oldest block. With a later
-    /// age than that, heaps left are passed over, and a heap whose oldest block was removed has another
-    /// turn.
+    /// Takes the oldest block of the first heap, by the ages of their oldest blocks, whose oldest
+    /// block is not older than `age`. Returns the entry, and the age of the heap's oldest block.
+    /// With a later age than that, heaps left are passed over, and a heap whose oldest block was
+    /// removed has another turn.
     pub(crate) fn take_oldest_from(&mut self, mut age: u64) -> Option<(u32, u64)> {
         loop {
             let heap = self.nodes.at_least(self.oldest, single(age), by_oldest(&self.waiting.heaps))?;
@@ -349,9 +358,9 @@ impl<S: Storage> DeferredFrees<S> {
         self.take_free_from(root, single(0)..=single(u64::MAX), age_of, |_| true)
     }
 
-    /// Takes the first block of the heap in `slot` by the watched use, from the use `number` of `stream`
-    /// on, as [`take_oldest`](Self::take_oldest) does. Returns the fence of the use, too. No use has the
-    /// number `u64::MAX`.
+    /// Takes the first block of the heap in `slot` by the watched use, from the use `number` of
+    /// `stream` on, as [`take_oldest`](Self::take_oldest) does. Returns the fence of the use, too.
+    /// No use has the number `u64::MAX`.
     pub(crate) fn take_watched(&mut self, slot: u32, (stream, number): (StreamId, u64)) -> Option<(u32, UseFence)> {
         let root = self.waiting.heaps[self.heap_in(slot)?].blocks.by_use;
         let uses = Key { major: stream.0, minor: number }..=Key { major: u64::MAX, minor: u64::MAX };
@@ -359,16 +368,18 @@ impl<S: Storage> DeferredFrees<S> {
         Some((entry, self.blocks[entry].watched()?))
     }
 
-    /// Takes the oldest captured block with an age from `age` on, but none that the stream `capturing`
-    /// holds up. Returns the entry. The caller ends with [`put_back_by`](Self::put_back_by),
-    /// [`move_to_end`](Self::move_to_end), [`put_back`](Self::put_back) or [`remove`](Self::remove).
+    /// Takes the oldest captured block with an age from `age` on, but none that the stream
+    /// `capturing` holds up. Returns the entry. The caller ends with
+    /// [`put_back_by`](Self::put_back_by), [`move_to_end`](Self::move_to_end),
+    /// [`put_back`](Self::put_back) or [`remove`](Self::remove).
     pub(crate) fn take_captured(&mut self, age: u64, capturing: Option<StreamId>) -> Option<u32> {
         let is_ready = |block: &DeferredFree| block.captured().is_some_and(|captured| captured.is_ready(capturing));
         self.take_free_from(self.waiting.captured.by_age, single(age)..=single(u64::MAX), age_of, is_ready)
     }
 
-    /// Takes the oldest captured block with an age from `age` on and a marked end of its uses, and with
-    /// the own stream `own`, as [`take_captured`](Self::take_captured) does. Returns the mark, too.
+    /// Takes the oldest captured block with an age from `age` on and a marked end of its uses, and
+    /// with the own stream `own`, as [`take_captured`](Self::take_captured) does. Returns the mark,
+    /// too.
     pub(crate) fn take_marked(&mut self, own: StreamId, age: u64) -> Option<(u32, CaptureMark)> {
         let of_stream = |minor: u64| Key { major: own.0, minor };
         let marked = of_stream(age)..=of_stream(u64::MAX);
@@ -376,7 +387,8 @@ impl<S: Storage> DeferredFrees<S> {
         Some((entry, self.blocks[entry].captured()?.end?.mark))
     }
 
-    /// Takes a block whose count the frontier has reached, the lowest count first. Returns the entry.
+    /// Takes a block whose count the frontier has reached, the lowest count first. Returns the
+    /// entry.
     pub(crate) fn take_reached(&mut self) -> Option<u32> {
         let reached = Key::default()..=Key { major: self.reached, minor: u64::MAX };
         self.take_free_from(self.waiting.counted.by_use, reached, use_of, |_| true)
@@ -444,8 +456,8 @@ impl<S: Storage> DeferredFrees<S> {
         self.put_back(entry);
     }
 
-    /// Puts a taken block back, which is watched at a later use from now on: the events of all earlier
-    /// uses are complete.
+    /// Puts a taken block back, which is watched at a later use from now on: the events of all
+    /// earlier uses are complete.
     pub(crate) fn watch(&mut self, entry: u32, watched: UseFence) {
         // Without a node the block stays where it is, and is polled a little too often.
         if self.nodes.make_room(1) {

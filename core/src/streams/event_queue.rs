@@ -1,9 +1,9 @@
 //! Blocks still in use on other streams. A block becomes free when the events recorded on the
 //! streams are complete.
 //!
-//! Each stream has a queue of waiting blocks in the order of their frees. An event is at the last of
-//! the blocks that it covers. A stream completes events in the order of recording, so only the first
-//! event of a queue needs polling.
+//! Each stream has a queue of waiting blocks in the order of their frees. An event is at the last
+//! of the blocks that it covers. A stream completes events in the order of recording, so only the
+//! first event of a queue needs polling.
 //!
 //! ```text
 //! one event a block       block ● block ● block ●
@@ -22,8 +22,9 @@ use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
-/// Number of blocks that one event covers, from which an event is recorded although an earlier event
-/// of the stream is incomplete. Two calls to the driver, of about 1 µs each, then cost a free 0.1 µs.
+/// Number of blocks that one event covers, from which an event is recorded although an earlier
+/// event of the stream is incomplete. Two calls to the driver, of about 1 µs each, then cost a free
+/// 0.1 µs.
 pub(crate) const GATHER: u32 = 16;
 
 /// Number of blocks that one call to [`EventQueues::take_finished`] returns at most.
@@ -32,8 +33,8 @@ const FINISHED: usize = 8;
 /// A block that waits for an event.
 #[derive(Clone, Copy, Debug)]
 struct QueuedBlock {
-    /// The event, which also covers the blocks before without an event. `None`: the next event of the
-    /// queue covers the block, or the block is open.
+    /// The event, which also covers the blocks before without an event. `None`: the next event of
+    /// the queue covers the block, or the block is open.
     event: Option<Event>,
     /// The block.
     block: PendingBlock,
@@ -43,16 +44,16 @@ struct QueuedBlock {
 
 vacant!(QueuedBlock, next, keeps, |next| Self { event: None, block: PendingBlock { slot: NONE, index: NONE }, next });
 
-/// What is expected of a stream, from the latest answers of the device. A wrong hint costs calls. The
-/// hints remain while the queue is vacant.
+/// What is expected of a stream, from the latest answers of the device. A wrong hint costs calls.
+/// The hints remain while the queue is vacant.
 #[derive(Clone, Copy, Debug)]
 struct Hints {
-    /// The last event recorded for a request was complete at once, or the stream was idle: the stream
-    /// has little to do. The next event is then recorded for a request, too, and not for the first
-    /// block: half the calls.
+    /// The last event recorded for a request was complete at once, or the stream was idle: the
+    /// stream has little to do. The next event is then recorded for a request, too, and not for the
+    /// first block: half the calls.
     completes_at_once: bool,
-    /// The last answer was that the stream is idle, or there was none yet, so another question may free
-    /// all blocks.
+    /// The last answer was that the stream is idle, or there was none yet, so another question may
+    /// free all blocks.
     may_be_idle: bool,
 }
 
@@ -70,8 +71,8 @@ struct StreamQueue {
     head: u32,
     /// The newest block. Meaningful only while the queue is not empty.
     tail: u32,
-    /// The slot of the heap whose blocks wait; `NONE` if blocks of several heaps wait. Meaningful only
-    /// while the queue is not empty.
+    /// The slot of the heap that has the blocks; `NONE` if blocks of several heaps wait. Meaningful
+    /// only while the queue is not empty.
     heap: u32,
     /// The number of blocks at the end of the queue that no event covers.
     open: u32,
@@ -137,13 +138,15 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Takes an idle event, which the caller destroys, [if](IdleEvents::take_idle_above) a waiter has more than `kept`.
+    /// Takes an idle event, which the caller destroys, [if](IdleEvents::take_idle_above) a waiter
+    /// has more than `kept`.
     pub(crate) fn take_idle_above(&mut self, kept: usize, is_spare: impl Fn(Event) -> bool) -> Option<Event> {
         let order = self.orders.take_idle_above(kept, &is_spare);
         order.or_else(|| self.events.take_idle_above(kept, is_spare))
     }
 
-    /// Queues a block with a fence, which also covers the open blocks of the stream. The queue ends the fence.
+    /// Queues a block with a fence, which also covers the open blocks of the stream. The queue ends
+    /// the fence.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
@@ -155,8 +158,8 @@ impl<S: Storage> EventQueues<S> {
     }
 
     /// Queues a block that the next event of `stream` is to cover. Returns the queue if that event
-    /// should be recorded now: no event of a [busy](Self::note_at_once) stream is incomplete, or many
-    /// blocks are open.
+    /// should be recorded now: no event of a [busy](Self::note_at_once) stream is incomplete, or
+    /// many blocks are open.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
@@ -193,8 +196,8 @@ impl<S: Storage> EventQueues<S> {
         Ok(at)
     }
 
-    /// Returns the queue of a stream: the one with its blocks, or else a vacant one, if possible the one
-    /// that it had last, which has its hints.
+    /// Returns the queue of a stream: the one with its blocks, or else a vacant one, if possible
+    /// the one that it had last, which has its hints.
     fn queue_for(&mut self, stream: StreamId) -> Result<usize, CapacityError> {
         let (mut last, mut vacant) = (None, None);
         for (at, queue) in self.queues.iter().enumerate() {
@@ -224,8 +227,8 @@ impl<S: Storage> EventQueues<S> {
         Ok(self.queues.len() - 1)
     }
 
-    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of any
-    /// heap, if `slot` is `None`.
+    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait;
+    /// of any heap, if `slot` is `None`.
     pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
         let waits = |queue: &StreamQueue| slot.is_none_or(|slot| queue.heap == slot || queue.heap == NONE);
         (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && waits(&self.queues[queue]))
@@ -242,22 +245,23 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Returns whether a thread records an event for a queue, or asks whether the queue's stream is idle.
+    /// Returns whether a thread records an event for a queue, or asks whether the queue's stream is
+    /// idle.
     pub(crate) fn is_recording(&self, queue: usize) -> bool {
         self.queues[queue].work.last() != NONE
     }
 
-    /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block is
-    /// open, or if another thread is recording. The caller records an event on the stream with no
-    /// lock held, and then calls [`finish_recording`](Self::finish_recording).
+    /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block
+    /// is open, or if another thread is recording. The caller records an event on the stream with
+    /// no lock held, and then calls [`finish_recording`](Self::finish_recording).
     pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<DueRecording> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.work.last() == NONE)?;
         entry.work = entry.work.with_recording(entry.tail);
         Some(DueRecording { stream: entry.stream, is_first: entry.events == 0 })
     }
 
-    /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that were open then, and the
-    /// queue ends it; without a fence they stay open.
+    /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that
+    /// were open then, and the queue ends it; without a fence they stay open.
     pub(crate) fn finish_recording(&mut self, queue: usize, fence: Option<Fence>) {
         let last = self.end_recording(queue);
         if let Some(fence) = fence {
@@ -268,11 +272,11 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Begins the question whether the stream of a queue is idle, which would free all blocks waiting for
-    /// the stream now. Returns `None` if the stream was busy at the last question, if fewer than `least`
-    /// blocks are open, if the queue has an event, which may keep the stream busy alone, or if another
-    /// thread works on the queue. The caller asks with no lock held, and then calls
-    /// [`finish_question`](Self::finish_question).
+    /// Begins the question whether the stream of a queue is idle, which would free all blocks
+    /// waiting for the stream now. Returns `None` if the stream was busy at the last question, if
+    /// fewer than `least` blocks are open, if the queue has an event, which may keep the stream
+    /// busy alone, or if another thread works on the queue. The caller asks with no lock held, and
+    /// then calls [`finish_question`](Self::finish_question).
     pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.hints.may_be_idle && entry.open >= least)?;
         if entry.events > 0 || entry.work != QueueWork::Idle {
@@ -282,10 +286,11 @@ impl<S: Storage> EventQueues<S> {
         Some(entry.stream)
     }
 
-    /// Ends what [`begin_question`](Self::begin_question) began, or [`begin_recording`](Self::begin_recording)
-    /// if no event was needed, by the device's answer, and notes it. If the stream was idle, the blocks
-    /// waiting at the beginning of the question leave the queue. Returns the first of them, for
-    /// [`take_finished`](Self::take_finished), or `NONE`.
+    /// Ends what [`begin_question`](Self::begin_question) began, or
+    /// [`begin_recording`](Self::begin_recording) if no event was needed, by the device's answer,
+    /// and notes it. If the stream was idle, the blocks waiting at the beginning of the question
+    /// leave the queue. Returns the first of them, for [`take_finished`](Self::take_finished), or
+    /// `NONE`.
     pub(crate) fn finish_question(&mut self, queue: usize, idle: Option<bool>) -> u32 {
         let last = self.end_recording(queue);
         let Hints { completes_at_once, may_be_idle } = &mut self.queues[queue].hints;
@@ -294,10 +299,10 @@ impl<S: Storage> EventQueues<S> {
         if idle == Some(true) { self.take_until(queue, last) } else { NONE }
     }
 
-    /// Ends what [`begin_recording`](Self::begin_recording) began, where the device has answered that the
-    /// stream was idle. The blocks that were queued then leave the queue, once no event is left in it: the
-    /// caller has polled them. Returns the first of them, for [`take_finished`](Self::take_finished), or
-    /// `NONE`. The hints stay as after a recording.
+    /// Ends what [`begin_recording`](Self::begin_recording) began, where the device has answered
+    /// that the stream was idle. The blocks that were queued then leave the queue, once no event is
+    /// left in it: the caller has polled them. Returns the first of them, for
+    /// [`take_finished`](Self::take_finished), or `NONE`. The hints stay as after a recording.
     pub(crate) fn finish_idle(&mut self, queue: usize) -> u32 {
         let last = self.end_recording(queue);
         let is_left = self.queues[queue].events == 0 && self.queues[queue].work == QueueWork::Idle;
@@ -318,8 +323,8 @@ impl<S: Storage> EventQueues<S> {
         let (first, next) = (self.queues[queue].head, self.waits[last].next);
         self.waits[last].next = NONE;
         self.queues[queue].head = next;
-        // A question or a first recording begins without an event in the queue, and what comes later is
-        // after `last`.
+        // A question or a first recording begins without an event in the queue, and what comes
+        // later is after `last`.
         debug_assert!(
             self.waits.chain(first, |wait| wait.next).all(|(_, wait)| wait.event.is_none()),
             "nothing has an event"
@@ -339,8 +344,8 @@ impl<S: Storage> EventQueues<S> {
         waits.fold(0, |open, (_, wait)| if wait.event.is_some() { 0 } else { open + 1 })
     }
 
-    /// Returns the first event of a queue, and the last of the blocks that it covers. Returns `None`
-    /// without an event, and while an event is recorded for an earlier block.
+    /// Returns the first event of a queue, and the last of the blocks that it covers. Returns
+    /// `None` without an event, and while an event is recorded for an earlier block.
     fn first_event(&self, queue: &StreamQueue) -> Option<(u32, Event)> {
         let recording = queue.work.last();
         let mut at = if queue.events > 0 { queue.head } else { NONE };
@@ -354,8 +359,8 @@ impl<S: Storage> EventQueues<S> {
         None
     }
 
-    /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event, which
-    /// the caller polls without the lock.
+    /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event,
+    /// which the caller polls without the lock.
     pub(crate) fn begin_poll(&mut self, queue: usize) -> Option<Event> {
         let entry = self.queues.get(queue)?;
         let work = entry.work.with_poll()?;
@@ -376,8 +381,8 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Returns the heaps of the blocks covered by the first event of a busy queue, each once: all of them
-    /// unless they are more than [`FINISHED`].
+    /// Returns the heaps of the blocks covered by the first event of a busy queue, each once: all
+    /// of them unless they are more than [`FINISHED`].
     pub(crate) fn covered_heaps(&self, queue: usize) -> heapless::Vec<u32, FINISHED> {
         let mut heaps = heapless::Vec::new();
         let last = self.first_event(&self.queues[queue]).map_or(NONE, |(last, _)| last);
@@ -392,10 +397,10 @@ impl<S: Storage> EventQueues<S> {
         heaps
     }
 
-    /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. Of the blocks that
-    /// the event covers, those leave the queue for whose heap `leaves` is true. The event stays at the
-    /// last of the rest; without others the event becomes idle. Returns the first block that has left,
-    /// for [`take_finished`](Self::take_finished), or `NONE`.
+    /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. Of the blocks
+    /// that the event covers, those leave the queue for whose heap `leaves` is true. The event
+    /// stays at the last of the rest; without others the event becomes idle. Returns the first
+    /// block that has left, for [`take_finished`](Self::take_finished), or `NONE`.
     pub(crate) fn finish_poll(&mut self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         debug_assert!(self.queues[queue].work.polls(), "`begin_poll` chose the queue");
         self.queues[queue].work = self.queues[queue].work.without_poll();
@@ -430,8 +435,8 @@ impl<S: Storage> EventQueues<S> {
         left
     }
 
-    /// Removes some of the blocks that have left a queue, from `first` on, and moves `first` to the next.
-    /// Returns them; none once `first` is `NONE`.
+    /// Removes some of the blocks that have left a queue, from `first` on, and moves `first` to the
+    /// next. Returns them; none once `first` is `NONE`.
     pub(crate) fn take_finished(&mut self, first: &mut u32) -> heapless::Vec<PendingBlock, FINISHED> {
         let mut finished = heapless::Vec::new();
         while *first != NONE && !finished.is_full() {
@@ -642,7 +647,7 @@ mod tests {
         gather(&mut queues, ONE, 3);
         record(&mut queues, queue);
         assert_eq!(queues.cancel(of(3)), 1);
-        assert_eq!(queues.cancel(of(1)), 1, "no event of its own");
+        assert_eq!(queues.cancel(of(1)), 1, "it has no event");
         assert_eq!((queues.queues[queue].open, queues.queues[queue].events), (0, 1));
         assert_eq!(complete(&mut queues, queue), [2]);
         // Each block has an event: the event of a cancelled one ends.

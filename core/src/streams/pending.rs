@@ -15,7 +15,7 @@ pub(crate) struct PendingBlock {
 pub(crate) struct PendingFree {
     /// The block.
     pub block: PendingBlock,
-    /// The call site of the free, which is traced once the free can no longer fail; `None` if the free
-    /// is traced already.
+    /// The call site of the free, which is traced once the free can no longer fail; `None` if the
+    /// free is traced already.
     pub site: Option<u32>,
 }

@@ -2,20 +2,21 @@
 //! (`graph_capture_record_stream_reuse`).
 //!
 //! ```text
-//! own stream   malloc ── fork ────────── free ─────────── join ── malloc: behind the mark, the same block
+//! own stream   malloc ── fork ────────── free ─────────── join ── malloc: after the mark, the same block
 //! user stream              └── use ── work ──┴ mark ────────┘
 //! ```
 //!
-//! A captured event can neither be queried nor waited for. But the graph tells what comes before what: at
-//! the free of a block, the work that its own stream and all its user streams have captured is marked. When
-//! all that the own stream will capture comes behind the mark, a new use of the block does so, too.
+//! A captured event can neither be queried nor waited for. But the graph tells what comes before
+//! what: at the free of a block, the work that its own stream and all its user streams have
+//! captured is marked. When all that the own stream will capture comes after the mark, a new use of
+//! the block does so, too.
 //!
-//! The decisions are those of PyTorch's allocator (2.10 and 2.11). A block of which a user stream does not
-//! capture stays deferred until the capture ends. Uses announced before the capture are taken to be complete:
-//! `torch.cuda.graph` waits for the device before it begins a capture.
+//! The decisions are those of PyTorch's allocator (2.10 and 2.11). A block that is used by a stream
+//! that does not capture stays deferred until the capture ends. Uses announced before the capture
+//! are taken to be complete: `torch.cuda.graph` waits for the device before it begins a capture.
 //!
-//! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be gone at the free, and is
-//! not asked: the block stays deferred.
+//! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be
+//! gone at the free, and is not asked: the block stays deferred.
 
 use crate::arena::driver::Driver;
 use crate::arena::waits::{Outside, Waits};
@@ -27,8 +28,8 @@ use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
 impl<P: Platform> Waits<P> {
-    /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,
-    /// captures from now on.
+    /// Frees the deferred blocks of `stream`, which is capturing, if all that it captures from now
+    /// on comes after their uses.
     pub(in crate::arena) fn free_ordered_in_graph<'a>(&self, on: impl Outside<'a, P>, stream: StreamId) {
         if !on.driver().flags.has(flags::REUSES) || !on.driver().flags.has(flags::DEFERRED) {
             return;
@@ -49,9 +50,9 @@ impl<P: Platform> Waits<P> {
     }
 }
 
-/// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not known: the stream
-/// captures no graph or another one, may be gone, or the device fails. `mark` is removed then, and the block waits for
-/// the end of the capture.
+/// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not
+/// known: the stream captures no graph or another one, may be gone, or the device fails. `mark` is
+/// removed then, and the block waits for the end of the capture.
 fn mark_captured<D: DeviceMemory>(
     driver: &Driver<D>,
     stream: StreamId,
@@ -64,8 +65,9 @@ fn mark_captured<D: DeviceMemory>(
     driver.call(|device| device.mark_capture(stream, mark)).ok()?
 }
 
-/// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
-/// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
+/// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the
+/// block's own stream and all its user streams capture one graph. The caller keeps the mark with
+/// the block.
 pub(in crate::arena) fn mark_end_in_graph<'a, P: Platform>(
     on: impl Outside<'a, P>,
     PendingBlock { slot, index }: PendingBlock,

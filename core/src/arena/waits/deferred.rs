@@ -1,7 +1,7 @@
 //! Freed blocks whose events are recorded once no graph is being captured.
 //!
-//! Recording an event on a stream during a capture would add the event to the graph. The block keeps its list of
-//! user streams until then.
+//! Recording an event on a stream during a capture would add the event to the graph. The block
+//! keeps its list of user streams until then.
 
 use crate::arena::driver::Driver;
 use crate::arena::waits::events::end_uses;
@@ -85,8 +85,8 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Ends the wait of a taken block, for which nothing is left to do, and frees the block unless it
-    /// waits for something else.
+    /// Ends the wait of a taken block, for which nothing is left to do, and frees the block unless
+    /// it waits for something else.
     pub(in crate::arena) fn end_deferred<'a>(&self, on: impl Outside<'a, P>, entry: u32) {
         let DeferredFree { block, until, .. } = self.deferred.lock().get(entry);
         if let Until::Fence(_) = until {

@@ -15,9 +15,9 @@
 //! Recording an event on a stream during a capture would add the event to the graph. Until the
 //! capture ends, the block is deferred instead and keeps its list of user streams.
 //!
-//! While [`flags::GATHERS`] is set, gathered.rs takes the place of `record_events`: one event covers several
-//! blocks, and only a request that no free block can serve polls events. A block whose uses have their
-//! own events waits in ordered.rs.
+//! While [`flags::GATHERS`] is set, gathered.rs takes the place of `record_events`: one event
+//! covers several blocks, and only a request that no free block can serve polls events. A block
+//! whose uses have their own events waits in ordered.rs.
 //!
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
@@ -44,10 +44,12 @@ use crate::units::StreamId;
 impl<P: Platform> Waits<P> {
     /// Lets a pending block wait until the user streams have finished with it. Unlocks the heap.
     ///
-    /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
+    /// Records the events now, unless the uses have theirs, or defers the recording during a
+    /// capture.
     ///
     /// # Errors
-    /// [`Error::TableFull`]; those of the device. The block then waits for nothing, and has all user streams.
+    /// [`Error::TableFull`]; those of the device. The block then waits for nothing, and has all
+    /// user streams.
     pub(in crate::arena) fn wait_for_uses<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -82,8 +84,8 @@ impl<P: Platform> Waits<P> {
         self.wait_from_now(on, on.heaps().lock(slot), free)
     }
 
-    /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and then follows
-    /// the pending block in the peaks.
+    /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and
+    /// then follows the pending block in the peaks.
     fn wait_from_now<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -108,8 +110,8 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Records an event on every user stream of a pending block. Afterwards the events alone decide
-    /// when the block becomes free, and the block forgets the user streams. Unlocks the heap, and then follows
-    /// the pending block in the peaks.
+    /// when the block becomes free, and the block forgets the user streams. Unlocks the heap, and
+    /// then follows the pending block in the peaks.
     ///
     /// If a recording fails, the block waits for no event and keeps the user streams.
     pub(in crate::arena) fn record_events<'a>(
@@ -129,12 +131,13 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Counts the waits of a pending block, and queues each by `queue`, one user stream after the other. Unlocks
-    /// the heap, and then follows the pending block in the peaks. Returns the heap, locked again, once all are
-    /// queued.
+    /// Counts the waits of a pending block, and queues each by `queue`, one user stream after the
+    /// other. Unlocks the heap, and then follows the pending block in the peaks. Returns the heap,
+    /// locked again, once all are queued.
     ///
     /// # Errors
-    /// The loss of the context. The first error of `queue`, and its stream: the block then waits for no event.
+    /// The loss of the context. The first error of `queue`, and its stream: the block then waits
+    /// for no event.
     pub(in crate::arena) fn queue_waits<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -172,11 +175,12 @@ impl<P: Platform> Waits<P> {
     pub(crate) fn process_events<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
         let flags = &on.driver().flags;
         on.driver().health()?;
-        // Every request comes here while blocks wait in PyTorch's way, mostly for events alone: what
-        // has no flag is not called.
+        // Every request comes here while blocks wait in PyTorch's way, mostly for events alone:
+        // what has no flag is not called.
         let mut result = Ok(());
         if flags.has(flags::DEFERRED | flags::HAS_GATHERED) {
-            // A full table is no error here: the blocks stay deferred until other events are complete.
+            // A full table is no error here: the blocks stay deferred until other events are
+            // complete.
             result = self.record_deferred(on).and_then(|_all| self.record_open(on)).map(|_ended| ());
         }
         // Poll even if a recording failed, so that one failure holds up no other block.
@@ -187,8 +191,8 @@ impl<P: Platform> Waits<P> {
         result
     }
 
-    /// Waits until no event is pending, and frees all blocks that wait for them. Blocks that a stream uses
-    /// that still captures stay pending.
+    /// Waits until no event is pending, and frees all blocks that wait for them. Blocks that a
+    /// stream uses that still captures stay pending.
     pub(crate) fn wait_for_events<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
         on.count_sync();
         if !on.driver().flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
@@ -217,8 +221,8 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns when
-    /// none is left.
+    /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns
+    /// when none is left.
     ///
     /// An event being polled or recorded by another thread stays queued. If the event is complete,
     /// the other thread decrements the block's count; if not, the next round cancels the event.
@@ -259,14 +263,14 @@ impl<P: Platform> Waits<P> {
     }
 }
 
-/// Returns whether a graph being captured uses a pending block on another stream. The graph orders the use,
-/// which needs no event, and may do other work until the capture ends.
+/// Returns whether a graph being captured uses a pending block on another stream. The graph orders
+/// the use, which needs no event, and may do other work until the capture ends.
 fn is_captured<S: Storage>(flags: &Flags, heap: &mut Heap<S>, block: u32) -> bool {
     flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
 }
 
-/// Forgets the user streams of a pending block, which waits for its events alone from now on, and frees the
-/// block if all of them are complete. Traces the free. Unlocks the heap.
+/// Forgets the user streams of a pending block, which waits for its events alone from now on, and
+/// frees the block if all of them are complete. Traces the free. Unlocks the heap.
 pub(in crate::arena) fn end_uses<'a, P: Platform>(
     on: impl Outside<'a, P>,
     mut heap: HeapGuard<'_, P>,

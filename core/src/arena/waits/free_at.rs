@@ -1,9 +1,9 @@
 //! Frees at a count: a block stays pending until the safe frontier reaches the count.
 //!
 //! A program that numbers its work frees a block with the number of the last work using the block.
-//! The *safe frontier* is the number up to which all work is done. The bit [`FRONTIER_BIT`](crate::heap::block::FRONTIER_BIT) of a block's
-//! `events` is set while the block waits for the frontier, so a wait for the frontier and waits for
-//! events end by the same test.
+//! The *safe frontier* is the number up to which all work is done. The bit
+//! [`FRONTIER_BIT`](crate::heap::block::FRONTIER_BIT) of a block's `events` is set while the block
+//! waits for the frontier, so a wait for the frontier and waits for events end by the same test.
 //!
 //! ```text
 //! free_at ─ add, busy ─ detach ─ pend, set FRONTIER_BIT ─ put back, by count
@@ -20,7 +20,8 @@ use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
 
 impl<P: Platform> Waits<P> {
-    /// Adds a free at `count`, without its block yet. Returns the entry; `None` if the frontier has reached the count.
+    /// Adds a free at `count`, without its block yet. Returns the entry; `None` if the frontier has
+    /// reached the count.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -30,7 +31,8 @@ impl<P: Platform> Waits<P> {
         added.transpose().map_err(|CapacityError| Error::TableFull("frees at a count"))
     }
 
-    /// Sets the block of a free at a count, or drops the free if the block could not be detached. Returns the frontier.
+    /// Sets the block of a free at a count, or drops the free if the block could not be detached.
+    /// Returns the frontier.
     pub(in crate::arena) fn end_free_at(&self, entry: u32, detached: Result<u32, Error>) -> Result<u64, Error> {
         let mut frees = self.deferred.lock();
         match detached {
@@ -49,8 +51,9 @@ impl<P: Platform> Waits<P> {
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
     /// is there already.
     pub(crate) fn set_safe_frontier<'a>(&self, on: impl Outside<'a, P>, count: u64) {
-        // One block at a time: the end of a wait locks a heap, which must not happen under the lock of the
-        // deferred frees. Several threads may take blocks out at once, each block goes to one of them.
+        // One block at a time: the end of a wait locks a heap, which must not happen under the lock
+        // of the deferred frees. Several threads may take blocks out at once, each block goes to
+        // one of them.
         loop {
             let taken = {
                 let mut frees = self.deferred.lock();

@@ -1,19 +1,22 @@
-//! Uses with an event of their own: later work of the stream delays no reuse.
+//! Uses that have their own events: later work of the stream delays no reuse.
 //!
-//! [`Allocator::record_stream`](crate::Allocator::record_stream) has the event recorded at the free,
-//! behind all work queued until then. [`Allocator::record_use`](crate::Allocator::record_use) records
-//! it at the use. A block whose uses all have events costs no call to the device at its free:
+//! [`Allocator::record_stream`](crate::Allocator::record_stream) has the event recorded at the
+//! free, after all work queued until then. [`Allocator::record_use`](crate::Allocator::record_use)
+//! records it at the use. A block whose uses all have events costs no call to the device at its
+//! free:
 //!
 //! ```text
 //!                                                   ┌─ events complete ────────────────────▶ block free
 //! free ─▶ ordered ─ a request of its heap misses ─ ask
-//!                                                   └─ own stream ordered behind the events ▶ block free
+//!                                                   └─ own stream ordered after the events ▶ block free
 //! ```
 //!
-//! Ordering makes the own stream wait, and not the host; a stream that is the host's is not ordered. A request orders only as many blocks as
-//! needed, the oldest first, and only before it would obtain memory. A device may have no more events for streams
-//! ([`orders`](crate::device::StreamOrder::orders)): uses of a stream then share one, and a use without any waits as a pending block does. A captured graph cannot wait for an
-//! event from outside, so during a capture only complete events free a block.
+//! Ordering makes the own stream wait, and not the host; a stream that is the host's is not
+//! ordered. A request orders only as many blocks as needed, the oldest first, and only before it
+//! would obtain memory. A device may have no more events for streams
+//! ([`orders`](crate::device::StreamOrder::orders)): uses of a stream then share one, and a use
+//! without any waits as a pending block does. A captured graph cannot wait for an event from
+//! outside, so during a capture only complete events free a block.
 //!
 //! Where some uses of a block have events and others need one, all get an event at the free.
 
@@ -32,8 +35,8 @@ use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
 impl<P: Platform> Waits<P> {
-    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event behind the
-    /// work. Returns false, and notes nothing, while a graph is captured.
+    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
+    /// after the work. Returns false, and notes nothing, while a graph is captured.
     pub(in crate::arena) fn record_use<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -103,8 +106,8 @@ impl<P: Platform> Waits<P> {
         self.defer(on, free, Until::Fence(first))
     }
 
-    /// Serves a request that no free block could serve: from blocks of its heap whose uses are complete,
-    /// else by ordering the heap's stream behind the uses of one block after the other.
+    /// Serves a request that no free block could serve: from blocks of its heap whose uses are
+    /// complete, else by ordering the heap's stream after the uses of one block after the other.
     pub(in crate::arena) fn search_ordered<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -126,8 +129,8 @@ impl<P: Platform> Waits<P> {
         if !on.driver().device().can_order(request.stream) {
             return Ok(None);
         }
-        // An event of no graph must not be waited for inside a graph, and none is captured while the
-        // permission lasts. The device is asked as well, for programs that announce no capture.
+        // An event of no graph must not be waited for inside a graph, and none is captured while
+        // the permission lasts. The device is asked as well, for programs that announce no capture.
         let Some(_permission) = on.driver().may_record() else { return Ok(None) };
         if on.driver().call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
@@ -135,9 +138,10 @@ impl<P: Platform> Waits<P> {
         self.order_heap(on, request.slot, request.stream, search)
     }
 
-    /// Orders the stream of the heap in `slot` behind the uses of one of its blocks after the other, the oldest block
-    /// first, and calls `done` after each. `named` is the stream that the call names. Returns the first value of `done`, or
-    /// `None` if no block can be ordered any more. The caller has the permission to record.
+    /// Orders the stream of the heap in `slot` after the uses of one of its blocks after the other,
+    /// the oldest block first, and calls `done` after each. `named` is the stream that the call
+    /// names. Returns the first value of `done`, or `None` if no block can be ordered any more. The
+    /// caller has the permission to record.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
@@ -167,8 +171,8 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Orders the streams of heaps of the default pool as [`order_heap`](Self::order_heap) does, the oldest block of all
-    /// first: a graph may use the memory of a private pool on any stream.
+    /// Orders the streams of heaps of the default pool as [`order_heap`](Self::order_heap) does,
+    /// the oldest block of all first: a graph may use the memory of a private pool on any stream.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
@@ -196,8 +200,8 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of blocks whose waits for
-    /// events have ended.
+    /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of
+    /// blocks whose waits for events have ended.
     pub(in crate::arena) fn poll_ordered<'a>(&self, on: impl Outside<'a, P>) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
         while on.driver().flags.has(flags::ORDERED) {
@@ -209,11 +213,11 @@ impl<P: Platform> Waits<P> {
         Ok(ended)
     }
 
-    /// Frees the blocks of the heap in `slot` whose uses are complete. Returns the number of blocks whose waits for
-    /// events have ended.
+    /// Frees the blocks of the heap in `slot` whose uses are complete. Returns the number of blocks
+    /// whose waits for events have ended.
     ///
-    /// Polls the events of one stream after the other, in the order of their recording, as long as they are
-    /// complete: the later ones are not complete before.
+    /// Polls the events of one stream after the other, in the order of their recording, as long as
+    /// they are complete: the later ones are not complete before.
     fn poll_ordered_of<'a>(&self, on: impl Outside<'a, P>, slot: u32) -> Result<u32, Error> {
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
         loop {
@@ -233,8 +237,9 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Polls the uses of a taken block behind the watched one, whose event is complete. Returns whether all are
-    /// complete; if not, the block is watched at the first that is not, and no longer taken.
+    /// Polls the uses of a taken block after the watched one, whose event is complete. Returns
+    /// whether all are complete; if not, the block is watched at the first that is not, and no
+    /// longer taken.
     fn watch_on<'a>(&self, on: impl Outside<'a, P>, entry: u32, watched: UseFence) -> Result<bool, Error> {
         let slot = self.deferred.lock().get(entry).block.slot;
         let mut next = watched.next;
@@ -249,8 +254,8 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which another
-    /// thread works.
+    /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which
+    /// another thread works.
     pub(in crate::arena) fn wait_for_ordered<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
         while on.driver().flags.has(flags::ORDERED) {
             let taken = self.deferred.lock().take_oldest_from(0);
@@ -264,8 +269,8 @@ impl<P: Platform> Waits<P> {
         Ok(())
     }
 
-    /// Orders the own stream of a taken block behind its uses. Returns false if a capture of the stream forbids it, or if only the
-    /// host could wait for a use.
+    /// Orders the own stream of a taken block after its uses. Returns false if a capture of the
+    /// stream forbids it, or if only the host could wait for a use.
     fn order_behind_uses<'a>(&self, on: impl Outside<'a, P>, own: StreamId, entry: u32) -> Result<bool, Error> {
         let mut all = true;
         // Not the host, which holds the permission to record.
@@ -320,9 +325,10 @@ impl<P: Platform> Waits<P> {
     }
 }
 
-/// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it behind uses of
-/// the heap's blocks: not if the stream has ended, may have gone or captures, nor if the host would wait, nor in a
-/// private pool unless `private`. The heap has a pending block, so it keeps its stream.
+/// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it
+/// after uses of the heap's blocks: not if the stream has ended, may have gone or captures, nor if
+/// the host would wait, nor in a private pool unless `private`. The heap has a pending block, so it
+/// keeps its stream.
 pub(in crate::arena) fn stream_to_order<'a, P: Platform>(
     on: impl Outside<'a, P>,
     slot: u32,
