@@ -38,6 +38,11 @@ pub(crate) struct StreamUse {
 }
 
 impl StreamUse {
+    /// Creates a use by `stream` that needs an event.
+    const fn by(stream: StreamId) -> Self {
+        Self { stream, captured: false, borrowed: false, event: None, number: 0, next: NONE }
+    }
+
     /// Takes the fence of the use. The use then needs a fence.
     fn take_fence(&mut self) -> Option<Fence> {
         let Self { stream, number, .. } = *self;
@@ -45,14 +50,7 @@ impl StreamUse {
     }
 }
 
-vacant!(StreamUse, next, keeps, |next| Self {
-    stream: StreamId::DEFAULT,
-    captured: false,
-    borrowed: false,
-    event: None,
-    number: 0,
-    next
-});
+vacant!(StreamUse, next, keeps, |next| Self { next, ..Self::by(StreamId::DEFAULT) });
 
 /// Which events the uses of a block have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +118,24 @@ fn from<S: Storage>(uses: &SlotTable<StreamUse, S>, first: u32) -> impl Iterator
     uses.chain(first, |known| known.next)
 }
 
+/// Returns what `pick` picks of some uses of a block, from the use `next` on, and moves `next` past the
+/// last use looked at.
+fn some<S: Storage, T>(
+    uses: &mut SlotTable<StreamUse, S>,
+    next: &mut u32,
+    mut pick: impl FnMut(&mut StreamUse) -> Option<T>,
+) -> heapless::Vec<T, SOME> {
+    let mut picked = heapless::Vec::new();
+    while *next != NONE && !picked.is_full() {
+        let known = &mut uses[*next];
+        *next = known.next;
+        if let Some(value) = pick(known) {
+            let _room = picked.push(value);
+        }
+    }
+    picked
+}
+
 impl<S: Storage> Uses<'_, S> {
     /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own
     /// stream, and a stream that is recorded already, add nothing. `captured` tells whether the use
@@ -137,7 +153,7 @@ impl<S: Storage> Uses<'_, S> {
             known.captured = false;
             return Ok(known.take_fence());
         }
-        self.insert(block, StreamUse { stream, captured, borrowed: false, event: None, number: 0, next: NONE })?;
+        self.insert(block, StreamUse { captured, ..StreamUse::by(stream) })?;
         Ok(None)
     }
 
@@ -161,8 +177,7 @@ impl<S: Storage> Uses<'_, S> {
             (known.captured, known.number, known.event) = (false, number, Some(event));
             return Ok(earlier);
         }
-        let entry = StreamUse { stream, captured: false, borrowed: false, event: Some(event), number, next: NONE };
-        self.insert(block, entry)?;
+        self.insert(block, StreamUse { event: Some(event), number, ..StreamUse::by(stream) })?;
         Ok(None)
     }
 
@@ -177,8 +192,7 @@ impl<S: Storage> Uses<'_, S> {
     /// Lends the unused `block` to `stream`. Room was made.
     pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
         debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
-        let lent = StreamUse { stream, captured: false, borrowed: true, event: None, number: 0, next: NONE };
-        self.blocks[block].uses = self.table.insert(lent);
+        self.blocks[block].uses = self.table.insert(StreamUse { borrowed: true, ..StreamUse::by(stream) });
     }
 
     /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room
@@ -188,8 +202,7 @@ impl<S: Storage> Uses<'_, S> {
     pub(crate) fn add_own(&mut self, block: u32, reports_end: bool) {
         let next = self.blocks[block].uses;
         let stream = if reports_end { self.own } else { StreamId::EVERY };
-        let own = StreamUse { stream, captured: false, borrowed: false, event: None, number: 0, next };
-        self.blocks[block].uses = self.table.insert(own);
+        self.blocks[block].uses = self.table.insert(StreamUse { next, ..StreamUse::by(stream) });
     }
 
     /// Returns the stream to which `block` is lent, which may have ended.
@@ -254,15 +267,7 @@ impl<S: Storage> Uses<'_, S> {
     /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` past the
     /// last use looked at: to [`NONE`] after the last of the block.
     pub(crate) fn take_fences(&mut self, next: &mut u32) -> heapless::Vec<Fence, SOME> {
-        let mut fences = heapless::Vec::new();
-        while *next != NONE && !fences.is_full() {
-            let known = &mut self.table[*next];
-            *next = known.next;
-            if let Some(fence) = known.take_fence() {
-                let _room = fences.push(fence);
-            }
-        }
-        fences
+        some(self.table, next, StreamUse::take_fence)
     }
 
     /// Returns the next streams whose present work a pending block is to wait for, and counts the
@@ -275,15 +280,14 @@ impl<S: Storage> Uses<'_, S> {
         next: &mut u32,
         group_of: impl Fn(StreamId) -> u32,
     ) -> heapless::Vec<StreamId, SOME> {
-        let mut streams = heapless::Vec::new();
-        while *next != NONE && !streams.is_full() {
-            let StreamUse { stream, captured, next: following, .. } = self.table[*next];
-            *next = following;
-            if !captured {
-                let _room = streams.push(stream);
-                self.waits.groups.add(group_of(stream));
+        let groups = &mut self.waits.groups;
+        let streams = some(self.table, next, |known| {
+            if known.captured {
+                return None;
             }
-        }
+            groups.add(group_of(known.stream));
+            Some(known.stream)
+        });
         let begun = streams.len() as u32;
         self.blocks[block].events += begun;
         self.waits.count += begun;
@@ -292,14 +296,8 @@ impl<S: Storage> Uses<'_, S> {
 
     /// Returns the next streams that use `block`. Begins at the use `next`, and moves `next` past
     /// the last use looked at: to [`NONE`] after the last of the block.
-    pub(crate) fn next_streams(&self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
-        let mut streams = heapless::Vec::new();
-        while *next != NONE && !streams.is_full() {
-            let StreamUse { stream, next: following, .. } = self.table[*next];
-            *next = following;
-            let _room = streams.push(stream);
-        }
-        streams
+    pub(crate) fn next_streams(&mut self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
+        some(self.table, next, |known| Some(known.stream))
     }
 
     /// Counts a wait of a pending block for the calling thread.
