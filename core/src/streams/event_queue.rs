@@ -99,6 +99,11 @@ impl StreamQueue {
         }
     }
 
+    /// Returns whether blocks of the heap in `slot` may wait here; of any heap, if `slot` is `None`.
+    fn may_have(&self, slot: Option<u32>) -> bool {
+        self.head != NONE && slot.is_none_or(|slot| self.heap == slot || self.heap == NONE)
+    }
+
     /// Returns whether the queue may be used for another stream.
     fn is_vacant(&self) -> bool {
         self.head == NONE && !self.work.polls()
@@ -227,11 +232,10 @@ impl<S: Storage> EventQueues<S> {
         Ok(self.queues.len() - 1)
     }
 
-    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait;
-    /// of any heap, if `slot` is `None`.
+    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of
+    /// any heap, if `slot` is `None`.
     pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
-        let waits = |queue: &StreamQueue| slot.is_none_or(|slot| queue.heap == slot || queue.heap == NONE);
-        (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && waits(&self.queues[queue]))
+        (from..self.queues.len()).find(|&queue| self.queues[queue].may_have(slot))
     }
 
     /// Returns the first [queue](Self::next_queue) at or after `from` with an open block.
@@ -371,14 +375,11 @@ impl<S: Storage> EventQueues<S> {
 
     /// Begins a poll of the first [queue](Self::next_queue) at or after `from` that can be polled.
     /// Returns the queue and the event.
-    pub(crate) fn next_to_poll(&mut self, mut from: usize, slot: Option<u32>) -> Option<(usize, Event)> {
-        loop {
-            let queue = self.next_queue(from, slot)?;
-            if let Some(event) = self.begin_poll(queue) {
-                return Some((queue, event));
-            }
-            from = queue + 1;
-        }
+    pub(crate) fn next_to_poll(&mut self, from: usize, slot: Option<u32>) -> Option<(usize, Event)> {
+        (from..self.queues.len()).find_map(|queue| {
+            let polls = self.queues[queue].may_have(slot);
+            polls.then(|| self.begin_poll(queue)).flatten().map(|event| (queue, event))
+        })
     }
 
     /// Returns the heaps of the blocks covered by the first event of a busy queue, each once: all
