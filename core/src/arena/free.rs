@@ -1,4 +1,5 @@
-//! Frees: at once where only the block's own stream used the block, else once events tell the end of all further uses.
+//! Frees: at once where only the block's own stream used the block, else once events report the end
+//! of all other uses.
 //!
 //! ```text
 //! free ─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
@@ -21,13 +22,14 @@ use crate::heap::{FreeOutcome, Heap};
 use crate::page_map::{HeapRef, LaneRef, Owner};
 use crate::stats::Occurrence;
 use crate::streams::fences::Waiter;
+use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{OnceTable, Storage};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 
-/// The flags under which the end of a wait has consequences beyond a free block. One test for all: two streams that
-/// pass a block on come here each time.
+/// The flags under which the end of a wait has consequences beyond a free block. One test for all:
+/// two streams that pass a block on come here each time.
 const CONSEQUENCES: FlagWord = flags::TRACE | flags::DIRECT | flags::APART;
 
 /// The arguments of a free, as the program gave them.
@@ -41,18 +43,21 @@ struct FreeArgs {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size of the request.
+    /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size of the
+    /// request.
     #[inline(always)]
     pub(crate) fn free<E: From<Error>>(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), E> {
         let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
-        // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that collect garbage.
+        // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that
+        // collect garbage.
         if !self.driver.flags.has(flags::SLOW_FREE_FLAGS) {
             return self.free_in::<false, _>(slot, slot.heap.lock(), owner, ptr, requested);
         }
         Ok(self.free_slow(owner.heap, ptr, requested)?)
     }
 
-    /// Frees the block at `ptr` as [`free`](Self::free) does. The straight path, for plain heaps, is inlined, and all else is a call.
+    /// Frees the block at `ptr` as [`free`](Self::free) does. The straight path, for plain heaps,
+    /// is inlined, and all else is a call.
     #[inline(always)]
     pub(crate) fn free_inlined<E: From<Error>>(
         self,
@@ -77,7 +82,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.free(owner, ptr, requested)
     }
 
-    /// Frees the block at `ptr` of the heap in `slot`, and unlocks the heap. `PLAIN`: the heap is plain.
+    /// Frees the block at `ptr` of the heap in `slot`, and unlocks the heap. `PLAIN`: the heap is
+    /// plain.
     #[inline(always)]
     fn free_in<const PLAIN: bool, E: From<Error>>(
         self,
@@ -87,7 +93,8 @@ impl<P: Platform> OnDevice<'_, P> {
         ptr: DevicePtr,
         requested: Option<u64>,
     ) -> Result<(), E> {
-        // The heap may have lost its last segment since the page map was read. It then holds no block at `ptr`.
+        // The heap may have lost its last segment since the page map was read. It then holds no
+        // block at `ptr`.
         let outcome = heap.detach_from::<PLAIN>(ptr, requested, &slot.counters);
         if let FreeOutcome::Unused(block) = outcome {
             self.finish::<PLAIN>(slot, heap, block);
@@ -101,7 +108,8 @@ impl<P: Platform> OnDevice<'_, P> {
     fn free_slow(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         // Before the heap is locked: the host may take long to find its call site.
         let site = self.call_site(CallSite::Free);
-        // Before the block is free: another thread may be handed its address at once, and is then observed after this free.
+        // Before the block is free: another thread may be handed its address at once, and is then
+        // observed after this free.
         self.plans.observe_free(&self.driver.flags, ptr);
         let mut heap = self.heaps.lock(number);
         let slot = self.heaps.slot(number);
@@ -118,18 +126,19 @@ impl<P: Platform> OnDevice<'_, P> {
         {
             self.heaps.loosen(slot, &mut heap);
             heap.pend(block, &slot.counters);
-            return self.note_and_wait(number, heap, block, site);
+            return self.note_and_wait(heap, PendingBlock { slot: number, index: block }, site);
         }
         self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })?;
         if self.driver.flags.has(flags::DIRECT) && self.driver.device().is_ordered() {
-            // A failure is no error of the free: the block stays pending, and a later call polls its events.
+            // A failure is no error of the free: the block stays pending, and a later call polls
+            // its events.
             let _later = self.waits.order_pending(self);
         }
         Ok(())
     }
 
-    /// Frees a block that other streams may use, once they are done with it; or says why the block cannot be freed. Unlocks
-    /// the heap.
+    /// Frees a block that other streams may use, once they are done with it; or says why the block
+    /// cannot be freed. Unlocks the heap.
     #[cold]
     fn free_with_uses(
         self,
@@ -149,13 +158,14 @@ impl<P: Platform> OnDevice<'_, P> {
         // The counters have changed already, and the lock was not left since.
         self.heaps.loosen(slot, &mut heap);
         heap.pend(block, &slot.counters);
-        // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
+        // A block without uses comes here only in direct mode: its segment is released as soon as
+        // the block is free.
         if heap.blocks[block].uses == NONE {
             self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
-            self.free_if_unused(number, heap, block);
+            self.free_if_unused(heap, PendingBlock { slot: number, index: block });
             return Ok(());
         }
-        self.wait_for_uses(number, heap, block, site)
+        self.wait_for_uses(heap, PendingFree { block: PendingBlock { slot: number, index: block }, site: Some(site) })
     }
 }
 
@@ -163,15 +173,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
     ///
     /// On an error the free is undone: the block is allocated again, with all user streams.
-    pub(in crate::arena) fn wait_for_uses(
-        self,
-        slot: u32,
-        heap: HeapGuard<'_, P>,
-        block: u32,
-        site: u32,
-    ) -> Result<(), Error> {
-        let waiting = self.waits.wait_for_uses(self, slot, heap, block, site);
+    pub(in crate::arena) fn wait_for_uses(self, heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
+        let waiting = self.waits.wait_for_uses(self, heap, free);
         if waiting.is_err() {
+            let PendingBlock { slot, index: block } = free.block;
             let mut heap = self.heaps.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
             // here. A free at a count fails as a whole, so the bit goes too.
@@ -183,10 +188,11 @@ impl<P: Platform> OnDevice<'_, P> {
         waiting
     }
 
-    /// Frees a pending block without uses and waits, under any flags. Unlocks the heap: reconciling reads the counters of
-    /// other heaps, and the contents, the guards and a release need calls to the device.
+    /// Frees a pending block without uses and waits, under any flags. Unlocks the heap: reconciling
+    /// reads the counters of other heaps, and the contents, the guards and a release need calls to
+    /// the device.
     #[cold]
-    fn finish_pending(self, slot: u32, heap: HeapGuard<'_, P>, block: u32) {
+    fn finish_pending(self, heap: HeapGuard<'_, P>, PendingBlock { slot, index: block }: PendingBlock) {
         let mut heap = heap;
         if self.paging.stays_pinned(&self.driver.flags, &mut heap, block) {
             return;
@@ -206,7 +212,8 @@ impl<P: Platform> OnDevice<'_, P> {
         drop(heap);
         self.settle_peaks(self.heaps.slot(slot), peaks_stale);
         if let Some(at) = guarded {
-            // The free has succeeded: the leaked bytes count a failure, and the health of the context shows a loss.
+            // The free has succeeded: the leaked bytes count a failure, and the health of the
+            // context shows a loss.
             let _counted = self.release_guarded(at, None);
         }
         if self.driver.flags.has(flags::DIRECT) {
@@ -221,7 +228,8 @@ impl<P: Platform> OnDevice<'_, P> {
         // free.
         self.plans.observe_use(&self.driver.flags, ptr);
         self.plans.observe_free(&self.driver.flags, ptr);
-        // Added first: once the block is detached, the free must not fail. The entry is busy until it has the block.
+        // Added first: once the block is detached, the free must not fail. The entry is busy until
+        // it has the block.
         let Some(entry) = self.waits.begin_free_at(place.heap, count)? else { return self.free(place, ptr, None) };
         let reached = self.waits.end_free_at(entry, self.detach_pending(place.heap, ptr))?;
         // The frontier may have moved while the entry was busy.
@@ -231,8 +239,8 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(())
     }
 
-    /// Detaches the block at `ptr` from the program. The block stays pending at least until the frontier has reached its
-    /// count.
+    /// Detaches the block at `ptr` from the program. The block stays pending at least until the
+    /// frontier has reached its count.
     fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
         // The host's callback may make its own requests: no lock may be held.
         let site = self.call_site(CallSite::Free);
@@ -243,11 +251,12 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         heap.pend(block, counters);
         debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
-        // Set before the heap is unlocked: an event that completes right afterwards must not free the block.
+        // Set before the heap is unlocked: an event that completes right afterwards must not free
+        // the block.
         heap.blocks[block].events |= FRONTIER_BIT;
         if heap.blocks[block].uses != NONE {
             // On an error the block is allocated again, without the bit.
-            return self.note_and_wait(slot, heap, block, site).map(|()| block);
+            return self.note_and_wait(heap, PendingBlock { slot, index: block }, site).map(|()| block);
         }
         self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
         drop(heap);
@@ -272,8 +281,9 @@ impl<P: Platform> OnDevice<'_, P> {
         let _is_free = self.free_outlined(owner, ptr, None);
     }
 
-    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event after the work. While a
-    /// graph is captured, notes a use of the [stream](Arena::record_stream) instead.
+    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
+    /// after the work. While a graph is captured, notes a use of the [stream](Arena::record_stream)
+    /// instead.
     pub(crate) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let is_recorded = self.waits.record_use(self, slot, ptr, stream)?;
         if is_recorded { Ok(()) } else { self.record_stream(slot, ptr, stream) }
@@ -314,7 +324,7 @@ impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
                 continue;
             }
             if self.driver.flags.has(CONSEQUENCES) {
-                self.finish_pending(slot, heap, block);
+                self.finish_pending(heap, PendingBlock { slot, index: block });
             } else if heap.unpend(block, &self.arena.heaps.slot(slot).counters) {
                 // A peak is due now: the next block may lower what rose.
                 drop(heap);
@@ -326,21 +336,23 @@ impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
         }
     }
 
-    fn free_if_unused(self, slot: u32, mut heap: HeapGuard<'_, P>, block: u32) {
-        if is_waiting(&heap, block) {
+    fn free_if_unused(self, mut heap: HeapGuard<'_, P>, block: PendingBlock) {
+        if is_waiting(&heap, block.index) {
             return;
         }
         if self.driver.flags.has(CONSEQUENCES) {
-            return self.finish_pending(slot, heap, block);
+            return self.finish_pending(heap, block);
         }
-        let peaks_stale = heap.unpend(block, &self.arena.heaps.slot(slot).counters);
+        let slot = self.arena.heaps.slot(block.slot);
+        let peaks_stale = heap.unpend(block.index, &slot.counters);
         drop(heap);
-        self.settle_peaks(self.arena.heaps.slot(slot), peaks_stale);
+        self.settle_peaks(slot, peaks_stale);
     }
 }
 
-/// Stands for the unstated size of a free. Unlike `None`, a value of this type takes no register: no argument is
-/// passed on the stack, and the last call in the function becomes a tail call without a frame. Saves 8 instructions.
+/// The unstated size of a free. Unlike `None`, a value of this type takes no register: no argument
+/// is passed on the stack, and the last call in the function becomes a tail call without a frame.
+/// Saves 8 instructions.
 #[derive(Clone, Copy)]
 struct SizeUnknown;
 
@@ -447,11 +459,13 @@ impl<P: Platform> Arena<P> {
         self.settle_peaks(slot, peaks_stale);
     }
 
-    /// Notes that `stream` uses the block at `ptr`, if the heap owns the block. May ask the device whether the stream captures.
+    /// Notes that `stream` uses the block at `ptr`, if the heap owns the block. May ask the device
+    /// whether the stream captures.
     pub(crate) fn record_stream(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let captured =
             self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?;
-        // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
+        // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps
+        // under lanes.
         if self.driver.flags.has(flags::OBSERVED) {
             let own = self.heaps.lock(number).stream;
             if own != stream {
@@ -469,8 +483,8 @@ impl<P: Platform> Arena<P> {
     }
 }
 
-/// Returns whether a pending block is used or waits. `events` includes the bit for the frontier, so a free at a count
-/// is covered too.
+/// Returns whether a pending block is used or waits. `events` includes the bit for the frontier, so
+/// a free at a count is covered too.
 fn is_waiting<S: Storage>(heap: &Heap<S>, block: u32) -> bool {
     heap.blocks[block].uses != NONE || heap.blocks[block].events > 0
 }

@@ -23,6 +23,7 @@ use crate::heap::block::BlockEntry;
 use crate::page_map::{HeapRef, Owner};
 use crate::pages::guards::GuardedBlock;
 use crate::stats::Occurrence;
+use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::sync::{AtomicU32, Ordering, impl_empty};
 use crate::trace::{Action, CallSite};
 use crate::units::{DevicePtr, MAX_REQUEST, NO_STREAM, StreamId};
@@ -201,7 +202,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if is_over && self.paging.end_guarded_pin(at) {
             let block = heap.segments[segment].first;
             heap.uses().end_waits(block, 1);
-            self.free_if_unused(slot, heap, block);
+            self.free_if_unused(heap, PendingBlock { slot, index: block });
         }
     }
 
@@ -228,26 +229,25 @@ impl<P: Platform> OnDevice<'_, P> {
     /// [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the heap; no other call touches a pending block.
     pub(in crate::arena) fn note_and_wait(
         self,
-        slot: u32,
         heap: HeapGuard<'_, P>,
-        block: u32,
+        block: PendingBlock,
         site: u32,
     ) -> Result<(), Error> {
         let (mut heap, mut site) = (heap, site);
-        let at = DevicePtr(heap.blocks[block].addr);
+        let at = DevicePtr(heap.blocks[block.index].addr);
         if self.paging.is_guarded(&self.driver.flags, at) {
             drop(heap);
             // With no lock held: the host may walk the stack of an interpreter.
             if site == 0 {
                 site = self.driver.device().call_site(CallSite::Free);
             }
-            heap = self.heaps.lock(slot);
+            heap = self.heaps.lock(block.slot);
             let own = heap.stream;
-            let mut next = heap.blocks[block].uses;
+            let mut next = heap.blocks[block.index].uses;
             let uses = heap.uses().next_streams(&mut next);
             let others = uses.into_iter().filter(|&stream| stream != own && stream != StreamId::EVERY);
             self.paging.note_guarded_free(at, site, others);
         }
-        self.wait_for_uses(slot, heap, block, site)
+        self.wait_for_uses(heap, PendingFree { block, site: Some(site) })
     }
 }

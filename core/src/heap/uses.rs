@@ -1,7 +1,8 @@
 //! The uses of a heap's blocks by other streams than the heap's own.
 //!
-//! A use becomes an event when the block is freed, behind all work then on the stream. A use may also have an event
-//! of its own, recorded when the use was announced; later work on the stream is then not waited for.
+//! A use becomes an event when the block is freed, after all work then on the stream. A use may
+//! have its own event already, recorded when the use was announced; later work on the stream is
+//! then not waited for.
 
 use crate::device::Event;
 use crate::heap::Heap;
@@ -22,11 +23,11 @@ pub(crate) const SOME: usize = 8;
 pub(crate) struct StreamUse {
     /// The using stream.
     stream: StreamId,
-    /// Whether the use was announced during graph capture: the graph orders the use, and no event is
-    /// needed.
+    /// Whether the use was announced during graph capture: the graph orders the use, and no event
+    /// is needed.
     captured: bool,
-    /// Whether the block was allocated for the using stream, as a loan of the heap. Set ⟹ `event` is `None`, and
-    /// `captured` is not set.
+    /// Whether the block was allocated for the using stream, as a loan of the heap. Set ⟹ `event`
+    /// is `None`, and `captured` is not set.
     borrowed: bool,
     /// The event recorded at the use; `None` if the event is to be recorded at the free.
     event: Option<Event>,
@@ -37,6 +38,11 @@ pub(crate) struct StreamUse {
 }
 
 impl StreamUse {
+    /// Creates a use by `stream` that needs an event.
+    const fn by(stream: StreamId) -> Self {
+        Self { stream, captured: false, borrowed: false, event: None, number: 0, next: NONE }
+    }
+
     /// Takes the fence of the use. The use then needs a fence.
     fn take_fence(&mut self) -> Option<Fence> {
         let Self { stream, number, .. } = *self;
@@ -44,14 +50,7 @@ impl StreamUse {
     }
 }
 
-vacant!(StreamUse, next, keeps, |next| Self {
-    stream: StreamId::DEFAULT,
-    captured: false,
-    borrowed: false,
-    event: None,
-    number: 0,
-    next
-});
+vacant!(StreamUse, next, keeps, |next| Self { next, ..Self::by(StreamId::DEFAULT) });
 
 /// Which events the uses of a block have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,11 +118,29 @@ fn from<S: Storage>(uses: &SlotTable<StreamUse, S>, first: u32) -> impl Iterator
     uses.chain(first, |known| known.next)
 }
 
+/// Returns what `pick` picks of some uses of a block, from the use `next` on, and moves `next` past the
+/// last use looked at.
+fn some<S: Storage, T>(
+    uses: &mut SlotTable<StreamUse, S>,
+    next: &mut u32,
+    mut pick: impl FnMut(&mut StreamUse) -> Option<T>,
+) -> heapless::Vec<T, SOME> {
+    let mut picked = heapless::Vec::new();
+    while *next != NONE && !picked.is_full() {
+        let known = &mut uses[*next];
+        *next = known.next;
+        if let Some(value) = pick(known) {
+            let _room = picked.push(value);
+        }
+    }
+    picked
+}
+
 impl<S: Storage> Uses<'_, S> {
-    /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own stream, and
-    /// a stream that is recorded already, add nothing. `captured` tells whether the use was announced
-    /// during graph capture. Returns the fence of an earlier use by the stream, which is no longer
-    /// needed.
+    /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own
+    /// stream, and a stream that is recorded already, add nothing. `captured` tells whether the use
+    /// was announced during graph capture. Returns the fence of an earlier use by the stream, which
+    /// is no longer needed.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
@@ -136,13 +153,13 @@ impl<S: Storage> Uses<'_, S> {
             known.captured = false;
             return Ok(known.take_fence());
         }
-        self.insert(block, StreamUse { stream, captured, borrowed: false, event: None, number: 0, next: NONE })?;
+        self.insert(block, StreamUse { captured, ..StreamUse::by(stream) })?;
         Ok(None)
     }
 
-    /// Records that the stream of `fence` uses `block`, until the fence is complete. Returns a fence no longer needed: of an
-    /// earlier use by the stream, or `fence` itself for the heap's own stream and for the stream that has borrowed the
-    /// block.
+    /// Records that the stream of `fence` uses `block`, until the fence is complete. Returns a
+    /// fence no longer needed: of an earlier use by the stream, or `fence` itself for the heap's
+    /// own stream and for the stream that has borrowed the block.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
@@ -160,8 +177,7 @@ impl<S: Storage> Uses<'_, S> {
             (known.captured, known.number, known.event) = (false, number, Some(event));
             return Ok(earlier);
         }
-        let entry = StreamUse { stream, captured: false, borrowed: false, event: Some(event), number, next: NONE };
-        self.insert(block, entry)?;
+        self.insert(block, StreamUse { event: Some(event), number, ..StreamUse::by(stream) })?;
         Ok(None)
     }
 
@@ -176,18 +192,17 @@ impl<S: Storage> Uses<'_, S> {
     /// Lends the unused `block` to `stream`. Room was made.
     pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
         debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
-        let lent = StreamUse { stream, captured: false, borrowed: true, event: None, number: 0, next: NONE };
-        self.blocks[block].uses = self.table.insert(lent);
+        self.blocks[block].uses = self.table.insert(StreamUse { borrowed: true, ..StreamUse::by(stream) });
     }
 
-    /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room was made. Where the stream may
-    /// be gone at the free, the free waits for [every stream](StreamId::EVERY): what was announced of the stream says
-    /// nothing of its work in its own blocks.
+    /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room
+    /// was made. Where the stream may be gone at the free, the free waits for [every
+    /// stream](StreamId::EVERY): what was announced of the stream says nothing of its work in its
+    /// own blocks.
     pub(crate) fn add_own(&mut self, block: u32, reports_end: bool) {
         let next = self.blocks[block].uses;
         let stream = if reports_end { self.own } else { StreamId::EVERY };
-        let own = StreamUse { stream, captured: false, borrowed: false, event: None, number: 0, next };
-        self.blocks[block].uses = self.table.insert(own);
+        self.blocks[block].uses = self.table.insert(StreamUse { next, ..StreamUse::by(stream) });
     }
 
     /// Returns the stream to which `block` is lent, which may have ended.
@@ -242,62 +257,47 @@ impl<S: Storage> Uses<'_, S> {
         }
     }
 
-    /// Returns the first use at or behind the use `next` with a fence.
+    /// Returns the first use at or after the use `next` with a fence.
     pub(crate) fn next_fence(&self, first: u32) -> Option<UseFence> {
         from(self.table, first).find_map(|(_, &StreamUse { stream, event, number, next, .. })| {
             Some(UseFence { fence: Fence { stream, number, event: event? }, next })
         })
     }
 
-    /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` behind the last use looked at: to
-    /// [`NONE`] behind the last of the block.
+    /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` past the
+    /// last use looked at: to [`NONE`] after the last of the block.
     pub(crate) fn take_fences(&mut self, next: &mut u32) -> heapless::Vec<Fence, SOME> {
-        let mut fences = heapless::Vec::new();
-        while *next != NONE && !fences.is_full() {
-            let known = &mut self.table[*next];
-            *next = known.next;
-            if let Some(fence) = known.take_fence() {
-                let _room = fences.push(fence);
-            }
-        }
-        fences
+        some(self.table, next, StreamUse::take_fence)
     }
 
     /// Returns the next streams whose present work a pending block is to wait for, and counts the
-    /// waits, each in the group `group_of` its stream. Begins at the use `next`, and moves `next` behind
-    /// the last use looked at: to [`NONE`] behind the last of the block. A use during a capture is ordered
-    /// by the capture and needs no wait.
+    /// waits, each in the group `group_of` its stream. Begins at the use `next`, and moves `next`
+    /// past the last use looked at: to [`NONE`] after the last of the block. A use during a capture
+    /// is ordered by the capture and needs no wait.
     pub(crate) fn begin_waits(
         &mut self,
         block: u32,
         next: &mut u32,
         group_of: impl Fn(StreamId) -> u32,
     ) -> heapless::Vec<StreamId, SOME> {
-        let mut streams = heapless::Vec::new();
-        while *next != NONE && !streams.is_full() {
-            let StreamUse { stream, captured, next: following, .. } = self.table[*next];
-            *next = following;
-            if !captured {
-                let _room = streams.push(stream);
-                self.waits.groups.add(group_of(stream));
+        let groups = &mut self.waits.groups;
+        let streams = some(self.table, next, |known| {
+            if known.captured {
+                return None;
             }
-        }
+            groups.add(group_of(known.stream));
+            Some(known.stream)
+        });
         let begun = streams.len() as u32;
         self.blocks[block].events += begun;
         self.waits.count += begun;
         streams
     }
 
-    /// Returns the next streams that use `block`. Begins at the use `next`, and moves `next` behind the last
-    /// use looked at: to [`NONE`] behind the last of the block.
-    pub(crate) fn next_streams(&self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
-        let mut streams = heapless::Vec::new();
-        while *next != NONE && !streams.is_full() {
-            let StreamUse { stream, next: following, .. } = self.table[*next];
-            *next = following;
-            let _room = streams.push(stream);
-        }
-        streams
+    /// Returns the next streams that use `block`. Begins at the use `next`, and moves `next` past
+    /// the last use looked at: to [`NONE`] after the last of the block.
+    pub(crate) fn next_streams(&mut self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
+        some(self.table, next, |known| Some(known.stream))
     }
 
     /// Counts a wait of a pending block for the calling thread.

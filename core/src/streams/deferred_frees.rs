@@ -1,19 +1,21 @@
-//! Freed blocks that wait for something of their own.
+//! Freed blocks that wait for their own fences, for the end of a capture, or for a count.
 //!
-//! Most blocks give their uses up at the free: from then on they wait in the [queues](crate::streams::event_queue) of the
-//! using streams. A block waits here for three reasons:
+//! Most blocks give their uses up at the free: from then on they wait in the
+//! [queues](crate::streams::event_queue) of the using streams. A block waits here for three
+//! reasons:
 //!
-//! * The uses have fences of their own. The block waits until all are complete, or until the block's own stream
-//!   is ordered behind them.
-//! * A graph is being captured, so no fence can be recorded. The block is *captured*, and waits for the end of the
-//!   capture.
-//! * A program that numbers its work has freed the block with the number of the last work that uses the block. From
-//!   time to time the program reports up to which number all work is done: the *safe frontier* (`SetSafeFrontier`,
-//!   TensorFlow 2.16). The block is free once the frontier has reached the count and the fences behind its uses by other streams
-//!   are complete. Until then it serves no request.
-//!   TensorFlow differs: short of memory, it hands such blocks to requests without a count.
+//! * The uses have their own fences. The block waits until all are complete, or until the block's
+//!   own stream is ordered after them.
+//! * A graph is being captured, so no fence can be recorded. The block is *captured*, and waits for
+//!   the end of the capture.
+//! * A program that numbers its work has freed the block with the number of the last work that uses
+//!   the block. From time to time the program reports up to which number all work is done: the
+//!   *safe frontier* (`SetSafeFrontier`, TensorFlow 2.16). The block is free once the frontier has
+//!   reached the count and the fences after its uses by other streams are complete. Until then it
+//!   serves no request. TensorFlow differs: short of memory, it hands such blocks to requests
+//!   without a count.
 //!
-//! The thread that works on a block takes the block, since the device is called with no lock held.
+//! A thread that works on a block takes the block, since the device is called with no lock held.
 //!
 //! ```text
 //!                       by use                           by age
@@ -22,20 +24,27 @@
 //!                   └ the only event of the stream that is polled
 //! captured
 //!        stream 2 │ mark 3 ─▶ mark 8                free 2 ─▶ free 3 ─▶ free 8
-//!                   └ asked by the own stream          the order in which fences are recorded
+//!                   └ polled by the own stream         the order in which fences are recorded
 //! counted         │ count 4 ─▶ count 9
 //!                   └ up to the frontier
 //! ```
 //!
 //! A block is *watched* at a use with an event not known to be complete. The events of a stream
-//! complete in the order of their recording, so a question after the first block watched on a stream answers for
-//! all blocks watched there. Once the event is complete, the block is watched at the next use.
+//! complete in the order of their recording, so one poll of the first block watched on a stream
+//! answers for all blocks watched there. Once the event is complete, the block is watched at the
+//! next use.
+//!
+//! The queues are no place for these blocks. A queue is polled at its oldest event, for all heaps:
+//! a heap that looks for its own blocks would poll the earlier events of all others first. And
+//! queues have a lock for each group of streams, where these blocks have one order over all
+//! streams.
 
 use crate::device::CaptureMark;
 use crate::streams::fences::Fence;
-use crate::sync::impl_empty;
+use crate::streams::pending::PendingBlock;
+use crate::sync::{empty, impl_empty};
 use crate::tables::radix_tree::{Key, Link, RadixTree};
-use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
+use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage};
 use crate::units::{NO_STREAM, StreamId};
 use core::ops::RangeInclusive;
@@ -52,105 +61,133 @@ pub(crate) struct UseFence {
 /// The end of a block's uses within a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndOfUses {
-    /// Marks the work captured at the free by the block's own stream and all streams in use of the block.
+    /// Marks the work captured at the free by the block's own stream and all streams in use of the
+    /// block.
     pub mark: CaptureMark,
     /// The block's own stream.
     pub own: StreamId,
 }
 
-/// How a capture holds a block up.
+/// How a capture keeps a block pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Captured {
-    /// The capturing stream among the user streams, if known. While the stream captures, no fence is tried.
-    pub behind: Option<StreamId>,
+    /// The user stream that captures, if known. While it captures, no fence is tried.
+    pub by: Option<StreamId>,
     /// Where the uses of the block end in the graph, if all are captured. Work that the block's own
-    /// stream captures behind the end may use the block again.
+    /// stream captures after the end may use the block again.
     pub end: Option<EndOfUses>,
 }
 
 impl Captured {
     /// Returns whether the block does not wait for the stream `capturing`.
     pub(crate) fn is_ready(&self, capturing: Option<StreamId>) -> bool {
-        self.behind.is_none() || self.behind != capturing
+        self.by.is_none() || self.by != capturing
     }
 }
 
-/// The thing for which a block waits.
+/// What a block waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Until {
-    /// The fences of the uses from a watched use on. The fences of all uses before are complete.
+    /// The fences of the uses from a watched use on. The fences of all earlier uses are complete.
     Fence(UseFence),
     /// The end of a capture.
     Captured(Captured),
-    /// The safe frontier, which is to reach a count.
+    /// The safe frontier, which has to reach a count.
     Count(u64),
 }
 
-/// A pending block.
+/// A block that waits here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeferredFree {
-    /// The slot of the block's heap.
-    pub heap: u32,
-    /// The index of the block in the heap.
-    pub block: u32,
-    /// The thing for which the block waits.
+    /// The block.
+    pub block: PendingBlock,
+    /// What it waits for.
     pub until: Until,
-    /// The number of the free, or of the last failed attempt to record fences: a later one is higher.
+    /// The number of the free, or of the last failed attempt to record fences: a later one is
+    /// higher.
     pub age: u64,
     /// A thread works on the block. Set ⟹ no other thread takes or removes the entry.
     busy: bool,
-    /// The queue of the block; in a vacant entry, the next vacant one.
-    queue: u32,
+    /// The heap in [`Waiting`], if the uses have fences; in a vacant entry, the next vacant one.
+    heap: u32,
 }
 
 impl DeferredFree {
-    /// Returns the use at which the block is watched; `None` for a captured block.
+    /// Returns the use at which the block is watched; `None` if the uses have no fences.
     pub(crate) fn watched(&self) -> Option<UseFence> {
         if let Until::Fence(watched) = self.until { Some(watched) } else { None }
     }
 
-    /// Returns how a capture holds the block up; `None` if the uses have fences.
+    /// Returns how a capture keeps the block pending; `None` if none does.
     pub(crate) fn captured(&self) -> Option<Captured> {
         if let Until::Captured(captured) = self.until { Some(captured) } else { None }
     }
 }
 
-vacant!(DeferredFree, queue, |next| {
-    let until = Until::Captured(Captured::default());
-    Self { heap: NONE, block: NONE, until, age: 0, busy: false, queue: next }
+vacant!(DeferredFree, heap, |next| {
+    let (block, until) = (PendingBlock { slot: NONE, index: NONE }, Until::Captured(Captured::default()));
+    Self { block, until, age: 0, busy: false, heap: next }
 });
 
-/// In place of the slot of a heap, for the queue of the captured blocks of all heaps.
-const CAPTURED: u32 = NONE;
-
-/// In place of the slot of a heap, for the queue of the blocks of all heaps that wait for a count.
-const COUNTED: u32 = NONE - 1;
-
-/// The blocks of one heap whose uses have fences, or all captured or counted blocks. There is a queue ⟺ there is a block.
+/// Some of the blocks, in two orders.
 #[derive(Clone, Copy, Debug)]
-struct BlockQueue {
-    /// The slot of the heap, [`CAPTURED`] or [`COUNTED`]; in a vacant entry, the next vacant one.
-    slot: u32,
-    /// The age under which the queue stands in [`DeferredFrees::oldest`]: that of the oldest block of the heap, or an
-    /// earlier one.
-    oldest: u64,
-    /// Root of the set of the blocks, by age.
+struct Orders {
+    /// Root of the set of the blocks by age.
     by_age: Link,
-    /// Root of the set of the blocks, by stream and number of the watched use; of captured blocks by own stream, if the
-    /// end of the uses is marked, and age; of counted blocks by count and age.
+    /// Root of the set of the blocks by the stream and number of the watched use; of captured
+    /// blocks by own stream, if the end of the uses is marked, and age; of counted blocks by count
+    /// and age.
     by_use: Link,
 }
 
-vacant!(BlockQueue, slot, |next| Self { slot: next, oldest: 0, by_age: Link::EMPTY, by_use: Link::EMPTY });
+impl_empty! { Orders { by_age: Link::EMPTY, by_use: Link::EMPTY } }
+
+/// The blocks of one heap whose uses have fences: at least one.
+#[derive(Clone, Copy, Debug)]
+struct HeapBlocks {
+    /// The slot of the heap; in a vacant entry, the next vacant one.
+    slot: u32,
+    /// The age by which the heap is found in [`DeferredFrees::oldest`]: that of its oldest block,
+    /// or an earlier one.
+    oldest: u64,
+    /// The blocks.
+    blocks: Orders,
+}
+
+vacant!(HeapBlocks, slot, |next| Self { slot: next, oldest: 0, blocks: empty!() });
+
+/// The blocks by what they wait for.
+#[derive(Clone)]
+struct Waiting<S: Storage> {
+    /// For the fences of their uses, by heap.
+    heaps: SlotTable<HeapBlocks, S>,
+    /// For the end of a capture.
+    captured: Orders,
+    /// For a count.
+    counted: Orders,
+}
+
+impl_empty! { [S: Storage] Waiting<S> { heaps, captured, counted } }
+
+impl<S: Storage> Waiting<S> {
+    /// Returns the orders in which a block is.
+    fn of(&mut self, block: &DeferredFree) -> &mut Orders {
+        match block.until {
+            Until::Fence(_) => &mut self.heaps[block.heap].blocks,
+            Until::Captured(_) => &mut self.captured,
+            Until::Count(_) => &mut self.counted,
+        }
+    }
+}
 
 /// The freed blocks of a device that wait here.
 #[derive(Clone)]
 pub(crate) struct DeferredFrees<S: Storage> {
     blocks: SlotTable<DeferredFree, S>,
-    queues: SlotTable<BlockQueue, S>,
-    /// Root of the set of the queues, by the slots of their heaps.
+    waiting: Waiting<S>,
+    /// Root of the set of the heaps by slot.
     by_slot: Link,
-    /// Root of the set of the queues, by [`BlockQueue::oldest`].
+    /// Root of the set of the heaps by [`HeapBlocks::oldest`].
     oldest: Link,
     /// The nodes of all sets.
     nodes: RadixTree<S>,
@@ -162,7 +199,7 @@ pub(crate) struct DeferredFrees<S: Storage> {
     busy: u32,
 }
 
-impl_empty! { [S: Storage] DeferredFrees<S> { blocks, queues, by_slot, oldest, nodes, ages, reached, busy } }
+impl_empty! { [S: Storage] DeferredFrees<S> { blocks, waiting, by_slot, oldest, nodes, ages, reached, busy } }
 
 /// The most nodes that another block adds: one in each of the four sets.
 const NODES_OF_BLOCK: u32 = 4;
@@ -172,23 +209,22 @@ fn single(minor: u64) -> Key {
     Key { major: 0, minor }
 }
 
-/// Returns a function that orders queues by slot.
-fn by_slot<S: Storage>(queues: &SlotTable<BlockQueue, S>) -> impl Fn(u32) -> Key {
-    |queue| single(u64::from(queues[queue].slot))
+/// Returns a function that orders heaps by slot.
+fn by_slot<S: Storage>(heaps: &SlotTable<HeapBlocks, S>) -> impl Fn(u32) -> Key {
+    |heap| single(u64::from(heaps[heap].slot))
 }
 
-/// Returns a function that orders queues by their oldest block.
-fn by_oldest<S: Storage>(queues: &SlotTable<BlockQueue, S>) -> impl Fn(u32) -> Key {
-    |queue| single(queues[queue].oldest)
+/// Returns a function that orders heaps by their oldest block.
+fn by_oldest<S: Storage>(heaps: &SlotTable<HeapBlocks, S>) -> impl Fn(u32) -> Key {
+    |heap| single(heaps[heap].oldest)
 }
 
-/// Returns the key of a block in its queue, by age.
+/// Returns the key of a block by age.
 fn age_of(block: &DeferredFree) -> Key {
     single(block.age)
 }
 
-/// Returns the key of a block in its queue, by the stream and the number of the watched use, or by the own stream and
-/// the age.
+/// Returns the key of a block in [`Orders::by_use`].
 fn use_of(block: &DeferredFree) -> Key {
     match block.until {
         Until::Fence(watched) => Key { major: watched.fence.stream.0, minor: watched.fence.number },
@@ -205,12 +241,12 @@ fn by<S: Storage>(key: fn(&DeferredFree) -> Key, blocks: &SlotTable<DeferredFree
 impl<S: Storage> DeferredFrees<S> {
     /// Returns whether the uses of any block have fences.
     pub(crate) fn has_ordered(&self) -> bool {
-        self.next_heap(0).is_some()
+        self.waiting.heaps.len() > 0
     }
 
     /// Returns whether any block is captured.
     pub(crate) fn has_captured(&self) -> bool {
-        self.queue_of(CAPTURED).is_some()
+        !self.waiting.captured.by_age.is_empty()
     }
 
     /// Returns whether a thread works on a block.
@@ -218,8 +254,9 @@ impl<S: Storage> DeferredFrees<S> {
         self.busy > 0
     }
 
-    /// Forgets which threads work on blocks, in a copy without threads. How far a thread has come with a captured or a
-    /// counted block is not known: the block leaves, and stays pending in the copy.
+    /// Forgets which threads work on blocks, in a copy without threads. How far a thread has come
+    /// with a captured or a counted block is not known: the block leaves, and stays pending in the
+    /// copy.
     pub(crate) fn forget_threads(&mut self) {
         for entry in 0..self.blocks.capacity() {
             let DeferredFree { busy, until, .. } = self.blocks[entry];
@@ -235,131 +272,131 @@ impl<S: Storage> DeferredFrees<S> {
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full.
-    pub(crate) fn add(&mut self, heap: u32, block: u32, until: Until) -> Result<u32, CapacityError> {
-        if !self.blocks.make_room(1) || !self.queues.make_room(1) || !self.nodes.make_room(NODES_OF_BLOCK) {
+    pub(crate) fn add(&mut self, block: PendingBlock, until: Until) -> Result<u32, CapacityError> {
+        if !self.blocks.make_room(1) || !self.waiting.heaps.make_room(1) || !self.nodes.make_room(NODES_OF_BLOCK) {
             return Err(CapacityError);
         }
         self.ages += 1;
         let age = self.ages;
-        let slot = match until {
-            Until::Fence(_) => heap,
-            Until::Captured(_) => CAPTURED,
-            Until::Count(_) => COUNTED,
+        let heap = match until {
+            Until::Fence(_) => self.heap_in(block.slot).unwrap_or_else(|| self.add_heap(block.slot, age)),
+            Until::Captured(_) | Until::Count(_) => NONE,
         };
-        let queue = self.queue_of(slot).unwrap_or_else(|| self.add_queue(slot, age));
-        let entry = self.blocks.insert(DeferredFree { heap, block, until, age, busy: false, queue });
+        let entry = self.blocks.insert(DeferredFree { block, until, age, busy: false, heap });
         self.take(entry);
         self.list(entry);
         Ok(entry)
     }
 
-    /// Adds an entry to the sets of its queue. Room was made.
+    /// Adds an entry to its sets. Room was made.
     fn list(&mut self, entry: u32) {
-        let queue = &mut self.queues[self.blocks[entry].queue];
-        queue.by_age = self.nodes.insert(queue.by_age, entry, by(age_of, &self.blocks));
-        queue.by_use = self.nodes.insert(queue.by_use, entry, by(use_of, &self.blocks));
+        let orders = self.waiting.of(&self.blocks[entry]);
+        orders.by_age = self.nodes.insert(orders.by_age, entry, by(age_of, &self.blocks));
+        orders.by_use = self.nodes.insert(orders.by_use, entry, by(use_of, &self.blocks));
     }
 
-    /// Removes an entry from the sets of its queue.
+    /// Removes an entry from its sets.
     fn unlist(&mut self, entry: u32) {
-        let queue = &mut self.queues[self.blocks[entry].queue];
-        queue.by_age = self.nodes.remove(queue.by_age, entry, by(age_of, &self.blocks));
-        queue.by_use = self.nodes.remove(queue.by_use, entry, by(use_of, &self.blocks));
+        let orders = self.waiting.of(&self.blocks[entry]);
+        orders.by_age = self.nodes.remove(orders.by_age, entry, by(age_of, &self.blocks));
+        orders.by_use = self.nodes.remove(orders.by_use, entry, by(use_of, &self.blocks));
     }
 
-    /// Returns the queue of the heap in `slot`.
-    fn queue_of(&self, slot: u32) -> Option<u32> {
-        self.queue_from(slot).filter(|&queue| self.queues[queue].slot == slot)
+    /// Returns the heap in `slot`.
+    fn heap_in(&self, slot: u32) -> Option<u32> {
+        self.heap_from(slot).filter(|&heap| self.waiting.heaps[heap].slot == slot)
     }
 
-    /// Returns the queue with the lowest slot from `slot` on.
-    fn queue_from(&self, slot: u32) -> Option<u32> {
-        self.nodes.at_least(self.by_slot, single(u64::from(slot)), by_slot(&self.queues))
+    /// Returns the heap with the lowest slot from `slot` on.
+    fn heap_from(&self, slot: u32) -> Option<u32> {
+        self.nodes.at_least(self.by_slot, single(u64::from(slot)), by_slot(&self.waiting.heaps))
     }
 
-    /// Adds the queue of `slot`, whose oldest block has the age `oldest`. Room was made.
-    fn add_queue(&mut self, slot: u32, oldest: u64) -> u32 {
-        let queue = self.queues.insert(BlockQueue { slot, oldest, ..BlockQueue::vacant(NONE) });
-        self.by_slot = self.nodes.insert(self.by_slot, queue, by_slot(&self.queues));
-        self.oldest = self.nodes.insert(self.oldest, queue, by_oldest(&self.queues));
-        queue
+    /// Adds the heap in `slot`, whose oldest block has the age `oldest`. Room was made.
+    fn add_heap(&mut self, slot: u32, oldest: u64) -> u32 {
+        let heap = self.waiting.heaps.insert(HeapBlocks { slot, oldest, blocks: empty!() });
+        self.by_slot = self.nodes.insert(self.by_slot, heap, by_slot(&self.waiting.heaps));
+        self.oldest = self.nodes.insert(self.oldest, heap, by_oldest(&self.waiting.heaps));
+        heap
     }
 
-    /// Returns the block of an entry that the caller has taken.
-    pub(crate) fn block(&self, entry: u32) -> DeferredFree {
+    /// Returns an entry that the caller has taken.
+    pub(crate) fn get(&self, entry: u32) -> DeferredFree {
         self.blocks[entry]
     }
 
     /// Returns the lowest slot from `slot` on of a heap with a block whose uses have fences.
     pub(crate) fn next_heap(&self, slot: u32) -> Option<u32> {
-        self.queue_from(slot).map(|queue| self.queues[queue].slot).filter(|&slot| slot < COUNTED)
+        self.heap_from(slot).map(|heap| self.waiting.heaps[heap].slot)
     }
 
-    /// Takes the oldest block of the heap in `slot` whose uses have fences, and returns the entry. The caller ends with
-    /// [`keep`](Self::keep), [`watch`](Self::watch) or [`remove`](Self::remove).
+    /// Takes the oldest block of the heap in `slot` whose uses have fences, and returns the entry.
+    /// The caller ends with [`put_back`](Self::put_back), [`watch`](Self::watch) or
+    /// [`remove`](Self::remove).
     pub(crate) fn take_oldest(&mut self, slot: u32) -> Option<u32> {
-        let queue = self.queue_of(slot)?;
-        self.take_oldest_of(queue)
+        let heap = self.heap_in(slot)?;
+        self.take_oldest_of(heap)
     }
 
-    /// Takes the oldest block of the first heap, by the ages of their oldest blocks, whose oldest block is not older than
-    /// `age`. Returns the entry, and the age of the heap's oldest block. From behind that age on, heaps left are passed
-    /// over, and a heap whose oldest block was removed has another turn.
+    /// Takes the oldest block of the first heap, by the ages of their oldest blocks, whose oldest
+    /// block is not older than `age`. Returns the entry, and the age of the heap's oldest block.
+    /// With a later age than that, heaps left are passed over, and a heap whose oldest block was
+    /// removed has another turn.
     pub(crate) fn take_oldest_from(&mut self, mut age: u64) -> Option<(u32, u64)> {
         loop {
-            let queue = self.nodes.at_least(self.oldest, single(age), by_oldest(&self.queues))?;
-            age = self.queues[queue].oldest;
-            let is_of_heap = self.queues[queue].slot < COUNTED;
-            if let Some(entry) = is_of_heap.then(|| self.take_oldest_of(queue)).flatten() {
+            let heap = self.nodes.at_least(self.oldest, single(age), by_oldest(&self.waiting.heaps))?;
+            age = self.waiting.heaps[heap].oldest;
+            if let Some(entry) = self.take_oldest_of(heap) {
                 return Some((entry, age));
             }
             age += 1;
         }
     }
 
-    fn take_oldest_of(&mut self, queue: u32) -> Option<u32> {
-        let root = self.queues[queue].by_age;
+    fn take_oldest_of(&mut self, heap: u32) -> Option<u32> {
+        let root = self.waiting.heaps[heap].blocks.by_age;
         self.take_free_from(root, single(0)..=single(u64::MAX), age_of, |_| true)
     }
 
-    /// Takes the first block of the heap in `slot` by the watched use, from the use `number` of `stream` on, as
-    /// [`take_oldest`](Self::take_oldest) does. Returns the fence of the use, too. No use has the number `u64::MAX`.
+    /// Takes the first block of the heap in `slot` by the watched use, from the use `number` of
+    /// `stream` on, as [`take_oldest`](Self::take_oldest) does. Returns the fence of the use, too.
+    /// No use has the number `u64::MAX`.
     pub(crate) fn take_watched(&mut self, slot: u32, (stream, number): (StreamId, u64)) -> Option<(u32, UseFence)> {
-        let queue = self.queue_of(slot)?;
+        let root = self.waiting.heaps[self.heap_in(slot)?].blocks.by_use;
         let uses = Key { major: stream.0, minor: number }..=Key { major: u64::MAX, minor: u64::MAX };
-        let entry = self.take_free_from(self.queues[queue].by_use, uses, use_of, |_| true)?;
+        let entry = self.take_free_from(root, uses, use_of, |_| true)?;
         Some((entry, self.blocks[entry].watched()?))
     }
 
-    /// Takes the oldest captured block with an age from `age` on, but no block behind the stream `capturing`. Returns
-    /// the entry. The caller ends with [`keep_behind`](Self::keep_behind), [`move_to_end`](Self::move_to_end),
-    /// [`keep`](Self::keep) or [`remove`](Self::remove).
+    /// Takes the oldest captured block with an age from `age` on, but none that the stream
+    /// `capturing` holds up. Returns the entry. The caller ends with
+    /// [`put_back_by`](Self::put_back_by), [`move_to_end`](Self::move_to_end),
+    /// [`put_back`](Self::put_back) or [`remove`](Self::remove).
     pub(crate) fn take_captured(&mut self, age: u64, capturing: Option<StreamId>) -> Option<u32> {
-        let queue = self.queue_of(CAPTURED)?;
         let is_ready = |block: &DeferredFree| block.captured().is_some_and(|captured| captured.is_ready(capturing));
-        self.take_free_from(self.queues[queue].by_age, single(age)..=single(u64::MAX), age_of, is_ready)
+        self.take_free_from(self.waiting.captured.by_age, single(age)..=single(u64::MAX), age_of, is_ready)
     }
 
-    /// Takes the oldest captured block with an age from `age` on and a marked end of its uses, and with the own stream
-    /// `own`, as [`take_captured`](Self::take_captured) does. Returns the mark, too.
+    /// Takes the oldest captured block with an age from `age` on and a marked end of its uses, and
+    /// with the own stream `own`, as [`take_captured`](Self::take_captured) does. Returns the mark,
+    /// too.
     pub(crate) fn take_marked(&mut self, own: StreamId, age: u64) -> Option<(u32, CaptureMark)> {
-        let queue = self.queue_of(CAPTURED)?;
         let of_stream = |minor: u64| Key { major: own.0, minor };
         let marked = of_stream(age)..=of_stream(u64::MAX);
-        let entry = self.take_free_from(self.queues[queue].by_use, marked, use_of, |_| true)?;
+        let entry = self.take_free_from(self.waiting.captured.by_use, marked, use_of, |_| true)?;
         Some((entry, self.blocks[entry].captured()?.end?.mark))
     }
 
-    /// Takes a block whose count the frontier has reached, the lowest count first. Returns the entry.
+    /// Takes a block whose count the frontier has reached, the lowest count first. Returns the
+    /// entry.
     pub(crate) fn take_reached(&mut self) -> Option<u32> {
-        let queue = self.queue_of(COUNTED)?;
         let reached = Key::default()..=Key { major: self.reached, minor: u64::MAX };
-        self.take_free_from(self.queues[queue].by_use, reached, use_of, |_| true)
+        self.take_free_from(self.waiting.counted.by_use, reached, use_of, |_| true)
     }
 
-    /// Names the block of a taken entry that was added before the block was known.
-    pub(crate) fn name(&mut self, entry: u32, block: u32) {
-        self.blocks[entry].block = block;
+    /// Sets the block of a taken entry that was added before the block was known.
+    pub(crate) fn set_block(&mut self, entry: u32, index: u32) {
+        self.blocks[entry].block.index = index;
     }
 
     /// Takes the first `wanted` entry with a `key` in `range` of a set by `key`, not taken yet.
@@ -381,7 +418,7 @@ impl<S: Storage> DeferredFrees<S> {
                 self.take(entry);
                 return Some(entry);
             }
-            bound = key(&self.blocks[entry]);
+            bound = key(block);
             bound.minor += 1;
         }
     }
@@ -392,64 +429,72 @@ impl<S: Storage> DeferredFrees<S> {
         self.busy += 1;
     }
 
-    /// Keeps a taken block, which still waits.
-    pub(crate) fn keep(&mut self, entry: u32) {
+    /// Puts a taken block back, which still waits.
+    pub(crate) fn put_back(&mut self, entry: u32) {
         debug_assert!(self.blocks[entry].busy, "the caller has taken the block");
         self.blocks[entry].busy = false;
         self.busy -= 1;
     }
 
-    /// Keeps a taken captured block: the stream `behind` uses it and is capturing.
-    pub(crate) fn keep_behind(&mut self, entry: u32, behind: StreamId) {
+    /// Puts a taken captured block back: the stream `by` uses it and captures.
+    pub(crate) fn put_back_by(&mut self, entry: u32, by: StreamId) {
         if let Until::Captured(captured) = &mut self.blocks[entry].until {
-            captured.behind = Some(behind);
+            captured.by = Some(by);
         }
-        self.keep(entry);
+        self.put_back(entry);
     }
 
-    /// Keeps a taken block behind all others of its queue.
+    /// Puts a taken block back as the youngest.
     pub(crate) fn move_to_end(&mut self, entry: u32) {
-        // Without nodes the block keeps its place.
+        // Without nodes the block stays where it was.
         if self.nodes.make_room(2) {
             self.unlist(entry);
             self.ages += 1;
             self.blocks[entry].age = self.ages;
             self.list(entry);
         }
-        self.keep(entry);
+        self.put_back(entry);
     }
 
-    /// Keeps a taken block, which is watched at a later use from now on: the events of all uses before are complete.
+    /// Puts a taken block back, which is watched at a later use from now on: the events of all
+    /// earlier uses are complete.
     pub(crate) fn watch(&mut self, entry: u32, watched: UseFence) {
         // Without a node the block stays where it is, and is polled a little too often.
         if self.nodes.make_room(1) {
-            let queue = &mut self.queues[self.blocks[entry].queue];
-            queue.by_use = self.nodes.remove(queue.by_use, entry, by(use_of, &self.blocks));
+            let orders = self.waiting.of(&self.blocks[entry]);
+            orders.by_use = self.nodes.remove(orders.by_use, entry, by(use_of, &self.blocks));
             self.blocks[entry].until = Until::Fence(watched);
-            queue.by_use = self.nodes.insert(queue.by_use, entry, by(use_of, &self.blocks));
+            orders.by_use = self.nodes.insert(orders.by_use, entry, by(use_of, &self.blocks));
         }
-        self.keep(entry);
+        self.put_back(entry);
     }
 
     /// Removes a taken block, which is about to become free or to wait elsewhere.
     pub(crate) fn remove(&mut self, entry: u32) {
-        self.keep(entry);
-        let number = self.blocks[entry].queue;
+        self.put_back(entry);
         self.unlist(entry);
+        let DeferredFree { until, heap, .. } = self.blocks[entry];
         self.blocks.remove(entry);
-        let BlockQueue { oldest, by_age, .. } = self.queues[number];
-        let Some(first) = self.nodes.first(by_age) else {
-            self.oldest = self.nodes.remove(self.oldest, number, by_oldest(&self.queues));
-            self.by_slot = self.nodes.remove(self.by_slot, number, by_slot(&self.queues));
-            self.queues.remove(number);
+        if let Until::Fence(_) = until {
+            self.lost_block(heap);
+        }
+    }
+
+    /// Removes a heap without blocks, or follows the age of its oldest block.
+    fn lost_block(&mut self, heap: u32) {
+        let HeapBlocks { oldest, blocks, .. } = self.waiting.heaps[heap];
+        let Some(first) = self.nodes.first(blocks.by_age) else {
+            self.oldest = self.nodes.remove(self.oldest, heap, by_oldest(&self.waiting.heaps));
+            self.by_slot = self.nodes.remove(self.by_slot, heap, by_slot(&self.waiting.heaps));
+            self.waiting.heaps.remove(heap);
             return;
         };
         let age = self.blocks[first].age;
-        // Without a node the queue keeps its earlier place.
+        // Without a node the heap stays where it was.
         if oldest != age && self.nodes.make_room(1) {
-            self.oldest = self.nodes.remove(self.oldest, number, by_oldest(&self.queues));
-            self.queues[number].oldest = age;
-            self.oldest = self.nodes.insert(self.oldest, number, by_oldest(&self.queues));
+            self.oldest = self.nodes.remove(self.oldest, heap, by_oldest(&self.waiting.heaps));
+            self.waiting.heaps[heap].oldest = age;
+            self.oldest = self.nodes.insert(self.oldest, heap, by_oldest(&self.waiting.heaps));
         }
     }
 }

@@ -1,28 +1,30 @@
 //! Blocks still in use on other streams. A block becomes free when the events recorded on the
 //! streams are complete.
 //!
-//! Each stream has a queue of waiting blocks in the order of their frees. An event stands behind the
-//! last of the blocks that the event covers. A stream completes events in the order of recording,
-//! so only the first event of a queue needs polling.
+//! Each stream has a queue of waiting blocks in the order of their frees. An event is at the last
+//! of the blocks that it covers. A stream completes events in the order of recording, so only the
+//! first event of a queue needs polling.
 //!
 //! ```text
 //! one event a block       block ● block ● block ●
 //! gathered                block   block   block ●  block   block        the last two are open
 //! ```
 //!
-//! No call to the device is made under the lock of the queues: the queue whose first event is polled
-//! is marked busy instead, and an event that is being recorded is noted in its queue.
+//! No call to the device is made under the lock of the queues: what a thread does with a queue
+//! meanwhile is noted in it ([`QueueWork`]).
 
 use crate::device::Event;
 use crate::streams::fences::{Fence, IdleEvents, Waiter};
+use crate::streams::pending::PendingBlock;
 use crate::streams::queue_work::QueueWork;
 use crate::sync::impl_empty;
 use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
-/// Number of blocks that one event covers, from which an event is recorded although an earlier event
-/// of the stream is incomplete. Two calls to the driver, of about 1 µs each, then cost a free 0.1 µs.
+/// Number of blocks that one event covers, from which an event is recorded although an earlier
+/// event of the stream is incomplete. Two calls to the driver, of about 1 µs each, then cost a free
+/// 0.1 µs.
 pub(crate) const GATHER: u32 = 16;
 
 /// Number of blocks that one call to [`EventQueues::take_finished`] returns at most.
@@ -30,34 +32,34 @@ const FINISHED: usize = 8;
 
 /// A block that waits for an event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QueuedBlock {
-    /// The event, which also covers the blocks before without an event. `None`: the next event of the
-    /// queue covers the block, or the block is open.
+struct QueuedBlock {
+    /// The event, which also covers the blocks before without an event. `None`: the next event of
+    /// the queue covers the block, or the block is open.
     event: Option<Event>,
-    /// The slot of the block's heap.
-    pub heap: u32,
-    /// The index of the block in the heap.
-    pub block: u32,
+    /// The block.
+    block: PendingBlock,
     /// The next entry of the queue, or the next vacant entry.
     next: u32,
 }
 
-vacant!(QueuedBlock, next, keeps, |next| Self { event: None, heap: NONE, block: NONE, next });
+vacant!(QueuedBlock, next, keeps, |next| Self { event: None, block: PendingBlock { slot: NONE, index: NONE }, next });
 
-/// What is expected of a stream, from the latest answers of the device. Wrong hints cost calls. They are kept while the
-/// queue is vacant.
+/// What is expected of a stream, from the latest answers of the device. A wrong hint costs calls.
+/// The hints remain while the queue is vacant.
 #[derive(Clone, Copy, Debug)]
 struct Hints {
-    /// The last event recorded for a request was complete at once, or the stream was idle: the stream has little to do. The
-    /// next event is then recorded for a request, too, and not for the first block: half the calls.
-    quick: bool,
-    /// The last question found the stream idle, or none was asked, so another question may free all blocks.
-    hopeful: bool,
+    /// The last event recorded for a request was complete at once, or the stream was idle: the
+    /// stream has little to do. The next event is then recorded for a request, too, and not for the
+    /// first block: half the calls.
+    completes_at_once: bool,
+    /// The last answer was that the stream is idle, or there was none yet, so another question may
+    /// free all blocks.
+    may_be_idle: bool,
 }
 
 impl Hints {
     /// The hints on a stream of which nothing is known.
-    const UNKNOWN: Self = Self { quick: false, hopeful: true };
+    const UNKNOWN: Self = Self { completes_at_once: false, may_be_idle: true };
 }
 
 /// The blocks that wait for a stream, oldest first.
@@ -69,8 +71,8 @@ struct StreamQueue {
     head: u32,
     /// The newest block. Meaningful only while the queue is not empty.
     tail: u32,
-    /// The slot of the heap whose blocks wait; `NONE` if blocks of several heaps wait. Meaningful only
-    /// while the queue is not empty.
+    /// The slot of the heap that has the blocks; `NONE` if blocks of several heaps wait. Meaningful
+    /// only while the queue is not empty.
     heap: u32,
     /// The number of blocks at the end of the queue that no event covers.
     open: u32,
@@ -97,13 +99,18 @@ impl StreamQueue {
         }
     }
 
+    /// Returns whether blocks of the heap in `slot` may wait here; of any heap, if `slot` is `None`.
+    fn may_have(&self, slot: Option<u32>) -> bool {
+        self.head != NONE && slot.is_none_or(|slot| self.heap == slot || self.heap == NONE)
+    }
+
     /// Returns whether the queue may be used for another stream.
     fn is_vacant(&self) -> bool {
         self.head == NONE && !self.work.polls()
     }
 }
 
-/// An event to be recorded behind the open blocks of a queue.
+/// An event to be recorded for the open blocks of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DueRecording {
     /// The stream on which the caller records the event.
@@ -121,7 +128,7 @@ pub(crate) struct EventQueues<S: Storage> {
     queues: S::Table<StreamQueue>,
     /// The events of the group's streams for blocks. Those of the queues are on loan.
     events: IdleEvents<S>,
-    /// The events of the group's streams behind which streams are ordered.
+    /// The events of the group's streams after which streams are ordered.
     orders: IdleEvents<S>,
 }
 
@@ -136,86 +143,99 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Takes an idle event, which the caller destroys, [if](IdleEvents::take_idle_above) a waiter has more than `kept`.
+    /// Takes an idle event, which the caller destroys, [if](IdleEvents::take_idle_above) a waiter
+    /// has more than `kept`.
     pub(crate) fn take_idle_above(&mut self, kept: usize, is_spare: impl Fn(Event) -> bool) -> Option<Event> {
         let order = self.orders.take_idle_above(kept, &is_spare);
         order.or_else(|| self.events.take_idle_above(kept, is_spare))
     }
 
-    /// Makes room for another block of a stream; `known` is the stream's queue, if blocks wait for the stream.
-    ///
-    /// # Errors
-    /// [`CapacityError`] if a table is full.
-    fn make_room(&mut self, known: Option<usize>) -> Result<(), CapacityError> {
-        // Where the stream has a queue, the search for a vacant one is left out: all threads free under this lock.
-        let has_queue = known.is_some() || self.queues.iter().any(StreamQueue::is_vacant) || self.queues.make_room(1);
-        if has_queue && self.waits.make_room(1) { Ok(()) } else { Err(CapacityError) }
-    }
-
-    /// Queues a block with a fence, which also covers the open blocks of the stream. The queue ends the fence.
+    /// Queues a block with a fence, which also covers the open blocks of the stream. The queue ends
+    /// the fence.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
-    pub(crate) fn push(&mut self, fence: Fence, heap: u32, block: u32) -> Result<(), CapacityError> {
-        let known = self.queue_of(fence.stream);
-        self.make_room(known)?;
-        let queue = self.append(fence.stream, known, QueuedBlock { event: Some(fence.event), heap, block, next: NONE });
+    pub(crate) fn push(&mut self, fence: Fence, block: PendingBlock) -> Result<(), CapacityError> {
+        let queue = self.append(fence.stream, QueuedBlock { event: Some(fence.event), block, next: NONE })?;
         self.queues[queue].open = 0;
         self.queues[queue].events += 1;
         Ok(())
     }
 
     /// Queues a block that the next event of `stream` is to cover. Returns the queue if that event
-    /// should be recorded now: no event of a [busy](Self::note_quick) stream is incomplete, or many blocks
-    /// are open.
+    /// should be recorded now: no event of a [busy](Self::note_at_once) stream is incomplete, or
+    /// many blocks are open.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
-    pub(crate) fn gather(&mut self, stream: StreamId, heap: u32, block: u32) -> Result<Option<usize>, CapacityError> {
-        let known = self.queue_of(stream);
-        self.make_room(known)?;
-        let queue = self.append(stream, known, QueuedBlock { event: None, heap, block, next: NONE });
+    pub(crate) fn gather(&mut self, stream: StreamId, block: PendingBlock) -> Result<Option<usize>, CapacityError> {
+        let queue = self.append(stream, QueuedBlock { event: None, block, next: NONE })?;
         let entry = &mut self.queues[queue];
         entry.open += 1;
-        let is_first = entry.events == 0 && !entry.hints.quick;
+        let is_first = entry.events == 0 && !entry.hints.completes_at_once;
         let is_due = entry.work.last() == NONE && (is_first || entry.open >= GATHER);
         Ok(is_due.then_some(queue))
     }
 
-    /// Returns the queue of a stream for which blocks wait.
-    fn queue_of(&self, stream: StreamId) -> Option<usize> {
-        self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE)
-    }
-
-    /// Appends a block to the queue of `stream`, `known` if blocks wait for the stream. Room was made. Returns the queue.
-    fn append(&mut self, stream: StreamId, known: Option<usize>, wait: QueuedBlock) -> usize {
+    /// Appends a block to the queue of `stream`, which it returns.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. Nothing has changed then.
+    fn append(&mut self, stream: StreamId, wait: QueuedBlock) -> Result<usize, CapacityError> {
+        if !self.waits.make_room(1) {
+            return Err(CapacityError);
+        }
+        let at = self.queue_for(stream)?;
+        let slot = wait.block.slot;
         let wait = self.waits.insert(wait);
-        if let Some(known) = known {
-            let tail = core::mem::replace(&mut self.queues[known].tail, wait);
-            self.waits[tail].next = wait;
-            if self.queues[known].heap != self.waits[wait].heap {
-                self.queues[known].heap = NONE;
+        let queue = &mut self.queues[at];
+        if queue.head == NONE {
+            (queue.head, queue.heap) = (wait, slot);
+        } else {
+            self.waits[queue.tail].next = wait;
+            if queue.heap != slot {
+                queue.heap = NONE;
             }
-            return known;
         }
-        let of_stream = self.queues.iter().position(|queue| queue.is_vacant() && queue.stream == stream);
-        let vacant = of_stream.or_else(|| self.queues.iter().position(StreamQueue::is_vacant));
-        let hints = of_stream.map_or(Hints::UNKNOWN, |queue| self.queues[queue].hints);
-        let heap = self.waits[wait].heap;
-        let queue = StreamQueue { head: wait, tail: wait, heap, hints, ..StreamQueue::new(stream) };
-        if let Some(vacant) = vacant {
-            self.queues[vacant] = queue;
-            return vacant;
-        }
-        self.queues.add(queue);
-        self.queues.len() - 1
+        queue.tail = wait;
+        Ok(at)
     }
 
-    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of any
-    /// heap, if `slot` is `None`.
+    /// Returns the queue of a stream: the one with its blocks, or else a vacant one, if possible
+    /// the one that it had last, which has its hints.
+    fn queue_for(&mut self, stream: StreamId) -> Result<usize, CapacityError> {
+        let (mut last, mut vacant) = (None, None);
+        for (at, queue) in self.queues.iter().enumerate() {
+            if queue.stream == stream && queue.head != NONE {
+                return Ok(at);
+            }
+            if queue.is_vacant() {
+                if queue.stream == stream {
+                    last = last.or(Some(at));
+                }
+                vacant = vacant.or(Some(at));
+            }
+        }
+        if let Some(last) = last {
+            let StreamQueue { open, events, work, .. } = self.queues[last];
+            debug_assert_eq!((open, events, work), (0, 0, QueueWork::Idle), "nothing waits in a vacant queue");
+            return Ok(last);
+        }
+        if let Some(vacant) = vacant {
+            self.queues[vacant] = StreamQueue::new(stream);
+            return Ok(vacant);
+        }
+        if !self.queues.make_room(1) {
+            return Err(CapacityError);
+        }
+        self.queues.add(StreamQueue::new(stream));
+        Ok(self.queues.len() - 1)
+    }
+
+    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of
+    /// any heap, if `slot` is `None`.
     pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
-        let waits = |queue: &StreamQueue| slot.is_none_or(|slot| queue.heap == slot || queue.heap == NONE);
-        (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && waits(&self.queues[queue]))
+        (from..self.queues.len()).find(|&queue| self.queues[queue].may_have(slot))
     }
 
     /// Returns the first [queue](Self::next_queue) at or after `from` with an open block.
@@ -229,22 +249,23 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Returns whether a thread records an event behind a queue, or asks whether the queue's stream is idle.
+    /// Returns whether a thread records an event for a queue, or asks whether the queue's stream is
+    /// idle.
     pub(crate) fn is_recording(&self, queue: usize) -> bool {
         self.queues[queue].work.last() != NONE
     }
 
-    /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block is
-    /// open, or if another thread is recording. The caller records an event on the stream with no
-    /// lock held, and then calls [`finish_recording`](Self::finish_recording).
+    /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block
+    /// is open, or if another thread is recording. The caller records an event on the stream with
+    /// no lock held, and then calls [`finish_recording`](Self::finish_recording).
     pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<DueRecording> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.work.last() == NONE)?;
         entry.work = entry.work.with_recording(entry.tail);
         Some(DueRecording { stream: entry.stream, is_first: entry.events == 0 })
     }
 
-    /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that were open then, and the
-    /// queue ends it; without a fence they stay open.
+    /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that
+    /// were open then, and the queue ends it; without a fence they stay open.
     pub(crate) fn finish_recording(&mut self, queue: usize, fence: Option<Fence>) {
         let last = self.end_recording(queue);
         if let Some(fence) = fence {
@@ -255,12 +276,13 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Begins the question whether the stream of a queue is idle, which would free all blocks waiting for the stream now.
-    /// Returns `None` if there is little hope, if fewer than `least` blocks are open, if the queue has an event, which may
-    /// keep the stream busy alone, or if another thread works on the queue. The caller asks with no lock held, and
+    /// Begins the question whether the stream of a queue is idle, which would free all blocks
+    /// waiting for the stream now. Returns `None` if the stream was busy at the last question, if
+    /// fewer than `least` blocks are open, if the queue has an event, which may keep the stream
+    /// busy alone, or if another thread works on the queue. The caller asks with no lock held, and
     /// then calls [`finish_question`](Self::finish_question).
     pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
-        let entry = self.queues.get_mut(queue).filter(|entry| entry.hints.hopeful && entry.open >= least)?;
+        let entry = self.queues.get_mut(queue).filter(|entry| entry.hints.may_be_idle && entry.open >= least)?;
         if entry.events > 0 || entry.work != QueueWork::Idle {
             return None;
         }
@@ -268,23 +290,23 @@ impl<S: Storage> EventQueues<S> {
         Some(entry.stream)
     }
 
-    /// Ends what [`begin_question`](Self::begin_question) began, or [`begin_recording`](Self::begin_recording) if no event was
-    /// needed, by the device's answer. If the stream was idle, the blocks waiting at the beginning of the question leave the
-    /// queue. Returns the first of them, for [`take_finished`](Self::take_finished), or `NONE`.
+    /// Ends what [`begin_question`](Self::begin_question) began, or
+    /// [`begin_recording`](Self::begin_recording) if no event was needed, by the device's answer,
+    /// and notes it. If the stream was idle, the blocks waiting at the beginning of the question
+    /// leave the queue. Returns the first of them, for [`take_finished`](Self::take_finished), or
+    /// `NONE`.
     pub(crate) fn finish_question(&mut self, queue: usize, idle: Option<bool>) -> u32 {
         let last = self.end_recording(queue);
-        let Hints { quick, hopeful } = &mut self.queues[queue].hints;
-        *hopeful = idle == Some(true);
-        *quick = idle.unwrap_or(*quick);
-        if idle != Some(true) {
-            return NONE;
-        }
-        self.take_until(queue, last)
+        let Hints { completes_at_once, may_be_idle } = &mut self.queues[queue].hints;
+        *may_be_idle = idle == Some(true);
+        *completes_at_once = idle.unwrap_or(*completes_at_once);
+        if idle == Some(true) { self.take_until(queue, last) } else { NONE }
     }
 
-    /// Ends what [`begin_recording`](Self::begin_recording) began, where the device has answered that the stream was idle. The blocks
-    /// that were queued then leave the queue, once no event is left in it: the caller has polled them. Returns the first of them, for
-    /// [`take_finished`](Self::take_finished), or `NONE`. What is known of the stream stays as after a recording.
+    /// Ends what [`begin_recording`](Self::begin_recording) began, where the device has answered
+    /// that the stream was idle. The blocks that were queued then leave the queue, once no event is
+    /// left in it: the caller has polled them. Returns the first of them, for
+    /// [`take_finished`](Self::take_finished), or `NONE`. The hints stay as after a recording.
     pub(crate) fn finish_idle(&mut self, queue: usize) -> u32 {
         let last = self.end_recording(queue);
         let is_left = self.queues[queue].events == 0 && self.queues[queue].work == QueueWork::Idle;
@@ -305,7 +327,8 @@ impl<S: Storage> EventQueues<S> {
         let (first, next) = (self.queues[queue].head, self.waits[last].next);
         self.waits[last].next = NONE;
         self.queues[queue].head = next;
-        // Without an event in the queue a question or a first recording begins, and what comes later lies behind `last`.
+        // A question or a first recording begins without an event in the queue, and what comes
+        // later is after `last`.
         debug_assert!(
             self.waits.chain(first, |wait| wait.next).all(|(_, wait)| wait.event.is_none()),
             "nothing has an event"
@@ -315,8 +338,8 @@ impl<S: Storage> EventQueues<S> {
     }
 
     /// Notes whether an event recorded for a request was complete at once.
-    pub(crate) fn note_quick(&mut self, queue: usize, quick: bool) {
-        self.queues[queue].hints.quick = quick;
+    pub(crate) fn note_at_once(&mut self, queue: usize, at_once: bool) {
+        self.queues[queue].hints.completes_at_once = at_once;
     }
 
     /// Returns the number of open blocks in a queue, of those from `at` on.
@@ -325,68 +348,72 @@ impl<S: Storage> EventQueues<S> {
         waits.fold(0, |open, (_, wait)| if wait.event.is_some() { 0 } else { open + 1 })
     }
 
-    /// Returns the last of the blocks that the first event of a queue covers. Returns `None` without
-    /// an event, and while an event is recorded for a block before.
-    fn first_covered(&self, queue: &StreamQueue) -> Option<u32> {
-        let head = if queue.events > 0 { queue.head } else { NONE };
-        let mut before = self.waits.chain(head, |wait| wait.next).take_while(|&(at, _)| at != queue.work.last());
-        before.find_map(|(at, wait)| wait.event.is_some().then_some(at))
+    /// Returns the first event of a queue, and the last of the blocks that it covers. Returns
+    /// `None` without an event, and while an event is recorded for an earlier block.
+    fn first_event(&self, queue: &StreamQueue) -> Option<(u32, Event)> {
+        let recording = queue.work.last();
+        let mut at = if queue.events > 0 { queue.head } else { NONE };
+        while at != NONE && at != recording {
+            let QueuedBlock { event, next, .. } = self.waits[at];
+            if let Some(event) = event {
+                return Some((at, event));
+            }
+            at = next;
+        }
+        None
     }
 
-    /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event, which
-    /// the caller polls without the lock.
+    /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event,
+    /// which the caller polls without the lock.
     pub(crate) fn begin_poll(&mut self, queue: usize) -> Option<Event> {
         let entry = self.queues.get(queue)?;
         let work = entry.work.with_poll()?;
-        let event = self.waits[self.first_covered(entry)?].event?;
+        let (_, event) = self.first_event(entry)?;
         self.queues[queue].work = work;
         Some(event)
     }
 
     /// Begins a poll of the first [queue](Self::next_queue) at or after `from` that can be polled.
     /// Returns the queue and the event.
-    pub(crate) fn next_to_poll(&mut self, mut from: usize, slot: Option<u32>) -> Option<(usize, Event)> {
-        loop {
-            let queue = self.next_queue(from, slot)?;
-            if let Some(event) = self.begin_poll(queue) {
-                return Some((queue, event));
-            }
-            from = queue + 1;
-        }
+    pub(crate) fn next_to_poll(&mut self, from: usize, slot: Option<u32>) -> Option<(usize, Event)> {
+        (from..self.queues.len()).find_map(|queue| {
+            let polls = self.queues[queue].may_have(slot);
+            polls.then(|| self.begin_poll(queue)).flatten().map(|event| (queue, event))
+        })
     }
 
-    /// Returns the heaps of the blocks covered by the first event of a busy queue, each once: all of them
-    /// unless they are more than [`FINISHED`].
+    /// Returns the heaps of the blocks covered by the first event of a busy queue, each once: all
+    /// of them unless they are more than [`FINISHED`].
     pub(crate) fn covered_heaps(&self, queue: usize) -> heapless::Vec<u32, FINISHED> {
         let mut heaps = heapless::Vec::new();
-        let last = self.first_covered(&self.queues[queue]).unwrap_or(NONE);
+        let last = self.first_event(&self.queues[queue]).map_or(NONE, |(last, _)| last);
         let mut at = if last == NONE { NONE } else { self.queues[queue].head };
         while at != NONE && !heaps.is_full() {
-            let QueuedBlock { heap, next, .. } = self.waits[at];
-            if !heaps.contains(&heap) {
-                let _room = heaps.push(heap);
+            let QueuedBlock { block, next, .. } = self.waits[at];
+            if !heaps.contains(&block.slot) {
+                let _room = heaps.push(block.slot);
             }
             at = if at == last { NONE } else { next };
         }
         heaps
     }
 
-    /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. Of the blocks that
-    /// the event covers, those leave the queue of whose heap `leaves` is true. The event stays behind the
-    /// last of the rest; without others the event becomes idle. Returns the first block that has left,
-    /// for [`take_finished`](Self::take_finished), or `NONE`.
+    /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. Of the blocks
+    /// that the event covers, those leave the queue for whose heap `leaves` is true. The event
+    /// stays at the last of the rest; without others the event becomes idle. Returns the first
+    /// block that has left, for [`take_finished`](Self::take_finished), or `NONE`.
     pub(crate) fn finish_poll(&mut self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         debug_assert!(self.queues[queue].work.polls(), "`begin_poll` chose the queue");
         self.queues[queue].work = self.queues[queue].work.without_poll();
-        let Some(last) = self.first_covered(&self.queues[queue]) else { return NONE };
-        let behind = core::mem::replace(&mut self.waits[last].next, NONE);
-        let event = self.waits[last].event.take();
+        let Some((last, event)) = self.first_event(&self.queues[queue]) else { return NONE };
+        let rest = core::mem::replace(&mut self.waits[last].next, NONE);
+        self.waits[last].event = None;
         // The first and the last entry of those that stay, and of those that leave.
         let mut ends = [(NONE, NONE); 2];
         let mut at = self.queues[queue].head;
         while at != NONE {
             let next = core::mem::replace(&mut self.waits[at].next, NONE);
-            let (first, tail) = &mut ends[usize::from(leaves(self.waits[at].heap))];
+            let (first, tail) = &mut ends[usize::from(leaves(self.waits[at].block.slot))];
             if *first == NONE {
                 *first = at;
             } else {
@@ -396,28 +423,28 @@ impl<S: Storage> EventQueues<S> {
         }
         let [(stays, tail), (left, _)] = ends;
         if stays == NONE {
-            self.queues[queue].head = behind;
+            self.queues[queue].head = rest;
             self.queues[queue].events -= 1;
-            event.into_iter().for_each(|event| self.events.end(Some(event)));
+            self.events.end(Some(event));
         } else {
-            (self.waits[tail].event, self.waits[tail].next) = (event, behind);
+            (self.waits[tail].event, self.waits[tail].next) = (Some(event), rest);
             self.queues[queue].head = stays;
-            if behind == NONE {
+            if rest == NONE {
                 self.queues[queue].tail = tail;
             }
         }
         left
     }
 
-    /// Removes some of the blocks that have left a queue, from `first` on, and moves `first` behind
-    /// them. Returns their heaps and blocks; none once `first` is `NONE`.
-    pub(crate) fn take_finished(&mut self, first: &mut u32) -> heapless::Vec<(u32, u32), FINISHED> {
+    /// Removes some of the blocks that have left a queue, from `first` on, and moves `first` to the
+    /// next. Returns them; none once `first` is `NONE`.
+    pub(crate) fn take_finished(&mut self, first: &mut u32) -> heapless::Vec<PendingBlock, FINISHED> {
         let mut finished = heapless::Vec::new();
         while *first != NONE && !finished.is_full() {
-            let QueuedBlock { heap, block, next, .. } = self.waits[*first];
+            let QueuedBlock { block, next, .. } = self.waits[*first];
             self.waits.remove(*first);
             *first = next;
-            let _fits = finished.push((heap, block));
+            let _fits = finished.push(block);
         }
         finished
     }
@@ -430,17 +457,17 @@ impl<S: Storage> EventQueues<S> {
     /// Cancels the waits of a block whose free is undone, and returns their number. A wait stays in
     /// its queue while another thread polls its event, which then decrements the block's count, or
     /// records its event.
-    pub(crate) fn cancel(&mut self, heap: u32, block: u32) -> u32 {
+    pub(crate) fn cancel(&mut self, undone: PendingBlock) -> u32 {
         let mut cancelled = 0;
         for queue in 0..self.queues.len() {
             let StreamQueue { head, work, .. } = self.queues[queue];
             let recording = work.last();
             // What the first event of a busy queue covers belongs to the polling thread.
-            let polled = if work.polls() { self.first_covered(&self.queues[queue]) } else { None };
-            let (mut previous, mut at) = polled.map_or((NONE, head), |polled| (polled, self.waits[polled].next));
+            let polled = if work.polls() { self.first_event(&self.queues[queue]) } else { None };
+            let (mut previous, mut at) = polled.map_or((NONE, head), |(last, _)| (last, self.waits[last].next));
             while at != NONE {
-                let QueuedBlock { event, heap: of_heap, block: of_block, next } = self.waits[at];
-                if (of_heap, of_block) == (heap, block) && at != recording {
+                let QueuedBlock { event, block, next } = self.waits[at];
+                if block == undone && at != recording {
                     self.waits.remove(at);
                     cancelled += 1;
                     if previous == NONE {
@@ -497,6 +524,11 @@ mod tests {
 
     type Queues = EventQueues<Growable>;
 
+    /// A block of the heap.
+    fn of(block: u32) -> PendingBlock {
+        PendingBlock { slot: HEAP, index: block }
+    }
+
     /// Lends an event of the queues, for a fence.
     fn fence(queues: &mut Queues, stream: StreamId) -> Fence {
         let (number, event) = queues.events_for(Waiter::Blocks).lend().unwrap();
@@ -505,12 +537,12 @@ mod tests {
 
     fn push(queues: &mut Queues, stream: StreamId, block: u32) {
         let fence = fence(queues, stream);
-        queues.push(fence, HEAP, block).unwrap();
+        queues.push(fence, of(block)).unwrap();
     }
 
     /// Adds a block without an event. Returns the queue if an event is due.
     fn gather(queues: &mut Queues, stream: StreamId, block: u32) -> Option<usize> {
-        queues.gather(stream, HEAP, block).unwrap()
+        queues.gather(stream, of(block)).unwrap()
     }
 
     fn record(queues: &mut Queues, queue: usize) {
@@ -529,7 +561,7 @@ mod tests {
     fn finished(queues: &mut Queues, mut first: u32) -> Vec<u32> {
         let mut blocks = Vec::new();
         while first != NONE {
-            blocks.extend(queues.take_finished(&mut first).into_iter().map(|(_, block)| block));
+            blocks.extend(queues.take_finished(&mut first).into_iter().map(|block| block.index));
         }
         blocks
     }
@@ -571,14 +603,14 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_stream_has_its_event_when_a_request_wants_it() {
+    fn a_stream_that_completes_at_once_has_its_event_when_a_request_wants_it() {
         let mut queues = Queues::default();
         let queue = gather(&mut queues, ONE, 1).unwrap();
         record(&mut queues, queue);
-        queues.note_quick(queue, true);
+        queues.note_at_once(queue, true);
         assert_eq!(complete(&mut queues, queue), [1]);
         assert_eq!(gather(&mut queues, ONE, 2), None, "also after the queue was empty");
-        queues.note_quick(queue, false);
+        queues.note_at_once(queue, false);
         assert_eq!(gather(&mut queues, ONE, 3), Some(queue));
     }
 
@@ -605,7 +637,7 @@ mod tests {
         queues.finish_poll(queue, |_| true);
         assert_eq!(queues.begin_question(queue, 1), Some(ONE));
         assert_eq!(queues.finish_question(queue, Some(false)), NONE);
-        assert_eq!(queues.begin_question(queue, 1), None, "there is little hope");
+        assert_eq!(queues.begin_question(queue, 1), None, "the stream was busy");
     }
 
     #[test]
@@ -615,16 +647,16 @@ mod tests {
         gather(&mut queues, ONE, 2);
         gather(&mut queues, ONE, 3);
         record(&mut queues, queue);
-        assert_eq!(queues.cancel(HEAP, 3), 1);
-        assert_eq!(queues.cancel(HEAP, 1), 1, "no event of its own");
+        assert_eq!(queues.cancel(of(3)), 1);
+        assert_eq!(queues.cancel(of(1)), 1, "it has no event");
         assert_eq!((queues.queues[queue].open, queues.queues[queue].events), (0, 1));
         assert_eq!(complete(&mut queues, queue), [2]);
         // Each block has an event: the event of a cancelled one ends.
         push(&mut queues, ONE, 4);
         push(&mut queues, ONE, 5);
-        assert_eq!(queues.cancel(HEAP, 5), 1);
+        assert_eq!(queues.cancel(of(5)), 1);
         assert_eq!(queues.queues[queue].events, 1);
-        assert_eq!(queues.cancel(HEAP, 4), 1);
+        assert_eq!(queues.cancel(of(4)), 1);
         assert_eq!(queues.queues[queue].events, 0);
         assert!([queues.events.take_idle(), queues.events.take_idle()].iter().all(Option::is_some));
         assert!(!queues.is_waiting());
@@ -632,7 +664,7 @@ mod tests {
         let queue = gather(&mut queues, ONE, 6).unwrap();
         queues.begin_recording(queue).unwrap();
         push(&mut queues, ONE, 7);
-        assert_eq!((queues.cancel(HEAP, 6), queues.cancel(HEAP, 7)), (0, 1));
+        assert_eq!((queues.cancel(of(6)), queues.cancel(of(7))), (0, 1));
         assert_eq!(queues.queues[queue].events, 0);
         let fence = fence(&mut queues, ONE);
         queues.finish_recording(queue, Some(fence));
@@ -642,7 +674,7 @@ mod tests {
         let queue = queues.next_queue(0, None).unwrap();
         gather(&mut queues, TWO, 9);
         queues.begin_recording(queue).unwrap();
-        assert_eq!((queues.cancel(HEAP, 8), queues.queues[queue].events), (1, 0));
+        assert_eq!((queues.cancel(of(8)), queues.queues[queue].events), (1, 0));
         queues.finish_recording(queue, None);
         assert_eq!(queues.queues[queue].open, 1);
     }

@@ -1,9 +1,10 @@
 //! Fences: whatever waits for the device waits for a fence.
 //!
-//! A *fence* is an event recorded behind the work that a stream had then. Creating an event is a call to the device,
-//! so an event is created once and recorded again and again: a fence has its event on loan from the idle events of the
-//! stream's group, and the event becomes idle when the fence is over. Fences for blocks and fences for streams have idle events
-//! of their own: a device may make events of two kinds for them.
+//! A *fence* is an event recorded after the work that a stream had then. Creating an event is a
+//! call to the device, so an event is created once and recorded again and again: a fence has its
+//! event on loan from the idle events of the stream's group, and the event becomes idle when the
+//! fence is over. Fences for blocks and fences for streams have their idle events apart: a device
+//! may make events of two kinds for them.
 //!
 //! ```text
 //!            lend                     end
@@ -11,21 +12,22 @@
 //!      a new event, if none is idle
 //! ```
 //!
-//! A device may have no more events for streams. The latest event of the stream is then *shared*: it is recorded once more, and
-//! belongs to several fences. An earlier one of them is complete later than it could be, and never too early.
+//! A device may have no more events for streams. The latest event of the stream is then *shared*:
+//! it is recorded once more, and belongs to several fences. An earlier one of them is complete
+//! later than it could be, and never too early.
 
 use crate::device::Event;
 use crate::sync::impl_empty;
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
-/// An event recorded behind the work that a stream had then.
+/// An event recorded after the work that a stream had then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fence {
     /// The stream, which may have ended since.
     pub stream: StreamId,
-    /// The number of the event's loan: of two fences of a stream, the later has the higher number, unless they were
-    /// recorded at the same time.
+    /// The number of the event's loan: of two fences of a stream, the later has the higher number,
+    /// unless they were recorded at the same time.
     pub number: u64,
     /// The event.
     pub event: Event,
@@ -34,7 +36,8 @@ pub(crate) struct Fence {
 /// What waits for a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
-    /// Blocks in a queue: the host polls the fence. Some devices and policies order streams behind it, too.
+    /// Blocks in a queue: the host polls the fence. Some devices and policies order streams after
+    /// it, too.
     Blocks,
     /// Later work of streams.
     Streams,
@@ -49,7 +52,8 @@ pub(crate) struct IdleEvents<S: Storage> {
     lent: u32,
     /// The number of loans so far.
     loans: u64,
-    /// Events on loan that may be shared, and all that are: at least one of each stream that has one, where there is room.
+    /// Events on loan that may be shared, and all that are: at least one of each stream that has
+    /// one, where there is room.
     shared: S::Table<SharedEvent>,
 }
 
@@ -65,8 +69,8 @@ struct SharedEvent {
 impl_empty! { [S: Storage] IdleEvents<S> { idle, lent, loans, shared } }
 
 impl<S: Storage> IdleEvents<S> {
-    /// Lends an event. Returns the number of the loan, and the event; `None` if the caller must create one. The loan
-    /// ends with [`end`](Self::end).
+    /// Lends an event. Returns the number of the loan, and the event; `None` if the caller must
+    /// create one. The loan ends with [`end`](Self::end).
     ///
     /// # Errors
     /// [`CapacityError`] if the table has no room for the event's return. Nothing is lent then.
@@ -94,8 +98,9 @@ impl<S: Storage> IdleEvents<S> {
         // Without room, a later fence finds no event to share.
     }
 
-    /// Lends an event of `stream` once more, which the caller records again. Returns the number of the loan, and the event. The
-    /// loan ends with [`end`](Self::end). `None` if the stream has no event on loan.
+    /// Lends an event of `stream` once more, which the caller records again. Returns the number of
+    /// the loan, and the event. The loan ends with [`end`](Self::end). `None` if the stream has no
+    /// event on loan.
     pub(crate) fn share(&mut self, stream: StreamId) -> Option<(u64, Event)> {
         let entry = self.shared.iter_mut().rfind(|entry| entry.stream == stream)?;
         entry.fences += 1;
@@ -103,7 +108,8 @@ impl<S: Storage> IdleEvents<S> {
         Some((self.loans, entry.event))
     }
 
-    /// Ends one fence of an event that is noted in `shared`. Returns whether the event belongs to another fence still.
+    /// Ends one fence of an event that is noted in `shared`. Returns whether the event belongs to
+    /// another fence still.
     fn leave(&mut self, event: Event) -> bool {
         let Some(at) = self.shared.iter().position(|entry| entry.event == event) else { return false };
         self.shared[at].fences -= 1;
@@ -125,7 +131,8 @@ impl<S: Storage> IdleEvents<S> {
         has_room
     }
 
-    /// Ends a loan. The event becomes idle, unless it belongs to another fence; `None` if none was created.
+    /// Ends a loan. The event becomes idle, unless it belongs to another fence; `None` if none was
+    /// created.
     pub(crate) fn end(&mut self, event: Option<Event>) {
         if event.is_some_and(|event| self.leave(event)) {
             return;
@@ -137,8 +144,8 @@ impl<S: Storage> IdleEvents<S> {
         }
     }
 
-    /// Takes the idle event that became idle last, which the caller destroys, if more than `kept` are idle and `is_spare` is
-    /// true of it.
+    /// Takes the idle event that became idle last, which the caller destroys, if more than `kept`
+    /// are idle and `is_spare` is true of it.
     pub(crate) fn take_idle_above(&mut self, kept: usize, is_spare: impl Fn(Event) -> bool) -> Option<Event> {
         let last = *self.idle.last()?;
         if self.idle.len() > kept && is_spare(last) { self.idle.pop() } else { None }

@@ -1,7 +1,8 @@
-//! Frees that wait: for events on other streams, or for the frontier to reach a count.
+//! Frees that wait: for events on other streams, for the end of a capture, or for a count.
 
 pub(crate) mod deferred_frees;
 pub(crate) mod event_queue;
 pub(crate) mod fences;
 pub(crate) mod groups;
+pub(crate) mod pending;
 mod queue_work;

@@ -1,4 +1,5 @@
-//! What threads do with a queue of blocks that wait for a stream, while they call the device without its lock.
+//! What threads do with a queue of blocks that wait for a stream, while they call the device
+//! without its lock.
 
 use crate::tables::slot_table::NONE;
 

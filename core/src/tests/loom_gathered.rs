@@ -5,6 +5,7 @@ use super::loom::explore;
 use crate::device::Event;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::fences::{Fence, Waiter};
+use crate::streams::pending::PendingBlock;
 use crate::tables::Growable;
 use crate::units::StreamId;
 use loom::sync::{Arc, Mutex};
@@ -46,7 +47,7 @@ impl Device {
             stream.submitted
         };
         self.waiting.lock().unwrap()[block as usize] = Some(work);
-        let due = self.queues.lock().unwrap().gather(STREAM, heap, block).unwrap();
+        let due = self.queues.lock().unwrap().gather(STREAM, PendingBlock { slot: heap, index: block }).unwrap();
         if let Some(queue) = due {
             while self.poll(queue) > 0 {}
             self.record(queue);
@@ -90,7 +91,7 @@ impl Device {
             if finished.is_empty() {
                 return count;
             }
-            for (_, block) in finished {
+            for PendingBlock { index: block, .. } in finished {
                 let work = self.waiting.lock().unwrap()[block as usize].take().expect("a block waits once");
                 assert!(work <= covered, "the event was recorded before the work was submitted");
                 count += 1;

@@ -1,24 +1,24 @@
 //! Pending memory used for requests before the device has finished.
 //!
-//! A block that other streams use is pending until the events of the uses are complete. A request that
-//! would otherwise make the device's memory short has the block's own stream ordered behind the events:
-//! the block is then free for later work of the own stream, and its pages may move as those of any free
-//! block. The host does not wait.
+//! A block that other streams use is pending until the events of the uses are complete. A request
+//! that would otherwise make the device's memory short has the block's own stream ordered after the
+//! events: the block is then free for later work of the own stream, and its pages may move as those
+//! of any free block. The host does not wait.
 //!
 //! ```text
 //! pending ─┬─ the events are complete ────────────────────────────────▶ free
-//!          └─ a request is short ─ own stream ordered behind them ────▶ free
+//!          └─ a request is short ─ own stream ordered after them ────▶ free
 //! ```
 //!
-//! The oldest uses of each stream come first, since their events are the first to be complete: those of the
-//! request's own heap, whose blocks serve the request in place, and then the rest. One event after the
-//! other is passed, so no stream waits for more work than the request needs.
+//! The oldest uses of each stream come first, since their events are the first to be complete:
+//! those of the request's own heap, whose blocks serve the request in place, and then the rest. One
+//! event after the other is passed, so no stream waits for more work than the request needs.
 //!
-//! Blocks in private pools stay pending, since graphs may use them on any stream, and so do blocks whose
-//! own stream has ended, may have gone or captures, those that the host uses, which would wait, and those behind an event for which only
-//! the host can wait, where the device has no more of the others. They hold
-//! up what waits behind them in the queue of the same using stream, until their event is complete. Nothing is
-//! ordered while a graph is captured.
+//! Blocks in private pools stay pending, since graphs may use them on any stream, and so do blocks
+//! if their own stream has ended, may have gone or captures, blocks that the host uses, which would
+//! wait, and blocks that wait for an event for which only the host can wait, where the device has
+//! no more of the others. They delay what waits after them in the queue of the same using stream,
+//! until their event is complete. Nothing is ordered while a graph is captured.
 
 use crate::arena::Platform;
 use crate::arena::request::Request;
@@ -28,13 +28,13 @@ use crate::device::{ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::units::{NO_STREAM, StreamId};
 
-/// Number of streams ordered behind one event at most.
+/// Number of streams ordered after one event at most.
 const STREAMS: usize = 16;
 
 impl<P: Platform> Waits<P> {
     /// Passes one event after the other for a request, and calls `done` after each that has freed a
-    /// block. Returns the first value of `done`, or `None` if no event can be passed any more. Passes
-    /// none while a graph is captured.
+    /// block. Returns the first value of `done`, or `None` if no event can be passed any more.
+    /// Passes none while a graph is captured.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. Each block is pending or free then.
@@ -44,8 +44,8 @@ impl<P: Platform> Waits<P> {
         request: &Request,
         mut done: impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
-        // An event of no graph must not be waited for inside a graph, and none is captured while the
-        // permission lasts. The device is asked as well, for programs that announce no capture.
+        // An event of no graph must not be waited for inside a graph, and none is captured while
+        // the permission lasts. The device is asked as well, for programs that announce no capture.
         let Some(_permission) = on.driver().may_record() else { return Ok(None) };
         if on.driver().call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
@@ -63,8 +63,9 @@ impl<P: Platform> Waits<P> {
         Ok(None)
     }
 
-    /// Passes all events, as [`order_events`](Self::order_events) does, for a device whose segments are released in the order of their
-    /// streams: a memory checker follows that order, and not what the host has asked.
+    /// Passes all events, as [`order_events`](Self::order_events) does, for a device whose segments
+    /// are released in the order of their streams: a memory checker follows that order, and not
+    /// what the host has asked.
     ///
     /// # Errors
     /// The first error of the device. Each block is pending or free then.
@@ -77,8 +78,9 @@ impl<P: Platform> Waits<P> {
         Ok(())
     }
 
-    /// [Passes](Self::order_events) the events of queues in which blocks of the heap in `slot` wait; of any heap, if
-    /// `slot` is `None`: the first event of each queue, then the next of each.
+    /// [Passes](Self::order_events) the events of queues in which blocks of the heap in `slot`
+    /// wait; of any heap, if `slot` is `None`: the first event of each queue, then the next of
+    /// each.
     fn order_queues<'a, T>(
         &self,
         on: impl Outside<'a, P>,
@@ -105,7 +107,7 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Orders the own streams of the blocks covered by the first event of a queue behind the event.
+    /// Orders the own streams of the blocks covered by the first event of a queue after the event.
     /// Returns the number of ended waits.
     fn order_first<'a>(
         &self,
@@ -139,9 +141,9 @@ impl<P: Platform> Waits<P> {
     }
 }
 
-/// Orders the own stream of a heap behind an event, unless the stream is one of `streams`, which are
-/// ordered already. Returns false if the stream must not be ordered. The heap has a pending block, so
-/// it keeps its stream.
+/// Orders the own stream of a heap after an event, unless the stream is one of `streams`, which are
+/// ordered already. Returns false if the stream must not be ordered. The heap has a pending block,
+/// so it keeps its stream.
 fn order_behind<'a, P: Platform>(
     on: impl Outside<'a, P>,
     named: StreamId,

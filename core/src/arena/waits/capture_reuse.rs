@@ -2,32 +2,34 @@
 //! (`graph_capture_record_stream_reuse`).
 //!
 //! ```text
-//! own stream   malloc ── fork ────────── free ─────────── join ── malloc: behind the mark, the same block
+//! own stream   malloc ── fork ────────── free ─────────── join ── malloc: after the mark, the same block
 //! user stream              └── use ── work ──┴ mark ────────┘
 //! ```
 //!
-//! A captured event can neither be queried nor waited for. But the graph tells what comes before what: at
-//! the free of a block, the work that its own stream and all its user streams have captured is marked. When
-//! all that the own stream will capture comes behind the mark, a new use of the block does so, too.
+//! A captured event can neither be queried nor waited for. But the graph tells what comes before
+//! what: at the free of a block, the work that its own stream and all its user streams have
+//! captured is marked. When all that the own stream will capture comes after the mark, a new use of
+//! the block does so, too.
 //!
-//! The decisions are those of PyTorch's allocator (2.10 and 2.11). A block of which a user stream does not
-//! capture stays deferred until the capture ends. Uses announced before the capture are taken to be complete:
-//! `torch.cuda.graph` waits for the device before it begins a capture.
+//! The decisions are those of PyTorch's allocator (2.10 and 2.11). A block that is used by a stream
+//! that does not capture stays deferred until the capture ends. Uses announced before the capture
+//! are taken to be complete: `torch.cuda.graph` waits for the device before it begins a capture.
 //!
-//! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be gone at the free, and is
-//! not asked: the block stays deferred.
+//! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be
+//! gone at the free, and is not asked: the block stays deferred.
 
 use crate::arena::driver::Driver;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::{CaptureMark, DeviceMemory, StreamOrder};
-use crate::streams::deferred_frees::{DeferredFree, EndOfUses};
+use crate::streams::deferred_frees::EndOfUses;
+use crate::streams::pending::PendingBlock;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
 impl<P: Platform> Waits<P> {
-    /// Frees the deferred blocks of `stream` behind whose uses comes all that the stream, which is capturing,
-    /// captures from now on.
+    /// Frees the deferred blocks of `stream`, which is capturing, if all that it captures from now
+    /// on comes after their uses.
     pub(in crate::arena) fn free_ordered_in_graph<'a>(&self, on: impl Outside<'a, P>, stream: StreamId) {
         if !on.driver().flags.has(flags::REUSES) || !on.driver().flags.has(flags::DEFERRED) {
             return;
@@ -37,28 +39,20 @@ impl<P: Platform> Waits<P> {
             let taken = self.deferred.lock().take_marked(stream, from);
             let Some((entry, mark)) = taken else { return };
             let is_behind = on.driver().call(|device| device.is_behind(stream, mark)).unwrap_or(false);
-            let mut blocks = self.deferred.lock();
-            let DeferredFree { heap: slot, block, age, .. } = blocks.block(entry);
-            from = age + 1;
-            if !is_behind {
-                blocks.keep(entry);
-                continue;
+            from = self.deferred.lock().get(entry).age + 1;
+            if is_behind {
+                // The graph orders all uses before the next one: no event is needed.
+                self.end_deferred(on, entry);
+            } else {
+                self.deferred.lock().put_back(entry);
             }
-            blocks.remove(entry);
-            on.driver().flags.follow_deferred(&blocks);
-            drop(blocks);
-            on.driver().device().remove_mark(mark);
-            // The graph orders all uses before the next one: no event is needed.
-            let mut heap = on.heaps().lock(slot);
-            heap.uses().clear(block);
-            on.free_if_unused(slot, heap, block);
         }
     }
 }
 
-/// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not known: the stream
-/// captures no graph or another one, may be gone, or the device fails. `mark` is removed then, and the block waits for
-/// the end of the capture.
+/// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not
+/// known: the stream captures no graph or another one, may be gone, or the device fails. `mark` is
+/// removed then, and the block waits for the end of the capture.
 fn mark_captured<D: DeviceMemory>(
     driver: &Driver<D>,
     stream: StreamId,
@@ -71,12 +65,12 @@ fn mark_captured<D: DeviceMemory>(
     driver.call(|device| device.mark_capture(stream, mark)).ok()?
 }
 
-/// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the block's
-/// own stream and all its user streams capture one graph. The caller keeps the mark with the block.
+/// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the
+/// block's own stream and all its user streams capture one graph. The caller keeps the mark with
+/// the block.
 pub(in crate::arena) fn mark_end_in_graph<'a, P: Platform>(
     on: impl Outside<'a, P>,
-    slot: u32,
-    block: u32,
+    PendingBlock { slot, index }: PendingBlock,
 ) -> Option<EndOfUses> {
     if !on.driver().flags.may_reuse_in_graph() {
         return None;
@@ -84,7 +78,7 @@ pub(in crate::arena) fn mark_end_in_graph<'a, P: Platform>(
     // A pending block is in no set, so only this call changes its list of uses.
     let (own, mut next) = {
         let heap = on.heaps().lock(slot);
-        (heap.stream, heap.blocks[block].uses)
+        (heap.stream, heap.blocks[index].uses)
     };
     let mut mark = mark_captured(on.driver(), own, None)?;
     while next != NONE {

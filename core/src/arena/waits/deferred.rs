@@ -1,13 +1,17 @@
 //! Freed blocks whose events are recorded once no graph is being captured.
 //!
-//! Recording an event on a stream during a capture would add the event to the graph. The block keeps its list of
-//! user streams until then.
+//! Recording an event on a stream during a capture would add the event to the graph. The block
+//! keeps its list of user streams until then.
 
+use crate::arena::driver::Driver;
+use crate::arena::waits::events::end_uses;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::StreamOrder;
 use crate::error::Error;
+use crate::heap::block::FRONTIER_BIT;
 use crate::streams::deferred_frees::{DeferredFree, Until};
+use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 use crate::units::StreamId;
 
@@ -20,27 +24,25 @@ pub(in crate::arena) enum Recorded {
 }
 
 impl<P: Platform> Waits<P> {
-    /// Defers the free of a pending block, which keeps its uses, and traces the free with the call site `site`.
+    /// Defers the free of a pending block, which keeps its uses, and traces the free.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not deferred then.
     pub(in crate::arena) fn defer<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
-        block: u32,
+        PendingFree { block, site }: PendingFree,
         until: Until,
-        site: u32,
     ) -> Result<(), Error> {
         // The entry is busy until the free is traced: afterwards the free can no longer fail.
-        let added = self.deferred.lock().add(slot, block, until);
+        let added = self.deferred.lock().add(block, until);
         let full = if matches!(until, Until::Fence(_)) { "events" } else { "deferred frees" };
         let entry = added.map_err(|CapacityError| Error::TableFull(full))?;
-        if on.driver().flags.has(flags::TRACE) {
-            on.free_requested(&mut on.heaps().lock(slot), block, site);
+        if let Some(site) = site.filter(|_| on.driver().flags.has(flags::TRACE)) {
+            on.free_requested(&mut on.heaps().lock(block.slot), block.index, site);
         }
         let mut blocks = self.deferred.lock();
-        blocks.keep(entry);
+        blocks.put_back(entry);
         on.driver().flags.follow_deferred(&blocks);
         Ok(())
     }
@@ -51,44 +53,68 @@ impl<P: Platform> Waits<P> {
         let (mut from, mut capturing) = (0, None);
         while on.driver().flags.has(flags::DEFERRED) {
             let Some(_permission) = on.driver().may_record() else { break };
-            // Further blocks behind a stream found capturing are passed over: one driver call answers for all.
+            // Other blocks that a capturing stream uses are passed over: one call answers for all.
             let taken = self.deferred.lock().take_captured(from, capturing);
             let Some(entry) = taken else { break };
-            let deferred = self.deferred.lock().block(entry);
+            let deferred = self.deferred.lock().get(entry);
             from = deferred.age + 1;
-            let recorded = self.record_one_deferred(on, &deferred);
-            let mut blocks = self.deferred.lock();
-            match recorded {
-                Ok(Recorded::All) => blocks.remove(entry),
+            match self.record_one_deferred(on, &deferred) {
+                Ok(Recorded::All) => self.remove_deferred(on.driver(), entry),
                 Ok(Recorded::Capturing(stream)) => {
                     capturing = Some(stream);
-                    blocks.keep_behind(entry, stream);
-                    continue;
+                    self.deferred.lock().put_back_by(entry, stream);
                 }
                 Err(error) => {
                     // Goes to the end of the list, so that a block that always fails blocks no
                     // other.
-                    blocks.move_to_end(entry);
+                    self.deferred.lock().move_to_end(entry);
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
-            }
-            on.driver().flags.follow_deferred(&blocks);
-            drop(blocks);
-            if let Some(end) = deferred.captured().and_then(|captured| captured.end) {
-                on.driver().device().remove_mark(end.mark);
             }
         }
         Ok(true)
     }
 
-    /// Records the events of a deferred block, unless the stream behind which the block was
-    /// deferred still captures.
+    /// Records the events of a deferred block, unless the user stream that captured still does.
     fn record_one_deferred<'a>(&self, on: impl Outside<'a, P>, deferred: &DeferredFree) -> Result<Recorded, Error> {
-        let DeferredFree { heap, block, .. } = *deferred;
-        match deferred.captured().and_then(|captured| captured.behind) {
+        let DeferredFree { block, .. } = *deferred;
+        match deferred.captured().and_then(|captured| captured.by) {
             Some(stream) if on.driver().call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
             // The free was traced when the block was deferred.
-            _ => self.record_events(on, heap, on.heaps().lock(heap), block, None),
+            _ => self.record_events(on, on.heaps().lock(block.slot), PendingFree { block, site: None }),
+        }
+    }
+
+    /// Ends the wait of a taken block, for which nothing is left to do, and frees the block unless
+    /// it waits for something else.
+    pub(in crate::arena) fn end_deferred<'a>(&self, on: impl Outside<'a, P>, entry: u32) {
+        let DeferredFree { block, until, .. } = self.deferred.lock().get(entry);
+        if let Until::Fence(_) = until {
+            self.end_use_fences(on, block);
+        }
+        self.remove_deferred(on.driver(), entry);
+        let mut heap = on.heaps().lock(block.slot);
+        if let Until::Count(_) = until {
+            let events = &mut heap.blocks[block.index].events;
+            debug_assert!(*events & FRONTIER_BIT != 0, "the block waits for the frontier");
+            *events &= !FRONTIER_BIT;
+            on.free_if_unused(heap, block);
+        } else {
+            end_uses(on, heap, PendingFree { block, site: None });
+        }
+    }
+
+    /// Removes a taken block, and its mark in a graph.
+    fn remove_deferred(&self, driver: &Driver<P::Device>, entry: u32) {
+        let captured = {
+            let mut blocks = self.deferred.lock();
+            let captured = blocks.get(entry).captured();
+            blocks.remove(entry);
+            driver.flags.follow_deferred(&blocks);
+            captured
+        };
+        if let Some(end) = captured.and_then(|captured| captured.end) {
+            driver.device().remove_mark(end.mark);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Waits for events before blocks used by several streams become free.
+//! The wait of a freed block that several streams use.
 //!
 //! A block has its *own* stream, and *user* streams: streams announced for the block by
 //! [`Allocator::record_stream`](crate::Allocator::record_stream). When the program frees a block
@@ -6,19 +6,18 @@
 //! The block becomes free when all events are complete.
 //!
 //! ```text
-//!                         no capture                          every event complete
-//! free ─ wait_from_now ─┬─────────────▶ events in the queues ──────────────────────▶ block free
-//!                       │                        ▲
-//!                       │ a graph is captured    │ the capture has ended
-//!                       └──────────▶ deferred ───┘
+//! wait_for_uses ─┬─ every use has its event ──────────────▶ deferred until they are complete ─▶ free
+//!                └─ wait_from_now ─┬─ frees are gathered ──▶ queued, event later ─────────────▶ free
+//!                                  ├─ no graph is captured ▶ queued with its events ──────────▶ free
+//!                                  └─ a graph is captured ─▶ deferred ─ capture ends ─ queued ▶ free
 //! ```
 //!
 //! Recording an event on a stream during a capture would add the event to the graph. Until the
 //! capture ends, the block is deferred instead and keeps its list of user streams.
 //!
-//! While [`flags::GATHERS`] is set, gathered.rs takes the place of `record_events`: one event covers several
-//! blocks, and only a request that no free block can serve polls events. A block whose uses have
-//! events of their own waits in ordered.rs.
+//! While [`flags::GATHERS`] is set, gathered.rs takes the place of `record_events`: one event
+//! covers several blocks, and only a request that no free block can serve polls events. A block
+//! whose uses have their own events waits in ordered.rs.
 //!
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
@@ -37,6 +36,7 @@ use crate::heap::uses::Events;
 use crate::streams::deferred_frees::{Captured, Until};
 use crate::streams::fences::Waiter;
 use crate::streams::groups::GroupSet;
+use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
@@ -44,99 +44,86 @@ use crate::units::StreamId;
 impl<P: Platform> Waits<P> {
     /// Lets a pending block wait until the user streams have finished with it. Unlocks the heap.
     ///
-    /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
+    /// Records the events now, unless the uses have theirs, or defers the recording during a
+    /// capture.
     ///
     /// # Errors
-    /// [`Error::TableFull`]; those of the device. The block then waits for nothing, and has all user streams.
+    /// [`Error::TableFull`]; those of the device. The block then waits for nothing, and has all
+    /// user streams.
     pub(in crate::arena) fn wait_for_uses<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
         mut heap: HeapGuard<'_, P>,
-        block: u32,
-        site: u32,
+        free: PendingFree,
     ) -> Result<(), Error> {
-        let recorded = heap.uses().events(block);
+        let recorded = heap.uses().events(free.block.index);
         if recorded == Events::None && !on.driver().flags.may_reuse_in_graph() {
-            return self.wait_from_now(on, slot, heap, block, site);
+            return self.wait_from_now(on, heap, free);
         }
         drop(heap);
-        on.follow_pending(slot);
-        self.wait_by_events(on, slot, block, recorded, site)
+        on.follow_pending(free.block.slot);
+        self.wait_by_events(on, free, recorded)
     }
 
     /// Lets a pending block wait by the events of the uses, or by the graph being captured; else as
     /// [`wait_from_now`](Self::wait_from_now) does.
-    fn wait_by_events<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        slot: u32,
-        block: u32,
-        recorded: Events,
-        site: u32,
-    ) -> Result<(), Error> {
+    fn wait_by_events<'a>(&self, on: impl Outside<'a, P>, free: PendingFree, recorded: Events) -> Result<(), Error> {
+        let PendingBlock { slot, index } = free.block;
         match recorded {
-            Events::All if !is_captured(&on.driver().flags, &mut on.heaps().lock(slot), block) => {
-                return self.wait_for_uses_so_far(on, slot, block, site);
+            Events::All if !is_captured(&on.driver().flags, &mut on.heaps().lock(slot), index) => {
+                return self.wait_for_uses_so_far(on, free);
             }
-            Events::All | Events::Some => self.end_use_fences(on, slot, block),
+            Events::All | Events::Some => self.end_use_fences(on, free.block),
             Events::None => {
-                if let Some(end) = mark_end_in_graph(on, slot, block) {
-                    let until = Until::Captured(Captured { behind: None, end: Some(end) });
-                    let deferred = self.defer(on, slot, block, until, site);
+                if let Some(end) = mark_end_in_graph(on, free.block) {
+                    let deferred = self.defer(on, free, Until::Captured(Captured { by: None, end: Some(end) }));
                     return deferred.inspect_err(|_| on.driver().device().remove_mark(end.mark));
                 }
             }
         }
-        self.wait_from_now(on, slot, on.heaps().lock(slot), block, site)
+        self.wait_from_now(on, on.heaps().lock(slot), free)
     }
 
-    /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and then follows the
-    /// pending block in the peaks.
+    /// Lets a pending block wait for what its user streams have to do now. Unlocks the heap, and
+    /// then follows the pending block in the peaks.
     fn wait_from_now<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
         mut heap: HeapGuard<'_, P>,
-        block: u32,
-        site: u32,
+        free: PendingFree,
     ) -> Result<(), Error> {
-        if on.driver().flags.has(flags::GATHERS) && !is_captured(&on.driver().flags, &mut heap, block) {
-            return self.gather(on, slot, heap, block, site);
+        if on.driver().flags.has(flags::GATHERS) && !is_captured(&on.driver().flags, &mut heap, free.block.index) {
+            return self.gather(on, heap, free);
         }
         if let Some(_permission) = on.driver().may_record() {
-            return match self.record_events(on, slot, heap, block, Some(site))? {
+            return match self.record_events(on, heap, free)? {
                 Recorded::All => Ok(()),
                 // The program captures without `begin_capture`, so no flag told of the capture.
                 Recorded::Capturing(stream) => {
-                    let until = Until::Captured(Captured { behind: Some(stream), end: None });
-                    self.defer(on, slot, block, until, site)
+                    self.defer(on, free, Until::Captured(Captured { by: Some(stream), end: None }))
                 }
             };
         }
         drop(heap);
-        on.follow_pending(slot);
-        self.defer(on, slot, block, Until::Captured(Captured::default()), site)
+        on.follow_pending(free.block.slot);
+        self.defer(on, free, Until::Captured(Captured::default()))
     }
 
     /// Records an event on every user stream of a pending block. Afterwards the events alone decide
-    /// when the block becomes free, and the block forgets the user streams. Unlocks the heap, and then follows
-    /// the pending block in the peaks.
+    /// when the block becomes free, and the block forgets the user streams. Unlocks the heap, and
+    /// then follows the pending block in the peaks.
     ///
-    /// If a recording fails, the block waits for no event and keeps the user streams. `requested`
-    /// is the call site of the free, traced here once the free can no longer fail; `None` if the
-    /// free is traced already.
+    /// If a recording fails, the block waits for no event and keeps the user streams.
     pub(in crate::arena) fn record_events<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
         heap: HeapGuard<'_, P>,
-        block: u32,
-        requested: Option<u32>,
+        free: PendingFree,
     ) -> Result<Recorded, Error> {
-        match self.queue_waits(on, slot, heap, block, |stream| self.record_wait(on.driver(), stream, slot, block)) {
+        let queued = self.queue_waits(on, heap, free.block, |stream| self.record_wait(on.driver(), stream, free.block));
+        match queued {
             Ok(heap) => {
-                end_uses(on, slot, heap, block, requested);
+                end_uses(on, heap, free);
                 Ok(Recorded::All)
             }
             Err((Some(stream), error)) if error.is_of_capture() => Ok(Recorded::Capturing(stream)),
@@ -144,59 +131,68 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Counts the waits of a pending block, and queues each by `queue`, one user stream after the other. Unlocks the
-    /// heap, and then follows the pending block in the peaks. Returns the heap, locked again, once all are queued.
+    /// Counts the waits of a pending block, and queues each by `queue`, one user stream after the
+    /// other. Unlocks the heap, and then follows the pending block in the peaks. Returns the heap,
+    /// locked again, once all are queued.
     ///
     /// # Errors
-    /// The loss of the context. The first error of `queue`, and its stream: the block then waits for no event.
+    /// The loss of the context. The first error of `queue`, and its stream: the block then waits
+    /// for no event.
     pub(in crate::arena) fn queue_waits<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
         mut heap: HeapGuard<'_, P>,
-        block: u32,
+        block: PendingBlock,
         mut queue: impl FnMut(StreamId) -> Result<(), Error>,
     ) -> Result<HeapGuard<'a, P>, (Option<StreamId>, Error)> {
         on.driver().health().map_err(|error| (None, error.into()))?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked in parts, with the heap unlocked in between for the device calls.
-        let mut next = heap.blocks[block].uses;
+        let mut next = heap.blocks[block.index].uses;
         // The waits are counted before they are queued: a thread that polls a queue may find the
         // event complete at once, and decrements the count.
         let group_of = |stream| self.queues.of(stream);
-        let mut streams = heap.uses().begin_waits(block, &mut next, group_of);
+        let mut streams = heap.uses().begin_waits(block.index, &mut next, group_of);
         drop(heap);
-        on.follow_pending(slot);
+        on.follow_pending(block.slot);
         loop {
             for (queued, &stream) in streams.iter().enumerate() {
                 if let Err(error) = queue(stream) {
-                    self.cancel_events(on, slot, block, (streams.len() - queued) as u32);
+                    self.cancel_events(on, block, (streams.len() - queued) as u32);
                     return Err((Some(stream), error));
                 }
             }
-            let mut heap = on.heaps().lock(slot);
+            let mut heap = on.heaps().lock(block.slot);
             if next == NONE {
                 return Ok(heap);
             }
-            streams = heap.uses().begin_waits(block, &mut next, group_of);
+            streams = heap.uses().begin_waits(block.index, &mut next, group_of);
         }
     }
 
     /// Frees every block whose events are complete, after recording the events deferred by a
     /// capture that has ended. Does not wait.
     pub(crate) fn process_events<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
+        let flags = &on.driver().flags;
         on.driver().health()?;
-        // A full table is no error here: the blocks stay deferred until other events are complete.
+        // Every request comes here while blocks wait in PyTorch's way, mostly for events alone:
+        // what has no flag is not called.
+        let mut result = Ok(());
+        if flags.has(flags::DEFERRED | flags::HAS_GATHERED) {
+            // A full table is no error here: the blocks stay deferred until other events are
+            // complete.
+            result = self.record_deferred(on).and_then(|_all| self.record_open(on)).map(|_ended| ());
+        }
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred(on).and_then(|_all| self.record_open(on));
-        recorded
-            .map(|_finished| ())
-            .and(self.poll_queues(on, on.driver().flags.waiting(), None, false).map(|_finished| ()))
-            .and(self.poll_ordered(on).map(|_ended| ()))
+        result = result.and(self.poll_queues(on, flags.waiting(), None, false).map(|_ended| ()));
+        if flags.has(flags::ORDERED) {
+            result = result.and(self.poll_ordered(on).map(|_ended| ()));
+        }
+        result
     }
 
-    /// Waits until no event is pending, and frees all blocks behind the events. Blocks deferred
-    /// behind a stream that still captures stay pending.
+    /// Waits until no event is pending, and frees all blocks that wait for them. Blocks that a
+    /// stream uses that still captures stay pending.
     pub(crate) fn wait_for_events<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
         on.count_sync();
         if !on.driver().flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
@@ -207,7 +203,7 @@ impl<P: Platform> Waits<P> {
         self.wait_for_queues(on).and(ordered)
     }
 
-    /// Waits until no event is queued, and frees all blocks behind the events.
+    /// Waits until no event is queued, and frees all blocks that wait for them.
     fn wait_for_queues<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
         loop {
             let recorded = self.record_deferred(on);
@@ -218,24 +214,24 @@ impl<P: Platform> Waits<P> {
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.
                 Ok(false) if waiting != GroupSet::default() && waited.is_ok() => {}
-                // The table is full although no event is queued: further rounds cannot help.
+                // The table is full although no event is queued: another round cannot help.
                 Ok(false) => return waited.and(Err(Error::TableFull("events"))),
                 recorded => return recorded.map(|_all| ()).and(waited),
             }
         }
     }
 
-    /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns when
-    /// none is left.
+    /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns
+    /// when none is left.
     ///
     /// An event being polled or recorded by another thread stays queued. If the event is complete,
     /// the other thread decrements the block's count; if not, the next round cancels the event.
-    pub(in crate::arena) fn cancel_events<'a>(&self, on: impl Outside<'a, P>, slot: u32, block: u32, unqueued: u32) {
+    fn cancel_events<'a>(&self, on: impl Outside<'a, P>, block: PendingBlock, unqueued: u32) {
         let mut cancelled = unqueued;
         loop {
             let groups = {
-                let mut heap = on.heaps().lock(slot);
-                if heap.uses().end_waits(block, cancelled) == 0 {
+                let mut heap = on.heaps().lock(block.slot);
+                if heap.uses().end_waits(block.index, cancelled) == 0 {
                     return;
                 }
                 heap.waiting()
@@ -243,7 +239,7 @@ impl<P: Platform> Waits<P> {
             cancelled = 0;
             for group in groups.iter() {
                 let mut order = self.queues.lock(group);
-                cancelled += order.cancel(slot, block);
+                cancelled += order.cancel(block);
                 on.driver().flags.follow(group, &order);
             }
             if cancelled == 0 {
@@ -252,12 +248,12 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Records a fence behind the announced work of `stream`, and queues a block with the fence.
-    fn record_wait(&self, driver: &Driver<P::Device>, stream: StreamId, slot: u32, block: u32) -> Result<(), Error> {
+    /// Records a fence after the announced work of `stream`, and queues a block with the fence.
+    fn record_wait(&self, driver: &Driver<P::Device>, stream: StreamId, block: PendingBlock) -> Result<(), Error> {
         let fence = self.record_fence(driver, stream, Waiter::Blocks)?;
         let group = self.queues.of(stream);
         let mut order = self.queues.lock(group);
-        let queued = order.push(fence, slot, block);
+        let queued = order.push(fence, block);
         driver.flags.follow(group, &order);
         drop(order);
         queued.map_err(|CapacityError| {
@@ -267,29 +263,27 @@ impl<P: Platform> Waits<P> {
     }
 }
 
-/// Returns whether a graph being captured uses a pending block on another stream. The graph orders the use,
-/// which needs no event, and may do other work until the capture ends.
+/// Returns whether a graph being captured uses a pending block on another stream. The graph orders
+/// the use, which needs no event, and may do other work until the capture ends.
 fn is_captured<S: Storage>(flags: &Flags, heap: &mut Heap<S>, block: u32) -> bool {
     flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
 }
 
-/// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
-/// them are complete. `requested` as for [`record_events`](Waits::record_events). Unlocks the heap.
+/// Forgets the user streams of a pending block, which waits for its events alone from now on, and
+/// frees the block if all of them are complete. Traces the free. Unlocks the heap.
 pub(in crate::arena) fn end_uses<'a, P: Platform>(
     on: impl Outside<'a, P>,
-    slot: u32,
     mut heap: HeapGuard<'_, P>,
-    block: u32,
-    requested: Option<u32>,
+    PendingFree { block, site }: PendingFree,
 ) {
-    if let Some(site) = requested {
-        on.free_requested(&mut heap, block, site);
+    if let Some(site) = site {
+        on.free_requested(&mut heap, block.index, site);
     }
     // Until here `uses` kept the block pending, even if all its events were complete already.
     // Dropping the uses and the check must therefore happen under one lock.
-    heap.uses().clear(block);
+    heap.uses().clear(block.index);
     // Mostly an event was recorded a moment ago.
-    if heap.blocks[block].events == 0 {
-        on.free_if_unused(slot, heap, block);
+    if heap.blocks[block.index].events == 0 {
+        on.free_if_unused(heap, block);
     }
 }

@@ -1,4 +1,5 @@
-//! The one place in which events are created and recorded: [fences](crate::streams::fences) of a device.
+//! The one place in which events are created and recorded: [fences](crate::streams::fences) of a
+//! device.
 //!
 //! No lock is held during a call to the device.
 
@@ -12,12 +13,14 @@ use crate::sync::Ordering;
 use crate::tables::CapacityError;
 use crate::units::StreamId;
 
-/// How many idle events behind which streams are ordered a group of streams keeps where memory is given back in part.
+/// How many idle events after which streams are ordered a group of streams keeps where memory is
+/// given back in part.
 const KEPT_EVENTS: usize = 4;
 
 impl<P: Platform> Waits<P> {
-    /// Records a fence on `stream` for a waiter, which the caller [ends](Self::end_fence): for blocks behind the announced
-    /// work, and for streams behind all work that the stream has. The caller has permission to record.
+    /// Records a fence on `stream` for a waiter, which the caller [ends](Self::end_fence): for
+    /// blocks after the announced work, and for streams after all work that the stream has. The
+    /// caller has permission to record.
     ///
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device. No fence is left then.
@@ -34,8 +37,9 @@ impl<P: Platform> Waits<P> {
         self.record_by(driver, stream, waiter, |device, event| record(device, event, stream))
     }
 
-    /// Records a fence behind the present work of every stream of the device, as [`record_fence`](Self::record_fence) does. The
-    /// fence counts as one of `stream`, which may be gone.
+    /// Records a fence after the present work of every stream of the device, as
+    /// [`record_fence`](Self::record_fence) does. The fence counts as one of `stream`, which may be
+    /// gone.
     pub(in crate::arena) fn record_fence_of_all(
         &self,
         driver: &Driver<P::Device>,
@@ -69,9 +73,10 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Takes an event for a fence on `stream`, and the number of its loan: an idle one, or a new one. If the device has no more events
-    /// for streams: an idle one of other streams, or one that the stream has on loan. Without any, the event is one behind which the
-    /// host would wait, [which](StreamOrder::orders) the caller can tell.
+    /// Takes an event for a fence on `stream`, and the number of its loan: an idle one, or a new
+    /// one. If the device has no more events for streams: an idle one of other streams, or one that
+    /// the stream has on loan. Without any, the event is one for which the host would wait,
+    /// [which](StreamOrder::orders) the caller can tell.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The loan is to be ended, also if no event could be made.
@@ -105,8 +110,9 @@ impl<P: Platform> Waits<P> {
         Ok((number, Ok(better)))
     }
 
-    /// Takes an event that was made before, for the loan `number` of `stream`: an idle one of other streams, or one that the stream has
-    /// on loan, which is then another loan. Returns the number of the loan, and the event.
+    /// Takes an event that was made before, for the loan `number` of `stream`: an idle one of other
+    /// streams, or one that the stream has on loan, which is then another loan. Returns the number
+    /// of the loan, and the event.
     fn take_used_event(&self, driver: &Driver<P::Device>, stream: StreamId, number: u64) -> Option<(u64, Event)> {
         let take = |group| self.queues.lock(group).events_for(Waiter::Streams).take_idle();
         if let Some(event) = (0..self.queues.count()).find_map(take) {
@@ -122,13 +128,13 @@ impl<P: Platform> Waits<P> {
         Some(shared)
     }
 
-    /// Keeps an event, behind which no stream is ordered, for blocks of a stream's group.
+    /// Keeps an event, after which no stream can be ordered, for blocks of a stream's group.
     fn keep_for_blocks(&self, stream: StreamId, event: Event) {
         // Without room the event is lost until the context ends.
         let _kept = self.queues.lock_of(stream).events_for(Waiter::Blocks).accept(event);
     }
 
-    /// Creates an event, one behind which a stream can be ordered where the waiter wants this.
+    /// Creates an event, one after which a stream can be ordered where the waiter wants this.
     fn make_event(&self, driver: &Driver<P::Device>, waiter: Waiter) -> DeviceResult<Event> {
         // An ordered device orders streams before a release.
         let orders = || self.orders.load(Ordering::Relaxed) != 0 || driver.device().is_ordered();
@@ -153,8 +159,9 @@ impl<P: Platform> Waits<P> {
         self.short.load(Ordering::Relaxed) != 0
     }
 
-    /// Orders later work on `stream` behind the work that the stream `first` has now. Returns false if only the host could wait, because
-    /// there are no more events. The caller has permission to record.
+    /// Orders later work on `stream` after the work that the stream `first` has now. Returns false
+    /// if only the host could wait, because there are no more events. The caller has permission to
+    /// record.
     ///
     /// # Errors
     /// [`Error::TableFull`]; those of the device.
@@ -166,15 +173,16 @@ impl<P: Platform> Waits<P> {
     ) -> Result<bool, Error> {
         let fence = self.record_fence(driver, first, Waiter::Streams)?;
         let orders = driver.device().orders(fence.event);
-        // The order stays if the event is recorded again: the driver takes the event's state at the call.
+        // The order stays if the event is recorded again: the driver takes the event's state at the
+        // call.
         let ordered = if orders { driver.call(|device| device.order_behind(stream, fence.event)) } else { Ok(()) };
         self.end_fence(driver, fence, Waiter::Streams);
         ordered?;
         Ok(orders)
     }
 
-    /// Gives the idle events behind which streams are ordered back to the device: a process has few of them, for the program,
-    /// too. A failure leaves an event that nothing uses.
+    /// Gives the idle events after which streams are ordered back to the device: a process has few
+    /// of them, for the program, too. A failure leaves an event that nothing uses.
     pub(crate) fn give_events_back(&self, driver: &Driver<P::Device>) {
         self.give_back_above(driver, 0);
     }
@@ -184,9 +192,10 @@ impl<P: Platform> Waits<P> {
         self.give_back_above(driver, KEPT_EVENTS);
     }
 
-    /// Gives the idle events behind which streams are ordered back to the device, but for `kept` of each group and waiter.
+    /// Gives the idle events after which streams are ordered back to the device, but for `kept` of
+    /// each group and waiter.
     fn give_back_above(&self, driver: &Driver<P::Device>, kept: usize) {
-        // Blocks wait for such events, too, under a policy that orders streams behind them.
+        // Blocks wait for such events, too, under a policy that orders streams after them.
         let _unused = self.destroy_idle(driver, kept, |event| driver.device().orders(event));
         self.short.store(0, Ordering::Relaxed);
     }
@@ -211,7 +220,8 @@ impl<P: Platform> Waits<P> {
     ) -> DeviceResult<()> {
         let mut result = Ok(());
         if self.made.load(Ordering::Relaxed) == 0 {
-            // Most programs have one stream and no events: the visits of all groups would be a tenth of a cold request.
+            // Most programs have one stream and no events: the visits of all groups would be a
+            // tenth of a cold request.
             return result;
         }
         let next = |group| self.queues.lock(group).take_idle_above(kept, &is_spare);

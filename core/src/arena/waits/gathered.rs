@@ -1,8 +1,8 @@
 //! Gathered frees: one event for several blocks, and no question before an answer is needed.
 //!
-//! An event for each free, and a question at each request, are `PyTorch`'s moments. Both are calls to
-//! the driver, which lets one thread in at a time. Where nothing depends on the moments, a free only
-//! queues the block:
+//! An event for each free, and a poll at each request, are `PyTorch`'s moments. Both are calls to
+//! the driver, which lets one thread in at a time. Where nothing depends on the moments, a free
+//! only queues the block:
 //!
 //! ```text
 //! free ─ open ─┬─ no event of a busy stream is incomplete ──▶ record ─ event ─┐
@@ -12,13 +12,14 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
-//! [`process_events`](Waits::process_events) frees all of them, without a look at an event, where a stream is idle.
+//! [`process_events`](Waits::process_events) frees all of them, without a look at an event, where a
+//! stream is idle.
 //!
-//! An idle stream needs no event: all blocks waiting for the stream are free. While the last question found the stream idle,
-//! a request asks again, and a free records nothing.
+//! An idle stream needs no event: all blocks waiting for the stream are free. While the last
+//! question found the stream idle, a request asks again, and a free records nothing.
 //!
-//! An event recorded later than a free covers the free. The stream must exist until then: the announced
-//! end of a stream records the event first.
+//! An event recorded later than a free covers the free. The stream must exist until then: the
+//! announced end of a stream records the event first.
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
@@ -27,48 +28,48 @@ use crate::arena::request::Request;
 use crate::arena::waits::events::end_uses;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
-use crate::device::StreamOrder;
+use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::streams::event_queue::{DueRecording, GATHER};
 use crate::streams::fences::Waiter;
 use crate::streams::groups::GroupSet;
+use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
 
 impl<P: Platform> Waits<P> {
-    /// Queues a pending block behind the next event of each user stream, and traces the free with
-    /// the call site `site`. Unlocks the heap, and then follows the pending block in the peaks.
+    /// Queues a pending block for the next event of each user stream, and traces the free. Unlocks
+    /// the heap, and then follows the pending block in the peaks.
     ///
     /// # Errors
-    /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. A failure of
-    /// the device is no error here: the blocks stay open, and a later call tries again.
+    /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. A failure
+    /// of the device is no error here: the blocks stay open, and a later call tries again.
     pub(in crate::arena) fn gather<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
         heap: HeapGuard<'_, P>,
-        block: u32,
-        site: u32,
+        free: PendingFree,
     ) -> Result<(), Error> {
         let mut due = None;
-        let queued = self.queue_waits(on, slot, heap, block, |stream| {
+        let queued = self.queue_waits(on, heap, free.block, |stream| {
             let group = self.queues.of(stream);
             let mut order = self.queues.lock(group);
-            let queue = order.gather(stream, slot, block).map_err(|CapacityError| Error::TableFull("events"))?;
+            let queue = order.gather(stream, free.block).map_err(|CapacityError| Error::TableFull("events"))?;
             on.driver().flags.follow(group, &order);
             due = queue.map(|queue| (group, queue)).or(due);
             Ok(())
         });
         let heap = queued.map_err(|(_, error)| error)?;
-        end_uses(on, slot, heap, block, Some(site));
+        end_uses(on, heap, free);
         if let Some((group, queue)) = due {
             let _later = self.advance_queue(on, group, queue);
         }
         Ok(())
     }
 
-    /// Frees the blocks of one queue whose work is complete, and records an event for the open ones.
+    /// Frees the blocks of one queue whose work is complete, and records an event for the open
+    /// ones.
     fn advance_queue<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize) -> Result<(), Error> {
         while self.poll_queue(on, group, queue)? > 0 {}
         if self.ask_whether_idle(on, group, queue, GATHER)? > 0 {
@@ -102,8 +103,8 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Serves a request from blocks that wait for the events of queues with blocks of the heap in
-    /// `slot`; of any heap, if `slot` is `None`. Asks first after the recorded events, and whether streams without one
-    /// are idle. Records events for open blocks only if that is not enough.
+    /// `slot`; of any heap, if `slot` is `None`. Polls the recorded events first, and asks whether
+    /// streams without one are idle. Records events for open blocks only if that is not enough.
     fn search_queues<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -120,8 +121,8 @@ impl<P: Platform> Waits<P> {
         if self.record_queues(on, groups, slot)? == 0 { Ok(None) } else { search() }
     }
 
-    /// Waits for the oldest event of one stream after the other, until a block that becomes free can
-    /// serve the request. Returns `None` if all are complete and none could.
+    /// Waits for the oldest event of one stream after the other, until a block that becomes free
+    /// can serve the request. Returns `None` if all are complete and none could.
     pub(in crate::arena) fn search_event_by_event<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -136,12 +137,9 @@ impl<P: Platform> Waits<P> {
             for (group, queue) in
                 self.each_queue(on.driver().flags.waiting(), |order, from| order.next_queue(from, None))
             {
-                let begun = self.queues.lock(group).begin_poll(queue);
-                let Some(event) = begun else { continue };
+                let wait = |memory: &P::Device, event| memory.wait(event).map(|()| true);
+                let Some(_ended) = self.ask_of_first(on, group, queue, wait)? else { continue };
                 any = true;
-                let waited = on.driver().call(|memory| memory.wait(event));
-                self.finish_poll(on, group, queue, |_heap| waited.is_ok());
-                waited?;
                 if let Some(ptr) = search()? {
                     return Ok(Some(ptr));
                 }
@@ -154,7 +152,8 @@ impl<P: Platform> Waits<P> {
 
     /// Records events for the blocks with an event not recorded yet.
     pub(in crate::arena) fn record_open<'a>(&self, on: impl Outside<'a, P>) -> Result<u32, Error> {
-        // PyTorch's decisions ask at each request, and a look at the queues takes 142 instructions of a cycle's 2,489.
+        // PyTorch's decisions ask at each request, and a look at the queues takes 142 instructions
+        // of a cycle's 2,489.
         if !on.driver().flags.has(flags::HAS_GATHERED) {
             return Ok(0);
         }
@@ -163,8 +162,9 @@ impl<P: Platform> Waits<P> {
         asked.and(recorded)
     }
 
-    /// Frees the blocks behind streams that are idle, where an earlier event of the stream was not polled yet. An event that is
-    /// recorded now may not be complete at the question that follows it, although the stream had nothing to do.
+    /// Frees the blocks that wait for idle streams, where an earlier event of the stream was not
+    /// polled yet. An event that is recorded now may not be complete at the question that follows
+    /// it, although the stream had nothing to do.
     ///
     /// # Errors
     /// The first error of the device.
@@ -192,8 +192,8 @@ impl<P: Platform> Waits<P> {
         Ok(())
     }
 
-    /// Records events for all blocks open at the call, also where another thread is recording: the thread's event may stand before
-    /// the latest blocks.
+    /// Records events for all blocks open at the call, also where another thread is recording: the
+    /// thread's event may stand before the latest blocks.
     ///
     /// # Errors
     /// As for [`record_queues`](Self::record_queues).
@@ -219,9 +219,9 @@ impl<P: Platform> Waits<P> {
         result
     }
 
-    /// Records an event for the open blocks of queues in `groups` with blocks of the heap in `slot`; of any
-    /// heap, if `slot` is `None`. Asks at once after an event that is the only one of its stream. Returns
-    /// the number of waits that have ended.
+    /// Records an event for the open blocks of queues in `groups` with blocks of the heap in
+    /// `slot`; of any heap, if `slot` is `None`. Polls an event at once if it is the only one of
+    /// its stream. Returns the number of waits that have ended.
     ///
     /// # Errors
     /// The first error of the device, after all streams were tried. The blocks of a stream that
@@ -246,15 +246,16 @@ impl<P: Platform> Waits<P> {
         result.map(|()| sum)
     }
 
-    /// Asks whether the streams of queues in `groups` with open blocks are idle and blocks of the heap in `slot`;
-    /// of any heap, if `slot` is `None`. Returns the number of ended waits.
+    /// Asks whether the streams of queues in `groups` with open blocks are idle and blocks of the
+    /// heap in `slot`; of any heap, if `slot` is `None`. Returns the number of ended waits.
     fn ask_idle<'a>(&self, on: impl Outside<'a, P>, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let mut open = self.each_queue(groups, move |order, from| order.next_open(from, slot));
         open.try_fold(0, |sum, (group, queue)| Ok(sum + self.ask_whether_idle(on, group, queue, 1)?))
     }
 
-    /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and there is hope. One question
-    /// then takes the place of an event and a question after it. Returns the number of ended waits.
+    /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and there is
+    /// hope. One question then takes the place of an event and a poll. Returns the number of ended
+    /// waits.
     fn ask_whether_idle<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -270,9 +271,10 @@ impl<P: Platform> Waits<P> {
         answer.map(|_idle| ended).map_err(Error::from)
     }
 
-    /// Records an event for the open blocks of a queue. `asks` tells whether a request needs the blocks now: then the
-    /// event is polled at once, if it would be the only one of the queue, or left out, if the stream is idle.
-    /// Returns the number of ended waits. The caller has the permission to record.
+    /// Records an event for the open blocks of a queue. `asks` tells whether a request needs the
+    /// blocks now: then the event is polled at once, if it would be the only one of the queue, or
+    /// left out, if the stream is idle. Returns the number of ended waits. The caller has the
+    /// permission to record.
     fn record_queue<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let begun = self.queues.lock(group).begin_recording(queue);
         let Some(DueRecording { stream, is_first }) = begun else { return Ok(0) };
@@ -284,7 +286,7 @@ impl<P: Platform> Waits<P> {
         let mut order = self.queues.lock(group);
         order.finish_recording(queue, recorded.as_ref().ok().copied());
         if answer == Ok(Some(false)) {
-            order.note_quick(queue, false);
+            order.note_at_once(queue, false);
         }
         drop(order);
         match recorded {
@@ -295,20 +297,34 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Polls the only event of a queue, which has just been recorded. Returns the number of waits that
-    /// have ended.
+    /// Polls the only event of a queue, which has just been recorded. Returns the number of waits
+    /// that have ended.
     fn poll_recorded<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize) -> Result<u32, Error> {
         let ended = self.poll_queue(on, group, queue)?;
-        self.queues.lock(group).note_quick(queue, ended > 0);
+        self.queues.lock(group).note_at_once(queue, ended > 0);
         Ok(ended)
     }
 
     /// Polls the oldest event of a queue. Returns the number of ended waits.
     fn poll_queue<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize) -> Result<u32, Error> {
+        let polled = self.ask_of_first(on, group, queue, P::Device::is_complete)?;
+        Ok(polled.unwrap_or(0))
+    }
+
+    /// Asks the device with `ask` whether the oldest event of a queue is complete, and frees the
+    /// blocks that waited for nothing else. Returns the number of ended waits; `None` if the queue
+    /// has no event to poll now.
+    fn ask_of_first<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        group: u32,
+        queue: usize,
+        ask: impl FnOnce(&P::Device, Event) -> DeviceResult<bool>,
+    ) -> Result<Option<u32>, Error> {
         let begun = self.queues.lock(group).begin_poll(queue);
-        let Some(event) = begun else { return Ok(0) };
-        let polled = on.driver().call(|memory| memory.is_complete(event));
-        let ended = self.finish_poll(on, group, queue, |_heap| polled == Ok(true));
-        polled.map(|_complete| ended).map_err(Error::from)
+        let Some(event) = begun else { return Ok(None) };
+        let answer = on.driver().call(|memory| ask(memory, event));
+        let ended = self.finish_poll(on, group, queue, |_heap| answer == Ok(true));
+        Ok(answer.map(|_complete| Some(ended))?)
     }
 }

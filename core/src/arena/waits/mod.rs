@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! a use of a block has         at the free, the block waits                      table
-//! no fence                     behind a fence recorded then or later             streams/event_queue.rs: by stream
+//! no fence                     for a fence recorded then or later                streams/event_queue.rs: by stream
 //! its own fence                for this fence                                    streams/deferred_frees.rs: by heap and use
 //! no fence yet: a capture      for the end of the capture                        streams/deferred_frees.rs: by age
 //! a number of the program      for the safe frontier                             streams/deferred_frees.rs: by count
 //! ```
 //!
-//! A free ends in [`events`], which chooses the table. A request finds pending memory by [`search`], with more effort on
-//! each step of the ladder. With the last wait, the block becomes free (`arena/free.rs`).
+//! A free ends in [`events`], which chooses the table. A request finds pending memory by
+//! [`search`], with more effort on each step of the ladder. With the last wait, the block becomes
+//! free (`arena/free.rs`).
 
 mod behind;
 mod capture_reuse;
@@ -29,13 +30,14 @@ use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::heap::Heap;
 use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::groups::Groups;
+use crate::streams::pending::PendingBlock;
 use crate::sync::{AtomicU32, Ordering, Rank, Ranked, empty, impl_empty};
 #[cfg(feature = "alloc")]
 use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 
-/// What the waits use of the arena, beyond their own tables. They know nothing else of it.
+/// What the waits use of the arena besides their own tables. They know nothing else of it.
 pub(crate) trait Outside<'a, P: Platform>: Copy {
     /// The device.
     fn driver(self) -> &'a Driver<P::Device>;
@@ -52,27 +54,30 @@ pub(crate) trait Outside<'a, P: Platform>: Copy {
     /// Counts a wait for all streams.
     fn count_sync(self);
 
-    /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without another wait.
+    /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without another
+    /// wait.
     fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>);
 
     /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
     ///
-    /// The caller removed a use or an event under the lock passed here. Of several threads removing uses and events of a
-    /// block, exactly one finds the block unused.
-    fn free_if_unused(self, slot: u32, heap: HeapGuard<'_, P>, block: u32);
+    /// The caller removed a use or an event under the lock passed here. Of several threads removing
+    /// uses and events of a block, exactly one finds the block unused.
+    fn free_if_unused(self, heap: HeapGuard<'_, P>, block: PendingBlock);
 }
 
 /// What waits for one device.
 pub(crate) struct Waits<P: Platform> {
     /// Blocks that wait for fences recorded at their frees, and the events of all fences.
     queues: Groups<P::Lock, P::Storage>,
-    /// Blocks that wait for fences of their uses, for the end of a capture, or for the safe frontier.
+    /// Blocks that wait for fences of their uses, for the end of a capture, or for the safe
+    /// frontier.
     deferred: Ranked<P::Lock, DeferredFrees<P::Storage>>,
     /// Not 0 once an event was made: until then there is none to destroy.
     made: AtomicU32,
-    /// Not 0 while the device had no more events for streams at the last attempt: none is made before all others are tried.
+    /// Not 0 while the device had no more events for streams at the last attempt: none is made
+    /// before all others are tried.
     short: AtomicU32,
-    /// Not 0 ⟺ the policy orders streams behind what blocks wait for, for requests that lack memory.
+    /// Not 0 ⟺ the policy orders streams after what blocks wait for, for requests that lack memory.
     orders: AtomicU32,
 }
 
@@ -81,7 +86,7 @@ impl_empty! {
 }
 
 impl<P: Platform> Waits<P> {
-    /// Sets whether the policy orders streams behind what blocks wait for.
+    /// Sets whether the policy orders streams after what blocks wait for.
     pub(in crate::arena) fn start(&self, orders: bool) {
         self.orders.store(u32::from(orders), Ordering::Relaxed);
     }

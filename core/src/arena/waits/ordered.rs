@@ -1,39 +1,42 @@
-//! Uses with an event of their own: later work of the stream delays no reuse.
+//! Uses that have their own events: later work of the stream delays no reuse.
 //!
-//! [`Allocator::record_stream`](crate::Allocator::record_stream) has the event recorded at the free,
-//! behind all work queued until then. [`Allocator::record_use`](crate::Allocator::record_use) records
-//! it at the use. A block whose uses all have events costs no call to the device at its free:
+//! [`Allocator::record_stream`](crate::Allocator::record_stream) has the event recorded at the
+//! free, after all work queued until then. [`Allocator::record_use`](crate::Allocator::record_use)
+//! records it at the use. A block whose uses all have events costs no call to the device at its
+//! free:
 //!
 //! ```text
 //!                                                   ┌─ events complete ────────────────────▶ block free
 //! free ─▶ ordered ─ a request of its heap misses ─ ask
-//!                                                   └─ own stream ordered behind the events ▶ block free
+//!                                                   └─ own stream ordered after the events ▶ block free
 //! ```
 //!
-//! Ordering makes the own stream wait, and not the host; a stream that is the host's is not ordered. A request orders only as many blocks as
-//! needed, the oldest first, and only before it would obtain memory. A device may have no more events for streams
-//! ([`orders`](crate::device::StreamOrder::orders)): uses of a stream then share one, and a use without any waits as a pending block does. A captured graph cannot wait for an
-//! event from outside, so during a capture only complete events free a block.
+//! Ordering makes the own stream wait, and not the host; a stream that is the host's is not
+//! ordered. A request orders only as many blocks as needed, the oldest first, and only before it
+//! would obtain memory. A device may have no more events for streams
+//! ([`orders`](crate::device::StreamOrder::orders)): uses of a stream then share one, and a use
+//! without any waits as a pending block does. A captured graph cannot wait for an event from
+//! outside, so during a capture only complete events free a block.
 //!
 //! Where some uses of a block have events and others need one, all get an event at the free.
 
 use crate::arena::driver::Driver;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
-use crate::arena::waits::events::end_uses;
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
-use crate::streams::deferred_frees::{DeferredFree, Until, UseFence};
+use crate::streams::deferred_frees::{Until, UseFence};
 use crate::streams::fences::{Fence, Waiter};
+use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
 impl<P: Platform> Waits<P> {
-    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event behind the
-    /// work. Returns false, and notes nothing, while a graph is captured.
+    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
+    /// after the work. Returns false, and notes nothing, while a graph is captured.
     pub(in crate::arena) fn record_use<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -77,35 +80,34 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Drops the events of a pending block's uses: the block gets new ones at the free.
-    pub(in crate::arena) fn end_use_fences<'a>(&self, on: impl Outside<'a, P>, slot: u32, block: u32) {
-        let mut next = on.heaps().lock(slot).blocks[block].uses;
+    pub(in crate::arena) fn end_use_fences<'a>(&self, on: impl Outside<'a, P>, block: PendingBlock) {
+        let PendingBlock { slot, index } = block;
+        let mut next = on.heaps().lock(slot).blocks[index].uses;
         while next != NONE {
             let ended = on.heaps().lock(slot).uses().take_fences(&mut next);
             ended.into_iter().for_each(|fence| self.end_fence(on.driver(), fence, Waiter::Streams));
         }
     }
 
-    /// Adds a pending block whose uses all have events, and traces the free with the call site `site`.
+    /// Adds a pending block whose uses all have events, and traces the free.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not added then.
     pub(in crate::arena) fn wait_for_uses_so_far<'a>(
         &self,
         on: impl Outside<'a, P>,
-        slot: u32,
-        block: u32,
-        site: u32,
+        free: PendingFree,
     ) -> Result<(), Error> {
         let first = {
-            let mut heap = on.heaps().lock(slot);
-            let uses = heap.blocks[block].uses;
+            let mut heap = on.heaps().lock(free.block.slot);
+            let uses = heap.blocks[free.block.index].uses;
             heap.uses().next_fence(uses).expect("every use in need of an event has one")
         };
-        self.defer(on, slot, block, Until::Fence(first), site)
+        self.defer(on, free, Until::Fence(first))
     }
 
-    /// Serves a request that no free block could serve: from blocks of its heap whose uses are complete,
-    /// else by ordering the heap's stream behind the uses of one block after the other.
+    /// Serves a request that no free block could serve: from blocks of its heap whose uses are
+    /// complete, else by ordering the heap's stream after the uses of one block after the other.
     pub(in crate::arena) fn search_ordered<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -127,8 +129,8 @@ impl<P: Platform> Waits<P> {
         if !on.driver().device().can_order(request.stream) {
             return Ok(None);
         }
-        // An event of no graph must not be waited for inside a graph, and none is captured while the
-        // permission lasts. The device is asked as well, for programs that announce no capture.
+        // An event of no graph must not be waited for inside a graph, and none is captured while
+        // the permission lasts. The device is asked as well, for programs that announce no capture.
         let Some(_permission) = on.driver().may_record() else { return Ok(None) };
         if on.driver().call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
@@ -136,9 +138,10 @@ impl<P: Platform> Waits<P> {
         self.order_heap(on, request.slot, request.stream, search)
     }
 
-    /// Orders the stream of the heap in `slot` behind the uses of one of its blocks after the other, the oldest block
-    /// first, and calls `done` after each. `named` is the stream that the call names. Returns the first value of `done`, or
-    /// `None` if no block can be ordered any more. The caller has the permission to record.
+    /// Orders the stream of the heap in `slot` after the uses of one of its blocks after the other,
+    /// the oldest block first, and calls `done` after each. `named` is the stream that the call
+    /// names. Returns the first value of `done`, or `None` if no block can be ordered any more. The
+    /// caller has the permission to record.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
@@ -155,10 +158,10 @@ impl<P: Platform> Waits<P> {
             let Some(entry) = taken else { return Ok(None) };
             // Asked once: all blocks of a heap have the same stream.
             if own.is_none() {
-                own = self.or_keep(entry, stream_to_order(on, slot, named, true))?;
+                own = self.or_put_back(entry, stream_to_order(on, slot, named, true))?;
             }
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
-            if !self.end_or_keep(on, entry, passed)? {
+            if !self.end_or_put_back(on, entry, passed)? {
                 return Ok(None);
             }
             let value = done()?;
@@ -168,8 +171,8 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Orders the streams of heaps of the default pool as [`order_heap`](Self::order_heap) does, the oldest block of all
-    /// first: a graph may use the memory of a private pool on any stream.
+    /// Orders the streams of heaps of the default pool as [`order_heap`](Self::order_heap) does,
+    /// the oldest block of all first: a graph may use the memory of a private pool on any stream.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
@@ -185,10 +188,10 @@ impl<P: Platform> Waits<P> {
             let Some((entry, oldest)) = taken else { return Ok(None) };
             // The later blocks of a heap that cannot be ordered are passed over with the oldest.
             age = oldest + 1;
-            let slot = self.deferred.lock().block(entry).heap;
-            let own = self.or_keep(entry, stream_to_order(on, slot, named, false))?;
+            let slot = self.deferred.lock().get(entry).block.slot;
+            let own = self.or_put_back(entry, stream_to_order(on, slot, named, false))?;
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
-            if self.end_or_keep(on, entry, passed)? {
+            if self.end_or_put_back(on, entry, passed)? {
                 let value = done()?;
                 if value.is_some() {
                     return Ok(value);
@@ -197,8 +200,8 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of blocks whose waits for
-    /// events have ended.
+    /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of
+    /// blocks whose waits for events have ended.
     pub(in crate::arena) fn poll_ordered<'a>(&self, on: impl Outside<'a, P>) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
         while on.driver().flags.has(flags::ORDERED) {
@@ -210,37 +213,38 @@ impl<P: Platform> Waits<P> {
         Ok(ended)
     }
 
-    /// Frees the blocks of the heap in `slot` whose uses are complete. Returns the number of blocks whose waits for
-    /// events have ended.
+    /// Frees the blocks of the heap in `slot` whose uses are complete. Returns the number of blocks
+    /// whose waits for events have ended.
     ///
-    /// Polls the events of one stream after the other, in the order of their recording, as long as they are
-    /// complete: the later ones are not complete before.
+    /// Polls the events of one stream after the other, in the order of their recording, as long as
+    /// they are complete: the later ones are not complete before.
     fn poll_ordered_of<'a>(&self, on: impl Outside<'a, P>, slot: u32) -> Result<u32, Error> {
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
         loop {
             let taken = self.deferred.lock().take_watched(slot, from);
             let Some((entry, watched)) = taken else { return Ok(ended) };
             let Fence { stream, number, event } = watched.fence;
-            let complete = self.or_keep(entry, is_complete(on.driver(), event))?;
-            let all = complete && self.or_keep(entry, self.watch_on(on, entry, watched))?;
+            let complete = self.or_put_back(entry, is_complete(on.driver(), event))?;
+            let all = complete && self.or_put_back(entry, self.watch_on(on, entry, watched))?;
             if all {
-                self.end_ordered(on, entry);
+                self.end_deferred(on, entry);
                 ended += 1;
             } else if !complete {
-                self.deferred.lock().keep(entry);
+                self.deferred.lock().put_back(entry);
             }
             // Behind an event that is not complete, the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
         }
     }
 
-    /// Polls the uses of a taken block behind the watched one, whose event is complete. Returns whether all are
-    /// complete; if not, the block is watched at the first that is not, and no longer taken.
+    /// Polls the uses of a taken block after the watched one, whose event is complete. Returns
+    /// whether all are complete; if not, the block is watched at the first that is not, and no
+    /// longer taken.
     fn watch_on<'a>(&self, on: impl Outside<'a, P>, entry: u32, watched: UseFence) -> Result<bool, Error> {
-        let heap = self.deferred.lock().block(entry).heap;
+        let slot = self.deferred.lock().get(entry).block.slot;
         let mut next = watched.next;
         loop {
-            let later = on.heaps().lock(heap).uses().next_fence(next);
+            let later = on.heaps().lock(slot).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
             if !is_complete(on.driver(), later.fence.event)? {
                 self.deferred.lock().watch(entry, later);
@@ -250,14 +254,14 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which another
-    /// thread works.
+    /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which
+    /// another thread works.
     pub(in crate::arena) fn wait_for_ordered<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
         while on.driver().flags.has(flags::ORDERED) {
             let taken = self.deferred.lock().take_oldest_from(0);
             if let Some((entry, _)) = taken {
                 let waited = self.each_fence(on, entry, P::Device::wait);
-                self.end_or_keep(on, entry, waited.map(|()| true))?;
+                self.end_or_put_back(on, entry, waited.map(|()| true))?;
             } else if self.deferred.lock().is_at_work() {
                 on.driver().give_way();
             }
@@ -265,8 +269,8 @@ impl<P: Platform> Waits<P> {
         Ok(())
     }
 
-    /// Orders the own stream of a taken block behind its uses. Returns false if a capture of the stream forbids it, or if only the
-    /// host could wait for a use.
+    /// Orders the own stream of a taken block after its uses. Returns false if a capture of the
+    /// stream forbids it, or if only the host could wait for a use.
     fn order_behind_uses<'a>(&self, on: impl Outside<'a, P>, own: StreamId, entry: u32) -> Result<bool, Error> {
         let mut all = true;
         // Not the host, which holds the permission to record.
@@ -291,46 +295,40 @@ impl<P: Platform> Waits<P> {
         entry: u32,
         mut call: impl FnMut(&P::Device, Event) -> DeviceResult<()>,
     ) -> Result<(), Error> {
-        let kept = self.deferred.lock().block(entry);
-        let mut next = kept.watched();
+        let deferred = self.deferred.lock().get(entry);
+        let mut next = deferred.watched();
         while let Some(used) = next {
             on.driver().call(|memory| call(memory, used.fence.event))?;
-            next = on.heaps().lock(kept.heap).uses().next_fence(used.next);
+            next = on.heaps().lock(deferred.block.slot).uses().next_fence(used.next);
         }
         Ok(())
     }
 
     /// Returns a result, after an error with the block no longer taken.
-    fn or_keep<T>(&self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|_| self.deferred.lock().keep(entry))
+    fn or_put_back<T>(&self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
+        result.inspect_err(|_| self.deferred.lock().put_back(entry))
     }
 
-    /// Ends the waits of a taken block if `ends`, else keeps the block.
-    fn end_or_keep<'a>(&self, on: impl Outside<'a, P>, entry: u32, ends: Result<bool, Error>) -> Result<bool, Error> {
+    /// Ends the waits of a taken block if `ends`, else puts the block back.
+    fn end_or_put_back<'a>(
+        &self,
+        on: impl Outside<'a, P>,
+        entry: u32,
+        ends: Result<bool, Error>,
+    ) -> Result<bool, Error> {
         if ends == Ok(true) {
-            self.end_ordered(on, entry);
+            self.end_deferred(on, entry);
         } else {
-            self.deferred.lock().keep(entry);
+            self.deferred.lock().put_back(entry);
         }
         ends
     }
-
-    /// Ends the waits of a taken block, whose events become idle, and frees the block.
-    fn end_ordered<'a>(&self, on: impl Outside<'a, P>, entry: u32) {
-        let DeferredFree { heap: slot, block, .. } = self.deferred.lock().block(entry);
-        self.end_use_fences(on, slot, block);
-        {
-            let mut blocks = self.deferred.lock();
-            blocks.remove(entry);
-            on.driver().flags.follow_deferred(&blocks);
-        }
-        end_uses(on, slot, on.heaps().lock(slot), block, None);
-    }
 }
 
-/// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it behind uses of
-/// the heap's blocks: not if the stream has ended, may have gone or captures, nor if the host would wait, nor in a
-/// private pool unless `private`. The heap has a pending block, so it keeps its stream.
+/// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it
+/// after uses of the heap's blocks: not if the stream has ended, may have gone or captures, nor if
+/// the host would wait, nor in a private pool unless `private`. The heap has a pending block, so it
+/// keeps its stream.
 pub(in crate::arena) fn stream_to_order<'a, P: Platform>(
     on: impl Outside<'a, P>,
     slot: u32,

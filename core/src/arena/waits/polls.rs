@@ -1,7 +1,7 @@
-//! Questions after the events that pending blocks wait for.
+//! Polls of the events that pending blocks wait for.
 //!
-//! The events of one stream complete in order, so only the oldest event of a queue is polled. No lock
-//! is held during the call to the device: the queue is marked busy.
+//! The events of one stream complete in order, so only the oldest event of a queue is polled. No
+//! lock is held during the call to the device: the queue is marked busy.
 
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
@@ -15,9 +15,9 @@ use core::iter::from_fn;
 
 impl<P: Platform> Waits<P> {
     /// Polls the oldest event of every stream in `groups`, then the next event of the stream as
-    /// long as events are complete; with `slot`, only of streams for which blocks of that heap may wait.
-    /// With `wait`, waits for the events, also for those that another thread is polling or recording.
-    /// Returns the number of ended waits.
+    /// long as events are complete; with `slot`, only of streams for which blocks of that heap may
+    /// wait. With `wait`, waits for the events, also for those that another thread is polling or
+    /// recording. Returns the number of ended waits.
     ///
     /// An event with a failed call stays queued, and its blocks stay pending. Polling goes on with
     /// the other streams unless the context is lost, and the first error is returned.
@@ -42,8 +42,8 @@ impl<P: Platform> Waits<P> {
         result
     }
 
-    /// Iterates over the queues of `groups` that `next` finds, from a number in the group on: group and queue. Other
-    /// threads may work on the queues between two steps.
+    /// Iterates over the queues of `groups` that `next` finds, from a number in the group on: group
+    /// and queue. Other threads may work on the queues between two steps.
     pub(in crate::arena) fn each_queue(
         &self,
         groups: GroupSet,
@@ -62,7 +62,7 @@ impl<P: Platform> Waits<P> {
     /// [Polls](Self::poll_queues) the events of one group.
     fn poll_group<'a>(&self, on: impl Outside<'a, P>, group: u32, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
         let (mut failed, mut finished) = (None, 0);
-        // Events of one stream complete in order, so the first of a queue stands for the rest. The
+        // Events of one stream complete in order, so the first of a queue answers for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
         // then.
         let mut next = self.queues.lock(group).next_to_poll(0, slot);
@@ -71,8 +71,8 @@ impl<P: Platform> Waits<P> {
                 if !wait || failed.is_some() {
                     break;
                 }
-                // The only queues left are busy: another thread is inside its device call. Looked for first: the thread may
-                // have recorded an event, and left, since the last look.
+                // The only queues left are busy: another thread is inside its device call. Looked
+                // for first: the thread may have recorded an event, and left, since the last look.
                 let mut order = self.queues.lock(group);
                 next = order.next_to_poll(0, slot);
                 if next.is_none() && !order.is_at_work() {
@@ -90,7 +90,7 @@ impl<P: Platform> Waits<P> {
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
             let from = if complete { queue } else { queue + 1 };
-            // After a loss no further event is polled.
+            // After a loss no other event is polled.
             let then = (!on.driver().flags.has(flags::LOST)).then_some((from, slot));
             let ended;
             (ended, next) = self.finish_and_go_on(on, group, queue, |_heap| complete, then);
@@ -99,9 +99,9 @@ impl<P: Platform> Waits<P> {
         failed.map_or(Ok(finished), |error| Err(error.into()))
     }
 
-    /// Ends a poll of a queue. The event no longer holds blocks up of whose heap `leaves` is true, as of all
-    /// heaps once the event is complete: frees those that waited for nothing else. Returns the number of
-    /// ended waits.
+    /// Ends a poll of a queue. Blocks no longer wait for the event if `leaves` is true of their
+    /// heap, as of all heaps once the event is complete: frees those that waited for nothing else.
+    /// Returns the number of ended waits.
     pub(in crate::arena) fn finish_poll<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -112,8 +112,8 @@ impl<P: Platform> Waits<P> {
         self.finish_and_go_on(on, group, queue, leaves, None).0
     }
 
-    /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the blocks waiting for
-    /// nothing else, if the stream was idle. Returns the number of ended waits.
+    /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the
+    /// blocks waiting for nothing else, if the stream was idle. Returns the number of ended waits.
     pub(in crate::arena) fn finish_question<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -126,8 +126,10 @@ impl<P: Platform> Waits<P> {
         self.free_from(on, group, order, first, None).0
     }
 
-    /// Ends a poll of a queue as [`finish_poll`](Self::finish_poll) does. With `then`, begins the next poll as well, as
-    /// [`EventQueues::next_to_poll`](crate::streams::event_queue::EventQueues::next_to_poll) does, and returns it.
+    /// Ends a poll of a queue as [`finish_poll`](Self::finish_poll) does. With `then`, begins the
+    /// next poll as well, as
+    /// [`EventQueues::next_to_poll`](crate::streams::event_queue::EventQueues::next_to_poll) does,
+    /// and returns it.
     fn finish_and_go_on<'a>(
         &self,
         on: impl Outside<'a, P>,
@@ -141,8 +143,8 @@ impl<P: Platform> Waits<P> {
         self.free_from(on, group, order, first, then)
     }
 
-    /// Frees the blocks out of a queue, from `first` on, if they wait for nothing else. Unlocks the queues.
-    /// `then` and the results as for [`finish_and_go_on`](Self::finish_and_go_on).
+    /// Frees the blocks out of a queue, from `first` on, if they wait for nothing else. Unlocks the
+    /// queues. `then` and the results as for [`finish_and_go_on`](Self::finish_and_go_on).
     pub(in crate::arena) fn free_from<'a, 's>(
         &'s self,
         on: impl Outside<'a, P>,
@@ -159,8 +161,8 @@ impl<P: Platform> Waits<P> {
             on.driver().flags.follow(group, &order);
             drop(order);
             count += finished.len() as u32;
-            for of_heap in finished.chunk_by(|one, next| one.0 == next.0) {
-                on.end_waits(of_heap[0].0, of_heap.iter().map(|&(_, block)| block));
+            for of_heap in finished.chunk_by(|one, next| one.slot == next.slot) {
+                on.end_waits(of_heap[0].slot, of_heap.iter().map(|block| block.index));
             }
             if is_last {
                 return (count, next);

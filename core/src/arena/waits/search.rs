@@ -1,15 +1,16 @@
-//! The search for pending memory: the one way from a request to the blocks that wait for the device.
+//! The search for pending memory: the one way from a request to the blocks that wait for the
+//! device.
 //!
 //! ```text
 //! effort    what may happen                                            host waits
 //! Ask       the device is asked which uses are complete; open frees    no
 //!           get their events
-//! Order     a stream is ordered behind uses that have fences           no
+//! Order     a stream is ordered after uses that have fences           no
 //! Wait      the events complete, one after the other                   yes
 //! ```
 //!
-//! Each effort ends at the first block that serves the request. Under `stitched`, pages of other heaps serve as well:
-//! [`order_events`](Waits::order_events) orders their streams.
+//! Each effort ends at the first block that serves the request. Under `stitched`, pages of other
+//! heaps serve as well: [`order_events`](Waits::order_events) orders their streams.
 
 use crate::arena::Platform;
 use crate::arena::request::Request;
@@ -22,16 +23,16 @@ use crate::units::DevicePtr;
 pub(in crate::arena) enum Effort {
     /// Ask the device which uses are complete.
     Ask,
-    /// Ask, and order the stream of the request behind uses that are not complete.
+    /// Ask, and order the stream of the request after uses that are not complete.
     Order,
     /// Wait for all uses.
     Wait,
 }
 
 impl<P: Platform> Waits<P> {
-    /// Serves a request that no free block could serve, from blocks that wait for the device: calls `search` after some
-    /// have become free. Without a serving
-    /// block, all blocks are free after [`Effort::Wait`] whose uses no capture holds up.
+    /// Serves a request that no free block could serve, from blocks that wait for the device: calls
+    /// `search` after some have become free. Without a serving block, all blocks are free after
+    /// [`Effort::Wait`], except those that a captured graph uses.
     ///
     /// # Errors
     /// The first error of the device.

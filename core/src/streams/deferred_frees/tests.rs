@@ -16,7 +16,7 @@ enum Step {
     Oldest(u32),
     OldestFrom(u64),
     Watched { heap: u32, stream: u64, number: u64 },
-    Keep(usize),
+    PutBack(usize),
     Watch { of: usize, stream: u64, number: u64 },
     Remove(usize),
 }
@@ -28,7 +28,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0_u32..3).prop_map(Step::Oldest),
         1 => (0_u64..40).prop_map(Step::OldestFrom),
         2 => at().prop_map(|(heap, stream, number)| Step::Watched { heap, stream, number }),
-        1 => (0_usize..8).prop_map(Step::Keep),
+        1 => (0_usize..8).prop_map(Step::PutBack),
         1 => (0_usize..8, 0_u64..3, 0_u64..64).prop_map(|(of, stream, number)| Step::Watch { of, stream, number }),
         2 => (0_usize..8).prop_map(Step::Remove),
     ];
@@ -61,7 +61,7 @@ fn agrees_with_a_vector<S: Storage>(steps: &[Step]) -> Result<u32, TestCaseError
             Step::Add { heap, stream, number } => {
                 let watched = use_of(stream, number);
                 if is_new(&known, watched) {
-                    match blocks.add(heap, ages as u32, Until::Fence(watched)) {
+                    match blocks.add(PendingBlock { slot: heap, index: ages as u32 }, Until::Fence(watched)) {
                         Ok(entry) => {
                             ages += 1;
                             known.push(Known { heap, age: ages, watched, busy: true });
@@ -96,7 +96,7 @@ fn agrees_with_a_vector<S: Storage>(steps: &[Step]) -> Result<u32, TestCaseError
                 };
                 (blocks.take_watched(heap, from).map(|(entry, _)| entry), lowest(&mut known, key))
             }
-            Step::Keep(of) | Step::Watch { of, .. } | Step::Remove(of) => {
+            Step::PutBack(of) | Step::Watch { of, .. } | Step::Remove(of) => {
                 if taken.is_empty() {
                     continue;
                 }
@@ -108,18 +108,18 @@ fn agrees_with_a_vector<S: Storage>(steps: &[Step]) -> Result<u32, TestCaseError
                         known[at].watched = use_of(stream, number);
                         blocks.watch(entry, known[at].watched);
                         // A table without room leaves the block where it was.
-                        known[at].watched = blocks.block(entry).watched().unwrap();
+                        known[at].watched = blocks.get(entry).watched().unwrap();
                     }
                     Step::Remove(_) => {
                         blocks.remove(entry);
                         known.remove(at);
                     }
-                    _ => blocks.keep(entry),
+                    _ => blocks.put_back(entry),
                 }
                 continue;
             }
         };
-        prop_assert_eq!(found.map(|entry| blocks.block(entry).age), expected.as_ref().map(|known| known.age));
+        prop_assert_eq!(found.map(|entry| blocks.get(entry).age), expected.as_ref().map(|known| known.age));
         if let (Some(entry), Some(known)) = (found, expected) {
             known.busy = true;
             taken.push((entry, known.age));
@@ -146,8 +146,9 @@ fn a_full_table_refuses_a_block_and_loses_none() {
     let entries: Vec<u32> = (0..)
         .map_while(|number| {
             // Numbers far apart need a node each.
-            let added = blocks.add(number % 2, number, Until::Fence(use_of(1, 1 << (5 * number))));
-            added.inspect(|&entry| blocks.keep(entry)).ok()
+            let added = blocks
+                .add(PendingBlock { slot: number % 2, index: number }, Until::Fence(use_of(1, 1 << (5 * number))));
+            added.inspect(|&entry| blocks.put_back(entry)).ok()
         })
         .collect();
     assert!((3..=8).contains(&entries.len()), "{}", entries.len());
@@ -165,16 +166,16 @@ fn a_full_table_refuses_a_block_and_loses_none() {
     }
     assert!(left == 0 && !blocks.has_ordered() && blocks.next_heap(0).is_none());
 }
-/// Returns the blocks taken from age 0 on, in order, and keeps them.
+/// Returns the blocks taken from age 0 on, in order, and puts them back.
 fn taken(
     blocks: &mut DeferredFrees<Growable>,
     take: impl Fn(&mut DeferredFrees<Growable>, u64) -> Option<u32>,
 ) -> Vec<u32> {
     let (mut from, mut found) = (0, Vec::new());
     while let Some(entry) = take(blocks, from) {
-        let DeferredFree { block, age, .. } = blocks.block(entry);
-        blocks.keep(entry);
-        found.push(block);
+        let DeferredFree { block, age, .. } = blocks.get(entry);
+        blocks.put_back(entry);
+        found.push(block.index);
         from = age + 1;
     }
     found
@@ -184,17 +185,20 @@ fn taken(
 fn captured_blocks_are_found_by_age_and_by_their_marks_and_by_nothing_else() {
     let mut blocks = DeferredFrees::<Growable>::default();
     let [one, other] = [StreamId(1), StreamId(2)];
-    let captured = |behind, own: Option<StreamId>| {
+    let captured = |by, own: Option<StreamId>| {
         let end = own.map(|own| EndOfUses { mark: CaptureMark(4), own });
-        Until::Captured(Captured { behind, end })
+        Until::Captured(Captured { by, end })
     };
     let untils =
         [captured(None, Some(one)), captured(Some(other), None), captured(None, None), captured(None, Some(one))];
-    let entries: Vec<u32> = (0..).zip(untils).map(|(block, until)| blocks.add(7, block, until).unwrap()).collect();
+    let entries: Vec<u32> = (0..)
+        .zip(untils)
+        .map(|(block, until)| blocks.add(PendingBlock { slot: 7, index: block }, until).unwrap())
+        .collect();
     assert_eq!(blocks.take_captured(0, None), None, "a thread works on each");
-    entries.iter().for_each(|&entry| blocks.keep(entry));
-    let ordered = blocks.add(7, 9, Until::Fence(use_of(1, 1))).unwrap();
-    blocks.keep(ordered);
+    entries.iter().for_each(|&entry| blocks.put_back(entry));
+    let ordered = blocks.add(PendingBlock { slot: 7, index: 9 }, Until::Fence(use_of(1, 1))).unwrap();
+    blocks.put_back(ordered);
     let by_age = |capturing| move |blocks: &mut DeferredFrees<Growable>, from| blocks.take_captured(from, capturing);
     assert_eq!(taken(&mut blocks, by_age(None)), [0, 1, 2, 3]);
     assert_eq!(taken(&mut blocks, by_age(Some(other))), [0, 2, 3]);
@@ -204,7 +208,7 @@ fn captured_blocks_are_found_by_age_and_by_their_marks_and_by_nothing_else() {
     blocks.take(entries[0]);
     blocks.move_to_end(entries[0]);
     blocks.take(entries[3]);
-    blocks.keep_behind(entries[3], other);
+    blocks.put_back_by(entries[3], other);
     assert_eq!(taken(&mut blocks, by_age(None)), [1, 2, 3, 0]);
     assert_eq!(taken(&mut blocks, by_age(Some(other))), [2, 0]);
     assert_eq!(taken(&mut blocks, marked(one)), [3, 0]);
@@ -233,17 +237,18 @@ fn captured_blocks_are_found_by_age_and_by_their_marks_and_by_nothing_else() {
 fn counted_blocks_are_taken_up_to_the_frontier_the_lowest_count_first() {
     let mut blocks = DeferredFrees::<Growable>::default();
     let counts = [7, 3, 7, 9];
-    let entries: Vec<u32> = counts.map(|count| blocks.add(2, NONE, Until::Count(count)).unwrap()).into();
+    let entries: Vec<u32> =
+        counts.map(|count| blocks.add(PendingBlock { slot: 2, index: NONE }, Until::Count(count)).unwrap()).into();
     for (block, &entry) in (0..).zip(&entries[..3]) {
-        blocks.name(entry, block);
-        blocks.keep(entry);
+        blocks.set_block(entry, block);
+        blocks.put_back(entry);
     }
     assert!(!blocks.has_ordered() && !blocks.has_captured());
     assert_eq!((blocks.take_reached(), blocks.take_oldest_from(0), blocks.next_heap(0)), (None, None, None));
     blocks.reached = 9;
     let taken: Vec<u32> = core::iter::from_fn(|| {
         let entry = blocks.take_reached()?;
-        let block = blocks.block(entry).block;
+        let block = blocks.get(entry).block.index;
         blocks.remove(entry);
         Some(block)
     })
@@ -252,6 +257,6 @@ fn counted_blocks_are_taken_up_to_the_frontier_the_lowest_count_first() {
     let mut copy = blocks.clone();
     copy.forget_threads();
     assert_eq!((copy.take_reached(), copy.is_at_work()), (None, false));
-    blocks.keep(entries[3]);
+    blocks.put_back(entries[3]);
     assert_eq!(blocks.take_reached(), Some(entries[3]));
 }

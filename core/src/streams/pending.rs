@@ -1,0 +1,21 @@
+//! A freed block that is not free yet.
+
+/// A block that the program has freed, and that is not free yet: other streams use it, events are
+/// recorded after their work, or the safe frontier has not reached its count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PendingBlock {
+    /// The slot of the block's heap.
+    pub slot: u32,
+    /// The index of the block in the heap.
+    pub index: u32,
+}
+
+/// A free that has to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingFree {
+    /// The block.
+    pub block: PendingBlock,
+    /// The call site of the free, which is traced once the free can no longer fail; `None` if the
+    /// free is traced already.
+    pub site: Option<u32>,
+}
