@@ -4,7 +4,7 @@
 //! keeps its list of user streams until then.
 
 use crate::arena::driver::Driver;
-use crate::arena::waits::events::end_uses;
+use crate::arena::waits::events::{Recorded, end_uses};
 use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::StreamOrder;
@@ -13,15 +13,6 @@ use crate::heap::block::FRONTIER_BIT;
 use crate::streams::deferred_frees::{DeferredFree, Until};
 use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
-use crate::units::StreamId;
-
-/// Outcome of recording the events of a block.
-pub(in crate::arena) enum Recorded {
-    /// Every user stream has an event for the block.
-    All,
-    /// No event of the block is queued: the given user stream captures a graph.
-    Capturing(StreamId),
-}
 
 impl<P: Platform> Waits<P> {
     /// Defers the free of a pending block, which keeps its uses, and traces the free.

@@ -27,7 +27,6 @@ use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::HeapGuard;
 use crate::arena::waits::capture_reuse::mark_end_in_graph;
-use crate::arena::waits::deferred::Recorded;
 use crate::arena::waits::{Outside, Waits};
 use crate::device::StreamOrder;
 use crate::error::Error;
@@ -40,6 +39,14 @@ use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
+
+/// Outcome of recording the events of a block.
+pub(in crate::arena) enum Recorded {
+    /// Every user stream has an event for the block.
+    All,
+    /// No event of the block is queued: the given user stream captures a graph.
+    Capturing(StreamId),
+}
 
 impl<P: Platform> Waits<P> {
     /// Lets a pending block wait until the user streams have finished with it. Unlocks the heap.
