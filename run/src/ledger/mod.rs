@@ -121,8 +121,8 @@ impl Ledger {
         self.fault.as_deref()
     }
 
-    /// Books memory to the calling object. `id` is the address or the handle: the next booking of the
-    /// same kind and number replaces the entry.
+    /// Books memory to the calling object. `id` is the address or the handle: the next booking of
+    /// the same kind and number replaces the entry.
     pub fn book(&self, kind: Kind, bytes: u64, id: u64) {
         if self.is_forked() {
             return;
