@@ -98,7 +98,7 @@ mod units;
 
 pub use allocator::{
     Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, Reading, Statistic,
-    StatisticKind, Tuning,
+    StatisticKind, Tags, Tuning,
 };
 #[cfg(feature = "alloc")]
 pub use allocator::{Bound, Fit, Rehearsal, Window};

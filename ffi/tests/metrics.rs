@@ -192,7 +192,7 @@ fn metrics_have_the_tags() {
         allocator.parking(DEVICE).expect("a device").tag_pool(pool, Some(tag)).expect("a pool");
         if number == 6 {
             let limits = TagLimits { max: Some(60 * MIB), low: 20 * MIB, ..TagLimits::NONE };
-            allocator.limit_tag(DEVICE, tag, Some(limits)).expect("limits");
+            allocator.tags(DEVICE).unwrap().limit(tag, Some(limits)).expect("limits");
         }
         allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).expect("a pool");
         allocator.malloc(DEVICE, 40 * MIB, StreamId::DEFAULT).expect("there is memory");
