@@ -50,6 +50,7 @@ pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
 pub use pages::{PageStats, Pages};
 pub use parking::Parking;
+pub use plans::Planning;
 pub use ranges::Range;
 pub use statistics::{Reading, Statistic, StatisticKind};
 pub use tenants::Tags;

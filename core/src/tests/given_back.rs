@@ -35,14 +35,14 @@ fn held(allocator: &Simulated) -> u64 {
 }
 
 fn stage(allocator: &Simulated) -> Stage {
-    allocator.planned_report(DEVICE).unwrap().stage
+    allocator.plans(DEVICE).unwrap().report().unwrap().stage
 }
 
 fn announce(allocator: &Simulated) {
-    allocator.iteration(DEVICE).unwrap();
-    if let Some(observed) = allocator.observed(DEVICE).unwrap() {
+    allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
+    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed().unwrap() {
         let plans: Vec<_> = observed.streams.iter().map(|stream| first_fit(&stream.problem)).collect();
-        allocator.adopt_plans(DEVICE, observed, &plans).unwrap();
+        allocator.plans(DEVICE).unwrap().adopt(observed, &plans).unwrap();
     }
 }
 
