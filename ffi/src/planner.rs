@@ -21,7 +21,8 @@ struct Job {
 /// fallback policy stays in effect.
 ///
 /// ```
-/// use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, SimulatedDevice, StreamId, Planner};
+/// use cachalot::simulated::SimulatedDevice;
+/// use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, StreamId, Planner};
 ///
 /// let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:100")?;
 /// let allocator = Allocator::<_, HeapLock, Growable>::new([SimulatedDevice::new(1 << 30)], &config)?;

@@ -3,9 +3,8 @@
 //! the machine. For instructions, run the program under `valgrind --tool=callgrind` with one policy
 //! and two numbers of runs: the difference belongs to the runs.
 
-use cachalot::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, HeapLock, Planner, SimulatedDevice, StreamId,
-};
+use cachalot::simulated::SimulatedDevice;
+use cachalot::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, HeapLock, Planner, StreamId};
 use clap::Parser;
 use std::time::Instant;
 
