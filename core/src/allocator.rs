@@ -50,8 +50,10 @@ pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
 pub use pages::{PageStats, Pages};
 pub use parking::Parking;
+pub use plans::Planning;
 pub use ranges::Range;
 pub use statistics::{Reading, Statistic, StatisticKind};
+pub use tenants::Tags;
 pub use tuning::Tuning;
 #[cfg(feature = "alloc")]
 pub use tuning::Window;
@@ -395,7 +397,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
     /// Waits for the pending frees, then releases every segment without blocks in use, except for
     /// the segments of private pools with users. Those of pools with users are released, too, whose tags have
-    /// [limits](Self::limit_tag) and that have no memory of a captured graph. Under `policy:planned`, plans without a block in use
+    /// [limits](Tags::limit) and that have no memory of a captured graph. Under `policy:planned`, plans without a block in use
     /// end.
     ///
     /// While a graph is captured, pending frees stay pending, and plans stay.

@@ -97,8 +97,8 @@ mod trace;
 mod units;
 
 pub use allocator::{
-    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Range, Reading, Statistic,
-    StatisticKind, Tuning,
+    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Planning, Range, Reading,
+    Statistic, StatisticKind, Tags, Tuning,
 };
 #[cfg(feature = "alloc")]
 pub use allocator::{Bound, Fit, Rehearsal, Window};

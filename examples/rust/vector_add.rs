@@ -3,7 +3,7 @@
 //!
 //! `cargo run -p cachalot --example vector_add [elements]`
 
-use cachalot::core_api::DeviceResult;
+use cachalot::DeviceResult;
 use cachalot::cuda::driver::types::{CuStream, CuStreamFlags};
 use cachalot::{Config, CudaAllocator, CudaDevice, DeviceIndex, DevicePtr, Driver};
 use cachalot_kernels::{Kernels, Region};

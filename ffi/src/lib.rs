@@ -18,7 +18,7 @@
 //! [`open_host`] opens an allocator of pinned host memory, whose blocks belong to [`HOST_STREAM`].
 //!
 //! [`Allocator`] has everything else: streams, limits, private pools, statistics. [`Config`]
-//! describes the policies, and [`core_api::config`] lists all settings. [`cuda`] is the driver:
+//! describes the policies, and [`config`] lists all settings. [`cuda`] is the driver:
 //! devices, streams, peers.
 //!
 //! # Features
@@ -47,12 +47,8 @@ mod planner;
 #[cfg(feature = "tune")]
 mod tuning;
 
-pub use cachalot_core as core_api;
-pub use cachalot_core::simulated::SimulatedDevice;
-pub use cachalot_core::{
-    Allocation, Allocator, Block, BlockAllocator, Bound, Buffer, Config, DeviceIndex, DevicePtr, Error, FailedDrop,
-    Fit, Growable, Range, Rehearsal, StreamId, Tuning,
-};
+// Every name of the core, once.
+pub use cachalot_core::*;
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::lock::{self, HeapLock};
 pub use cachalot_cuda::{CudaDevice, Driver, HOST_STREAM, HostDevice};

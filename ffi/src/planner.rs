@@ -21,7 +21,8 @@ struct Job {
 /// fallback policy stays in effect.
 ///
 /// ```
-/// use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, SimulatedDevice, StreamId, Planner};
+/// use cachalot::simulated::SimulatedDevice;
+/// use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, StreamId, Planner};
 ///
 /// let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:100")?;
 /// let allocator = Allocator::<_, HeapLock, Growable>::new([SimulatedDevice::new(1 << 30)], &config)?;
@@ -32,7 +33,7 @@ struct Job {
 ///     allocator.free(block)?;
 ///     planner.wait();
 /// }
-/// assert_eq!(allocator.planned_report(DeviceIndex(0))?.served, 2);
+/// assert_eq!(allocator.plans(DeviceIndex(0))?.report()?.served, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]
@@ -43,25 +44,28 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Ends an iteration and starts the next: see [`Allocator::iteration`]. Callable from any
+    /// Ends an iteration and starts the next: see
+    /// [`Planning::end_iteration`](cachalot_core::Planning::end_iteration). Callable from any
     /// thread; never waits for planning.
     ///
     /// # Errors
-    /// The errors of [`Allocator::iteration`].
+    /// The errors of [`Allocator::plans`], and of
+    /// [`Planning::end_iteration`](cachalot_core::Planning::end_iteration).
     pub fn iteration<D, R, S>(&self, allocator: &Allocator<D, R, S>, device: DeviceIndex) -> Result<(), Error>
     where
         D: DeviceMemory,
         R: Lock,
         S: Storage,
     {
+        let plans_of_device = allocator.plans(device)?;
         while let Some(job) = self.finished(device) {
             // A thread that panicked has no plan; the allocator refuses a plan that is out of date.
             if let Ok((observed, Some(plans))) = job.thread.join() {
-                let _taken = allocator.adopt_plans(device, observed, &plans);
+                let _taken = plans_of_device.adopt(observed, &plans);
             }
         }
-        allocator.iteration(device)?;
-        if let Some(observed) = allocator.observed(device)? {
+        plans_of_device.end_iteration()?;
+        if let Some(observed) = plans_of_device.observed()? {
             let milliseconds = allocator.config(device)?.planned().map_or(0, |planned| planned.plan_deadline_ms);
             self.start(device, observed, Duration::from_millis(milliseconds));
         }

@@ -2,9 +2,9 @@
 //! failures at every call of the driver.
 
 use crate::common::{Link, build, emulated, emulated_driver, root, scratch, succeed, without_errors, without_leaks};
-use cachalot::core_api::{ErrorKind, Segments, StreamOrder};
 use cachalot::cuda::{Driver, HOST_SETTINGS};
 use cachalot::prelude::*;
+use cachalot::{ErrorKind, Segments, StreamOrder};
 use cachalot::{HOST_STREAM, HeapLock, HostDevice};
 use cachalot_core::Growable;
 use cachalot_emulated_driver::client::Client;

@@ -7,11 +7,12 @@ use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
 use cachalot::c::capi::cachalot_metrics;
 use cachalot::c::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
-use cachalot::core_api::config::{PLANNED, POLICIES};
-use cachalot::core_api::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
-use cachalot::core_api::{DeviceResult, PoolOptions, Route, Statistic, StatisticKind, Tag, TagLimits, TuneStage};
+use cachalot::config::{PLANNED, POLICIES};
+use cachalot::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot::prelude::*;
-use cachalot::{Growable, HeapLock, SimulatedDevice, metrics};
+use cachalot::simulated::SimulatedDevice;
+use cachalot::{DeviceResult, PoolOptions, Route, Statistic, StatisticKind, Tag, TagLimits, TuneStage};
+use cachalot::{Growable, HeapLock, metrics};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::num::NonZeroU64;
 use std::process::Command;
@@ -192,7 +193,7 @@ fn metrics_have_the_tags() {
         allocator.parking(DEVICE).expect("a device").tag_pool(pool, Some(tag)).expect("a pool");
         if number == 6 {
             let limits = TagLimits { max: Some(60 * MIB), low: 20 * MIB, ..TagLimits::NONE };
-            allocator.limit_tag(DEVICE, tag, Some(limits)).expect("limits");
+            allocator.tags(DEVICE).unwrap().limit(tag, Some(limits)).expect("limits");
         }
         allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).expect("a pool");
         allocator.malloc(DEVICE, 40 * MIB, StreamId::DEFAULT).expect("there is memory");

@@ -52,7 +52,7 @@ const fn tag(number: u64) -> Tag {
 
 /// Creates a pool with a tag on the second device.
 fn pool(allocator: &TestAllocator, tag: Tag, limits: Option<TagLimits>) -> PoolId {
-    allocator.limit_tag(SECOND, tag, limits).expect("these limits");
+    allocator.tags(SECOND).unwrap().limit(tag, limits).expect("these limits");
     let pool = allocator.create_pool(SECOND, PoolOptions::default()).expect("a pool");
     allocator.parking(SECOND).expect("a device").tag_pool(pool, Some(tag)).expect("a pool");
     pool
@@ -78,7 +78,7 @@ fn the_metrics_of_an_allocator() {
     let limited = pool(&allocator, tag(5), Some(limits));
     let other = pool(&allocator, tag(9), None);
     let low = TagLimits { low: 1, ..TagLimits::NONE };
-    allocator.limit_tag(SECOND, tag(12), Some(low)).expect("limits without a pool");
+    allocator.tags(SECOND).unwrap().limit(tag(12), Some(low)).expect("limits without a pool");
     let malloc_in = |pool, bytes, stream| {
         allocator.begin_allocate_to_pool(SECOND, pool, Route::All).expect("a pool");
         let block = allocator.malloc(SECOND, bytes, StreamId(stream));

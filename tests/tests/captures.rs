@@ -103,7 +103,7 @@ fn a_capture_holds_up_only_what_its_stream_uses() {
         host.free(large);
         host.empty_cache();
         host.allocator.trim(DEVICE, 0).unwrap();
-        host.allocator.iteration(DEVICE).unwrap();
+        host.allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
         assert_eq!(pending(&host), 1, "`{config}`");
         assert!(host.stat("reserved_bytes.all.current") <= 20 << 20, "`{config}`");
         // Nor does a request that finds no memory.

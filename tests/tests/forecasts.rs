@@ -70,7 +70,7 @@ fn come_true_in_iterations(policy: &str, program: &[Op], odd: &[Op], at: usize) 
         twins.act(&Op::ProcessEvents)?;
     }
     // An active plan keeps its segment.
-    twins.real().give_plans_up(twins.device()).map_err(|error| error.to_string())?;
+    twins.real().plans(twins.device()).unwrap().give_up().map_err(|error| error.to_string())?;
     twins.finish()
 }
 
@@ -78,11 +78,12 @@ fn come_true_in_iterations(policy: &str, program: &[Op], odd: &[Op], at: usize) 
 fn announce(twins: &Twins) -> Result<(), String> {
     let (real, device) = (twins.real(), twins.device());
     let told = |error: cachalot_core::Error| error.to_string();
-    real.iteration(device).map_err(told)?;
-    if let Some(observed) = real.observed(device).map_err(told)? {
+    let planning = real.plans(device).map_err(told)?;
+    planning.end_iteration().map_err(told)?;
+    if let Some(observed) = planning.observed().map_err(told)? {
         let plan = |problem| Algorithm::plan(&Greedy::Size, problem, &mut ()).expect("nobody stops it");
         let plans: Vec<Plan> = observed.streams.iter().map(|stream| plan(&stream.problem)).collect();
-        real.adopt_plans(device, observed, &plans).map_err(told)?;
+        planning.adopt(observed, &plans).map_err(told)?;
     }
     Ok(())
 }

@@ -31,11 +31,11 @@ fn subject(config: &str) -> Subject {
 
 /// Announces an iteration, and plans the observed iteration.
 fn announce(allocator: &Subject) {
-    allocator.iteration(DEVICE).expect("the device is well");
-    if let Some(observed) = allocator.observed(DEVICE).expect("there is one device") {
+    allocator.plans(DEVICE).unwrap().end_iteration().expect("the device is well");
+    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed().expect("there is one device") {
         let plan = |problem| Algorithm::plan(&Greedy::Size, problem, &mut ()).expect("nobody stops it");
         let plans: Vec<Plan> = observed.streams.iter().map(|stream| plan(&stream.problem)).collect();
-        allocator.adopt_plans(DEVICE, observed, &plans).expect("greedy plans");
+        allocator.plans(DEVICE).unwrap().adopt(observed, &plans).expect("greedy plans");
     }
 }
 
@@ -262,7 +262,7 @@ impl Run {
         }
         self.perform(Op::Reach)?;
         self.perform(Op::Check)?;
-        self.allocator.give_plans_up(DEVICE).expect("the device is well");
+        self.allocator.plans(DEVICE).unwrap().give_up().expect("the device is well");
         self.perform(Op::EmptyCache)?;
         self.perform(Op::Check)?;
         prop_assert_eq!(self.allocator.device(DEVICE).expect("there is one").used(), 0);
@@ -297,7 +297,7 @@ fn run(
         run.perform(Op::Reach)?;
         (0..3).try_for_each(|stream| run.perform(Op::Complete { stream }))?;
     }
-    let report = run.allocator.planned_report(DEVICE).expect("there is one device");
+    let report = run.allocator.plans(DEVICE).unwrap().report().expect("there is one device");
     run.finish()?;
     Ok(report.served)
 }
@@ -386,25 +386,25 @@ fn threads_in_any_order_get_blocks_of_their_own() {
         let mut random = fastrand::Rng::with_seed(seed);
         // On a busy machine it takes more rounds until a thread that is served from a plan has had
         // its turn.
-        let was_served = || allocator.planned_report(DEVICE).expect("there is one device").served > 0;
+        let was_served = || allocator.plans(DEVICE).unwrap().report().expect("there is one device").served > 0;
         for round in (0..20_000).take_while(|&round| round < 200 || !was_served()) {
             announce(allocator);
             thread::sleep(std::time::Duration::from_micros(random.u64(..400)));
             (0..3).for_each(|stream| allocator.device(DEVICE).expect("there is one").complete(StreamId(stream)));
             match round % 40 {
-                13 => allocator.give_plans_up(DEVICE).expect("the device is well"),
+                13 => allocator.plans(DEVICE).unwrap().give_up().expect("the device is well"),
                 26 => drop(allocator.snapshot()),
                 _ => {}
             }
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let report = allocator.planned_report(DEVICE).expect("there is one device");
+    let report = allocator.plans(DEVICE).unwrap().report().expect("there is one device");
     assert!(report.plans > 0 && report.served > 0, "{report:?}");
     (0..3).for_each(|stream| allocator.device(DEVICE).expect("there is one").complete(StreamId(stream)));
     consistency::check(allocator, DEVICE, None).expect("nothing is left half done");
-    allocator.give_plans_up(DEVICE).expect("the device is well");
-    assert_eq!(allocator.planned_report(DEVICE).expect("there is one device").stage, Stage::Waiting);
+    allocator.plans(DEVICE).unwrap().give_up().expect("the device is well");
+    assert_eq!(allocator.plans(DEVICE).unwrap().report().expect("there is one device").stage, Stage::Waiting);
     allocator.empty_cache(DEVICE).expect("the device is well");
     assert_eq!(allocator.device(DEVICE).expect("there is one").used(), 0);
 }
@@ -422,7 +422,7 @@ fn what_never_repeats_is_served_rightly() {
                 announce(&allocator);
                 (0..3).for_each(|stream| allocator.device(DEVICE).expect("there is one").complete(StreamId(stream)));
                 if random.u8(..40) == 0 {
-                    allocator.give_plans_up(DEVICE).expect("the device is well");
+                    allocator.plans(DEVICE).unwrap().give_up().expect("the device is well");
                 }
                 if random.u8(..20) == 0 {
                     drop(allocator.snapshot());
@@ -458,15 +458,15 @@ fn plans_given_up_while_they_come_into_force_stay_given_up() {
     let config = Config::parse("policy:planned").unwrap();
     let allocator = Arc::new(Interrupted::new([Hooked::new(SimulatedDevice::new(1 << 30))], &config).unwrap());
     let announce = || {
-        allocator.iteration(device).unwrap();
+        allocator.plans(device).unwrap().end_iteration().unwrap();
         allocator.check_invariants().unwrap();
-        let Some(observed) = allocator.observed(device).unwrap() else { return };
+        let Some(observed) = allocator.plans(device).unwrap().observed().unwrap() else { return };
         let plans: Vec<Plan> = observed
             .streams
             .iter()
             .map(|stream| Algorithm::plan(&Greedy::Size, &stream.problem, &mut ()).expect("nobody stops it"))
             .collect();
-        allocator.adopt_plans(device, observed, &plans).unwrap();
+        allocator.plans(device).unwrap().adopt(observed, &plans).unwrap();
     };
     let iterate = || {
         for bytes in [3 << 20, 1000] {
@@ -477,16 +477,16 @@ fn plans_given_up_while_they_come_into_force_stay_given_up() {
     announce();
     iterate();
     announce();
-    assert_eq!(allocator.planned_report(device).unwrap().stage, Stage::Ready);
+    assert_eq!(allocator.plans(device).unwrap().report().unwrap().stage, Stage::Ready);
     // What the observed iteration has cached is released for the plans' segments.
     let other = Arc::clone(&allocator);
-    allocator.device(device).unwrap().on_release(move || other.give_plans_up(device).unwrap());
+    allocator.device(device).unwrap().on_release(move || other.plans(device).unwrap().give_up().unwrap());
     announce();
-    assert_eq!(allocator.planned_report(device).unwrap().stage, Stage::Waiting);
+    assert_eq!(allocator.plans(device).unwrap().report().unwrap().stage, Stage::Waiting);
     for _ in 0..2 {
         announce();
         iterate();
     }
     announce();
-    assert_eq!(allocator.planned_report(device).unwrap().stage, Stage::Serving);
+    assert_eq!(allocator.plans(device).unwrap().report().unwrap().stage, Stage::Serving);
 }

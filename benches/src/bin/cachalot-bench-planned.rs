@@ -3,9 +3,8 @@
 //! the machine. For instructions, run the program under `valgrind --tool=callgrind` with one policy
 //! and two numbers of runs: the difference belongs to the runs.
 
-use cachalot::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, HeapLock, Planner, SimulatedDevice, StreamId,
-};
+use cachalot::simulated::SimulatedDevice;
+use cachalot::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, HeapLock, Planner, StreamId};
 use clap::Parser;
 use std::time::Instant;
 
@@ -68,7 +67,7 @@ fn measure(config: &str, runs: usize) -> Result<(f64, u64), Box<dyn std::error::
         iterate(&allocator, &mut live)?;
         least = least.min(start.elapsed().as_nanos() as f64 / (2 * REQUESTS) as f64);
     }
-    Ok((least, allocator.planned_report(DEVICE)?.served))
+    Ok((least, allocator.plans(DEVICE).unwrap().report()?.served))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -322,7 +322,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             reclaim: pages.reclaim_stats()?,
             reclaims: config.reclaim().is_some(),
             tuned: self.tuning(device)?.report()?,
-            planned: self.planned_report(device)?,
+            planned: self.plans(device)?.report()?,
             plans: config.planned().is_some(),
             leaked_bytes: self.leaked_bytes(device)?,
         })

@@ -8,9 +8,17 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Sets the limits of all private pools with `tag` on a device, present and future; `None` removes the limits. Pools get
+view! {
+    /// The tags of a device: a view of an [`Allocator`], returned by [`Allocator::tags`]. Pools get
     /// tags from [`Parking::tag_pool`](crate::Parking::tag_pool).
+    Tags,
+    /// Returns the tags of `device`.
+    tags
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Tags<'_, D, R, S> {
+    /// Sets the limits of all private pools with `tag` on the device, present and future; `None`
+    /// removes the limits.
     ///
     /// * `max`: a request whose pool would have to grow beyond it has free memory of the tag given back first. If that does
     ///   not suffice, the request is refused, and memory of others stays. A lower `max` gives nothing back by itself. Parked
@@ -21,16 +29,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * `clear`: pages are filled with zeroes, in the order of their stream, before another pool can have them.
     ///
     /// Pools with limits give free memory back while they are in use, as no other private pools do, unless a graph was captured
-    /// into them: for requests, for [`trim`](Self::trim), [`empty_cache`](Self::empty_cache) and
-    /// [`trim_tag`](Self::trim_tag), and, down to `low`, for `reclaim:auto`. Their free blocks serve no requests of other pools (`use_on_oom`).
+    /// into them: for requests, for [`Allocator::trim`], [`Allocator::empty_cache`] and
+    /// [`trim`](Self::trim), and, down to `low`, for `reclaim:auto`. Their free blocks serve no requests of other pools (`use_on_oom`).
     ///
     /// Threads: any. Device: not called.
     ///
     /// # Errors
-    /// * [`Error::UnknownDevice`], [`Error::TableFull`].
+    /// * [`Error::TableFull`].
     /// * [`Error::LimitsRefused`]: `weight` is 0, `low` is above `max`, or the device cannot fill memory, as `clear` needs.
-    pub fn limit_tag(&self, device: DeviceIndex, tag: Tag, limits: Option<TagLimits>) -> Result<(), Error> {
-        let device = self.begin("limit_tag", device)?;
+    pub fn limit(&self, tag: Tag, limits: Option<TagLimits>) -> Result<(), Error> {
+        let device = self.allocator.begin("limit_tag", self.device)?;
         device.heaps.limit_tag(&device.driver, tag, limits)
     }
 
@@ -40,37 +48,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Threads: any. Device: called. For expandable segments, waits for their stream.
     ///
     /// # Errors
-    /// * [`Error::UnknownTag`], and the errors of [`trim`](Self::trim).
+    /// * [`Error::UnknownTag`], and the errors of [`Allocator::trim`].
     /// * [`Error::GraphMemory`]: the pools hold more than `keep`, and a graph was captured into one that has users. Its memory
     ///   stays.
-    pub fn trim_tag(&self, device: DeviceIndex, tag: Tag, keep: u64) -> Result<(), Error> {
-        self.begin("trim_tag", device)?.trim_tag(tag, keep)
+    pub fn trim(&self, tag: Tag, keep: u64) -> Result<(), Error> {
+        self.allocator.begin("trim_tag", self.device)?.trim_tag(tag, keep)
     }
 
-    /// Returns what the pools with `tag` hold on a device. The heaps are read in turn, so the sums may disagree slightly
+    /// Returns what the pools with `tag` hold on the device. The heaps are read in turn, so the sums may disagree slightly
     /// while threads allocate. Takes time for each heap of the tag, and none for blocks and segments.
     ///
     /// Threads: any. Device: not called.
     ///
     /// # Errors
-    /// * [`Error::UnknownDevice`].
-    /// * [`Error::UnknownTag`]: no pool has the tag, and it has no limits.
-    pub fn tag_use(&self, device: DeviceIndex, tag: Tag) -> Result<TagUse, Error> {
-        let heaps = &self.arena(device)?.heaps;
+    /// [`Error::UnknownTag`]: no pool has the tag, and it has no limits.
+    pub fn held(&self, tag: Tag) -> Result<TagUse, Error> {
+        let heaps = &self.allocator.arena(self.device)?.heaps;
         let registry = heaps.registry.lock();
         let is_known = registry.next_tagged(0, tag).is_some() || registry.limited_tag(tag).is_some();
         if is_known { Ok(heaps.tag_use(&registry, tag)) } else { Err(Error::UnknownTag(tag)) }
     }
 
-    /// Returns the lowest tag above `after` on a device that a pool has or that has limits; the lowest of all for `None`. A
+    /// Returns the lowest tag above `after` on the device that a pool has or that has limits; the lowest of all for `None`. A
     /// program that calls this with each tag returned finds them all.
     ///
     /// Threads: any. Device: not called.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn next_tag(&self, device: DeviceIndex, after: Option<Tag>) -> Result<Option<Tag>, Error> {
-        let registry = self.arena(device)?.heaps.registry.lock();
+    /// None for an existing device.
+    pub fn next(&self, after: Option<Tag>) -> Result<Option<Tag>, Error> {
+        let registry = self.allocator.arena(self.device)?.heaps.registry.lock();
         let limited = registry.limited.iter().filter(|entry| entry.limits.is_some()).map(|entry| entry.tag);
         let limited = limited.filter(|&tag| Some(tag) > after).min();
         Ok(registry.next_tag(after).into_iter().chain(limited).min())

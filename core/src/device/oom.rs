@@ -89,7 +89,7 @@ pub struct TagReport {
 }
 
 /// What the tags hold when a request fails, in bytes. An error has room for few tags:
-/// [`Allocator::tag_use`](crate::Allocator::tag_use) tells of each.
+/// [`Tags::held`](crate::Tags::held) tells of each.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TagShares {
     /// The tag of the request's pool.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An *iteration* is the time between two announcements
-//! ([`Allocator::iteration`](crate::Allocator::iteration)). The policy observes an iteration: the sizes requested on
+//! ([`Planning::end_iteration`](crate::Planning::end_iteration)). The policy observes an iteration: the sizes requested on
 //! each stream, in order, and the time of each free. Blocks freed before the iteration ends are planned. Blocks with
 //! a longer life go to the fallback, in later iterations too. The program takes the [`Observed`] iteration out,
 //! computes plans on any thread, and passes the plans back. The next announcement puts the plans in force.

@@ -250,7 +250,7 @@ impl Program {
             }
             6 => {
                 let limits = TagLimits { max: self.rng.bool().then_some(bytes), ..TagLimits::NONE };
-                allocator.limit_tag(DEVICE, TAGS[number % 2], self.rng.bool().then_some(limits)).unwrap();
+                allocator.tags(DEVICE).unwrap().limit(TAGS[number % 2], self.rng.bool().then_some(limits)).unwrap();
             }
             7 => {
                 // The end of a stream is the end of its capture, and its number may name another.
@@ -262,7 +262,7 @@ impl Program {
                 let _in_capture = allocator.stream_destroyed(DEVICE, stream);
             }
             8 => _ = allocator.trim_pool(DEVICE, self.pools[number].id, bytes),
-            9 => _ = allocator.trim_tag(DEVICE, TAGS[number % 2], bytes),
+            9 => _ = allocator.tags(DEVICE).unwrap().trim(TAGS[number % 2], bytes),
             _ => _ = allocator.process_events(DEVICE),
         }
     }

@@ -35,14 +35,14 @@ fn held(allocator: &Simulated) -> u64 {
 }
 
 fn stage(allocator: &Simulated) -> Stage {
-    allocator.planned_report(DEVICE).unwrap().stage
+    allocator.plans(DEVICE).unwrap().report().unwrap().stage
 }
 
 fn announce(allocator: &Simulated) {
-    allocator.iteration(DEVICE).unwrap();
-    if let Some(observed) = allocator.observed(DEVICE).unwrap() {
+    allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
+    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed().unwrap() {
         let plans: Vec<_> = observed.streams.iter().map(|stream| first_fit(&stream.problem)).collect();
-        allocator.adopt_plans(DEVICE, observed, &plans).unwrap();
+        allocator.plans(DEVICE).unwrap().adopt(observed, &plans).unwrap();
     }
 }
 
@@ -172,7 +172,7 @@ fn a_pool_with_memory_of_a_graph_says_that_it_stays() {
         assert_eq!(allocator.trim_pool(DEVICE, pool, 10 * MIB), kept);
         assert_eq!(allocator.trim_pool(DEVICE, pool, before * MIB), Ok(()), "it holds no more");
         if !config.is_empty() {
-            assert_eq!(allocator.trim_tag(DEVICE, TAG, 0), kept);
+            assert_eq!(allocator.tags(DEVICE).unwrap().trim(TAG, 0), kept);
         }
         assert_eq!(held(&allocator), before);
         (0..3).for_each(|_| allocator.release_pool(DEVICE, pool).unwrap());
@@ -189,7 +189,7 @@ fn a_tag_gives_its_free_memory_to_calls_for_it_and_with_limits_to_calls_for_all(
         for has_limits in [false, true] {
             let allocator = allocator(config);
             let limits = TagLimits { low: 30 * MIB, ..TagLimits::NONE };
-            allocator.limit_tag(DEVICE, TAG, has_limits.then_some(limits)).unwrap();
+            allocator.tags(DEVICE).unwrap().limit(TAG, has_limits.then_some(limits)).unwrap();
             pool_in_use(&allocator, Some(TAG), 80);
             let before = held(&allocator);
             assert!(before >= 80);
@@ -201,14 +201,14 @@ fn a_tag_gives_its_free_memory_to_calls_for_it_and_with_limits_to_calls_for_all(
                 assert!(has_limits == (held(&allocator) <= 40));
                 allocator.empty_cache(DEVICE).unwrap();
             } else {
-                allocator.trim_tag(DEVICE, TAG, 40 * MIB).unwrap();
+                allocator.tags(DEVICE).unwrap().trim(TAG, 40 * MIB).unwrap();
                 assert!((20..=40).contains(&held(&allocator)));
-                allocator.trim_tag(DEVICE, TAG, 0).unwrap();
+                allocator.tags(DEVICE).unwrap().trim(TAG, 0).unwrap();
             }
             assert_eq!(held(&allocator), expected, "`{config}`, {calls_all}, {has_limits}");
         }
     }
-    let unknown = allocator("expandable_segments:True").trim_tag(DEVICE, TAG, 0);
+    let unknown = allocator("expandable_segments:True").tags(DEVICE).unwrap().trim(TAG, 0);
     assert_eq!(unknown, Err(Error::UnknownTag(TAG)));
 }
 
@@ -218,7 +218,7 @@ fn idle_memory_of_a_tag_with_limits_goes_back_down_to_its_low() {
         [(None, 80), (Some(TagLimits::NONE), 0), (Some(TagLimits { low: 30 * MIB, ..TagLimits::NONE }), 40)]
     {
         let allocator = allocator("expandable_segments:True,reclaim:auto");
-        allocator.limit_tag(DEVICE, TAG, limits).unwrap();
+        allocator.tags(DEVICE).unwrap().limit(TAG, limits).unwrap();
         pool_in_use(&allocator, Some(TAG), 80);
         for _ in 0..1200 {
             device(&allocator).pause(50_000);

@@ -34,7 +34,7 @@ fn planned() -> Simulated {
 }
 
 pub(super) fn report(allocator: &Simulated) -> PlannedReport {
-    allocator.planned_report(DEVICE).unwrap()
+    allocator.plans(DEVICE).unwrap().report().unwrap()
 }
 
 pub(super) fn stat(allocator: &Simulated, key: &str) -> i64 {
@@ -43,11 +43,11 @@ pub(super) fn stat(allocator: &Simulated, key: &str) -> i64 {
 
 /// Announces an iteration, and plans an observation at once: the plans come into force at the next announcement.
 fn announce(allocator: &Simulated) {
-    allocator.iteration(DEVICE).unwrap();
+    allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
     allocator.check_invariants().unwrap();
-    if let Some(observed) = allocator.observed(DEVICE).unwrap() {
+    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed().unwrap() {
         let plans: Vec<Plan> = observed.streams.iter().map(|stream| first_fit(&stream.problem)).collect();
-        allocator.adopt_plans(DEVICE, observed, &plans).unwrap();
+        allocator.plans(DEVICE).unwrap().adopt(observed, &plans).unwrap();
     }
 }
 
@@ -265,11 +265,11 @@ fn a_stream_destroyed_while_it_is_observed_or_planned_for_is_not_served() {
     announce(&allocator);
     assert_eq!(report(&allocator).stage, Stage::Observing);
     iterate(&allocator, OTHER);
-    allocator.iteration(DEVICE).unwrap();
-    let observed = allocator.observed(DEVICE).unwrap().unwrap();
+    allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
+    let observed = allocator.plans(DEVICE).unwrap().observed().unwrap().unwrap();
     allocator.stream_destroyed(DEVICE, OTHER).unwrap();
     let plans = [first_fit(&observed.streams[0].problem)];
-    assert!(matches!(allocator.adopt_plans(DEVICE, observed, &plans), Err(Error::PlanRefused(_))));
+    assert!(matches!(allocator.plans(DEVICE).unwrap().adopt(observed, &plans), Err(Error::PlanRefused(_))));
     announce(&allocator);
     assert_eq!(report(&allocator).stage, Stage::Observing);
 }
@@ -392,23 +392,23 @@ fn plans_that_are_none_are_refused() {
     let allocator = planned();
     announce(&allocator);
     iterate(&allocator, STREAM);
-    allocator.iteration(DEVICE).unwrap();
+    allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
     assert_eq!(report(&allocator).stage, Stage::Planning);
-    let observed = allocator.observed(DEVICE).unwrap().unwrap();
-    assert_eq!(allocator.observed(DEVICE), Ok(None));
+    let observed = allocator.plans(DEVICE).unwrap().observed().unwrap().unwrap();
+    assert_eq!(allocator.plans(DEVICE).unwrap().observed(), Ok(None));
     let problem = &observed.streams[0].problem;
     assert_eq!(problem.buffers.len(), 3);
     let overlapping = Plan { offsets: [0, 0, 0].into(), peak: 3 << 20 };
     let beyond = Plan { offsets: [0, 1 << 61, 1 << 22].into(), peak: (1 << 61) + 1024 };
     let right = first_fit(problem);
-    let adopt = |plans: &[Plan]| allocator.adopt_plans(DEVICE, observed.clone(), plans);
+    let adopt = |plans: &[Plan]| allocator.plans(DEVICE).unwrap().adopt(observed.clone(), plans);
     assert!(matches!(adopt(&[overlapping]), Err(Error::PlanRefused(_))));
     assert!(matches!(adopt(&[]), Err(Error::PlanRefused(_))));
     assert!(matches!(adopt(&[beyond]), Err(Error::TooLarge(_))));
     adopt(core::slice::from_ref(&right)).unwrap();
     // Once is enough.
     assert!(matches!(adopt(&[right]), Err(Error::PlanRefused(_))));
-    assert!(matches!(allocator.adopt_plans(DeviceIndex(1), observed, &[]), Err(Error::UnknownDevice(_))));
+    assert!(matches!(allocator.plans(DeviceIndex(1)), Err(Error::UnknownDevice(_))));
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn another_policy_takes_announcements_and_does_nothing() {
         iterate(&allocator, STREAM);
     }
     assert_eq!(report(&allocator), PlannedReport::default());
-    assert_eq!(allocator.observed(DEVICE), Ok(None));
+    assert_eq!(allocator.plans(DEVICE).unwrap().observed(), Ok(None));
 }
 
 #[test]
@@ -432,8 +432,8 @@ fn an_iteration_that_cannot_be_planned_is_followed_by_an_observed_one() {
     // It is no part of what is observed now.
     allocator.free(weight).unwrap();
     iterate(&allocator, STREAM);
-    allocator.iteration(DEVICE).unwrap();
-    assert_eq!(allocator.observed(DEVICE).unwrap().unwrap().streams[0].problem.buffers.len(), 3);
+    allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
+    assert_eq!(allocator.plans(DEVICE).unwrap().observed().unwrap().unwrap().streams[0].problem.buffers.len(), 3);
 }
 
 #[test]
@@ -538,7 +538,7 @@ fn who_finds_a_lane_locked_waits_for_it() {
         });
         for _ in 0..1000 {
             iterate(&allocator, STREAM);
-            allocator.iteration(DEVICE).unwrap();
+            allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
         }
         done.store(true, Ordering::Relaxed);
     });

@@ -49,7 +49,7 @@ fn pool_of(allocator: &Simulated, tag: Tag) -> PoolId {
 
 /// Makes a pool with a tag of these limits.
 fn limited(allocator: &Simulated, tag: Tag, limits: TagLimits) -> PoolId {
-    allocator.limit_tag(DEVICE, tag, Some(limits)).unwrap();
+    allocator.tags(DEVICE).unwrap().limit(tag, Some(limits)).unwrap();
     pool_of(allocator, tag)
 }
 
@@ -81,7 +81,7 @@ fn cache(allocator: &Simulated, pool: PoolId, count: usize) {
 }
 
 fn use_of(allocator: &Simulated, tag: Tag) -> TagUse {
-    allocator.tag_use(DEVICE, tag).unwrap()
+    allocator.tags(DEVICE).unwrap().held(tag).unwrap()
 }
 
 fn charges(allocator: &Simulated) -> [u64; 2] {
@@ -289,7 +289,7 @@ fn a_tag_gives_what_lies_above_its_low_to_the_byte() {
         malloc(&allocator, PAGE).unwrap_err();
         assert_eq!(use_of(&allocator, A).charge, low, "{policy}");
         // All of the tag's memory may be its own.
-        allocator.limit_tag(DEVICE, A, Some(TagLimits { low, max: Some(low), ..TagLimits::NONE })).unwrap();
+        allocator.tags(DEVICE).unwrap().limit(A, Some(TagLimits { low, max: Some(low), ..TagLimits::NONE })).unwrap();
     }
 }
 
@@ -418,7 +418,7 @@ fn a_pool_of_a_limited_tag_lends_no_block() {
         let allocator = allocator("");
         let pool = pool_of(&allocator, A);
         allocator.set_pool_options(DEVICE, pool, PoolOptions { use_on_oom: true, no_split: false }).unwrap();
-        allocator.limit_tag(DEVICE, A, limits).unwrap();
+        allocator.tags(DEVICE).unwrap().limit(A, limits).unwrap();
         let block = malloc_in(&allocator, pool, 300 * MIB, ONE).unwrap();
         allocator.free(block).unwrap();
         assert_eq!(malloc(&allocator, 300 * MIB).ok(), lends.then_some(block));
@@ -450,15 +450,18 @@ fn limits_that_contradict_themselves_are_refused() {
     for limits in
         [TagLimits { weight: 0, ..TagLimits::NONE }, TagLimits { max: Some(MIB), low: 2 * MIB, ..TagLimits::NONE }]
     {
-        assert!(matches!(allocator.limit_tag(DEVICE, A, Some(limits)), Err(Error::LimitsRefused(_))), "{limits:?}");
+        assert!(
+            matches!(allocator.tags(DEVICE).unwrap().limit(A, Some(limits)), Err(Error::LimitsRefused(_))),
+            "{limits:?}"
+        );
     }
-    assert_eq!(allocator.tag_use(DEVICE, A), Err(Error::UnknownTag(A)));
-    allocator.limit_tag(DEVICE, B, Some(TagLimits::NONE)).unwrap();
+    assert_eq!(allocator.tags(DEVICE).unwrap().held(A), Err(Error::UnknownTag(A)));
+    allocator.tags(DEVICE).unwrap().limit(B, Some(TagLimits::NONE)).unwrap();
     pool_of(&allocator, A);
-    let next = |after| allocator.next_tag(DEVICE, after).unwrap();
+    let next = |after| allocator.tags(DEVICE).unwrap().next(after).unwrap();
     assert_eq!([next(None), next(Some(A)), next(Some(B))], [Some(A), Some(B), None]);
-    allocator.limit_tag(DEVICE, B, None).unwrap();
-    assert_eq!((next(Some(A)), allocator.tag_use(DEVICE, B)), (None, Err(Error::UnknownTag(B))));
+    allocator.tags(DEVICE).unwrap().limit(B, None).unwrap();
+    assert_eq!((next(Some(A)), allocator.tags(DEVICE).unwrap().held(B)), (None, Err(Error::UnknownTag(B))));
 }
 
 #[test]
@@ -468,10 +471,10 @@ fn a_tag_without_limits_keeps_its_cache_as_before() {
     cache(&allocator, pool, 5);
     malloc(&allocator, CAPACITY - 50 * MIB).unwrap_err();
     assert_eq!(use_of(&allocator, A).charge, 5 * PAGE);
-    allocator.limit_tag(DEVICE, A, Some(TagLimits::NONE)).unwrap();
+    allocator.tags(DEVICE).unwrap().limit(A, Some(TagLimits::NONE)).unwrap();
     malloc(&allocator, CAPACITY - 50 * MIB).unwrap();
     assert_eq!(use_of(&allocator, A).charge, 2 * PAGE, "as much as was needed");
-    allocator.limit_tag(DEVICE, A, None).unwrap();
+    allocator.tags(DEVICE).unwrap().limit(A, None).unwrap();
     malloc(&allocator, 40 * MIB).unwrap_err();
     assert_eq!(use_of(&allocator, A).charge, 2 * PAGE);
 }

@@ -72,7 +72,7 @@ impl Campaign {
         let pools = [0, 1].map(|number| {
             let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
             allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(TAGS[number])).unwrap();
-            allocator.limit_tag(DEVICE, TAGS[number], Some(LIMITS[number])).unwrap();
+            allocator.tags(DEVICE).unwrap().limit(TAGS[number], Some(LIMITS[number])).unwrap();
             for stream in streams(number) {
                 allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(stream)).unwrap();
             }
@@ -94,7 +94,7 @@ impl Campaign {
     }
 
     fn charge(&self, number: usize) -> u64 {
-        self.allocator.tag_use(DEVICE, TAGS[number]).unwrap().charge
+        self.allocator.tags(DEVICE).unwrap().held(TAGS[number]).unwrap().charge
     }
 
     /// Requests or frees a block. The phases of an actor, in which it grows or shrinks, last for hundreds of operations.
@@ -221,7 +221,7 @@ fn run(seed: u64, operations: u64, config: &str) -> Campaign {
         let given = if number == UNTAGGED {
             TagUse::default()
         } else {
-            campaign.allocator.tag_use(DEVICE, TAGS[number]).unwrap()
+            campaign.allocator.tags(DEVICE).unwrap().held(TAGS[number]).unwrap()
         };
         std::println!("{number}: {seen:?}, given {} bytes, {} refusals", given.given, given.refusals);
     }

@@ -28,9 +28,9 @@ impl Changes {
         if !log::has(Level::Info) {
             return;
         }
-        let (Ok(planned), Ok(tuned)) =
-            (allocator.planned_report(device), allocator.tuning(device).and_then(|tuning| tuning.report()))
-        else {
+        let planned = allocator.plans(device).and_then(|plans| plans.report());
+        let tuned = allocator.tuning(device).and_then(|tuning| tuning.report());
+        let (Ok(planned), Ok(tuned)) = (planned, tuned) else {
             return;
         };
         let now = Told {

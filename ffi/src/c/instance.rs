@@ -253,7 +253,7 @@ impl Instance {
                 // A context that is gone is found before its memory counts as held.
                 let _noted = self.allocator.note_result(device, cuda.look());
             }
-            let given_up = self.allocator.give_plans_up(device);
+            let given_up = self.allocator.plans(device).and_then(|plans| plans.give_up());
             let emptied = self.allocator.empty_cache(device);
             outcome = outcome.and_then(|()| Ok(given_up.and(emptied)?));
         }

@@ -1,10 +1,10 @@
 //! Statistics, as a structure and by name.
 
 use crate::common::subject::{MIB, Subject, last_error, ok, stream};
+use cachalot::Statistic;
 use cachalot::c::abi::{cachalot_counter, cachalot_statistics};
 use cachalot::c::capi::{cachalot_record_stream, cachalot_reset_accumulated, cachalot_reset_peaks, cachalot_stats};
 use cachalot::c::status::CACHALOT_ERROR_UNKNOWN_KEY;
-use cachalot::core_api::Statistic;
 use std::ffi::CString;
 use std::ptr::null_mut;
 

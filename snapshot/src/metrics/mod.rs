@@ -105,9 +105,10 @@ fn by_tag<D: DeviceMemory, R: Lock, S: Storage>(
     let mut tags = Vec::new();
     for device in (0..allocator.device_count()).map(DeviceIndex) {
         let mut last = None;
-        while let Some(tag) = allocator.next_tag(device, last)? {
+        let of_device = allocator.tags(device)?;
+        while let Some(tag) = of_device.next(last)? {
             // A tag whose last pool is gone since has no figures.
-            if let Ok(held) = allocator.tag_use(device, tag) {
+            if let Ok(held) = of_device.held(tag) {
                 tags.push((i64::from(device.0), tag, held));
             }
             last = Some(tag);

@@ -11,7 +11,8 @@ use cachalot::c::capi::{
 };
 use cachalot::c::status::CACHALOT_OK;
 use cachalot::c::torch::{cachalot_torch_free, cachalot_torch_malloc};
-use cachalot::{Allocator, Config, CudaDevice, DeviceIndex, DevicePtr, Growable, HeapLock, SimulatedDevice, StreamId};
+use cachalot::simulated::SimulatedDevice;
+use cachalot::{Allocator, Config, CudaDevice, DeviceIndex, DevicePtr, Growable, HeapLock, StreamId};
 use clap::ValueEnum;
 use std::error::Error;
 use std::ffi::c_void;

@@ -120,7 +120,7 @@ impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
 
     fn planned(&self) -> Option<PlannedReport> {
         self.config(DEVICE).ok()?.planned()?;
-        self.planned_report(DEVICE).ok()
+        self.plans(DEVICE).ok()?.report().ok()
     }
 
     fn begin_capture(&self) -> Result<(), Error> {
@@ -153,15 +153,16 @@ impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
 /// Announces an iteration. Plans the observed iteration, if any, and lets the plan take effect at
 /// once. The first plan resets the peaks of the statistics.
 fn announce<D: Simulates, R: Lock>(allocator: &Allocator<D, R, Growable>) -> Result<(), Error> {
-    allocator.iteration(DEVICE)?;
-    if let Some(observed) = allocator.observed(DEVICE)? {
+    let planning = allocator.plans(DEVICE)?;
+    planning.end_iteration()?;
+    if let Some(observed) = planning.observed()? {
         let config = allocator.config(DEVICE)?;
         let milliseconds = config.planned().map_or(0, |planned| planned.plan_deadline_ms);
         let until = Instant::now() + Duration::from_millis(milliseconds);
         let plans = observed.plan(&|| Instant::now() >= until, &|| false).unwrap_or_default();
-        allocator.adopt_plans(DEVICE, observed, &plans)?;
-        allocator.iteration(DEVICE)?;
-        if allocator.planned_report(DEVICE)?.plans == 1 {
+        planning.adopt(observed, &plans)?;
+        planning.end_iteration()?;
+        if planning.report()?.plans == 1 {
             allocator.reset_peak_stats(DEVICE)?;
         }
     }

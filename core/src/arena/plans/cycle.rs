@@ -24,7 +24,7 @@ use crate::units::StreamId;
 use alloc::vec::Vec;
 
 impl<P: Platform> PlanSwitch<'_, P> {
-    /// Ends an iteration and begins the next; see [`Allocator::iteration`](crate::Allocator::iteration).
+    /// Ends an iteration and begins the next; see [`Planning::end_iteration`](crate::Planning::end_iteration).
     pub(crate) fn announce(&self) -> Result<(), Error> {
         self.device.driver.health()?;
         // Frees first, so that blocks whose events are complete return to the lanes before the

@@ -30,7 +30,7 @@ pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, devic
 pub extern "C" fn cachalot_plans_end(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.give_plans_up(device)?)
+        Ok(instance.allocator.plans(device)?.give_up()?)
     })
 }
 
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn cachalot_planned(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        out.write(&described(&instance.allocator.planned_report(device)?));
+        out.write(&described(&instance.allocator.plans(device)?.report()?));
         Ok(())
     })
 }

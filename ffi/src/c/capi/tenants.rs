@@ -54,7 +54,7 @@ pub unsafe extern "C" fn cachalot_tag_limit(
             Some(limits_of(&limits)?)
         };
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.limit_tag(device, tag_of(tag)?, limits)?)
+        Ok(instance.allocator.tags(device)?.limit(tag_of(tag)?, limits)?)
     })
 }
 
@@ -68,7 +68,7 @@ pub extern "C" fn cachalot_tag_trim(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.trim_tag(device, tag_of(tag)?, keep_bytes as u64)?)
+        Ok(instance.allocator.tags(device)?.trim(tag_of(tag)?, keep_bytes as u64)?)
     })
 }
 
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn cachalot_tag_held(
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let TagUse { charge, live, cached, limits, refusals, given } =
-            instance.allocator.tag_use(device, tag_of(tag)?)?;
+            instance.allocator.tags(device)?.held(tag_of(tag)?)?;
         out.write(&cachalot_tag_report {
             struct_size: size_of::<cachalot_tag_report>(),
             charge_bytes: charge,

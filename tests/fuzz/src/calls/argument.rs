@@ -2,7 +2,7 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use cachalot::c::abi::cachalot_stream;
-use cachalot::core_api::config::POLICIES;
+use cachalot::config::POLICIES;
 use std::ffi::{CString, c_int};
 use std::ptr::without_provenance_mut;
 

@@ -11,7 +11,7 @@ impl Course {
     /// Runs one program several times, with a deviation now and then.
     pub(super) fn plans(&mut self) {
         if self.random.u8(..6) == 0 {
-            self.told("plans up", self.allocator.give_plans_up(DEVICE));
+            self.told("plans up", self.allocator.plans(DEVICE).unwrap().give_up());
         }
         let seed = self.random.u64(..);
         let length = self.random.u32(4..16);
@@ -38,7 +38,7 @@ impl Course {
                 let held = self.held.pop().expect("longer than before");
                 self.told("free", self.allocator.free(held.ptr));
             }
-            note!(self, "planned {:?}", self.allocator.planned_report(DEVICE));
+            note!(self, "planned {:?}", self.allocator.plans(DEVICE).unwrap().report());
         }
         self.announce();
     }
@@ -111,12 +111,12 @@ impl Course {
 
     /// Announces an iteration, and plans the observed iteration.
     fn announce(&mut self) {
-        self.told("iteration", self.allocator.iteration(DEVICE));
-        let Ok(Some(observed)) = self.allocator.observed(DEVICE) else { return };
+        self.told("iteration", self.allocator.plans(DEVICE).unwrap().end_iteration());
+        let Ok(Some(observed)) = self.allocator.plans(DEVICE).unwrap().observed() else { return };
         note!(self, "{observed:?}");
         let plan = |problem| Greedy::Size.plan(problem, &mut ()).expect("nobody stops it");
         let plans: Vec<Plan> = observed.streams.iter().map(|stream| plan(&stream.problem)).collect();
-        self.told("adopted", self.allocator.adopt_plans(DEVICE, observed, &plans));
+        self.told("adopted", self.allocator.plans(DEVICE).unwrap().adopt(observed, &plans));
     }
 
     pub(super) fn settings(&mut self) {

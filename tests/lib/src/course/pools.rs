@@ -103,14 +103,18 @@ impl Course {
 
     fn tags(&mut self, pool: PoolId) {
         let tag = tag(&mut self.random);
-        let known = self.allocator.tag_use(DEVICE, tag);
-        note!(self, "tag {known:?} {:?}", self.allocator.next_tag(DEVICE, Some(tag).filter(|_| self.random.bool())));
+        let known = self.allocator.tags(DEVICE).unwrap().held(tag);
+        note!(
+            self,
+            "tag {known:?} {:?}",
+            self.allocator.tags(DEVICE).unwrap().next(Some(tag).filter(|_| self.random.bool()))
+        );
         let answer = match self.random.u8(..4) {
             0 => {
                 let max = self.random.bool().then(|| self.random.u64(..80) * MIB);
                 let low = self.random.u64(..24) * MIB;
                 let limits = TagLimits { max, low, weight: self.random.u32(..300), clear: self.random.bool() };
-                self.allocator.limit_tag(DEVICE, tag, Some(limits).filter(|_| self.random.u8(..5) > 0))
+                self.allocator.tags(DEVICE).unwrap().limit(tag, Some(limits).filter(|_| self.random.u8(..5) > 0))
             }
             1 => {
                 let on = self.random.bool();

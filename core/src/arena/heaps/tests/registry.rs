@@ -228,7 +228,7 @@ fn a_tag_may_be_set_and_removed_any_number_of_times() {
 fn growth_in_progress_counts_against_max() {
     let allocator = allocator::<Growable>();
     let limits = TagLimits { max: Some(60 * MIB), ..TagLimits::NONE };
-    allocator.limit_tag(DEVICE, tag(1), Some(limits)).unwrap();
+    allocator.tags(DEVICE).unwrap().limit(tag(1), Some(limits)).unwrap();
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
     allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(tag(1))).unwrap();
     allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
