@@ -53,6 +53,8 @@ pub(crate) struct Departure {
     queue: u32,
     /// Whether the departure is in the set of [completed](Departures::next_completed) ones.
     listed: bool,
+    /// The departure that keeps the fence for this one and for others, or [`NONE`].
+    keeper: u32,
     /// The next vacant entry.
     next: u32,
 }
@@ -66,6 +68,7 @@ vacant!(Departure, next, |next| Self {
     refs: 0,
     queue: NONE,
     listed: false,
+    keeper: NONE,
     next,
 });
 
@@ -194,6 +197,29 @@ impl<S: Storage> Departures<S> {
         Ok(departure)
     }
 
+    /// Adds a departure of nothing, which keeps a fence for [others](Self::add_behind). It has a single reference.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. The fence is then the caller's.
+    pub(crate) fn add_keeper(&mut self, fence: Fence) -> Result<u32, CapacityError> {
+        let keeper = self.add(Some(fence), Departing::Nothing)?;
+        // Nothing follows from it, so nobody polls it.
+        self.complete(keeper);
+        Ok(keeper)
+    }
+
+    /// Adds a departure of `stream` behind the fence of a keeper, which ends after the last of them.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full.
+    pub(crate) fn add_behind(&mut self, keeper: u32, stream: StreamId, what: Departing) -> Result<u32, CapacityError> {
+        let fence = self.table[keeper].fence.map(|fence| Fence { stream, ..fence });
+        let departure = self.add(fence, what)?;
+        self.table[departure].keeper = keeper;
+        self.table[keeper].refs += 1;
+        Ok(departure)
+    }
+
     /// Returns the first departure of a segment, with the address and the bytes of the segment; unless `all`, of a segment
     /// with complete work.
     pub(crate) fn segment(&self, all: bool) -> Option<(u32, DevicePtr, u64)> {
@@ -259,7 +285,7 @@ impl<S: Storage> Departures<S> {
         let entry = &mut self.table[departure];
         debug_assert!(entry.refs > 0, "a departure in use has references");
         entry.refs -= 1;
-        let Departure { refs, fence, what, complete, listed, .. } = *entry;
+        let Departure { refs, fence, what, complete, listed, keeper, .. } = *entry;
         if refs > 0 {
             return None;
         }
@@ -271,7 +297,7 @@ impl<S: Storage> Departures<S> {
         }
         self.of_pages -= u32::from(what == Departing::Pages);
         self.table.remove(departure);
-        fence
+        if keeper == NONE { fence } else { self.release(keeper) }
     }
 
     /// Marks the work of a departure as complete.
@@ -426,6 +452,23 @@ mod tests {
         assert!(departures.next_completed().is_none() && departures.is_empty());
         assert!(departures.add(Some(fence(3, STREAMS[0])), Departing::Pages).is_ok());
     }
+
+    #[test]
+    fn a_fence_kept_for_several_departures_ends_after_the_last_of_them() {
+        let mut departures = Departures::<Growable>::default();
+        let epoch = |slot| Departing::Blocks { slot, pool: 0, stamp: 5 };
+        let keeper = departures.add_keeper(fence(1, STREAMS[0])).unwrap();
+        let both = STREAMS.map(|stream| departures.add_behind(keeper, stream, epoch(7)).unwrap());
+        assert_eq!(departures.release(keeper), None, "others need the fence");
+        assert_eq!(oldest(&mut departures), [1, 1], "each is polled in the queue of its own stream");
+        both.into_iter().for_each(|departure| departures.complete(departure));
+        let ended: Vec<_> = core::iter::from_fn(|| departures.next_completed().map(|(number, _)| number)).collect();
+        assert_eq!(ended, [&[keeper], &both[..]].concat());
+        assert_eq!(departures.release(both[0]), None);
+        assert_eq!(departures.release(both[1]), Some(fence(1, STREAMS[0])));
+        assert!(departures.is_empty());
+    }
+
     #[test]
     fn an_epoch_is_asked_after_in_turn_and_given_up_makes_no_block_quiet() {
         let mut departures = Departures::<Growable>::default();

@@ -14,6 +14,9 @@ use crate::streams::fences::Waiter;
 use crate::sync::Ordering;
 use crate::units::{NO_STREAM, StreamId};
 
+/// Number of heaps with epochs behind one fence of all streams.
+const HEAPS_OF_FENCE: usize = 32;
+
 impl<P: Platform> GivenUp<'_, P> {
     /// Begins an epoch of the heap in `slot`: once the fence is complete, all blocks that are free
     /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
@@ -31,10 +34,14 @@ impl<P: Platform> GivenUp<'_, P> {
         self.keep_epoch(slot, begun.is_ok())
     }
 
-    /// Begins an epoch of the heap in `slot` as [`begin_epoch`](Self::begin_epoch) does, after the work of every stream of the
-    /// device: for a stream that may be gone, of which the call names no handle. Begins none where the device has no such
-    /// fence, and for a stream that has its own fence. The caller knows that the calling thread captures no graph.
-    pub(in crate::arena) fn begin_epoch_of_all(&self, slot: u32) -> bool {
+    /// Begins epochs of the heaps in `slots`, as [`begin_epoch`](Self::begin_epoch) does, after the work of every stream of
+    /// the device: for streams that may be gone, of which the call names no handle. Begins none of a stream that has a fence
+    /// of its own, or where the device has no such fence. The caller knows that the calling thread captures no graph.
+    ///
+    /// One fence serves [`HEAPS_OF_FENCE`] heaps. That is as good as a fence for each, because each heap is stamped before the
+    /// fence is recorded: a block with an earlier stamp was free when its heap was stamped, so the work that used the block
+    /// was queued before the fence, on whatever stream. A block freed since has the heap's later clock.
+    pub(in crate::arena) fn begin_epochs_of_all(&self, slots: impl IntoIterator<Item = u32>) -> bool {
         if !self.driver.device().can_record_all() {
             return false;
         }
@@ -43,10 +50,37 @@ impl<P: Platform> GivenUp<'_, P> {
             let may_be_gone = heap.stream != NO_STREAM && !heap.ended && !self.driver.may_use(heap.stream, NO_STREAM);
             may_be_gone.then_some(heap.stream)
         };
-        let Some((stream, what)) = self.stamp_epoch(slot, unreported) else { return false };
-        let fence = self.waits.record_fence_of_all(self.driver, stream, Waiter::Streams);
-        let begun = fence.and_then(|fence| self.add_departure(Some(fence), what));
-        self.keep_epoch(slot, begun.is_ok())
+        let (mut stamped, mut begun) = (heapless::Vec::new(), false);
+        for slot in slots {
+            if stamped.is_full() {
+                begun |= self.begin_behind_all(&mut stamped);
+            }
+            if let Some((stream, what)) = self.stamp_epoch(slot, unreported) {
+                let _room = stamped.push((slot, stream, what));
+            }
+        }
+        self.begin_behind_all(&mut stamped) | begun
+    }
+
+    /// Begins the stamped epochs of heaps (slot, stream, what departs) behind one fence after the work of every stream.
+    /// Returns whether any has begun.
+    fn begin_behind_all(&self, stamped: &mut heapless::Vec<(u32, StreamId, Departing), HEAPS_OF_FENCE>) -> bool {
+        let Some(&(_, first, _)) = stamped.first() else { return false };
+        let fence = self.waits.record_fence_of_all(self.driver, first, Waiter::Streams);
+        let keeper = fence.ok().and_then(|fence| {
+            let added = self.paging.pool.lock().departures.add_keeper(fence);
+            added.inspect_err(|_| self.end_departure(Some(fence))).ok()
+        });
+        let mut begun = false;
+        for &(slot, stream, what) in stamped.iter() {
+            let added = keeper.map(|keeper| self.paging.pool.lock().departures.add_behind(keeper, stream, what));
+            begun |= self.keep_epoch(slot, matches!(added, Some(Ok(_))));
+        }
+        stamped.clear();
+        if let Some(keeper) = keeper {
+            self.release_departure(keeper);
+        }
+        begun
     }
 
     /// Stamps the free blocks of the heap in `slot` for an epoch of the stream that `of` returns. Returns the stream, and what
@@ -201,5 +235,28 @@ mod tests {
         arena.given_up().poll_departures();
         assert_eq!(heap(old).sets.quiet, 0);
         assert_eq!(heap(old).epochs.newest(), 0);
+    }
+
+    #[test]
+    fn one_fence_makes_the_memory_of_all_streams_quiet_that_may_be_gone() {
+        let config = Config::parse("policy:stitched,slack:0").unwrap();
+        let device = SimulatedDevice::new(1 << 30).with_unreported_ends().with_fences_of_all();
+        let allocator = Simulated::new([device], &config).unwrap();
+        let malloc = |bytes, stream| allocator.malloc(DEVICE, bytes, StreamId(stream)).unwrap();
+        for block in [1, 2, 3, 4, 5].map(|stream| malloc(8 * MIB, stream)) {
+            allocator.free(block).unwrap();
+        }
+        let device = allocator.device(DEVICE).unwrap();
+        let calls = || [Call::Record, Call::Create].map(|call| device.calls(call));
+        let before = calls();
+        malloc(40 * MIB, 6);
+        let [recorded, created] = calls();
+        assert_eq!(
+            recorded - before[0],
+            2 + 1,
+            "one for each heap of the request's own stream, and one for the five others"
+        );
+        assert_eq!(created, before[1], "no new page");
+        allocator.check_invariants().unwrap();
     }
 }

@@ -4,8 +4,7 @@ use super::{Call, INVALID, SimulatedDevice};
 use crate::device::explanation::Explanation;
 use crate::device::oom::OutOfMemory;
 use crate::device::{
-    CaptureMark, Contents, DeviceError, DeviceResult, ErrorKind, Event, Host, MemoryInfo, Segments, StreamOrder,
-    VirtualMemory,
+    CaptureMark, Contents, DeviceResult, Event, Host, MemoryInfo, Segments, StreamOrder, VirtualMemory,
 };
 use crate::pool::PoolId;
 use crate::trace::{CallSite, TraceEntry};
@@ -122,12 +121,12 @@ impl StreamOrder for SimulatedDevice {
         if stream == StreamId::EVERY { state.record_behind_all(event) } else { state.record(event, stream) }
     }
 
-    fn record_all(&self, _: Event) -> DeviceResult<()> {
-        Err(DeviceError::new(ErrorKind::Unsupported, 0))
+    fn record_all(&self, event: Event) -> DeviceResult<()> {
+        self.0.lock().record_behind_all(event)
     }
 
     fn can_record_all(&self) -> bool {
-        false
+        self.0.lock().streams.records_all
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {

@@ -86,6 +86,14 @@ impl SimulatedDevice {
         self
     }
 
+    /// Lets the device record events [after the work of all streams](crate::StreamOrder::record_all). The simulated work is
+    /// complete by then.
+    #[must_use]
+    pub fn with_fences_of_all(self) -> Self {
+        self.0.lock().streams.records_all = true;
+        self
+    }
+
     /// Lets a stream go without a report. The stream's work goes on. Later calls of the allocator with the stream
     /// panic, except for the calls permitted after the end of an unreported stream.
     pub fn let_go(&self, stream: StreamId) {
@@ -140,6 +148,8 @@ pub(super) struct Streams {
     tells_idle: bool,
     /// The allocator is told of no end of a stream.
     pub(super) reports_no_end: bool,
+    /// Events are recorded after the work of all streams.
+    pub(super) records_all: bool,
     /// Streams that have gone without a report.
     gone: BTreeSet<StreamId>,
     /// Streams without work.

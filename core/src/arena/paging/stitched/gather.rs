@@ -70,21 +70,17 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if batch.bytes >= end {
             return Ok(());
         }
-        self.device().given_up().poll_departures();
-        for other in self.others(requester) {
-            self.take_from(Wanted::Quiet, other.pair, wanted_pages, moves, batch);
-            if completed_only {
-                // The free pages of this moment are quiet for one of the next requests.
-                self.begin_epochs(other.pair, requester.stream);
+        for again in [false, true] {
+            if again && !self.begin_epochs_of_gone(requester)? {
+                break;
             }
-            if batch.bytes >= end {
-                return Ok(());
-            }
-        }
-        if self.begin_epochs_of_gone(requester)? {
             self.device().given_up().poll_departures();
             for other in self.others(requester) {
                 self.take_from(Wanted::Quiet, other.pair, wanted_pages, moves, batch);
+                if completed_only && !again {
+                    // The free pages of this moment are quiet for one of the next requests.
+                    self.begin_epochs(other.pair, requester.stream);
+                }
                 if batch.bytes >= end {
                     return Ok(());
                 }
@@ -160,17 +156,12 @@ impl<'a, P: Platform> Stitcher<'a, P> {
                 .for_each(|(wanted, counts)| PagedHeap(&mut heap).count_free_pages(*wanted, counts, self.step()));
             counts[0].1.bytes() > counts[1].1.bytes()
         };
-        let (mut asked, mut begun) = (false, false);
-        for other in self.others(requester) {
-            for slot in slots_of(other.pair).into_iter().filter(|&slot| is_busy(slot)) {
-                if !asked && device.driver.call(|memory| memory.is_capturing(requester.stream))? {
-                    return Ok(false);
-                }
-                asked = true;
-                begun |= device.given_up().begin_epoch_of_all(slot);
-            }
+        let slots = self.others(requester).flat_map(|other| slots_of(other.pair));
+        let mut busy = slots.filter(|&slot| is_busy(slot)).peekable();
+        if busy.peek().is_none() || device.driver.call(|memory| memory.is_capturing(requester.stream))? {
+            return Ok(false);
         }
-        Ok(begun)
+        Ok(device.given_up().begin_epochs_of_all(busy))
     }
 
     /// Counts the movable pages for a request.
