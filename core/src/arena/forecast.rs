@@ -4,6 +4,7 @@
 
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
+use crate::arena::paging::growth::PageGrowth;
 use crate::arena::plans;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform, flags};
@@ -88,12 +89,14 @@ impl<P: Platform> OnDevice<'_, P> {
             Source::Device | Source::Host => {
                 Ok(self.ledger.has_room_without(spare, bytes).then_some(Forecast::Obtain(bytes)))
             }
-            Source::Expandable => {
-                let mapper = self.mapper().filter(|_| self.ledger.has_room_without(spare, bytes));
-                let Some(mapper) = mapper else { return Ok(None) };
-                Ok(mapper.has_addresses(request)?.then_some(Forecast::Expand))
+            Source::Pages if self.settings.policy().traits().moves_pages => {
+                self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare))
             }
-            Source::Stitched => self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare)),
+            Source::Pages => {
+                let growth = PageGrowth::of(self).filter(|_| self.ledger.has_room_without(spare, bytes));
+                let Some(growth) = growth else { return Ok(None) };
+                Ok(growth.has_addresses(request)?.then_some(Forecast::Expand))
+            }
         }
     }
 }

@@ -27,13 +27,9 @@ fn fault_in<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> PointerFault {
         State::Allocated => PointerFault::Interior { block: DevicePtr(addr), requested },
         State::Pending => PointerFault::Pending,
         // Detached blocks are free memory in motion: about to be mapped, unmapped or released.
-        State::Free
-        | State::Unmapped
-        | State::Detached
-        | State::Mapping
-        | State::Mapped
-        | State::Stale
-        | State::Lost => PointerFault::Free,
+        State::Free | State::Unmapped | State::Detached | State::Mapping | State::Stale | State::Lost => {
+            PointerFault::Free
+        }
     }
 }
 

@@ -80,6 +80,6 @@ impl<R: Lock> Peaks<R> {
 
 /// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the device without the lock.
 fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
-    let held = |block: &BlockEntry| matches!(block.state, State::Detached | State::Mapping | State::Mapped);
+    let held = |block: &BlockEntry| matches!(block.state, State::Detached | State::Mapping);
     heap.segments().any(|(_, segment)| heap.tiles(segment).any(|(_, block)| held(block)))
 }

@@ -25,7 +25,6 @@ use crate::config::{Bfc, Policy};
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, Host};
 use crate::error::Error;
-use crate::heap::split_rules::Source;
 use crate::stats::Occurrence;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
@@ -409,7 +408,7 @@ impl<P: Platform> Ladder<'_, P> {
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         let room = allowed.saturating_sub(self.device.ledger.reserved());
         let stitcher = self.device.stitcher();
-        let is_stitched = self.device.heaps.source_now(&self.device.driver.flags, request) == Source::Stitched;
+        let is_stitched = self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages();
         let more = match stitcher.filter(|_| is_stitched) {
             Some(stitcher) => stitcher.bytes_to_obtain(request, room)?,
             None => self.device.settings.segment_bytes(

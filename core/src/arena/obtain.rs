@@ -9,6 +9,7 @@ use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
 use crate::arena::ledger::Ledger;
+use crate::arena::paging::growth::PageGrowth;
 use crate::arena::request::Request;
 use crate::arena::settings::Settings;
 use crate::arena::{OnDevice, Platform};
@@ -17,8 +18,7 @@ use crate::config::{Bfc, Policy};
 use crate::device::{AddressLack, DeviceResult, ErrorKind, Segments};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::split_rules::Source;
-use crate::heap::stitched::PagedHeap;
+use crate::heap::split_rules::{PageRules, Source};
 use crate::page_map::Owner;
 use crate::stats::Occurrence;
 use crate::sync::{Lock, Ordering};
@@ -61,17 +61,17 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         match self.heaps.source_now(&self.driver.flags, request) {
             Source::Device | Source::Host => self.add_segment(request),
-            Source::Expandable => {
+            Source::Pages if self.settings.policy().traits().moves_pages => {
+                let stitcher = self.stitcher();
+                let served = stitcher.map_or(Ok(None), |of| of.for_request(&request.mapping).grow(request));
+                self.or_without_addresses(request, served)
+            }
+            Source::Pages => {
                 // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
                 // the limit by less than one granule for each request, as in PyTorch.
                 let bytes = self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request);
-                let mapper = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes));
-                let served = mapper.map_or(Ok(None), |mapper| mapper.for_request(&request.mapping).expand(request));
-                self.or_without_addresses(request, served)
-            }
-            Source::Stitched => {
-                let stitcher = self.stitcher();
-                let served = stitcher.map_or(Ok(None), |of| of.for_request(&request.mapping).grow(request));
+                let growth = PageGrowth::of(self).filter(|growth| growth.has_room_to_map(bytes));
+                let served = growth.map_or(Ok(None), |growth| growth.for_request(&request.mapping).expand(request));
                 self.or_without_addresses(request, served)
             }
         }
@@ -307,11 +307,11 @@ fn bytes_of_heap<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u64> {
     if let Some(suballocator) = &heap.suballocator {
         return Some(suballocator.segment_bytes(size));
     }
-    if heap.rules.source != Source::Stitched {
+    if !heap.rules.source.maps_pages() || heap.rules.pages == PageRules::Stay {
         return None;
     }
     // A heap without addresses would map all of the block.
-    Some(PagedHeap(heap).lacking(size).map_or(size.next_multiple_of(SMALL_SEGMENT), |lacking| lacking.needed))
+    Some(heap.lacking(size).map_or(size.next_multiple_of(SMALL_SEGMENT), |lacking| lacking.needed))
 }
 
 /// Doubles `region` until the region holds `needed` bytes.

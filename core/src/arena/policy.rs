@@ -67,10 +67,9 @@ impl Policy {
         match (self, memory) {
             (_, PoolMemory::Supplied) => Source::Host,
             _ if !virtual_memory => Source::Device,
-            (Self::Stitched(_), _) => Source::Stitched,
-            // Only pages can be parked, where the policy knows how to place blocks on pages.
-            (Self::Caching, PoolMemory::Parkable) => Source::Expandable,
-            _ if config.expandable_segments() && !self.suballocates(kind) => Source::Expandable,
+            // Of the others, only pages can be parked, where the policy knows how to place blocks on pages.
+            (Self::Stitched(_), _) | (Self::Caching, PoolMemory::Parkable) => Source::Pages,
+            _ if config.expandable_segments() && !self.suballocates(kind) => Source::Pages,
             _ => Source::Device,
         }
     }

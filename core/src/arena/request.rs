@@ -8,7 +8,7 @@ use crate::arena::{Arena, Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::{AddressLack, Segments, StreamOrder};
 use crate::error::Error;
-use crate::heap::split_rules::Source;
+use crate::heap::split_rules::{PageRules, Source};
 use crate::sync::Ordering;
 use crate::units::{MAX_REQUEST, StreamId};
 use core::cell::Cell;
@@ -130,6 +130,12 @@ impl<P: Platform> Heaps<P> {
     /// Returns where the new memory of the request's heap comes from.
     pub(super) fn source(&self, request: &Request) -> Source {
         self.lock(request.slot).rules.source
+    }
+
+    /// Returns whether new memory for a request comes from pages that move.
+    pub(in crate::arena) fn moves_pages(&self, request: &Request) -> bool {
+        let rules = self.lock(request.slot).rules;
+        rules.source.maps_pages() && rules.pages == PageRules::Move
     }
 
     /// Counts a search through the free blocks of the request's pool. The count is the clock of the

@@ -22,6 +22,7 @@ use crate::arena::heaps::limited::TagEntry;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::paging::growth::PageGrowth;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
@@ -427,15 +428,7 @@ impl<P: Platform> OnDevice<'_, P> {
             Source::Device | Source::Host => {
                 self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request)
             }
-            Source::Expandable => {
-                let lacking = self.heaps.lock(request.slot).bytes_to_map(request.size);
-                let whole = || {
-                    let granule = self.mapper().map_or(1, |mapper| mapper.granule(request.kind));
-                    request.size.next_multiple_of(granule)
-                };
-                lacking.unwrap_or_else(whole)
-            }
-            Source::Stitched => self.stitcher().map_or(request.size, |stitcher| stitcher.bytes_to_map(request)),
+            Source::Pages => PageGrowth::of(self).map_or(request.size, |growth| growth.bytes_to_map(request)),
         }
     }
 

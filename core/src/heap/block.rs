@@ -20,10 +20,8 @@ pub(crate) const FRONTIER_BIT: u32 = 1 << 31;
 pub(crate) enum Backing {
     /// Memory allocated from the device in a single call.
     Ordinary,
-    /// Addresses of an expandable segment: pages of a single size, and requests fill gaps in place.
-    Expandable,
-    /// Addresses of the stitched policy: pages of any size, which move.
-    Stitched,
+    /// Reserved addresses, with pages mapped in some.
+    Pages,
 }
 
 /// The state of a block. A block in any of the last six states is *detached*: in no set.
@@ -35,14 +33,12 @@ pub(crate) enum State {
     Allocated,
     /// Freed by the program, but other streams may still use the block: in no set.
     Pending,
-    /// A range of addresses of an expandable segment without memory: in the unmapped set.
+    /// A range of reserved addresses without memory: in the unmapped set.
     Unmapped,
     /// Detached for an operation in progress, for example a release or a mapping.
     Detached,
     /// Detached, and about to be mapped.
     Mapping,
-    /// Detached, and mapped since the operation began.
-    Mapped,
     /// The old mapping of a moved page: detached until unmapped. `requested` is the page's number and `freed_at` the
     /// time of the move.
     Stale,

@@ -230,7 +230,7 @@ impl<S: Storage> Walk<'_, S> {
                 self.sums.stale_bytes += b.size;
             }
             State::Lost => {}
-            State::Detached | State::Mapping | State::Mapped => return Err("a block is held between operations"),
+            State::Detached | State::Mapping => return Err("a block is held between operations"),
         }
         if (b.events > 0 || b.uses != NONE) && matches!(b.state, State::Free | State::Unmapped) {
             return Err("a free or unmapped block waits for events or has uses");

@@ -20,7 +20,7 @@ use crate::tables::{Lazy, Storage};
 
 impl<S: Storage> Heap<S> {
     /// Looks at every unit, and calls `tell` with every finding. The caller has advanced the clock since the
-    /// last free. Sub-allocated heaps and heaps of the stitched policy have no units.
+    /// last free. Sub-allocated heaps have no units, and pages that move are none.
     pub(crate) fn look(&mut self, now: Moment, mut tell: impl FnMut(Found)) {
         if self.is_empty() || self.suballocator.is_some() || !self.sets.is_made() {
             return;
@@ -36,8 +36,7 @@ impl<S: Storage> Heap<S> {
                     let is_idle = self.is_releasable(first);
                     self.segments[segment].idle = seen(idle, is_idle, untouched, bytes, now, &mut tell);
                 }
-                Backing::Expandable => has_pages = true,
-                Backing::Stitched => {}
+                Backing::Pages => has_pages = self.fills_gaps(backing),
             }
             segment = next;
         }
@@ -53,7 +52,7 @@ impl<S: Storage> Heap<S> {
         let mut at = self.sets.free.after((0, 0), self.blocks.entries());
         while let Some(block) = at {
             let BlockEntry { addr, size, freed_at, backing, .. } = self.blocks[block];
-            if backing == Backing::Expandable {
+            if backing == Backing::Pages {
                 let mut from = addr;
                 while let Some(page) = self.sets.pages.page_from(from).filter(|page| page.end() <= addr + size) {
                     from = page.end();

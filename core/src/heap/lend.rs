@@ -2,7 +2,7 @@
 
 use crate::heap::Outcome;
 use crate::heap::block::{Backing, BlockEntry};
-use crate::heap::stitched::{PagedHeap, Wanted};
+use crate::heap::moves::{PagedHeap, Wanted};
 use crate::stats::HeapCounters;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, StreamId};
@@ -22,7 +22,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
         let block = self.0.sets.free.best_fit(size, self.0.blocks.entries())?;
         let BlockEntry { size, backing, .. } = self.0.blocks[block];
-        (backing == Backing::Stitched && size < self.0.rules.refuse_from).then_some(size)
+        (backing == Backing::Pages && size < self.0.rules.refuse_from).then_some(size)
     }
 
     /// Allocates the block found by [`lendable`](Self::lendable), for work of `borrower`. Returns also whether the

@@ -18,7 +18,7 @@ use crate::heap::epochs::Epochs;
 use crate::heap::resting::Rest;
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::Parts;
-use crate::heap::split_rules::{Compacting, Rules, Source};
+use crate::heap::split_rules::{Compacting, PageRules, Rules};
 use crate::heap::suballoc::AnySubAllocator;
 use crate::stats::{HeapCounters, Stat};
 use crate::sync::impl_empty;
@@ -27,16 +27,18 @@ use crate::tables::slot_table::{NONE, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
+pub(crate) mod addresses;
 pub(crate) mod age;
 pub(crate) mod bins;
 pub(crate) mod block;
 pub(crate) mod check;
 pub(crate) mod epochs;
-pub(crate) mod expandable;
 pub(crate) mod free_index;
+pub(crate) mod growth;
 pub(crate) mod home_pages;
 pub(crate) mod idle;
 mod lend;
+pub(crate) mod moves;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned_segment;
 mod resting;
@@ -46,7 +48,6 @@ pub(crate) mod sets;
 mod split_merge;
 pub(crate) mod split_rules;
 mod staying;
-pub(crate) mod stitched;
 pub(crate) mod suballoc;
 mod suballocated;
 #[cfg(all(test, feature = "alloc", not(loom)))]
@@ -106,6 +107,9 @@ pub(crate) struct Heap<S: Storage> {
     pub pool: u32,
     /// The placement rules, copied from the configuration when the heap begins. Set by [`set_rules`](Self::set_rules).
     pub rules: Rules,
+    /// Bytes from which the smallest free block that fits is not simply taken: the rules may refuse it, or another block
+    /// is chosen, for it is on pages that [fill gaps](PageRules::Stay).
+    choose_from: u64,
     /// For whom free memory stays in the heap.
     pub keeps: Keeps,
     /// Whether the pool has a tag. In a pool with a tag, a request for several granules is mapped in fewer and longer
@@ -163,6 +167,7 @@ impl_empty! {
         plain,
         pool,
         rules: Rules::unset(PoolKind::Small),
+        choose_from: u64::MAX,
         keeps: Keeps::Nothing,
         parkable,
         clears,
@@ -200,7 +205,7 @@ impl<S: Storage> Heap<S> {
             (self.sets.quiet, self.sets.mark) = (0, 0);
         }
         self.parkable = false;
-        self.mark_plain();
+        self.mark_paths();
         self.mark(false, false);
     }
 
@@ -217,12 +222,19 @@ impl<S: Storage> Heap<S> {
     /// Sets the placement rules.
     pub(crate) fn set_rules(&mut self, rules: Rules) {
         self.rules = rules;
-        self.mark_plain();
+        self.mark_paths();
     }
 
-    /// Sets [`plain`](Self::plain), after a change of anything that it depends on.
-    fn mark_plain(&mut self) {
+    /// Sets [`plain`](Self::plain) and [`choose_from`](Self::choose_from), after a change of anything that they depend on.
+    fn mark_paths(&mut self) {
         self.plain = self.is_plain();
+        let fills_gaps = self.segments().any(|(_, segment)| self.fills_gaps(segment.backing));
+        self.choose_from = if fills_gaps { 0 } else { self.rules.refuse_from };
+    }
+
+    /// Whether blocks with a `backing` are chosen by how they can [grow in place](PageRules::Stay).
+    pub(crate) fn fills_gaps(&self, backing: Backing) -> bool {
+        backing == Backing::Pages && self.rules.pages == PageRules::Stay
     }
 
     /// Whether the straight path may serve from the heap as it is now.
@@ -279,14 +291,9 @@ impl<S: Storage> Heap<S> {
         }
         let mut parts = self.parts();
         let Some(block) = parts.sets.free.best_fit(size, parts.blocks) else { return Ok(None) };
-        let BlockEntry { backing, size: whole, .. } = parts.blocks[block as usize];
-        // Expandable segments are the rare case. The search among their blocks is one call, so
-        // that its registers do not burden the fast path.
-        if backing == Backing::Expandable {
-            return Ok(self.malloc_found(size, requested, counters));
-        }
-        // Blocks that the rules may refuse are as rare, and one call for the same reason.
-        if whole >= parts.rules.refuse_from {
+        // Blocks that the rules may refuse are rare, and so are heaps that choose among their blocks. The search is one call,
+        // so that its registers do not burden the fast path.
+        if parts.blocks[block as usize].size >= *parts.choose_from {
             return Ok(self.malloc_found(size, requested, counters));
         }
         Ok(Some(parts.allocate_from::<false>(block, size, requested, counters)))
@@ -328,6 +335,7 @@ impl<S: Storage> Heap<S> {
             segments: &mut self.segments,
             sets: &mut self.sets,
             rules: &self.rules,
+            choose_from: &self.choose_from,
             clock: &self.clock,
         }
     }
@@ -372,9 +380,9 @@ impl<S: Storage> Heap<S> {
         let blocks = self.blocks.entries();
         let block = self.sets.free.best_fit(size, blocks)?;
         let backing = blocks[block as usize].backing;
-        if backing == Backing::Expandable {
-            let expands = self.rules.source == Source::Expandable;
-            let (block, whole) = self.sets.free.best_expandable(block, &self.blocks, expands)?;
+        if self.fills_gaps(backing) {
+            let may_grow = self.rules.source.maps_pages();
+            let (block, whole) = self.sets.free.best_in_place(block, &self.blocks, may_grow)?;
             return (!self.rules.refuse_oversize(whole, size)).then_some(block);
         }
         let mut block = block;
@@ -412,7 +420,7 @@ impl<S: Storage> Heap<S> {
     ) -> Outcome<DevicePtr> {
         let BlockEntry { addr, size: whole, backing, .. } = self.blocks[block];
         let served = self.parts().allocate_from::<false>(block, size, requested, counters);
-        if backing == Backing::Expandable {
+        if backing == Backing::Pages {
             // The entry of a block that is split is that of the rest, which stays free.
             let split = self.blocks[block].is_free();
             self.high = self.high.max(addr + if split { size } else { whole });
@@ -619,7 +627,7 @@ impl<S: Storage> Heap<S> {
         let block = self.blocks.insert(BlockEntry::whole(base.0, bytes, segment, backing));
         self.segments[segment].first = block;
         if backing != Backing::Ordinary {
-            self.mark_plain();
+            self.mark_paths();
         }
         block
     }

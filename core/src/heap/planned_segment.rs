@@ -29,7 +29,7 @@ impl<S: Storage> Heap<S> {
     /// Makes a vacant heap the heap behind a lane, with the lane's segment. Room for the segment was made.
     pub(crate) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, counters: &HeapCounters) -> Outcome<()> {
         self.suballocator = Some(AnySubAllocator::Planned(Box::default()));
-        self.mark_plain();
+        self.mark_paths();
         // `pieces` recognises sub-blocks by state: no vacant entry may keep the state of a live
         // one.
         self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Detached);

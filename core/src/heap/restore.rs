@@ -2,8 +2,8 @@
 //! the split rules.
 
 use super::Heap;
+use crate::heap::addresses::cut_out;
 use crate::heap::block::{Backing, BlockEntry, State};
-use crate::heap::expandable::cut_out;
 use crate::snapshot::{BlockState, SnapshotBlock};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
@@ -55,7 +55,8 @@ impl<S: Storage> Restoring<'_, S> {
         let BlockEntry { addr, size: whole, state, backing, .. } = self.heap.blocks[block];
         let before = ptr.0 - addr;
         // Pages of the stitched policy move, so a block there has no address to return to.
-        if state != State::Free || backing == Backing::Stitched || before.checked_add(size)? > whole {
+        let moves = backing == Backing::Pages && !self.heap.fills_gaps(backing);
+        if state != State::Free || moves || before.checked_add(size)? > whole {
             return None;
         }
         if backing == Backing::Ordinary && self.heap.blocks[block].is_split() {

@@ -72,6 +72,7 @@ pub(super) struct Parts<'a, S: Storage> {
     pub(super) segments: &'a mut HeapSegments<S>,
     pub(super) sets: &'a mut Sets<S>,
     pub(super) rules: &'a Rules,
+    pub(super) choose_from: &'a u64,
     /// The search count to stamp freed blocks with. A reference, because few paths read the count.
     pub(super) clock: &'a u64,
 }

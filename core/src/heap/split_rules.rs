@@ -13,10 +13,20 @@ pub(crate) enum Source {
     Device,
     /// Segments supplied by the host for the heap's pool.
     Host,
-    /// Pages of expandable segments.
-    Expandable,
-    /// Pages of the stitched policy. Free pages may lie in any heap.
-    Stitched,
+    /// Pages of virtual memory, under the heap's [`PageRules`].
+    Pages,
+}
+
+/// How a heap on pages grows, and whether its free pages may leave it. All heaps on pages of a device have the rules of the
+/// device's policy, which never changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageRules {
+    /// Pages of one length, which stay where they are: `PyTorch`'s expandable segments. The heap grows in its lowest gaps, and a
+    /// request prefers the free block that can grow.
+    Stay,
+    /// Pages of any length, which move: the stitched policy. The heap grows where the fewest bytes are to be mapped, and free
+    /// pages of any heap can serve.
+    Move,
 }
 
 /// The purpose of a pool's memory.
@@ -38,11 +48,18 @@ impl PoolMemory {
     pub(crate) const ALL: [Self; Self::COUNT] = [Self::Plain, Self::Supplied, Self::Parkable];
 }
 
+impl PageRules {
+    /// Returns the rules under a policy.
+    pub(crate) fn of(policy: Policy) -> Self {
+        if policy.traits().moves_pages { Self::Move } else { Self::Stay }
+    }
+}
+
 impl Source {
     /// Whether the heap maps pages, and allocates no whole segments.
     #[inline]
     pub(crate) fn maps_pages(self) -> bool {
-        matches!(self, Self::Expandable | Self::Stitched)
+        self == Self::Pages
     }
 }
 
@@ -69,6 +86,8 @@ pub(crate) struct Rules {
     whole_from: u64,
     /// The source of new memory. Existing segments of the heap may be of another kind.
     pub source: Source,
+    /// The rules of the heap's pages, whether or not new memory is on pages.
+    pub pages: PageRules,
     /// Whether free blocks carry their age, for garbage collection.
     pub ages: bool,
     /// Whether the setting `compact` is in force for the heap, and how.
@@ -112,6 +131,7 @@ impl Rules {
             ample_rest: 0,
             whole_from: u64::MAX,
             source: Source::Device,
+            pages: PageRules::Stay,
             ages: false,
             compact: Compacting::No,
         }
@@ -163,6 +183,7 @@ impl Rules {
             ample_rest,
             whole_from,
             source,
+            pages: PageRules::of(config.policy()),
             ages,
             compact,
         }
@@ -265,8 +286,7 @@ mod tests {
         assert!(plain.are_plain() && rules("", PoolKind::Small, Source::Host).are_plain());
         let special = [
             Rules { ages: true, ..plain },
-            Rules { source: Source::Expandable, ..plain },
-            Rules { source: Source::Stitched, ..plain },
+            Rules { source: Source::Pages, ..plain },
             Rules { ample_rest: 512, ..plain },
             Rules { whole_from: 1 << 40, ..plain },
             Rules { refuse_from: 1 << 40, ..plain },
@@ -293,7 +313,7 @@ mod tests {
         assert_eq!(["0.0", "0.1", "0.24"].map(exact), [Compacting::Exact; 3]);
         assert_eq!(["0.25", "0.5"].map(exact), [Compacting::Whole; 2]);
         assert!(of("compact:0.1,exact_segments:True").1 <= SMALL_MAX + 1);
-        for (kind, source) in [(PoolKind::Small, Source::Device), (PoolKind::Large, Source::Expandable)] {
+        for (kind, source) in [(PoolKind::Small, Source::Device), (PoolKind::Large, Source::Pages)] {
             assert_eq!(rules("compact:0.1", kind, source).compact, Compacting::No, "{kind:?}, {source:?}");
         }
         // A budget kept under a policy that has none.
@@ -337,7 +357,7 @@ mod tests {
     fn a_rest_is_split_off_a_supplied_segment_as_where_segments_expand() {
         let splits = |config: &str, source, rest| rules(config, PoolKind::Large, source).should_split(rest, 2 * MIB);
         let expandable = "expandable_segments:True";
-        assert!(splits(expandable, Source::Host, UNIT) && splits(expandable, Source::Expandable, UNIT));
+        assert!(splits(expandable, Source::Host, UNIT) && splits(expandable, Source::Pages, UNIT));
         for source in [Source::Host, Source::Device] {
             assert!(!splits("", source, SMALL_MAX) && splits("", source, SMALL_MAX + 512));
         }

@@ -4,9 +4,10 @@ use super::*;
 use crate::config::{Config, Policy};
 use crate::heap::age::{Found, Idle, Moment};
 use crate::heap::block::FRONTIER_BIT;
-use crate::heap::expandable::Run;
+use crate::heap::growth::HeldRoom;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::restore::Restoring;
+use crate::heap::split_rules::Source;
 use crate::snapshot::{BlockState, SnapshotBlock};
 use crate::tables::Growable;
 use crate::units::MIB;
@@ -35,32 +36,32 @@ impl Fixture {
 
     /// A heap with a range of `length` pages, of which the first `mapped` are mapped and free.
     fn with_pages(length: u64, mapped: u64) -> Self {
-        let mut fixture = Self::new("expandable_segments:True", Source::Expandable);
+        let mut fixture = Self::new("expandable_segments:True", Source::Pages);
         fixture.heap.make_room().unwrap();
         assert!(fixture.heap.make_room_for_range());
-        fixture.heap.add_range(DevicePtr(BASE), length * STEP, STEP, Backing::Expandable);
+        fixture.heap.add_range(DevicePtr(BASE), length * STEP, STEP);
         if mapped > 0 {
             let run = fixture.detach(mapped);
-            fixture.heap.join_run(run, &fixture.counters);
+            fixture.heap.extend(run, &fixture.counters);
         }
         fixture
     }
 
-    /// Detaches a run of so many pages, and maps what is unmapped of it.
-    fn detach(&mut self, pages: u64) -> Run {
+    /// Holds room for so many pages, and maps them.
+    fn detach(&mut self, pages: u64) -> HeldRoom {
         let heap = &mut self.heap;
         heap.make_room().unwrap();
         assert!(heap.make_room_for_range());
-        let first = heap.find_run(pages * STEP).unwrap();
-        let run = heap.detach_run(first, pages * STEP);
-        while let Some((block, range)) = heap.part_of_run(run, State::Mapping) {
-            heap.sets.pages.make_room((range.bytes / STEP) as u32).unwrap();
-            for at in (range.at.0..range.at.0 + range.bytes).step_by(STEP as usize) {
+        let held = heap.hold_room(pages * STEP, 0).unwrap();
+        let mut from = 0;
+        while let Some(part) = heap.part_from(held, from) {
+            from = part.at.0 + part.bytes;
+            heap.sets.pages.make_room((part.bytes / STEP) as u32).unwrap();
+            for at in (part.at.0..from).step_by(STEP as usize) {
                 heap.sets.pages.insert(HomePage::new(at, STEP, 0));
             }
-            heap.blocks[block].state = State::Mapped;
         }
-        run
+        held
     }
 
     fn add_segment(&mut self, base: u64, bytes: u64) {
@@ -123,7 +124,7 @@ fn a_heap_is_plain_until_anything_of_it_is_not() {
     fixture.heap.set_rules(rules);
     assert!(fixture.heap.plain);
     assert!(fixture.heap.make_room_for_range());
-    fixture.heap.add_range(DevicePtr(BASE << 1), STEP, STEP, Backing::Expandable);
+    fixture.heap.add_range(DevicePtr(BASE << 1), STEP, STEP);
     assert!(!fixture.heap.plain, "a range makes the heap so, also where new memory comes from the device");
     assert!(!Fixture::new("policy:buddy", Source::Device).heap.plain);
 }
@@ -200,14 +201,14 @@ fn the_bytes_to_map_are_whole_pages_beyond_the_free_block() {
     let mut fixture = Fixture::with_pages(8, 3);
     fixture.fill(&[2]);
     let heap = &mut fixture.heap;
-    assert_eq!(heap.bytes_to_map(3 * STEP), Some(2 * STEP));
-    assert_eq!(heap.bytes_to_map(3 * STEP - 512), Some(2 * STEP));
-    assert_eq!(heap.bytes_to_map(6 * STEP), Some(5 * STEP));
-    assert_eq!(heap.bytes_to_map(6 * STEP + 512), None);
+    let needed = |size| heap.lacking(size).map(|lacking| lacking.needed);
+    assert_eq!(needed(3 * STEP), Some(2 * STEP));
+    assert_eq!(needed(3 * STEP - 512), Some(2 * STEP));
+    assert_eq!(needed(6 * STEP), Some(5 * STEP));
+    assert_eq!(needed(6 * STEP + 512), None);
     heap.make_room().unwrap();
-    let first = heap.find_run(3 * STEP).unwrap();
-    let run = heap.detach_run(first, 3 * STEP);
-    assert_eq!(heap.lacking_in(run), 2 * STEP);
+    let held = heap.hold_room(3 * STEP, 0).unwrap();
+    assert_eq!((held.needed, held.room), (2 * STEP, 2 * STEP));
 }
 
 /// Every statistic.
@@ -275,7 +276,7 @@ fn new_memory_tells_of_each_rise_above_a_lease() {
         heap.finish_unmap(part, &fixture.counters);
         fixture.free(BASE + 3 * STEP);
         let run = fixture.detach(4);
-        fixture.heap.join_run(run, counters).peaks_stale
+        fixture.heap.extend(run, counters).peaks_stale
     });
 }
 

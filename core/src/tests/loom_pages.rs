@@ -1,14 +1,13 @@
 //! Models of moving pages during the use of heaps by other threads, explored by loom. The heaps and the pool of
-//! pages are the core's own; the steps between the locks follow `arena/stitched/mod.rs`, without a device.
+//! pages are the core's own; the steps between the locks follow `arena/paging/growth.rs`, without a device.
 
 use super::loom::explore;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::PhysicalHandle;
-use crate::heap::block::Backing;
 use crate::heap::home_pages::{HomePage, Stays};
-use crate::heap::split_rules::{Rules, Source};
-use crate::heap::stitched::{PagedHeap, Wanted};
+use crate::heap::moves::{PagedHeap, Wanted};
+use crate::heap::split_rules::{PageRules, Rules, Source};
 use crate::heap::{FreeOutcome, Heap};
 use crate::pages::counts::PageCounts;
 use crate::pages::{Batch, PagePool};
@@ -32,12 +31,13 @@ struct Device {
 impl Device {
     fn new() -> Arc<Self> {
         let heap = |base: u64| {
-            let rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+            let mut rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Pages);
+            rules.pages = PageRules::Move;
             let mut heap = Heap::default();
             heap.rules = rules;
             heap.make_room().unwrap();
             assert!(heap.make_room_for_range());
-            heap.add_range(DevicePtr(base), 32 * STEP, STEP, Backing::Stitched);
+            heap.add_range(DevicePtr(base), 32 * STEP, STEP);
             Mutex::new(heap)
         };
         Arc::new(Self {
@@ -58,14 +58,14 @@ impl Device {
         locked.finish_free(block, &self.counters[heap]);
     }
 
-    /// `Stitcher::grow_within`: extends a heap by `room` bytes of pages of the other heap, and of new pages, and
+    /// `PageGrowth::grow`: extends a heap by `room` bytes of pages of the other heap, and of new pages, and
     /// serves a request of `size` bytes.
     fn grow(&self, heap: usize, room: u64, size: u64) -> DevicePtr {
         let held = {
             let mut locked = self.heaps[heap].lock().unwrap();
             locked.make_room().unwrap();
             assert!(locked.make_room_for_range());
-            PagedHeap(&mut locked).hold_room(room, STEP).unwrap()
+            locked.hold_room(room, STEP).unwrap()
         };
         let mut batch = Batch::EMPTY;
         self.take_from(1 - heap, held.needed, &mut batch);
@@ -75,6 +75,12 @@ impl Device {
             let page = pages.add(PhysicalHandle(0), STEP);
             pages.append(&mut batch, page);
         }
+        let held = {
+            let mut locked = self.heaps[heap].lock().unwrap();
+            locked.make_room().unwrap();
+            assert!(locked.make_room_for_range());
+            locked.trim_room(held, batch.bytes)
+        };
         // Here the device maps the pages, with no lock held.
         let numbers = self.numbers(&batch);
         let (ptr, at) = {
@@ -82,14 +88,14 @@ impl Device {
             locked.make_room().unwrap();
             assert!(locked.make_room_for_range());
             locked.sets.pages.make_room(batch.count).unwrap();
-            let begin = PagedHeap(&mut locked).place_in(held, batch.bytes);
+            let begin = locked.place_in(held, 0);
             let mut at = begin.0;
             for &(page, bytes) in &numbers {
                 locked.sets.pages.insert(HomePage { stays: Stays::Arriving, ..HomePage::new(at, bytes, page) });
                 at += bytes;
             }
-            let extended = PagedHeap(&mut locked).extend(held, batch.bytes, &self.counters[heap]);
-            (locked.allocate_from(extended.value, size, size, &self.counters[heap]).value, begin)
+            let extended = locked.extend(held, &self.counters[heap]);
+            (locked.allocate_from(extended.value.0, size, size, &self.counters[heap]).value, begin)
         };
         self.finish_moves(heap, &numbers, at);
         ptr
@@ -114,7 +120,7 @@ impl Device {
         numbers.map(|page| (page, pages[page].bytes)).collect()
     }
 
-    /// `Stitcher::finish_moves`.
+    /// `PageGrowth::finish_moves`.
     fn finish_moves(&self, heap: usize, numbers: &[(u32, u64)], at: DevicePtr) {
         for &(page, _) in numbers {
             let origin = self.pages.lock().unwrap().count_alias_of_origin(page);

@@ -7,10 +7,8 @@ use crate::arena::heaps::pair_state::PairState;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::PhysicalHandle;
-use crate::heap::block::Backing;
 use crate::heap::home_pages::HomePage;
-use crate::heap::split_rules::{Rules, Source};
-use crate::heap::stitched::PagedHeap;
+use crate::heap::split_rules::{PageRules, Rules, Source};
 use crate::heap::{FreeOutcome, Heap};
 use crate::pages::PagePool;
 use crate::stats::{HeapCounters, Stat};
@@ -37,13 +35,15 @@ impl Parkable {
     fn new() -> Arc<Self> {
         let counters = HeapCounters::default();
         let mut pages = PagePool::default();
-        let rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+        let mut rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Pages);
+        rules.pages = PageRules::Move;
         let mut heap = Heap::<Growable>::default();
         heap.rules = rules;
         heap.make_room().unwrap();
         assert!(heap.make_room_for_range());
-        heap.add_range(DevicePtr(BASE), 8 * STEP, STEP, Backing::Stitched);
-        let held = PagedHeap(&mut heap).hold_room(2 * STEP, 0).unwrap();
+        heap.add_range(DevicePtr(BASE), 8 * STEP, STEP);
+        let held = heap.hold_room(2 * STEP, 0).unwrap();
+        let held = heap.trim_room(held, 2 * STEP);
         heap.sets.pages.make_room(2).unwrap();
         for at in [BASE, BASE + STEP] {
             pages.make_room().unwrap();
@@ -51,7 +51,7 @@ impl Parkable {
             pages.settle(page);
             heap.sets.pages.insert(HomePage::new(at, STEP, page));
         }
-        let _free = PagedHeap(&mut heap).extend(held, 2 * STEP, &counters);
+        let _free = heap.extend(held, &counters);
         let live = heap.malloc(STEP, STEP, &counters).unwrap().unwrap();
         assert_eq!(live.value, DevicePtr(BASE));
         let state: PairState = empty!();

@@ -8,7 +8,7 @@ use crate::units::{MAX_REQUEST, MIB, UNIT};
 use proptest::prelude::*;
 
 fn should_split(remaining: u64, size: u64, kind: PoolKind, config: &Config, expandable: bool) -> bool {
-    let source = if expandable { Source::Expandable } else { Source::Device };
+    let source = if expandable { Source::Pages } else { Source::Device };
     Rules::new(config, kind, false, source).should_split(remaining, size)
 }
 

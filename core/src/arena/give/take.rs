@@ -11,7 +11,7 @@ use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::{OnDevice, Platform, flags};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::expandable::AddressRange;
+use crate::heap::addresses::AddressRange;
 use crate::stats::Occurrence;
 use crate::tables::Storage;
 use crate::trace::Action;

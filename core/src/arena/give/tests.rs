@@ -7,7 +7,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::Host;
 use crate::device::simulated::{Call, SimulatedDevice};
 use crate::error::Error;
-use crate::heap::stitched::{PagedHeap, Wanted};
+use crate::heap::moves::{PagedHeap, Wanted};
 use crate::pages::counts::PageCounts;
 use crate::pool::{PoolOptions, Route};
 use crate::stats::ReclaimStats;

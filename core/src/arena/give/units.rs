@@ -171,7 +171,7 @@ pub(super) fn first_oversize<S: Storage>(heap: &mut Heap<S>, slot: u32, wanted: 
     let heap = &*heap;
     // A block of an expandable segment may be large enough and cannot be released here: no segment suffices then, as in
     // PyTorch.
-    let counts = |&block: &u32| heap.is_releasable(block) || heap.blocks[block].backing == Backing::Expandable;
+    let counts = |&block: &u32| heap.is_releasable(block) || heap.fills_gaps(heap.blocks[block].backing);
     let sufficing = up(heap, first).find(counts).and_then(|block| Unit::segment(heap, slot, block));
     sufficing.or_else(|| {
         let last = if heap.is_empty() { None } else { heap.sets.free.last(heap.blocks.entries()) };

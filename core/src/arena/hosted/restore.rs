@@ -5,14 +5,17 @@
 //! beginning. No requests could reproduce this state: where a free block begins and ends depends on
 //! requests not known any more.
 
-use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::growth::{LONG_PAGE, PageGrowth};
+use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::Segments;
 use crate::error::Error;
-use crate::heap::block::{Backing, State};
-use crate::heap::expandable::{AddressRange, Run};
+use crate::heap::addresses::{AddressRange, Run};
+use crate::heap::block::State;
 use crate::heap::restore::Restoring;
+use crate::heap::split_rules::PageRules;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotSegment};
@@ -154,9 +157,35 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(part)
     }
 
+    /// Maps pages over `range`, and lists them in the heap of `slot` and in the page map. Returns false if the device lacks
+    /// the memory. The limit was checked before. After a failure nothing is mapped, unless addresses are `lost`.
+    fn map_range(&self, slot: u32, range: AddressRange, lost: &Cell<bool>) -> Result<bool, Error> {
+        let long_pages = self.device.heaps.lock(slot).parkable;
+        let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
+        let mut guard = PageGuard::empty(*self);
+        while guard.batch.bytes < range.bytes {
+            let bytes = longest.max(range.granule).min(range.bytes - guard.batch.bytes);
+            if !self.new_page(bytes, Charge::Checked, &mut guard.batch)? {
+                return Ok(false);
+            }
+        }
+        let Some(mapping) = self.map(&guard.batch, Row { at: range.at, lost })? else { return Ok(false) };
+        let listed = self.list(slot, range.at, range.bytes)?;
+        let mut heap = self.device.heaps.lock(slot);
+        heap.sets.pages.make_room(guard.batch.count).map_err(|_| Error::TableFull("pages of memory"))?;
+        self.list_batch(&mut heap, &guard.batch, range.at, false);
+        drop(heap);
+        listed.keep();
+        mapping.keep();
+        self.settle_batch(&guard.keep());
+        Ok(true)
+    }
+
     /// Reserves addresses around the first part of an expandable segment.
     fn reserve_range(self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
-        let (bytes, granule) = self.range_to_reserve(segment.kind)?;
+        // As where the segment was, whatever the policy here.
+        let growth = PageGrowth::of(self.device).ok_or(LACKS_MEMORY)?.under(PageRules::Stay);
+        let (bytes, granule) = growth.range_to_reserve(segment.kind)?;
         let reserved = self.device.paging.address_bytes();
         let base = self.reserve(bytes)?.ok_or(Error::OutOfAddresses { requested: bytes, reserved })?;
         let range = base..DevicePtr(base.0.saturating_add(bytes));
@@ -164,7 +193,7 @@ impl<P: Platform> Mapper<'_, P> {
             self.unreserve(Some((base, bytes)));
             return Err(NOT_AROUND);
         }
-        self.device.heaps.lock(slot).add_range(base, bytes, granule, Backing::Expandable);
+        self.device.heaps.lock(slot).add_range(base, bytes, granule);
         Ok(())
     }
 }

@@ -107,7 +107,7 @@ impl<R: Lock> Copied<'_, R> {
                 State::Allocated => BlockState::ActiveAllocated,
                 State::Pending => BlockState::ActivePendingFree,
                 State::Free => BlockState::Inactive,
-                State::Unmapped | State::Detached | State::Mapping | State::Mapped | State::Stale | State::Lost => {
+                State::Unmapped | State::Detached | State::Mapping | State::Stale | State::Lost => {
                     apart = true;
                     continue;
                 }

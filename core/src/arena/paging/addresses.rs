@@ -18,7 +18,6 @@ use crate::arena::paging::mapper::Mapper;
 use crate::device::{AddressLack, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::Backing;
 use crate::stats::MemoryCall;
 use crate::sync::Ordering;
 use crate::units::DevicePtr;
@@ -113,7 +112,6 @@ impl<P: Platform> Mapper<'_, P> {
     pub(in crate::arena) fn hold_addresses<T>(
         &self,
         slot: u32,
-        backing: Backing,
         wanted: impl Fn() -> Result<Option<AddressRequest>, Error>,
         take: impl Fn(&mut Heap<P::Storage>) -> Option<T>,
     ) -> Result<Option<T>, Error> {
@@ -135,7 +133,7 @@ impl<P: Platform> Mapper<'_, P> {
             if found.is_none()
                 && let Some((base, bytes, granule)) = reserved.take()
             {
-                heap.add_range(base, bytes, granule, backing);
+                heap.add_range(base, bytes, granule);
                 found = take(&mut heap);
             }
             drop(heap);

@@ -175,8 +175,12 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
 
 impl<T: Places, P: Platform> Drop for Mapping<'_, T, P> {
     fn drop(&mut self) {
+        // The places may need a lock that is held where pages are kept.
+        if self.mapped == 0 {
+            return;
+        }
         let device = self.mapper.device;
-        if self.told && self.mapped > 0 {
+        if self.told {
             self.pages().for_each(|(_, page, at)| device.driver.device().on_unmap(at, page.bytes));
         }
         for (number, page, at) in self.pages().take(self.mapped as usize) {

@@ -1,12 +1,13 @@
 //! The memory of a device that lies on pages: physical handles, elastic ranges, and what is counted of both.
 //!
 //! ```text
-//! ranges/          stitched/ · expand.rs          parking/           extents.rs
-//! elastic ranges   heaps on pages                 pages given back   what lies under a block
+//! ranges/          growth.rs · stitched/          parking/           extents.rs
+//! elastic ranges   heaps on pages · moving pages  pages given back   what lies under a block
 //!      └────────────────┴──── mapping.rs ──────────────┘             pages at new places, undone unless kept
 //!                             mapper.rs                              pages made, mapped, spare, destroyed
 //!                             addresses.rs                           addresses reserved and released
 //!                             virtual_calls.rs                       the calls of the device, counted
+//!                             release.rs                             free pages of heaps unmapped
 //!                             departures.rs · retired.rs             fences behind what was given up · retired segments
 //! ```
 //!
@@ -15,13 +16,14 @@
 mod addresses;
 pub(crate) mod departures;
 mod epochs;
-pub(in crate::arena) mod expand;
 pub(crate) mod extents;
+pub(in crate::arena) mod growth;
 mod guarded;
 pub(in crate::arena) mod mapper;
-mod mapping;
+pub(in crate::arena) mod mapping;
 pub(crate) mod parking;
 pub(crate) mod ranges;
+mod release;
 mod retired;
 pub(in crate::arena) mod stitched;
 mod undo;

@@ -30,7 +30,6 @@ use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
-use crate::heap::split_rules::Source;
 use crate::streams::event_queue::{DueRecording, GATHER};
 use crate::streams::fences::Waiter;
 use crate::streams::groups::GroupSet;
@@ -95,7 +94,7 @@ impl<P: Platform> Waits<P> {
         // Deferred by a capture, while frees were not gathered yet.
         self.record_deferred(on)?;
         let served = self.search_queues(on, Some(request.slot), search)?;
-        if served.is_none() && on.heaps().source(request) == Source::Stitched {
+        if served.is_none() && on.heaps().moves_pages(request) {
             self.search_queues(on, None, search)
         } else {
             Ok(served)

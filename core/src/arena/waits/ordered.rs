@@ -27,7 +27,6 @@ use crate::arena::waits::{Outside, Waits};
 use crate::arena::{Platform, flags};
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
-use crate::heap::split_rules::Source;
 use crate::streams::deferred_frees::{Until, UseFence};
 use crate::streams::fences::{Fence, Waiter};
 use crate::streams::pending::{PendingBlock, PendingFree};
@@ -119,7 +118,7 @@ impl<P: Platform> Waits<P> {
         }
         on.driver().health()?;
         // The pages of other heaps can serve as well under `stitched`.
-        let is_stitched = on.heaps().source(request) == Source::Stitched;
+        let is_stitched = on.heaps().moves_pages(request);
         let ended = if is_stitched { self.poll_ordered(on)? } else { self.poll_ordered_of(on, request.slot)? };
         if ended > 0
             && let Some(ptr) = search()?

@@ -126,7 +126,7 @@ impl StreamOrder for SimulatedDevice {
     }
 
     fn can_record_all(&self) -> bool {
-        self.0.lock().streams.records_all
+        self.0.lock().records_all
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {

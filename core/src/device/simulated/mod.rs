@@ -106,6 +106,8 @@ struct DeviceState {
     events_for_streams: BTreeSet<u64>,
     /// How many events for streams there are at most.
     most_events_for_streams: usize,
+    /// Whether events are recorded after the work of all streams.
+    records_all: bool,
     /// The number of the latest event.
     events_made: u64,
     /// The streams used so far.

@@ -90,7 +90,7 @@ impl SimulatedDevice {
     /// complete by then.
     #[must_use]
     pub fn with_fences_of_all(self) -> Self {
-        self.0.lock().streams.records_all = true;
+        self.0.lock().records_all = true;
         self
     }
 
@@ -148,8 +148,6 @@ pub(super) struct Streams {
     tells_idle: bool,
     /// The allocator is told of no end of a stream.
     pub(super) reports_no_end: bool,
-    /// Events are recorded after the work of all streams.
-    pub(super) records_all: bool,
     /// Streams that have gone without a report.
     gone: BTreeSet<StreamId>,
     /// Streams without work.

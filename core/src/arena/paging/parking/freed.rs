@@ -4,7 +4,7 @@ use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
 use crate::device::Segments;
 use crate::error::Error;
-use crate::heap::expandable::AddressRange;
+use crate::heap::addresses::AddressRange;
 use crate::heap::home_pages::HomePage;
 use crate::heap::{Heap, Keeps};
 use crate::pages::{Kept, PagePool};

@@ -106,7 +106,7 @@ impl<P: Platform> Mapper<'_, P> {
         if matches!(committed, Ok(true)) {
             let batch = guard.keep();
             if let Some(stitcher) = self.device.stitcher() {
-                stitcher.leave_origins(&batch);
+                stitcher.growth.leave_origins(&batch);
             }
             self.settle_batch(&batch);
         } else {

@@ -12,7 +12,7 @@
 
 use super::Stitcher;
 use crate::arena::Platform;
-use crate::arena::paging::expand::LONG_PAGE;
+use crate::arena::paging::growth::LONG_PAGE;
 use crate::arena::request::Request;
 use crate::config::Stitched;
 use crate::config::rounding::PoolKind;

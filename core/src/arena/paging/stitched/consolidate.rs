@@ -24,9 +24,9 @@ use crate::arena::Platform;
 use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{Mapping, Row};
 use crate::error::Error;
-use crate::heap::expandable::AddressRange;
+use crate::heap::addresses::AddressRange;
 use crate::heap::home_pages::HomePage;
-use crate::heap::stitched::PagedHeap;
+use crate::heap::moves::PagedHeap;
 use crate::pages::Batch;
 use crate::sync::Ordering;
 use crate::units::DevicePtr;
@@ -108,14 +108,14 @@ impl<P: Platform> Stitcher<'_, P> {
             return created;
         }
         let mut short = Batch::EMPTY;
-        let unmapped = self.mapper.unmap_each(run.slot, run.range, |pages, page| pages.append(&mut short, page));
+        let unmapped = self.mapper().unmap_each(run.slot, run.range, |pages, page| pages.append(&mut short, page));
         if let Err(error) = unmapped {
             self.vacate(run, true);
             self.discard(&short).and(self.discard(&long))?;
             return Err(error);
         }
         let lost = Cell::new(false);
-        let map = |batch: &Batch| self.mapper.map(batch, Row { at: run.range.at, lost: &lost });
+        let map = |batch: &Batch| self.mapper().map(batch, Row { at: run.range.at, lost: &lost });
         let (kept, rest, attempt, mapping) = match map(&long) {
             Ok(Some(mapping)) => (long, short, Ok(Attempt::Replaced), Some(mapping)),
             failed => {
@@ -149,7 +149,7 @@ impl<P: Platform> Stitcher<'_, P> {
         if short_of_room && left.is_over() {
             return Ok(Attempt::NoTime);
         }
-        if short_of_room || !self.mapper.new_page(bytes, Charge::WithinLimit, long)? {
+        if short_of_room || !self.mapper().new_page(bytes, Charge::WithinLimit, long)? {
             return Ok(Attempt::NoRoom);
         }
         Ok(Attempt::Replaced)
@@ -165,8 +165,8 @@ impl<P: Platform> Stitcher<'_, P> {
         }
         mapping.keep();
         // At home before they are listed: another thread may move a listed page at once.
-        self.mapper.settle_batch(batch);
-        self.mapper.list_batch(&mut heap, batch, run.range.at, false);
+        self.mapper().settle_batch(batch);
+        self.mapper().list_batch(&mut heap, batch, run.range.at, false);
         PagedHeap(&mut heap).return_block(run.block);
         true
     }
@@ -175,12 +175,12 @@ impl<P: Platform> Stitcher<'_, P> {
     /// the addresses.
     fn vacate(&self, run: &PageRun, lost: bool) {
         let unmapped = if lost { Err(()) } else { Ok(()) };
-        let _as_before = self.mapper.give_up_detached(run.slot, run.block, |_range| unmapped);
+        let _as_before = self.mapper().give_up_detached(run.slot, run.block, |_range| unmapped);
     }
 
     /// Destroys unmapped pages.
     fn discard(&self, batch: &Batch) -> Result<(), Error> {
-        self.mapper.numbers_of(batch).for_each(|page| self.mapper.spare_page(page));
-        self.mapper.destroy_spares().map(|_| ())
+        self.mapper().numbers_of(batch).for_each(|page| self.mapper().spare_page(page));
+        self.mapper().destroy_spares().map(|_| ())
     }
 }

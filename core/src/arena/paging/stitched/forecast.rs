@@ -6,7 +6,8 @@ use crate::arena::forecast::Forecast;
 use crate::arena::request::Request;
 use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::heap::stitched::{Lacking, PagedHeap, Wanted};
+use crate::heap::growth::Lacking;
+use crate::heap::moves::Wanted;
 use crate::pages::counts::PageCounts;
 use crate::units::DevicePtr;
 
@@ -49,28 +50,19 @@ impl<P: Platform> Stitcher<'_, P> {
         if self.peek_other_heap(request).is_some() {
             return Ok(Some(0));
         }
-        let lacking = PagedHeap(&mut self.device().heaps.lock(request.slot)).lacking(request.size);
-        let Lacking { needed, beside } = lacking.unwrap_or(self.whole(request));
-        if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
+        if !self.growth.has_addresses(request)? {
             return Ok(None);
         }
+        let lacking = self.device().heaps.lock(request.slot).lacking(request.size);
+        // A heap without addresses would lack all.
+        let whole = Lacking { needed: request.size.next_multiple_of(self.step()), beside: 0 };
+        let Lacking { needed, beside } = lacking.unwrap_or(whole);
         let pages = self.device().paging.pool.lock().bytes;
         let new = needed.saturating_sub(spare);
         let may_move = new > room && super::may_move(request);
         let departed = (pages.spare + pages.departed).saturating_sub(spare);
         let movable = if may_move { self.movable_bytes(request)?.saturating_sub(beside) + departed } else { 0 };
         Ok(Some(new.saturating_sub(movable)))
-    }
-
-    /// Returns what a heap without addresses would lack for a request.
-    fn whole(&self, request: &Request) -> Lacking {
-        Lacking { needed: request.size.next_multiple_of(self.step()), beside: 0 }
-    }
-
-    /// Returns the bytes to be mapped in the request's heap for the request.
-    pub(in crate::arena) fn bytes_to_map(&self, request: &Request) -> u64 {
-        let lacking = PagedHeap(&mut self.device().heaps.lock(request.slot)).lacking(request.size);
-        lacking.unwrap_or(self.whole(request)).needed
     }
 
     /// Returns the free block for a request in the stream's heap of the other kind.

@@ -17,7 +17,7 @@ use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::heap::stitched::{PagedHeap, Wanted};
+use crate::heap::moves::{PagedHeap, Wanted};
 use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
 use crate::units::{NO_STREAM, StreamId};
@@ -116,7 +116,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
         let before = *moves;
-        let mut found = PageGuard::empty(self.mapper);
+        let mut found = PageGuard::empty(self.mapper());
         let rest = PageRequest { end: wanted_pages.end - batch.bytes, room: wanted_pages.room - batch.bytes };
         self.take_from(Wanted::Free, pair, rest, moves, &mut found.batch);
         if found.batch.count == 0 {

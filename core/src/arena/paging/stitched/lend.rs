@@ -27,7 +27,7 @@ use crate::arena::flags;
 use crate::arena::request::Request;
 use crate::device::StreamOrder;
 use crate::error::Error;
-use crate::heap::stitched::PagedHeap;
+use crate::heap::moves::PagedHeap;
 use crate::pages::counts::PageCounts;
 use crate::units::{DevicePtr, NO_STREAM};
 

@@ -115,7 +115,7 @@ impl<P: Platform> Stitcher<'_, P> {
     pub(super) fn give_back(&self, left: &mut TimeLeft, excess: impl Fn() -> u64) -> Result<bool, Error> {
         let device = self.device();
         while excess() > 0 && left.take(RELEASE_TENTHS_US) {
-            if self.mapper.destroy_spare()? {
+            if self.mapper().destroy_spare()? {
                 continue;
             }
             let Some(page) = self.first_quiet() else { return Ok(true) };

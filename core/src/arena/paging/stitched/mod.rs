@@ -27,33 +27,20 @@ mod stale;
 
 pub(in crate::arena) use gather::{PageRequest, Requester};
 
-use crate::arena::paging::addresses::AddressRequest;
+use crate::arena::paging::growth::PageGrowth;
 use crate::arena::paging::mapper::{Charge, Mapper};
-use crate::arena::paging::mapping::{PageGuard, Row};
-use crate::arena::paging::undo::Undo;
 use crate::arena::request::{Request, RequestCalls};
 use crate::arena::{OnDevice, Platform};
+use crate::config::rounding::PoolKind;
 use crate::config::{Policy, Stitched};
 use crate::error::Error;
-use crate::heap::Heap;
-use crate::heap::block::Backing;
-use crate::heap::home_pages::Stays;
-use crate::heap::stitched::{HeldRoom, PagedHeap};
+use crate::heap::growth::HeldRoom;
 use crate::pages::Batch;
-use crate::stats::Occurrence;
-use crate::sync::Ordering;
-use crate::trace::Action;
 use crate::units::DevicePtr;
-use core::cell::Cell;
-
-/// Length of a range of addresses, as a multiple of the device's memory. A used-up range is replaced, and released
-/// once nothing in the range is mapped. With 4, an 80 GiB device has room for hundreds of heaps in the 128 TiB of
-/// addresses of a process; later heaps get shorter ranges. `expandable_segments_reserve` sets another length.
-const RANGE_TIMES_DEVICE: u64 = 4;
 
 /// The stitched policy of a device: the operations that map and move pages.
 pub(crate) struct Stitcher<'a, P: Platform> {
-    mapper: Mapper<'a, P>,
+    pub(in crate::arena) growth: PageGrowth<'a, P>,
     pub(in crate::arena) options: Stitched,
 }
 
@@ -66,21 +53,25 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if !device.driver.has_virtual_memory() {
             return None;
         }
-        Some(Self { mapper: Mapper::of(device)?, options })
+        Some(Self { growth: PageGrowth::of(device)?, options })
     }
 
     /// Notes all later calls to virtual memory in `request`.
     pub(crate) fn for_request(self, request: &'a RequestCalls) -> Self {
-        Self { mapper: self.mapper.for_request(request), ..self }
+        Self { growth: self.growth.for_request(request), ..self }
     }
 
     fn device(&self) -> OnDevice<'a, P> {
-        self.mapper.device
+        self.growth.mapper.device
+    }
+
+    fn mapper(&self) -> Mapper<'a, P> {
+        self.growth.mapper
     }
 
     /// Returns the length of which the sizes of pages are multiples, in bytes.
     fn step(&self) -> u64 {
-        crate::config::rounding::SMALL_SEGMENT.next_multiple_of(self.mapper.memory.granularity())
+        self.growth.granule(PoolKind::Small)
     }
 
     /// Serves a request without a fitting free block in the request's heap. Returns `None` if neither free pages nor
@@ -128,61 +119,21 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice. On `Ok(None)` and on
     /// errors nothing is mapped.
     fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
-        let Some(held) = self.hold_room(request)? else { return Ok(None) };
-        let device = self.device();
-        let lost = Cell::new(false);
-        let room = Undo::by(|| self.release_room(request.slot, held, lost.get()));
-        let Ok(_charged) = device.heaps.charge_tag(&device.driver.flags, request, held.needed) else { return Ok(None) };
-        let mut guard = PageGuard::empty(self.mapper);
-        if !self.provide(request, &held, allowed, &mut guard.batch)? {
-            return Ok(None);
-        }
-        let batch = guard.batch;
-        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(held, batch.bytes);
-        let listed = self.mapper.list(request.slot, at, batch.bytes)?;
-        let Some(mapping) = self.mapper.map(&batch, Row { at, lost: &lost })? else { return Ok(None) };
-        let slot = device.heaps.slot(request.slot);
-        let mut heap = device.heaps.lock(request.slot);
-        // Room was made before the lock was dropped; other calls may have used the room since.
-        if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
-            return Err(Error::TableFull("blocks"));
-        }
-        mapping.keep();
-        listed.keep();
-        guard.keep();
-        room.keep();
-        // Another request must not move the pages again before their old places are stale.
-        self.mapper.list_batch(&mut heap, &batch, at, true);
-        let extended = PagedHeap(&mut heap).extend(held, batch.bytes, &slot.counters);
-        device.peaks.device.count(Occurrence::DeviceAlloc);
-        device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes));
-        // Served under the lock that extended the heap: no other request can take the block first.
-        let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
-        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
-        drop(heap);
-        self.finish_moves(request.slot, &batch, at);
-        served.peaks_stale |= extended.peaks_stale;
-        Ok(Some(device.reconcile(slot, served)))
-    }
-
-    /// Returns held room to the heap.
-    fn release_room(&self, slot: u32, held: HeldRoom, lost: bool) {
-        let emptied = PagedHeap(&mut self.device().heaps.lock(slot)).release_room(held, lost);
-        self.mapper.unreserve(emptied);
+        self.growth.grow(request, |held, batch| self.provide(request, held, allowed, batch))
     }
 
     /// Collects pages of at least `needed` bytes: spare pages, free pages of the request's stream and of other
     /// streams, and new pages. Returns false if the limit or the device does not allow the rest.
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
-        self.mapper.take_spares(needed, u64::MAX, batch);
+        self.mapper().take_spares(needed, u64::MAX, batch);
         // The permission is kept until the pages are ordered: no capture begins in between. Only
         // departed pages have a departure.
         if may_move(request)
-            && let Some(_permission) = self.mapper.may_record()
+            && let Some(_permission) = self.mapper().may_record()
         {
-            self.mapper.take_departed(request.stream, needed, batch)?;
-            self.mapper.order_batch(batch, request.stream, true)?;
+            self.mapper().take_departed(request.stream, needed, batch)?;
+            self.mapper().order_batch(batch, request.stream, true)?;
         }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
         let mut count = 0;
@@ -197,73 +148,11 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         let sizes = self.new_page_sizes(request, missing(batch), allowed, count);
         while batch.bytes < needed {
             let bytes = sizes.min(missing(batch));
-            if !self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
+            if !self.mapper().new_page(bytes, Charge::WithinLimit, batch)? {
                 return Ok(false);
             }
         }
         Ok(true)
-    }
-
-    /// Detaches unmapped addresses of the request's heap, for the bytes missing in the heap. Reserves a new range if
-    /// no range has the addresses. Returns `None` without enough addresses.
-    fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
-        // The choice of pages may have more bytes than wanted, by less than the largest page.
-        let spare_room = self.device().paging.pool.lock().largest.max(self.step());
-        let granule = self.step();
-        let wanted = || {
-            let bytes = self.range_to_reserve()?;
-            // Room for a choice of pages that exceeds the request, unless addresses are short.
-            let fits = bytes >= request.size + granule;
-            Ok(fits.then_some(AddressRequest { bytes, least: request.size.next_multiple_of(granule), granule }))
-        };
-        let hold = |heap: &mut Heap<P::Storage>| PagedHeap(heap).hold_room(request.size, spare_room);
-        self.mapper.hold_addresses(request.slot, Backing::Stitched, wanted, hold)
-    }
-
-    /// Returns the length of a new range of addresses, in bytes.
-    fn range_to_reserve(&self) -> Result<u64, Error> {
-        let total = self.device().ledger.memory_info(&self.device().driver)?.total;
-        let longest = total.saturating_mul(RANGE_TIMES_DEVICE);
-        let reserve = self.device().settings.config.lock().expandable_segments_reserve();
-        let wanted = reserve.map_or(longest, |reserve| reserve.bytes(total).min(longest));
-        Ok(wanted.max(1).next_multiple_of(self.step()))
-    }
-
-    /// Leaves the old places of the batch's pages stale. The pages lie from `at` on in the heap of
-    /// `slot`, and may move again afterwards.
-    fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
-        let device = self.device();
-        self.leave_origins(batch);
-        device.paging.pool.lock().count_meetings(batch);
-        self.mapper.settle_batch(batch);
-        let mut heap = device.heaps.lock(slot);
-        let mut at = at.0;
-        let end = at + batch.bytes;
-        while at < end
-            && let Some(page) = heap.sets.pages.from(at)
-        {
-            // The old place is stale, and the page may go.
-            heap.sets.pages.change(page.at, |home| home.stays = Stays::No);
-            at = page.end();
-        }
-    }
-
-    /// Leaves the old places of the batch's pages stale.
-    pub(in crate::arena) fn leave_origins(&self, batch: &Batch) {
-        let device = self.device();
-        let mut moved = 0;
-        for page in self.mapper.numbers_of(batch) {
-            let origin = device.paging.pool.lock().count_alias_of_origin(page);
-            let Some((from, block)) = origin else { continue };
-            let counters = &device.heaps.slot(from).counters;
-            let mut heap = device.heaps.lock(from);
-            let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
-            device.paging.stale_mappings.fetch_add(1, Ordering::Relaxed);
-            device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes));
-            drop(heap);
-            moved += bytes;
-        }
-        device.paging.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     }
 }
 

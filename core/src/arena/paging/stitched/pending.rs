@@ -18,7 +18,7 @@ impl<P: Platform> Stitcher<'_, P> {
         if self.options.completed_pages_only || !super::may_move(request) {
             return Ok(None);
         }
-        let device = self.mapper.device;
+        let device = self.device();
         if !device.driver.flags.has_pending() || self.suffices(request, allowed)? {
             return Ok(None);
         }

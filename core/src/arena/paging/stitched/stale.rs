@@ -11,7 +11,7 @@ use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::State;
-use crate::heap::stitched::PagedHeap;
+use crate::heap::moves::PagedHeap;
 use crate::sync::Ordering;
 use crate::units::DevicePtr;
 
@@ -126,7 +126,7 @@ impl<P: Platform> Stitcher<'_, P> {
     fn unmap_taken(&self, slot: u32, (block, at, bytes, page): (u32, DevicePtr, u64, u32)) -> Result<(), Error> {
         let device = self.device();
         device.pages.remove(at, bytes);
-        let unmapped = self.mapper.unmap(at, bytes);
+        let unmapped = self.mapper().unmap(at, bytes);
         device.paging.pool.lock().remove_alias(page, unmapped.is_err());
         let mut heap = device.heaps.lock(slot);
         if unmapped.is_err() {
@@ -135,7 +135,7 @@ impl<P: Platform> Stitcher<'_, P> {
         } else {
             let emptied = PagedHeap(&mut heap).finish_stale(block);
             drop(heap);
-            self.mapper.unreserve(emptied);
+            self.mapper().unreserve(emptied);
         }
         Ok(unmapped?)
     }

@@ -1,50 +1,24 @@
-//! A heap of the stitched policy: the places of the heap's pages, and the steps of a moving page.
+//! Pages that move: the choice of the free pages that leave a heap, and the steps of a move.
 //!
 //! ```text
 //! before   | allocated | free: page A  | allocated | free | unmapped ………………………… |
 //!                          └───────── A is mapped again ─────┐
-//! after    | allocated | stale         | allocated | free: A ▼ | unmapped ……… |
+//! after    | allocated | old mapping   | allocated | free: A ▼ | unmapped ……… |
 //! ```
 //!
-//! The heap grows into unmapped addresses: at the end of the newest range, or between blocks, where pages have left a
-//! gap. A page moves in three steps, each under the lock of the heap concerned:
-//! [`hold_room`](PagedHeap::hold_room) detaches the addresses, [`take_pages`](PagedHeap::take_pages) detaches
-//! wholly free pages, and the device maps the pages with no lock held. [`extend`](PagedHeap::extend) then
-//! makes the room a free block, and the old places become [stale](State::Stale).
+//! A page moves in three steps, each under the lock of the heap concerned: [`hold_room`](Heap::hold_room) detaches the new
+//! addresses, [`take_pages`](PagedHeap::take_pages) detaches wholly free pages, and the device maps the pages with no lock
+//! held. [`extend`](Heap::extend) then makes the room a free block, and the old places become [stale](State::Stale).
 
-use super::{Heap, Outcome};
+use super::Heap;
+use crate::heap::addresses::{Cut, cut_out};
 use crate::heap::block::{BlockEntry, Blocks, State};
-use crate::heap::expandable::{Cut, Run, cut_out};
 use crate::heap::home_pages::HomePage;
 use crate::pages::counts::PageCounts;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
-
-/// Unmapped addresses of a heap, held for pages to be mapped.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldRoom {
-    /// The room, and the free blocks beside the room for the same request.
-    run: Run,
-    /// The block of the room.
-    gap: u32,
-    /// Bytes to map: the request's bytes beyond the free blocks.
-    pub needed: u64,
-    /// Bytes of the room: at least `needed`.
-    pub room: u64,
-    /// Whether the pages are mapped at the upper end of the room, below a free block.
-    upper: bool,
-}
-
-/// The memory missing in a heap for a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Lacking {
-    /// Bytes to map.
-    pub needed: u64,
-    /// Bytes of movable pages in the free blocks used by the request. These pages stay.
-    pub beside: u64,
-}
 
 /// Which free pages of a heap may move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,20 +29,8 @@ pub(crate) enum Wanted {
     Quiet,
 }
 
-/// A heap of the stitched policy: the operations on the heap's pages.
+/// A heap whose pages move: the operations on the heap's free pages.
 pub(crate) struct PagedHeap<'a, S: Storage>(pub &'a mut Heap<S>);
-
-/// A place for a request: an unmapped block, and the use of its free neighbours.
-#[derive(Clone, Copy)]
-struct Gap {
-    block: u32,
-    /// Bytes to map.
-    needed: u64,
-    /// Uses the free block before the gap.
-    before: bool,
-    /// Uses the free block behind the gap.
-    behind: bool,
-}
 
 impl<S: Storage> Blocks<S> {
     /// Returns the rank of the page at `at` in the free block `block` for [`take_pages`](PagedHeap::take_pages):
@@ -93,119 +55,6 @@ impl<S: Storage> Blocks<S> {
 }
 
 impl<S: Storage> PagedHeap<'_, S> {
-    /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks beside them:
-    /// where the fewest bytes are to be mapped, and else at the end of the newest range. Up to
-    /// `spare_room` bytes more than needed are held. Returns `None` if no range has the addresses.
-    /// Room for two blocks was made.
-    pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
-        let Gap { block, needed, before, behind } = self.least_gap(size)?;
-        let BlockEntry { addr, size: gap_bytes, prev, next, .. } = self.0.blocks[block];
-        let upper = behind && !before;
-        let room = gap_bytes.min(if before && behind { gap_bytes } else { needed + spare_room });
-        let from = if upper { addr + gap_bytes - room } else { addr };
-        let gap = cut_out(self.0, block, from, from + room).part;
-        self.0.blocks[gap].state = State::Mapping;
-        self.0.blocks[gap].requested = 0;
-        let mut run = Run { first: gap, last: gap };
-        if before {
-            self.0.sets.detach(prev, &mut self.0.blocks);
-            run.first = prev;
-        }
-        if behind {
-            self.0.sets.detach(next, &mut self.0.blocks);
-            run.last = next;
-        }
-        Some(HeldRoom { run, gap, needed, room, upper })
-    }
-
-    /// Finds the unmapped block with the fewest bytes to map for a request of `size` bytes. Among equal blocks, the
-    /// end of the newest range comes first, then the lowest address.
-    fn least_gap(&self, size: u64) -> Option<Gap> {
-        let mut best = self.tail().and_then(|block| self.gap_at(block, size));
-        let mut from = 0;
-        while !self.0.is_empty()
-            && let Some(block) = self.0.sets.unmapped_from(from, &self.0.blocks)
-        {
-            from = self.0.blocks[block].end();
-            best = match (best, self.gap_at(block, size)) {
-                (Some(best), Some(gap)) if gap.needed < best.needed => Some(gap),
-                (None, gap) => gap,
-                (best, _) => best,
-            };
-        }
-        best
-    }
-
-    /// Returns how the unmapped `block` and the neighbouring free blocks can hold `size` bytes with the fewest bytes
-    /// mapped. `None` if the blocks cannot hold `size` bytes.
-    fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
-        let BlockEntry { size: room, prev, next, segment, .. } = self.0.blocks[block];
-        let granule = self.0.segments[segment].granule;
-        let free =
-            |block: u32| if block != NONE && self.0.blocks[block].is_free() { self.0.blocks[block].size } else { 0 };
-        let (left, right) = (free(prev), free(next));
-        // At least a granule, also if another thread has made a free block large enough.
-        let missing = |held: u64| size.saturating_sub(held).next_multiple_of(granule).max(granule);
-        let lower = Gap { block, needed: missing(left), before: left > 0, behind: false };
-        let upper = Gap { block, needed: missing(right), before: false, behind: right > 0 };
-        let whole = Gap { block, needed: room, before: left > 0, behind: right > 0 };
-        let holds = left + room + right >= size;
-        [lower, upper, whole]
-            .into_iter()
-            .filter(|gap| gap.needed < room || gap.needed == room && holds)
-            .min_by_key(|gap| gap.needed)
-    }
-
-    /// Returns the memory missing for a request of `size` bytes, or `None` if no range has the addresses.
-    pub(crate) fn lacking(&self, size: u64) -> Option<Lacking> {
-        let Gap { block, needed, before, behind } = self.least_gap(size)?;
-        let BlockEntry { prev, next, .. } = self.0.blocks[block];
-        let movable = |used: bool, block: u32| {
-            if !used {
-                return 0;
-            }
-            let BlockEntry { addr, size, .. } = self.0.blocks[block];
-            let pages = self.0.sets.pages.within(addr, addr + size);
-            pages.filter(HomePage::is_movable).map(|page| page.bytes).sum()
-        };
-        Some(Lacking { needed, beside: movable(before, prev) + movable(behind, next) })
-    }
-
-    /// Returns held room to the unmapped blocks. Returns the addresses of the segment if nothing of the segment is
-    /// mapped or held any more. Room that is `lost`, where the device failed to unmap a page, is never used again.
-    pub(crate) fn release_room(&mut self, held: HeldRoom, lost: bool) -> Option<(DevicePtr, u64)> {
-        if lost {
-            self.0.blocks[held.gap].state = State::Lost;
-        }
-        self.0.attach_run(held.run)
-    }
-
-    /// Returns the address at which `bytes` of pages are to be mapped in the held room.
-    pub(crate) fn place_in(&self, held: HeldRoom, bytes: u64) -> DevicePtr {
-        let gap = &self.0.blocks[held.gap];
-        DevicePtr(if held.upper { gap.end() - bytes } else { gap.addr })
-    }
-
-    /// Makes `bytes` of the held room, mapped since, a free block together with the neighbouring free
-    /// blocks, and returns the rest of the room to the heap. Room for two blocks was made. Returns the free block.
-    /// The caller lists the pages.
-    pub(crate) fn extend(&mut self, held: HeldRoom, bytes: u64, counters: &HeapCounters) -> Outcome<u32> {
-        let HeldRoom { mut run, gap, room, upper, .. } = held;
-        debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
-        let mut mapped = gap;
-        if bytes < room && upper {
-            let rest = self.0.blocks.cut(gap, room - bytes, &mut self.0.segments);
-            self.0.join_unmapped(rest);
-        } else if bytes < room {
-            mapped = self.0.blocks.cut(gap, bytes, &mut self.0.segments);
-            self.0.join_unmapped(gap);
-            run = Run { first: if run.first == gap { mapped } else { run.first }, last: mapped };
-        }
-        self.0.blocks[mapped].state = State::Mapped;
-        let joined = self.0.join_run(run, counters);
-        Outcome { value: joined.value.0, peaks_stale: joined.peaks_stale }
-    }
-
     /// Returns whether the pages of a free block may move.
     pub(super) fn admits(&self, wanted: Wanted, block: u32) -> bool {
         wanted == Wanted::Free || self.0.blocks[block].freed_at < self.0.sets.quiet
@@ -395,16 +244,6 @@ impl<S: Storage> PagedHeap<'_, S> {
         let block = self.0.join_unmapped(block);
         self.0.remove_if_unmapped(self.0.blocks[block].segment)
     }
-
-    /// Returns the unmapped block at the end of the newest range.
-    fn tail(&self) -> Option<u32> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let segment = &self.0.segments[self.0.newest];
-        let end = segment.base + segment.bytes;
-        self.0.sets.unmapped_below(end, &self.0.blocks).filter(|&block| self.0.blocks[block].end() == end)
-    }
 }
 
 #[cfg(all(test, feature = "alloc", not(loom)))]
@@ -413,8 +252,8 @@ mod tests {
     use crate::config::Config;
     use crate::config::rounding::PoolKind;
     use crate::heap::FreeOutcome;
-    use crate::heap::block::Backing;
-    use crate::heap::split_rules::{Rules, Source};
+    use crate::heap::growth::Lacking;
+    use crate::heap::split_rules::{PageRules, Rules, Source};
     use crate::tables::Growable;
     use crate::units::MIB;
     use std::vec::Vec;
@@ -433,7 +272,8 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            let rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Stitched);
+            let mut rules = Rules::new(&Config::default(), PoolKind::Large, false, Source::Pages);
+            rules.pages = PageRules::Move;
             let heap = Heap { rules, ..Heap::default() };
             Self { heap, counters: HeapCounters::default() }
         }
@@ -443,14 +283,15 @@ mod tests {
             let Self { heap, counters } = self;
             heap.make_room().unwrap();
             assert!(heap.make_room_for_range());
-            heap.add_range(DevicePtr(base), 64 * STEP, STEP, Backing::Stitched);
-            let held = PagedHeap(heap).hold_room(u64::from(pages) * STEP, 0).unwrap();
+            heap.add_range(DevicePtr(base), 64 * STEP, STEP);
+            let held = heap.hold_room(u64::from(pages) * STEP, 0).unwrap();
             heap.sets.pages.make_room(pages).unwrap();
             for page in 0..pages {
                 let at = base + u64::from(page) * STEP;
                 heap.sets.pages.insert(HomePage::new(at, STEP, page));
             }
-            let _free = PagedHeap(heap).extend(held, u64::from(pages) * STEP, counters);
+            let held = heap.trim_room(held, u64::from(pages) * STEP);
+            let _free = heap.extend(held, counters);
             for page in 0..pages {
                 let served = heap.malloc(STEP, STEP, counters).unwrap().unwrap();
                 assert_eq!(served.value.0, base + u64::from(page) * STEP);
@@ -517,14 +358,15 @@ mod tests {
         /// Holds room for so many pages. Returns the first address to map, the bytes to map, and the bytes held.
         fn hold(&mut self, pages: u64) -> (u64, u64, u64) {
             self.heap.make_room().unwrap();
-            let held = PagedHeap(&mut self.heap).hold_room(pages * STEP, 0).unwrap();
-            let at = PagedHeap(&mut self.heap).place_in(held, held.needed).0;
-            PagedHeap(&mut self.heap).release_room(held, false);
+            let held = self.heap.hold_room(pages * STEP, 0).unwrap();
+            let trimmed = self.heap.trim_room(held, held.needed);
+            let at = self.heap.place_in(trimmed, 0).0;
+            self.heap.release_room(trimmed);
             (at, held.needed, held.room)
         }
 
         fn lacking(&mut self, pages: u64) -> Option<Lacking> {
-            PagedHeap(&mut self.heap).lacking(pages * STEP)
+            self.heap.lacking(pages * STEP)
         }
     }
 
@@ -549,10 +391,11 @@ mod tests {
         assert_eq!(fixture.lacking(3), Some(Lacking { needed: STEP, beside: 2 * STEP }));
         assert_eq!(fixture.hold(3), (page(3), STEP, STEP));
         fixture.heap.make_room().unwrap();
-        let held = PagedHeap(&mut fixture.heap).hold_room(3 * STEP, 0).unwrap();
+        let held = fixture.heap.hold_room(3 * STEP, 0).unwrap();
+        let held = fixture.heap.trim_room(held, STEP);
         fixture.heap.sets.pages.make_room(1).unwrap();
         fixture.heap.sets.pages.insert(HomePage::new(page(3), STEP, 99));
-        PagedHeap(&mut fixture.heap).extend(held, STEP, &fixture.counters);
+        fixture.heap.extend(held, &fixture.counters);
         fixture.heap.check_invariants(&fixture.counters).unwrap();
         assert_eq!(fixture.heap.malloc(3 * STEP, 3 * STEP, &fixture.counters).unwrap().unwrap().value.0, page(2));
     }

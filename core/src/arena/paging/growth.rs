@@ -1,0 +1,335 @@
+//! Growth of heaps on pages: one transaction for pages that stay and for pages that move.
+//!
+//! ```text
+//! hold room ─▶ charge the tag ─▶ provide pages ─▶ list the addresses ─▶ map ─▶ extend the heap, serve the request
+//! ```
+//!
+//! Where the heap grows is decided by the [rules](PageRules) of its pages, under its lock. Pages that stay are new, of one
+//! length; those that move are provided by the stitched policy (stitched/). What follows is the same. Every step is undone if
+//! a later step fails. No lock is held across a call to the device.
+
+use crate::arena::heaps::Heaps;
+use crate::arena::paging::addresses::AddressRequest;
+use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::mapping::{PageGuard, Places};
+use crate::arena::paging::undo::Undo;
+use crate::arena::request::{Request, RequestCalls};
+use crate::arena::{OnDevice, Platform};
+use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
+use crate::device::DeviceError;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::growth::HeldRoom;
+use crate::heap::home_pages::{HomePage, Stays};
+use crate::heap::moves::PagedHeap;
+use crate::heap::split_rules::PageRules;
+use crate::page_map::Owner;
+use crate::pages::Batch;
+use crate::stats::Occurrence;
+use crate::sync::Ordering;
+use crate::trace::Action;
+use crate::units::DevicePtr;
+use core::cell::Cell;
+
+/// Divisor for the excess of a reserved address range over the device's memory, if pages stay. With 1/8 more
+/// addresses than memory, one range can always hold all memory in spite of gaps
+/// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
+const RESERVE_EXTRA: u64 = 8;
+
+/// Length of a range of addresses as a multiple of the device's memory, if pages move. A used-up range is replaced, and
+/// released once nothing in the range is mapped. With 4, an 80 GiB device has room for hundreds of heaps in the 128 TiB of
+/// addresses of a process; later heaps get shorter ranges. `expandable_segments_reserve` sets another length.
+const RANGE_TIMES_DEVICE: u64 = 4;
+
+/// Length of the longest page of a tagged pool, in bytes: the device takes 70 µs to unmap and release a
+/// page of 20 MiB, and hardly more for a longer one (H100, driver 580).
+pub(in crate::arena) const LONG_PAGE: u64 = 160 << 20;
+
+/// The growth of the heaps on pages of a device.
+pub(crate) struct PageGrowth<'a, P: Platform> {
+    pub(super) mapper: Mapper<'a, P>,
+    rules: PageRules,
+}
+
+/// The parts of held room, as places of pages.
+struct RoomParts<'a, P: Platform> {
+    heaps: &'a Heaps<P>,
+    slot: u32,
+    held: HeldRoom,
+}
+
+impl<P: Platform> Places for RoomParts<'_, P> {
+    fn begin(&self) -> u64 {
+        self.next(0)
+    }
+
+    fn next(&self, end: u64) -> u64 {
+        self.heaps.lock(self.slot).place_in(self.held, end).0
+    }
+
+    fn lose(&self, at: DevicePtr, _: u64, _: DeviceError) {
+        self.heaps.lock(self.slot).lose_part(self.held, at.0);
+    }
+}
+
+impl<'a, P: Platform> PageGrowth<'a, P> {
+    /// Returns the growth of heaps on a device, if it has virtual memory.
+    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
+        Some(Self { mapper: Mapper::of(device)?, rules: PageRules::of(device.settings.policy()) })
+    }
+
+    /// Returns the growth under other rules than those of the policy, for memory taken over.
+    #[cfg(feature = "alloc")]
+    pub(in crate::arena) fn under(self, rules: PageRules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// Notes all later calls to virtual memory in `request`.
+    pub(in crate::arena) fn for_request(self, request: &'a RequestCalls) -> Self {
+        Self { mapper: self.mapper.for_request(request), ..self }
+    }
+
+    /// Returns whether the limit allows `more` mapped bytes.
+    pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
+        self.mapper.has_room_to_map(more)
+    }
+
+    /// Serves a request from new pages of one length, in the gaps of the request's heap or after them. Returns `None` if the
+    /// device lacks the memory or the addresses.
+    pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        self.grow(request, |held, batch| {
+            let heaps = &self.mapper.device.arena.heaps;
+            let long_pages = heaps.lock(request.slot).parkable;
+            let mut from = 0;
+            loop {
+                // The lock ends with this statement. The parts are held, so they stay as found.
+                let Some(part) = heaps.lock(request.slot).part_from(*held, from) else { return Ok(true) };
+                let longest = if long_pages { LONG_PAGE / part.granule * part.granule } else { 0 };
+                let end = batch.bytes + part.bytes;
+                while batch.bytes < end {
+                    let bytes = longest.max(part.granule).min(end - batch.bytes);
+                    if !self.mapper.new_page(bytes, Charge::Checked, batch)? {
+                        return Ok(false);
+                    }
+                }
+                from = part.at.0 + part.bytes;
+            }
+        })
+    }
+
+    /// Serves a request from pages that `provide` appends to a batch, for held room: at least the bytes needed, and at most
+    /// those of the room. Returns `None` if `provide` returns false, or if the device lacks the memory or the addresses. On
+    /// `Ok(None)` and on errors nothing is mapped.
+    pub(super) fn grow(
+        &self,
+        request: &Request,
+        provide: impl FnOnce(&HeldRoom, &mut Batch) -> Result<bool, Error>,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let Some(held) = self.hold_room(request)? else { return Ok(None) };
+        let device = self.mapper.device;
+        let held = Cell::new(held);
+        let room = Undo::by(|| self.release_room(request.slot, held.get()));
+        let Ok(_charged) = device.heaps.charge_tag(&device.driver.flags, request, held.get().needed) else {
+            return Ok(None);
+        };
+        let mut guard = PageGuard::empty(self.mapper);
+        if !provide(&held.get(), &mut guard.batch)? {
+            return Ok(None);
+        }
+        let batch = guard.batch;
+        held.set(self.trim_room(request.slot, held.get(), batch.bytes)?);
+        let held = held.get();
+        let listed = self.list(request.slot, held)?;
+        let parts = RoomParts { heaps: &device.arena.heaps, slot: request.slot, held };
+        let Some(mapping) = self.mapper.map(&batch, parts)? else { return Ok(None) };
+        let slot = device.heaps.slot(request.slot);
+        let mut heap = device.heaps.lock(request.slot);
+        // Room was made before the lock was dropped; other calls may have used the room since.
+        if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
+            return Err(Error::TableFull("blocks"));
+        }
+        mapping.keep();
+        listed.keep();
+        guard.keep();
+        room.keep();
+        let at = heap.place_in(held, 0);
+        self.list_pages(&mut heap, held, &batch, request.site);
+        let extended = heap.extend(held, &slot.counters);
+        let (block, parts) = extended.value;
+        // Each part counts as one allocation of the device.
+        (0..parts).for_each(|_| device.peaks.device.count(Occurrence::DeviceAlloc));
+        // Served under the lock that extended the heap: no other request can take the block first.
+        let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
+        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
+        drop(heap);
+        self.finish_moves(request.slot, &batch, at);
+        // One reconciliation of the peaks covers the mapping and the block.
+        served.peaks_stale |= extended.peaks_stale;
+        Ok(Some(device.reconcile(slot, served)))
+    }
+
+    /// Detaches addresses of the request's heap for the bytes missing in the heap, and the free blocks with them. Reserves a
+    /// new range if no range has the addresses. Returns `None` without enough addresses.
+    fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
+        // The choice among pages that move may have more bytes than wanted, by less than the largest page.
+        let spare_room = match self.rules {
+            PageRules::Stay => 0,
+            PageRules::Move => self.mapper.device.paging.pool.lock().largest.max(self.granule(request.kind)),
+        };
+        let wanted = || {
+            let (bytes, granule) = self.range_to_reserve(request.kind)?;
+            // Without this test a too short range would be reserved again and again.
+            let fits = bytes >= self.least_range(request);
+            Ok(fits.then_some(AddressRequest { bytes, least: request.size.next_multiple_of(granule), granule }))
+        };
+        let hold = |heap: &mut Heap<P::Storage>| heap.hold_room(request.size, spare_room);
+        self.mapper.hold_addresses(request.slot, wanted, hold)
+    }
+
+    /// Returns the length of the shortest range for a request. A choice among pages that move may exceed the request.
+    fn least_range(&self, request: &Request) -> u64 {
+        let more = if self.rules == PageRules::Move { self.granule(request.kind) } else { 0 };
+        request.size + more
+    }
+
+    /// Returns whether addresses for a request exist, in a range of the heap or in one that [`grow`](Self::grow) would reserve.
+    pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
+        let in_a_range = self.mapper.device.heaps.lock(request.slot).lacking(request.size).is_some();
+        Ok(in_a_range || self.range_to_reserve(request.kind)?.0 >= self.least_range(request))
+    }
+
+    /// Returns the bytes to be mapped in the request's heap for the request; in one without addresses, those of the request.
+    pub(in crate::arena) fn bytes_to_map(&self, request: &Request) -> u64 {
+        let lacking = self.mapper.device.heaps.lock(request.slot).lacking(request.size);
+        lacking.map_or_else(|| request.size.next_multiple_of(self.granule(request.kind)), |lacking| lacking.needed)
+    }
+
+    /// Returns the length of a new range of addresses and the length of its granules, in bytes.
+    pub(in crate::arena) fn range_to_reserve(&self, kind: PoolKind) -> Result<(u64, u64), Error> {
+        let device = self.mapper.device;
+        let total = device.ledger.memory_info(&device.driver)?.total;
+        let longest = match self.rules {
+            PageRules::Stay => total + total / RESERVE_EXTRA,
+            PageRules::Move => total.saturating_mul(RANGE_TIMES_DEVICE),
+        };
+        let reserve = device.settings.config.lock().expandable_segments_reserve();
+        let wanted = reserve.map_or(longest, |reserve| reserve.bytes(total).min(longest));
+        let granule = self.granule(kind);
+        Ok((wanted.max(granule).next_multiple_of(granule), granule))
+    }
+
+    /// Returns the length of which the lengths of pages are multiples, in bytes. A page that stays is as long as an ordinary
+    /// shared segment of the same kind, rounded to the device's granularity.
+    pub(in crate::arena) fn granule(&self, kind: PoolKind) -> u64 {
+        let bytes = match (self.rules, kind) {
+            (PageRules::Stay, PoolKind::Large) => self.mapper.device.settings.config.lock().large_segment_size(),
+            _ => SMALL_SEGMENT,
+        };
+        bytes.next_multiple_of(self.mapper.memory.granularity())
+    }
+
+    /// Returns held room to the heap.
+    fn release_room(&self, slot: u32, held: HeldRoom) {
+        let emptied = self.mapper.device.heaps.lock(slot).release_room(held);
+        self.mapper.unreserve(emptied);
+    }
+
+    /// Returns the room beyond `bytes` to the heap.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]. Nothing has changed then.
+    fn trim_room(&self, slot: u32, held: HeldRoom, bytes: u64) -> Result<HeldRoom, Error> {
+        if bytes == held.room {
+            return Ok(held);
+        }
+        let mut heap = self.mapper.device.heaps.lock(slot);
+        // Other calls may have used the room in the tables that was made when the addresses were held.
+        if heap.make_room().is_err() || !heap.make_room_for_range() {
+            return Err(Error::TableFull("blocks"));
+        }
+        Ok(heap.trim_room(held, bytes))
+    }
+
+    /// Lists the parts of held room as those of the heap in `slot` in the page map. Undone, they are listed no longer.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    fn list(&self, slot: u32, held: HeldRoom) -> Result<Undo<impl FnOnce()>, Error> {
+        let (heaps, pages) = (&self.mapper.device.arena.heaps, self.mapper.device.pages);
+        let listed = Cell::new(0);
+        // Of the parts that begin below the end of what is listed.
+        let undo = move |end: u64| {
+            let mut from = 0;
+            while let Some(part) = heaps.lock(slot).part_from(held, from).filter(|part| part.at.0 < end) {
+                pages.remove(part.at, part.bytes);
+                from = part.at.0 + part.bytes;
+            }
+        };
+        while let Some(part) = heaps.lock(slot).part_from(held, listed.get()) {
+            if let Err(error) = pages.insert(part.at, part.bytes, Owner::Heap(heaps.heap_ref(slot))) {
+                undo(listed.get());
+                return Err(error);
+            }
+            listed.set(part.at.0 + part.bytes);
+        }
+        Ok(Undo::by(move || undo(listed.get())))
+    }
+
+    /// Adds the pages of a batch, mapped in the parts of held room, to the pages of `heap`, and traces the parts. Room was
+    /// made. The pages are arriving: another request must not move them again before their old places are left.
+    fn list_pages(&self, heap: &mut Heap<P::Storage>, held: HeldRoom, batch: &Batch, site: u32) {
+        let mut end = 0;
+        for page in self.mapper.numbers_of(batch) {
+            let bytes = self.mapper.device.paging.pool.lock()[page].bytes;
+            let at = heap.place_in(held, end).0;
+            heap.sets.pages.insert(HomePage { stays: Stays::Arriving, ..HomePage::new(at, bytes, page) });
+            end = at + bytes;
+        }
+        let mut from = 0;
+        while let Some(part) = heap.part_from(held, from) {
+            self.mapper.device.trace(|recorder| recorder.segment(heap, Action::SegmentMap, site, part.at, part.bytes));
+            from = part.at.0 + part.bytes;
+        }
+    }
+
+    /// Leaves the old places of the batch's pages. The pages are in the heap of `slot`, the first at `at`, in the order of
+    /// their addresses. They may move again afterwards.
+    fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
+        let device = self.mapper.device;
+        if self.rules == PageRules::Move {
+            self.leave_origins(batch);
+            device.paging.pool.lock().count_meetings(batch);
+        }
+        self.mapper.settle_batch(batch);
+        let mut heap = device.heaps.lock(slot);
+        let mut at = at.0;
+        for page in self.mapper.numbers_of(batch) {
+            // Pages that were there before are between those of the batch. An arriving page stays.
+            while let Some(home) = heap.sets.pages.from(at) {
+                at = home.end();
+                if home.page == page {
+                    heap.sets.pages.change(home.at, |home| home.stays = Stays::No);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Leaves the old places of the batch's pages stale.
+    pub(in crate::arena) fn leave_origins(&self, batch: &Batch) {
+        let device = self.mapper.device;
+        let mut moved = 0;
+        for page in self.mapper.numbers_of(batch) {
+            let origin = device.paging.pool.lock().count_alias_of_origin(page);
+            let Some((from, block)) = origin else { continue };
+            let counters = &device.heaps.slot(from).counters;
+            let mut heap = device.heaps.lock(from);
+            let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
+            device.paging.stale_mappings.fetch_add(1, Ordering::Relaxed);
+            device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes));
+            drop(heap);
+            moved += bytes;
+        }
+        device.paging.moved_bytes.fetch_add(moved, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,119 @@
+//! Free pages of heaps back to the pool: unmapped after a wait for the heap's stream, and spare then.
+//!
+//! The device is never called under a heap's lock. The blocks are first *detached* from every set of the heap, so no other
+//! call can touch the blocks while the lock is dropped.
+
+use crate::arena::Platform;
+use crate::arena::paging::mapper::Mapper;
+use crate::device::{DeviceError, ErrorKind, StreamOrder};
+use crate::error::Error;
+use crate::heap::addresses::AddressRange;
+use crate::heap::block::BlockEntry;
+use crate::stats::Occurrence;
+use crate::tables::slot_table::NONE;
+use crate::trace::Action;
+use crate::units::DevicePtr;
+
+impl<P: Platform> Mapper<'_, P> {
+    /// Unmaps the pages wholly in free blocks of the heap of `slot`. Covers the
+    /// blocks that are free at the call, in the order of the free index.
+    ///
+    /// # Errors
+    ///
+    /// The first failure; the unmapping goes on after a failure unless the context is lost.
+    pub(crate) fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
+        self.unmap_all_detached(slot, self.detach_unmappable(slot))
+    }
+
+    /// Detaches the free pages of the heap in `slot`. Returns the first block of a list linked by
+    /// [`BlockEntry::chain`](crate::heap::block::BlockEntry::chain), and an error if blocks were skipped because a table is full.
+    pub(in crate::arena) fn detach_unmappable(&self, slot: u32) -> (u32, Result<(), Error>) {
+        let (mut first, mut last, mut result) = (NONE, NONE, Ok(()));
+        for unit in self.device.heaps.pages_of(slot) {
+            let mut heap = self.device.heaps.lock(slot);
+            match unit.detach(&mut heap) {
+                Ok(None) => {}
+                Ok(Some(block)) => {
+                    // A detached block is in no index, so `chain` is free to link the list.
+                    heap.blocks[block].chain = NONE;
+                    if last == NONE {
+                        first = block;
+                    } else {
+                        heap.blocks[last].chain = block;
+                    }
+                    last = block;
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        (first, result)
+    }
+
+    /// Unmaps what [`detach_unmappable`](Self::detach_unmappable) has detached in the heap of `slot`.
+    pub(in crate::arena) fn unmap_all_detached(
+        &self,
+        slot: u32,
+        (mut detached, mut result): (u32, Result<(), Error>),
+    ) -> Result<(), Error> {
+        // All blocks are detached, so one synchronization of the stream serves all of them.
+        if detached == NONE {
+            return result;
+        }
+        let stream = self.device.heaps.lock(slot).stream;
+        let waited = self.device.driver.call(|device| device.synchronize(stream));
+        // A capturing stream permits no wait: its free blocks stay mapped, which is no error.
+        if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
+            result = result.and(waited.map_err(Error::from));
+        }
+        while detached != NONE {
+            let mut heap = self.device.heaps.lock(slot);
+            // `chain` links the detached blocks; read before the block returns to a set.
+            let (block, next) = (detached, heap.blocks[detached].chain);
+            detached = next;
+            // Without the wait a kernel may still use the memory: keep the mapping.
+            if waited.is_err() || self.device.driver.health().is_err() {
+                heap.attach_range(block);
+                continue;
+            }
+            drop(heap);
+            result = result.and(self.unmap_detached(slot, block));
+        }
+        result
+    }
+
+    /// Unmaps the pages of a detached block, which become spare, and gives the addresses up. Pages of a tag with `clear` are
+    /// filled with zeroes before.
+    pub(in crate::arena) fn unmap_detached(&self, slot: u32, block: u32) -> Result<(), Error> {
+        self.device.clear_detached(slot, block)?;
+        self.give_up_detached(slot, block, |range| self.unmap_pages(slot, range))
+    }
+
+    /// Gives the addresses of a detached block up, whose pages `unmap` removes. Releases the addresses of the segment if
+    /// no part of the segment is mapped any more. After an error of `unmap`, the addresses are lost.
+    pub(in crate::arena) fn give_up_detached<E>(
+        &self,
+        slot: u32,
+        block: u32,
+        unmap: impl FnOnce(AddressRange) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let counters = &self.device.heaps.slot(slot).counters;
+        let range = {
+            let mut heap = self.device.heaps.lock(slot);
+            let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
+            self.device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size));
+            AddressRange { at: DevicePtr(addr), bytes: size, granule: heap.segments[segment].granule }
+        };
+        self.device.pages.remove(range.at, range.bytes);
+        self.device.peaks.device.count(Occurrence::DeviceFree);
+        let unmapped = unmap(range);
+        let mut heap = self.device.heaps.lock(slot);
+        if unmapped.is_err() {
+            heap.lose(block, counters);
+            return unmapped;
+        }
+        let emptied = heap.finish_unmap(block, counters);
+        drop(heap);
+        self.unreserve(emptied);
+        unmapped
+    }
+}

@@ -1,0 +1,367 @@
+//! Growth of a heap on pages: the addresses held for a request while pages are mapped there.
+//!
+//! ```text
+//! Stay   | free | unmapped | free | unmapped ………………… |   the lowest run of free and unmapped blocks
+//! Move   | free | unmapped | free | allocated | unmapped … |   one unmapped block, where the fewest bytes are to be mapped
+//!
+//! hold_room ─▶ trim_room ─▶ map, with no lock held ─▶ extend
+//!                            └─ fails ─▶ release_room
+//! ```
+//!
+//! The two ways to choose are the [rules](PageRules) of the heap's pages; what follows is the same. The held blocks are in no
+//! set, so nobody else uses them. The unmapped ones among them are the *parts* of the room, and pages fill them all.
+
+use super::{Heap, Outcome};
+use crate::heap::addresses::{AddressRange, Run, cut_out};
+use crate::heap::block::{Backing, BlockEntry, Blocks, State};
+use crate::heap::free_index::FreeIndex;
+use crate::heap::home_pages::HomePage;
+use crate::heap::split_rules::PageRules;
+use crate::stats::{HeapCounters, Stat};
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::DevicePtr;
+
+/// Unmapped addresses of a heap, held for pages to be mapped, with the free blocks for the same request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldRoom {
+    /// The held blocks.
+    run: Run,
+    /// Bytes to map: the request's bytes beyond the free blocks.
+    pub needed: u64,
+    /// Bytes of the parts: at least `needed`. More only where there is a single part.
+    pub room: u64,
+    /// Whether the pages are mapped at the upper end of the room, below a free block.
+    upper: bool,
+}
+
+/// The memory missing in a heap for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lacking {
+    /// Bytes to map.
+    pub needed: u64,
+    /// Bytes of movable pages in the free blocks used by the request. These pages stay.
+    pub beside: u64,
+}
+
+/// A place for a request: an unmapped block, and the use of its free neighbours.
+#[derive(Clone, Copy)]
+struct Gap {
+    block: u32,
+    /// Bytes to map.
+    needed: u64,
+    /// Uses the free block before the gap.
+    before: bool,
+    /// Uses the free block after the gap.
+    after: bool,
+}
+
+impl<S: Storage> FreeIndex<S> {
+    /// Chooses among blocks on pages that [stay](PageRules::Stay), where `block` is the smallest free block that fits, and is
+    /// on pages. Returns the chosen block and its bytes.
+    ///
+    /// If `may_grow`, each block counts as large as the block can become in place: a gap between
+    /// other blocks is filled before the block at the end of the mapped range. Otherwise blocks on pages
+    /// are skipped.
+    #[cold]
+    pub(super) fn best_in_place(&self, mut block: u32, blocks: &Blocks<S>, may_grow: bool) -> Option<(u32, u64)> {
+        let size_of = |block: u32| (block, blocks[block].size);
+        loop {
+            let next = self.next(block, blocks.entries());
+            if !may_grow {
+                block = next?;
+                if blocks[block].backing != Backing::Pages {
+                    return Some(size_of(block));
+                }
+                continue;
+            }
+            match next {
+                // The walk stops at the first block that does not improve, and at the first
+                // ordinary block.
+                Some(next)
+                    if blocks[block].backing == Backing::Pages
+                        && blocks.growable_bytes(next) < blocks.growable_bytes(block) =>
+                {
+                    block = next;
+                }
+                _ => return Some(size_of(block)),
+            }
+        }
+    }
+}
+
+impl<S: Storage> Blocks<S> {
+    /// Returns the bytes that a block can grow to in place: the block and the unmapped block
+    /// after it.
+    fn growable_bytes(&self, block: u32) -> u64 {
+        let BlockEntry { size, next, .. } = self[block];
+        match next {
+            NONE => size,
+            next if self[next].state == State::Unmapped => size + self[next].size,
+            _ => size,
+        }
+    }
+
+    /// Returns the bytes of the run of free and unmapped blocks from `block` on. Stops once
+    /// `enough` bytes are found.
+    fn run_bytes(&self, mut block: u32, enough: u64) -> u64 {
+        let mut bytes = 0;
+        while bytes < enough && block != NONE {
+            let BlockEntry { state, size, next, .. } = self[block];
+            if !matches!(state, State::Free | State::Unmapped) {
+                break;
+            }
+            bytes += size;
+            block = next;
+        }
+        bytes
+    }
+}
+
+impl<S: Storage> Heap<S> {
+    /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks with them, as the rules of the heap's
+    /// pages say. Up to `spare_room` bytes more than needed are held if pages move. Returns `None` if no range has the
+    /// addresses. Room for two blocks was made.
+    pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
+        if self.rules.pages == PageRules::Move {
+            return self.hold_gap(size, spare_room);
+        }
+        let first = self.find_run(size)?;
+        let run = self.detach_run(first, size);
+        let needed = self.parts_of(run).map(|part| part.bytes).sum();
+        Some(HeldRoom { run, needed, room: needed, upper: false })
+    }
+
+    /// Returns the memory missing for a request of `size` bytes, or `None` if no range has the addresses.
+    pub(crate) fn lacking(&self, size: u64) -> Option<Lacking> {
+        if self.rules.pages == PageRules::Stay {
+            return self.bytes_to_map(size).map(|needed| Lacking { needed, beside: 0 });
+        }
+        let Gap { block, needed, before, after } = self.least_gap(size)?;
+        let BlockEntry { prev, next, .. } = self.blocks[block];
+        let movable = |used: bool, block: u32| {
+            if !used {
+                return 0;
+            }
+            let BlockEntry { addr, size, .. } = self.blocks[block];
+            let pages = self.sets.pages.within(addr, addr + size);
+            pages.filter(HomePage::is_movable).map(|page| page.bytes).sum()
+        };
+        Some(Lacking { needed, beside: movable(before, prev) + movable(after, next) })
+    }
+
+    /// Returns the room beyond `bytes` to the heap: the pages to be mapped have so many bytes. Room for two blocks was made
+    /// if the room is longer.
+    pub(crate) fn trim_room(&mut self, held: HeldRoom, bytes: u64) -> HeldRoom {
+        let HeldRoom { mut run, room, upper, .. } = held;
+        debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
+        if bytes < room {
+            // Below a free block above, or above one below: the pages join it.
+            let gap = if upper { run.first } else { run.last };
+            let front = self.blocks.cut(gap, if upper { room - bytes } else { bytes }, &mut self.segments);
+            self.join_unmapped(if upper { front } else { gap });
+            if !upper {
+                run = Run { first: if run.first == gap { front } else { run.first }, last: front };
+            }
+        }
+        HeldRoom { run, room: bytes, ..held }
+    }
+
+    /// Returns held room, where nothing is mapped, to the unmapped blocks. Returns the addresses of the segment if nothing of
+    /// the segment is mapped or held any more. [Lost](Self::lose_part) parts are never used again.
+    pub(crate) fn release_room(&mut self, held: HeldRoom) -> Option<(DevicePtr, u64)> {
+        self.attach_run(held.run)
+    }
+
+    /// Returns the first part of held room that begins at `from` or after it.
+    pub(crate) fn part_from(&self, held: HeldRoom, from: u64) -> Option<AddressRange> {
+        self.parts_of(held.run).find(|part| part.at.0 >= from)
+    }
+
+    /// Returns the address in held room of the page that follows one that ends at `end`; 0 asks for the first page. Without a
+    /// part, there is no page: the free blocks of the room are enough.
+    pub(crate) fn place_in(&self, held: HeldRoom, end: u64) -> DevicePtr {
+        let part = self.parts_of(held.run).find(|part| end < part.at.0 + part.bytes);
+        DevicePtr(part.map_or(end, |part| part.at.0.max(end)))
+    }
+
+    /// Marks the part of held room around `at` as lost: the device failed to unmap a page there.
+    pub(crate) fn lose_part(&mut self, held: HeldRoom, at: u64) {
+        let part = self.of_run(held.run).find(|(_, part)| at < part.end()).map(|(block, _)| block);
+        self.blocks[part.expect("the part is held")].state = State::Lost;
+    }
+
+    /// Makes held room, of which all parts are mapped by now, one free block together with free neighbours. The block takes
+    /// over the requested size of the last part. Returns the block and the number of parts. The caller lists the pages.
+    pub(crate) fn extend(&mut self, held: HeldRoom, counters: &HeapCounters) -> Outcome<(u32, u64)> {
+        let run = held.run;
+        let (mut parts, mut peaks_stale) = (0, false);
+        let mut requested = self.blocks[run.first].requested;
+        for (_, mapped) in self.of_run(run).filter(|(_, part)| part.state == State::Mapping) {
+            parts += 1;
+            peaks_stale |= counters.up(Stat::ReservedBytes, mapped.size);
+            requested = mapped.requested;
+        }
+        self.blocks[run.first].requested = requested;
+        let end = self.blocks[run.last].end();
+        // Blocks absorbed keep no entry, so the loop compares addresses, not entries.
+        while self.blocks[run.first].end() < end {
+            self.blocks.absorb_next(run.first);
+        }
+        let block = self.join_free(run.first);
+        Outcome { value: (block, parts), peaks_stale }
+    }
+
+    /// Iterates over the blocks of a detached run.
+    fn of_run(&self, run: Run) -> impl Iterator<Item = (u32, &BlockEntry)> {
+        let end = self.blocks[run.last].end();
+        self.blocks.chain(run.first, move |block| if block.end() == end { NONE } else { block.next })
+    }
+
+    /// Iterates over the parts of a held run, mapped or not.
+    fn parts_of(&self, run: Run) -> impl Iterator<Item = AddressRange> {
+        // The others were free.
+        self.of_run(run).filter(|(_, part)| part.state != State::Detached).map(|(_, part)| {
+            let granule = self.segments[part.segment].granule;
+            AddressRange { at: DevicePtr(part.addr), bytes: part.size, granule }
+        })
+    }
+
+    /// Finds the lowest run of free and unmapped blocks of at least `size` bytes with an unmapped
+    /// part. Returns the run's first block.
+    fn find_run(&self, size: u64) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut from = 0;
+        while let Some(unmapped) = self.sets.unmapped_from(from, &self.blocks) {
+            let prev = self.blocks[unmapped].prev;
+            let first = if prev != NONE && self.blocks[prev].is_free() { prev } else { unmapped };
+            if self.blocks.run_bytes(first, size) >= size {
+                return Some(first);
+            }
+            // The run broke off after this unmapped block, or is too short: the next run begins
+            // after the block.
+            from = self.blocks[unmapped].end();
+        }
+        None
+    }
+
+    /// Returns the bytes that [`detach_run`](Self::detach_run) would leave to be mapped for `size` bytes, in the run that
+    /// [`find_run`](Self::find_run) returns. Returns `None` without such a run.
+    fn bytes_to_map(&self, size: u64) -> Option<u64> {
+        let mut block = self.find_run(size)?;
+        let (mut held, mut lacking) = (0, 0);
+        loop {
+            let BlockEntry { size: whole, state, segment, next, .. } = self.blocks[block];
+            let part = if state == State::Unmapped {
+                let wanted: u64 = size - held;
+                wanted.next_multiple_of(self.segments[segment].granule).min(whole)
+            } else {
+                whole
+            };
+            lacking += if state == State::Unmapped { part } else { 0 };
+            held += part;
+            if held >= size {
+                return Some(lacking);
+            }
+            block = next;
+        }
+    }
+
+    /// Detaches as many blocks of the run from `first` on as `size` bytes take, so the
+    /// unmapped ones can be mapped without the lock. The last unmapped block is cut at the granule
+    /// that completes the run.
+    fn detach_run(&mut self, mut first: u32, size: u64) -> Run {
+        let mut held = 0;
+        let mut block = first;
+        loop {
+            let BlockEntry { addr, size: whole, state, segment, .. } = self.blocks[block];
+            if state == State::Unmapped {
+                // `size - held` is more than 0: the loop ends as soon as the run is complete.
+                let wanted = (size - held).next_multiple_of(self.segments[segment].granule);
+                let part = cut_out(self, block, addr, addr + wanted.min(whole)).part;
+                self.blocks[part].state = State::Mapping;
+                (first, block) = (if first == block { part } else { first }, part);
+            } else {
+                self.sets.detach(block, &mut self.blocks);
+            }
+            held += self.blocks[block].size;
+            if held >= size {
+                break;
+            }
+            block = self.blocks[block].next;
+        }
+        Run { first, last: block }
+    }
+
+    /// Holds room in a single unmapped block, as [`hold_room`](Self::hold_room) does: where the fewest bytes are to be
+    /// mapped, and else at the end of the newest range.
+    fn hold_gap(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
+        let Gap { block, needed, before, after } = self.least_gap(size)?;
+        let BlockEntry { addr, size: gap_bytes, prev, next, .. } = self.blocks[block];
+        let upper = after && !before;
+        let room = gap_bytes.min(if before && after { gap_bytes } else { needed + spare_room });
+        let from = if upper { addr + gap_bytes - room } else { addr };
+        let gap = cut_out(self, block, from, from + room).part;
+        self.blocks[gap].state = State::Mapping;
+        self.blocks[gap].requested = 0;
+        let mut run = Run { first: gap, last: gap };
+        if before {
+            self.sets.detach(prev, &mut self.blocks);
+            run.first = prev;
+        }
+        if after {
+            self.sets.detach(next, &mut self.blocks);
+            run.last = next;
+        }
+        Some(HeldRoom { run, needed, room, upper })
+    }
+
+    /// Finds the unmapped block with the fewest bytes to map for a request of `size` bytes. Among equal blocks, the
+    /// end of the newest range comes first, then the lowest address.
+    fn least_gap(&self, size: u64) -> Option<Gap> {
+        let mut best = self.tail().and_then(|block| self.gap_at(block, size));
+        let mut from = 0;
+        while !self.is_empty()
+            && let Some(block) = self.sets.unmapped_from(from, &self.blocks)
+        {
+            from = self.blocks[block].end();
+            best = match (best, self.gap_at(block, size)) {
+                (Some(best), Some(gap)) if gap.needed < best.needed => Some(gap),
+                (None, gap) => gap,
+                (best, _) => best,
+            };
+        }
+        best
+    }
+
+    /// Returns how the unmapped `block` and the neighbouring free blocks can hold `size` bytes with the fewest bytes
+    /// mapped. `None` if the blocks cannot hold `size` bytes.
+    fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
+        let BlockEntry { size: room, prev, next, segment, .. } = self.blocks[block];
+        let granule = self.segments[segment].granule;
+        let free = |block: u32| if block != NONE && self.blocks[block].is_free() { self.blocks[block].size } else { 0 };
+        let (left, right) = (free(prev), free(next));
+        // At least a granule, also if another thread has made a free block large enough.
+        let missing = |held: u64| size.saturating_sub(held).next_multiple_of(granule).max(granule);
+        let lower = Gap { block, needed: missing(left), before: left > 0, after: false };
+        let upper = Gap { block, needed: missing(right), before: false, after: right > 0 };
+        let whole = Gap { block, needed: room, before: left > 0, after: right > 0 };
+        let holds = left + room + right >= size;
+        [lower, upper, whole]
+            .into_iter()
+            .filter(|gap| gap.needed < room || gap.needed == room && holds)
+            .min_by_key(|gap| gap.needed)
+    }
+
+    /// Returns the unmapped block at the end of the newest range.
+    fn tail(&self) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        let segment = &self.segments[self.newest];
+        let end = segment.base + segment.bytes;
+        self.sets.unmapped_below(end, &self.blocks).filter(|&block| self.blocks[block].end() == end)
+    }
+}
