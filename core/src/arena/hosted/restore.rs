@@ -173,11 +173,11 @@ impl<P: Platform> Mapper<'_, P> {
         let listed = self.list(slot, range.at, range.bytes)?;
         let mut heap = self.device.heaps.lock(slot);
         heap.sets.pages.make_room(guard.batch.count).map_err(|_| Error::TableFull("pages of memory"))?;
-        self.list_batch(&mut heap, &guard.batch, range.at, false);
+        self.device.paging.list_batch(&mut heap, &guard.batch, range.at);
         drop(heap);
         listed.keep();
         mapping.keep();
-        self.settle_batch(&guard.keep());
+        self.device.paging.settle_batch(&guard.keep());
         Ok(true)
     }
 

@@ -90,7 +90,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// and of unmapped guarded blocks. Returns whether there were any. Does not wait for the device.
     fn give_addresses_back(&self) -> bool {
         // The device is asked about work and unmaps, which a capture might not survive.
-        if self.may_record().is_none() {
+        if self.device.arena.driver.may_record().is_none() {
             return false;
         }
         let before = self.device.paging.address_bytes();
@@ -164,7 +164,7 @@ impl<P: Platform> Mapper<'_, P> {
             return Ok(base);
         }
         // A capture permits no wait, and the cache goes back behind waits alone.
-        if self.may_record().is_some() {
+        if self.device.arena.driver.may_record().is_some() {
             self.device.release_cached(None)?;
             if let Some(base) = self.reserve_again(bytes)? {
                 return Ok(base);

@@ -6,6 +6,7 @@
 //! ```
 
 use crate::arena::flags::{self, Flags};
+use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{PageGuard, Row};
@@ -36,7 +37,7 @@ impl<P: Platform> Mapper<'_, P> {
         let granule = self.memory.granularity();
         let bytes = size.next_multiple_of(granule);
         let Some((page, offset)) = self.page_for_guard(guard, size, bytes)? else { return Ok(None) };
-        let taken = Undo::by(|| self.end_guard(page, size, false));
+        let taken = Undo::by(|| self.device.paging.end_guard(&self.device.ledger, page, size, false));
         // One granule more than the page stays unmapped.
         let span = bytes + granule;
         let Some(base) = self.reserve_guarded(span)? else { return Ok(None) };
@@ -119,18 +120,12 @@ impl<P: Platform> Mapper<'_, P> {
         let bytes = self.device.paging.pool.lock()[place.page].bytes;
         let waited = behind.map_or(Ok(()), |stream| self.device.driver.call(|device| device.synchronize(stream)));
         let unmapped = waited.and_then(|()| self.unmap(place.mapped, bytes));
-        self.end_guard(place.page, place.size, unmapped.is_err());
+        self.device.paging.end_guard(&self.device.ledger, place.page, place.size, unmapped.is_err());
         self.device.paging.pool.lock().guards.keep_away(at);
         let keep = self.device.settings.config.lock().quarantine();
         while self.forget_oldest(keep) {}
         unmapped?;
         Ok(true)
-    }
-
-    /// Ends a mapping of a page under a guarded block of `size` bytes, which is unmapped or `stuck` for good.
-    fn end_guard(&self, page: u32, size: u64, stuck: bool) {
-        let leaked = self.device.paging.pool.lock().end_guard(page, size, stuck);
-        self.device.ledger.leak(leaked);
     }
 
     /// Gives back the addresses kept away longest, if more than `keep` blocks are unmapped.
@@ -165,6 +160,12 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Paging<P> {
+    /// Ends a mapping of a page under a guarded block of `size` bytes, which is unmapped or `stuck` for good.
+    fn end_guard(&self, ledger: &Ledger, page: u32, size: u64, stuck: bool) {
+        let leaked = self.pool.lock().end_guard(page, size, stuck);
+        ledger.leak(leaked);
+    }
+
     /// Returns whether a guarded block with mapped addresses begins at `at`.
     pub(in crate::arena) fn is_guarded(&self, flags: &Flags, at: DevicePtr) -> bool {
         flags.has(flags::GUARDED) && self.pool.lock().guards.is_mapped(at)

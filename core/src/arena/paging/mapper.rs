@@ -15,9 +15,7 @@ use crate::arena::request::RequestCalls;
 use crate::arena::{OnDevice, Platform};
 use crate::device::{DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
 use crate::error::Error;
-use crate::heap::Heap;
 use crate::heap::addresses::AddressRange;
-use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::moves::PagedHeap;
 use crate::pages::{Batch, Page, PagePool};
 use crate::stats::MemoryCall;
@@ -58,20 +56,6 @@ impl<'a, P: Platform> Mapper<'a, P> {
     pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
         let spare = self.device.paging.pool.lock().bytes.spare;
         self.device.ledger.has_room_without(spare, more)
-    }
-
-    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long as
-    /// the batch has no more than `wanted` bytes.
-    pub(in crate::arena) fn take_spares(&self, wanted: u64, longest: u64, batch: &mut Batch) {
-        let mut pages = self.device.paging.pool.lock();
-        while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
-            // All pages of one length, without a search for the length between two of them.
-            while bytes <= wanted - batch.bytes
-                && let Some(page) = pages.take_spare(bytes)
-            {
-                pages.append(batch, page);
-            }
-        }
     }
 
     /// Creates a page of `bytes`, or takes a spare page of that length, and appends the page to
@@ -125,50 +109,6 @@ impl<'a, P: Platform> Mapper<'a, P> {
         let page = pages.add(handle, bytes);
         pages.append(batch, page);
         Ok(true)
-    }
-
-    /// Iterates over the pages of a batch: number, copy of the entry, and address. `next` returns the address of the page behind
-    /// one that ends at an address; the page before the first ends at `begin`. The pool is unlocked between two pages.
-    pub(in crate::arena) fn pages_at(
-        &self,
-        batch: &Batch,
-        begin: u64,
-        next: impl Fn(u64) -> u64,
-    ) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
-        let mut end = begin;
-        self.numbers_of(batch).map(move |page| {
-            let entry = self.device.paging.pool.lock()[page];
-            let at = next(end);
-            end = at + entry.bytes;
-            (page, entry, DevicePtr(at))
-        })
-    }
-
-    /// Iterates over the numbers of the pages of a batch. The next number is read before a page is
-    /// handed out, so the caller may put the page into another list.
-    pub(in crate::arena) fn numbers_of(&self, batch: &Batch) -> impl Iterator<Item = u32> {
-        let next = |&page: &u32| self.device.paging.pool.lock().next(page);
-        core::iter::successors((batch.count > 0).then_some(batch.first), next)
-    }
-
-    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`. Room was made. The
-    /// pages are `arriving` if their old places are not stale yet.
-    pub(in crate::arena) fn list_batch(
-        &self,
-        heap: &mut Heap<P::Storage>,
-        batch: &Batch,
-        at: DevicePtr,
-        arriving: bool,
-    ) {
-        for (page, Page { bytes, .. }, at) in self.pages_at(batch, at.0, |end| end) {
-            let stays = if arriving { Stays::Arriving } else { Stays::No };
-            heap.sets.pages.insert(HomePage { stays, ..HomePage::new(at.0, bytes, page) });
-        }
-    }
-
-    /// Marks the pages of a batch as home.
-    pub(in crate::arena) fn settle_batch(&self, batch: &Batch) {
-        self.numbers_of(batch).for_each(|page| self.device.paging.pool.lock().settle(page));
     }
 
     /// Unmaps the pages at home in `range`, which lies in a detached block of the heap in `slot`,
@@ -233,7 +173,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
     /// others to the device. A page of the rest that is stuck in a mapping is counted as leaked.
     pub(in crate::arena) fn return_batch(&self, batch: &Batch) {
-        for page in self.numbers_of(batch) {
+        for page in self.device.paging.numbers_of(batch) {
             let origin = self.return_page(page);
             if let Some((slot, block)) = origin {
                 PagedHeap(&mut self.device.heaps.lock(slot)).return_block(block);

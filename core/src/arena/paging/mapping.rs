@@ -164,7 +164,7 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
 
     /// Iterates over the pages: number, copy of the entry, and address.
     fn pages(&self) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
-        self.mapper.pages_at(&self.batch, self.places.begin(), |end| self.places.next(end))
+        self.mapper.device.arena.paging.pages_at(&self.batch, self.places.begin(), |end| self.places.next(end))
     }
 
     /// Leaves the pages mapped: the caller has published them.

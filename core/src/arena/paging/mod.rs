@@ -14,6 +14,7 @@
 //! The pages and the ranges are private to this folder. Others ask [`Paging`] for sums.
 
 mod addresses;
+mod batches;
 pub(crate) mod departures;
 mod epochs;
 pub(crate) mod extents;

@@ -143,7 +143,7 @@ impl<P: Platform> Parker<'_, P> {
         let device = self.device();
         let in_capture = DeviceError::new(ErrorKind::NotPermittedInCapture, 0);
         // Kept during the wait: no capture begins, which the wait would make invalid.
-        let _permission = self.mapper.may_record().ok_or(in_capture)?;
+        let _permission = device.arena.driver.may_record().ok_or(in_capture)?;
         for used in self.pairs() {
             let stream = device.driver.usable_stream(&device.heaps.lock(used.slot(PoolKind::Small)), NO_STREAM);
             if let Some(stream) = stream

@@ -201,7 +201,7 @@ impl<P: Platform> Parker<'_, P> {
             return Ok(true);
         }
         // Kept during the wait: no capture begins, which the wait would make invalid.
-        if let Some(_permission) = self.mapper.may_record() {
+        if let Some(_permission) = device.arena.driver.may_record() {
             device.waits.wait_for_events(device)?;
         }
         while device.give_by_shares(bytes)? > 0 {

@@ -7,6 +7,7 @@
 use super::in_capture;
 use crate::arena::Platform;
 use crate::arena::flags;
+use crate::arena::paging::Paging;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::mapping::{PageGuard, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
@@ -38,6 +39,31 @@ impl<P: Platform> Places for Gaps<'_, '_, P> {
 
     fn lose(&self, at: DevicePtr, bytes: u64, error: DeviceError) {
         self.mapper.device.paging.ranges.lock().add_lost(self.part.range, at.0, bytes, error);
+    }
+}
+
+impl<P: Platform> Paging<P> {
+    /// Takes the page of a stale piece back, if still departed.
+    fn revive(&self, part: Part, piece: &Piece) -> bool {
+        let mut ranges = self.ranges.lock();
+        let revived = self.pool.lock().take_back(piece.page, piece.departure);
+        if revived {
+            ranges.change(part, piece.at, |piece| piece.is_revived = true);
+        }
+        revived
+    }
+
+    /// Lists the pages as departed again that [`clear_part`](Mapper::clear_part) took back.
+    fn put_part_back(&self, part: Part) {
+        let mut ranges = self.ranges.lock();
+        let mut at = part.begin;
+        while let Some(piece) = ranges.piece(part, at) {
+            if piece.is_revived {
+                self.pool.lock().depart(piece.page, piece.departure);
+                ranges.change(part, piece.at, |piece| piece.is_revived = false);
+            }
+            at = piece.end();
+        }
     }
 }
 
@@ -93,7 +119,8 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Returns whether a capture forbids to wait: the program captures a graph, or `stream` does.
     fn captures(&self, stream: StreamId) -> Result<bool, Error> {
-        Ok(self.may_record().is_none() || self.device.driver.call(|memory| memory.is_capturing(stream))?)
+        Ok(self.device.arena.driver.may_record().is_none()
+            || self.device.driver.call(|memory| memory.is_capturing(stream))?)
     }
 
     /// Commits a part with the memory at guard. Returns false if the memory does not suffice.
@@ -108,9 +135,9 @@ impl<P: Platform> Mapper<'_, P> {
             if let Some(stitcher) = self.device.stitcher() {
                 stitcher.growth.leave_origins(&batch);
             }
-            self.settle_batch(&batch);
+            self.device.paging.settle_batch(&batch);
         } else {
-            self.put_part_back(part);
+            self.device.paging.put_part_back(part);
             drop(guard);
         }
         drop(held);
@@ -120,7 +147,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// Commits a held part. The pages taken are in `batch`, also after a failure.
     fn try_part(&self, part: Part, stream: StreamId, batch: &mut Batch) -> Result<bool, Error> {
         // Kept until all is ordered: no capture begins in between.
-        let permission = self.may_record();
+        let permission = self.device.arena.driver.may_record();
         let orders = permission.is_some() && !self.device.driver.call(|memory| memory.is_capturing(stream))?;
         self.clear_part(part, orders)?;
         if !self.fill_part(part, stream, orders, batch)? {
@@ -170,7 +197,7 @@ impl<P: Platform> Mapper<'_, P> {
             }
             // A longer page is taken back only where its addresses are not free yet.
             let is_whole = part.begin <= piece.at && piece.end() <= part.end;
-            if (is_whole || !complete) && self.revive(part, &piece) {
+            if (is_whole || !complete) && self.device.paging.revive(part, &piece) {
                 continue;
             }
             if !complete {
@@ -178,29 +205,6 @@ impl<P: Platform> Mapper<'_, P> {
                 device.given_up().wait_for_departure(piece.departure)?;
             }
             self.unmap_stale_piece(piece.at)?;
-        }
-    }
-
-    /// Takes the page of a stale piece back, if still departed.
-    fn revive(&self, part: Part, piece: &Piece) -> bool {
-        let mut ranges = self.device.paging.ranges.lock();
-        let revived = self.device.paging.pool.lock().take_back(piece.page, piece.departure);
-        if revived {
-            ranges.change(part, piece.at, |piece| piece.is_revived = true);
-        }
-        revived
-    }
-
-    /// Lists the pages as departed again that [`clear_part`](Self::clear_part) took back.
-    fn put_part_back(&self, part: Part) {
-        let mut ranges = self.device.paging.ranges.lock();
-        let mut at = part.begin;
-        while let Some(piece) = ranges.piece(part, at) {
-            if piece.is_revived {
-                self.device.paging.pool.lock().depart(piece.page, piece.departure);
-                ranges.change(part, piece.at, |piece| piece.is_revived = false);
-            }
-            at = piece.end();
         }
     }
 
@@ -231,7 +235,7 @@ impl<P: Platform> Mapper<'_, P> {
             return Err(Error::TableFull("streams of ranges"));
         }
         let (mut reserved, mut committed, mut at) = (0, 0, part.begin);
-        for page in self.numbers_of(batch) {
+        for page in self.device.paging.numbers_of(batch) {
             let bytes = device.paging.pool.lock()[page].bytes;
             let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
             // Stale until the steps are set below, which makes all pieces alike.

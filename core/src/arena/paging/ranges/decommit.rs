@@ -140,7 +140,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
     fn must_record(&self) -> Result<RecordPermission<'_>, Error> {
-        self.may_record().ok_or(in_capture().into())
+        self.device.arena.driver.may_record().ok_or(in_capture().into())
     }
 
     /// Waits for the work of every stream with uses of a range that may have gone: no event can be recorded there.

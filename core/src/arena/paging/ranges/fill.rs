@@ -56,7 +56,7 @@ impl<P: Platform> Mapper<'_, P> {
         if orders {
             self.take_departed(stream, wanted, batch)?;
         }
-        self.take_spares(wanted, MOST_STEPS * self.range_step(), batch);
+        self.device.paging.take_spares(wanted, MOST_STEPS * self.range_step(), batch);
         let bytes = part.end - part.begin;
         let to_move = wanted.saturating_sub(batch.bytes).saturating_sub(self.allowance(bytes));
         if orders && to_move > 0 {
@@ -109,7 +109,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// it.
     pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
         let mut last = NONE;
-        for page in self.numbers_of(batch) {
+        for page in self.device.paging.numbers_of(batch) {
             last = self.device.given_up().order_behind_page(stream, page, last, orders)?;
         }
         Ok(())

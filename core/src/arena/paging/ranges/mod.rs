@@ -24,7 +24,6 @@ pub(crate) mod table;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests;
 
-use crate::arena::driver::RecordPermission;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
 use crate::arena::paging::undo::Undo;
@@ -97,7 +96,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     }
 }
 
-impl<'a, P: Platform> Mapper<'a, P> {
+impl<P: Platform> Mapper<'_, P> {
     /// Returns the bytes of a page of which offsets and sizes are multiples.
     fn range_step(&self) -> u64 {
         SMALL_SEGMENT.next_multiple_of(self.memory.granularity())
@@ -213,13 +212,6 @@ impl<'a, P: Platform> Mapper<'a, P> {
             let device = self.device;
             device.peaks.reconcile(&device.counters(), (PoolKind::Large, &device.paging.range_counters), None);
         }
-    }
-
-    /// Returns permission to record events and to order streams, valid while it lives, unless the
-    /// program captures a graph.
-    pub(in crate::arena) fn may_record(&self) -> Option<RecordPermission<'a>> {
-        let arena = self.device.arena;
-        arena.driver.may_record()
     }
 }
 

@@ -165,8 +165,8 @@ impl<P: Platform> Stitcher<'_, P> {
         }
         mapping.keep();
         // At home before they are listed: another thread may move a listed page at once.
-        self.mapper().settle_batch(batch);
-        self.mapper().list_batch(&mut heap, batch, run.range.at, false);
+        self.device().paging.settle_batch(batch);
+        self.device().paging.list_batch(&mut heap, batch, run.range.at);
         PagedHeap(&mut heap).return_block(run.block);
         true
     }
@@ -180,7 +180,7 @@ impl<P: Platform> Stitcher<'_, P> {
 
     /// Destroys unmapped pages.
     fn discard(&self, batch: &Batch) -> Result<(), Error> {
-        self.mapper().numbers_of(batch).for_each(|page| self.mapper().spare_page(page));
+        self.device().paging.numbers_of(batch).for_each(|page| self.mapper().spare_page(page));
         self.mapper().destroy_spares().map(|_| ())
     }
 }

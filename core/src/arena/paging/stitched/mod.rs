@@ -126,11 +126,11 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// streams, and new pages. Returns false if the limit or the device does not allow the rest.
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
-        self.mapper().take_spares(needed, u64::MAX, batch);
+        self.device().paging.take_spares(needed, u64::MAX, batch);
         // The permission is kept until the pages are ordered: no capture begins in between. Only
         // departed pages have a departure.
         if may_move(request)
-            && let Some(_permission) = self.mapper().may_record()
+            && let Some(_permission) = self.device().arena.driver.may_record()
         {
             self.mapper().take_departed(request.stream, needed, batch)?;
             self.mapper().order_batch(batch, request.stream, true)?;

@@ -6,6 +6,7 @@
 
 use super::Stitcher;
 use crate::arena::Platform;
+use crate::arena::paging::Paging;
 use crate::arena::request::Request;
 use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
@@ -60,7 +61,7 @@ impl<P: Platform> Stitcher<'_, P> {
             let taken = {
                 let mut heap = device.heaps.lock(slot);
                 let quiet = if heap.is_empty() { 0 } else { heap.sets.quiet };
-                self.take_stale(&mut heap, quiet)
+                device.paging.take_stale(&mut heap, quiet)
             };
             let Some(stale) = taken else { break };
             result = result.and(self.unmap_taken(slot, stale));
@@ -106,20 +107,10 @@ impl<P: Platform> Stitcher<'_, P> {
         }
         let mut result = Ok(());
         loop {
-            let taken = self.take_stale(&mut device.heaps.lock(slot), stamp);
+            let taken = device.paging.take_stale(&mut device.heaps.lock(slot), stamp);
             let Some(stale) = taken else { break result };
             result = result.and(self.unmap_taken(slot, stale));
         }
-    }
-
-    /// Takes the oldest mapping of a heap, to be unmapped, if the mapping became stale before `stamp`. Returns the
-    /// result of [`PagedHeap::take_stale`].
-    fn take_stale(&self, heap: &mut Heap<P::Storage>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
-        let taken = PagedHeap(heap).take_stale(stamp);
-        if taken.is_some() {
-            self.device().paging.stale_mappings.fetch_sub(1, Ordering::Relaxed);
-        }
-        taken
     }
 
     /// Removes a stale mapping already taken out of the heap's list.
@@ -138,5 +129,17 @@ impl<P: Platform> Stitcher<'_, P> {
             self.mapper().unreserve(emptied);
         }
         Ok(unmapped?)
+    }
+}
+
+impl<P: Platform> Paging<P> {
+    /// Takes the oldest mapping of a heap, to be unmapped, if the mapping became stale before `stamp`. Returns the
+    /// result of [`PagedHeap::take_stale`].
+    fn take_stale(&self, heap: &mut Heap<P::Storage>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
+        let taken = PagedHeap(heap).take_stale(stamp);
+        if taken.is_some() {
+            self.stale_mappings.fetch_sub(1, Ordering::Relaxed);
+        }
+        taken
     }
 }

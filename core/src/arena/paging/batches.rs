@@ -1,0 +1,60 @@
+//! Batches of pages: moving pages in the order in which they are mapped. Needs the pool alone, and never calls the device.
+
+use crate::arena::Platform;
+use crate::arena::paging::Paging;
+use crate::heap::Heap;
+use crate::heap::home_pages::HomePage;
+use crate::pages::{Batch, Page};
+use crate::units::DevicePtr;
+
+impl<P: Platform> Paging<P> {
+    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long as
+    /// the batch has no more than `wanted` bytes.
+    pub(in crate::arena) fn take_spares(&self, wanted: u64, longest: u64, batch: &mut Batch) {
+        let mut pages = self.pool.lock();
+        while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
+            // All pages of one length, without a search for the length between two of them.
+            while bytes <= wanted - batch.bytes
+                && let Some(page) = pages.take_spare(bytes)
+            {
+                pages.append(batch, page);
+            }
+        }
+    }
+
+    /// Iterates over the pages of a batch: number, copy of the entry, and address. `next` returns the address of the page behind
+    /// one that ends at an address; the page before the first ends at `begin`. The pool is unlocked between two pages.
+    pub(in crate::arena) fn pages_at(
+        &self,
+        batch: &Batch,
+        begin: u64,
+        next: impl Fn(u64) -> u64,
+    ) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
+        let mut end = begin;
+        self.numbers_of(batch).map(move |page| {
+            let entry = self.pool.lock()[page];
+            let at = next(end);
+            end = at + entry.bytes;
+            (page, entry, DevicePtr(at))
+        })
+    }
+
+    /// Iterates over the numbers of the pages of a batch. The next number is read before a page is
+    /// handed out, so the caller may put the page into another list.
+    pub(in crate::arena) fn numbers_of(&self, batch: &Batch) -> impl Iterator<Item = u32> {
+        let next = |&page: &u32| self.pool.lock().next(page);
+        core::iter::successors((batch.count > 0).then_some(batch.first), next)
+    }
+
+    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`. Room was made.
+    pub(in crate::arena) fn list_batch(&self, heap: &mut Heap<P::Storage>, batch: &Batch, at: DevicePtr) {
+        for (page, Page { bytes, .. }, at) in self.pages_at(batch, at.0, |end| end) {
+            heap.sets.pages.insert(HomePage::new(at.0, bytes, page));
+        }
+    }
+
+    /// Marks the pages of a batch as home.
+    pub(in crate::arena) fn settle_batch(&self, batch: &Batch) {
+        self.numbers_of(batch).for_each(|page| self.pool.lock().settle(page));
+    }
+}
