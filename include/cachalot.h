@@ -23,28 +23,31 @@
  *   - free at a number of the program's own work: cachalot_free_at, cachalot_set_safe_frontier
  *   - use a block on a second stream: cachalot_record_stream, cachalot_record_use
  *   - destroy a stream: cachalot_stream_destroyed
- *   - find the block of an address: cachalot_base_of
+ *   - find the block of an address: cachalot_get_block
  *   - find memory errors: "guard:all", cachalot_explain_address
- *   - register memory with a network adapter or another library: cachalot_extents, cachalot_pin, cachalot_on_map
+ *   - register memory with a network adapter or another library: cachalot_get_extents, cachalot_pin, cachalot_on_map
  *   - share memory with another process: cachalot_pin, cachalot_export_fd
  *   - learn why a call failed: cachalot_last_error, cachalot_status_name, cachalot_last_driver_code
  *   - limit memory: cachalot_set_limit, cachalot_set_memory_fraction
  *   - return cached memory to the driver: cachalot_empty_cache, cachalot_trim, cachalot_pool_trim, cachalot_tag_trim
- *   - change settings: cachalot_configure, cachalot_config
+ *   - change settings: cachalot_configure, cachalot_get_config
  *   - capture a graph: cachalot_pool_create, cachalot_capture_begin, cachalot_capture_end, cachalot_pool_release
  *   - separate some requests from the others: cachalot_pool_begin, cachalot_pool_end
- *   - lend memory to others for a while: cachalot_pool_tag, cachalot_park, cachalot_wake
- *   - limit parts of a program: cachalot_pool_tag, cachalot_tag_limit, cachalot_tag_trim, cachalot_tag_held
+ *   - lend memory to others for a while: cachalot_pool_set_tag, cachalot_park, cachalot_wake
+ *   - limit parts of a program: cachalot_pool_set_tag, cachalot_tag_set_limits, cachalot_tag_trim,
+ * cachalot_get_tag_report
  *   - grow a table or a cache in place: cachalot_range_reserve, cachalot_range_commit, cachalot_range_decommit
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - allocate pinned memory of the host: CACHALOT_HOST
- *   - plan repeated iterations: cachalot_iteration, cachalot_plans_end, cachalot_planned
- *   - plan buffers with known lives: cachalot_plan
- *   - let settings adjust themselves: "tune:auto", cachalot_iteration or cachalot_maintain_every, cachalot_tuned
- *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks, cachalot_metrics
+ *   - plan repeated iterations: cachalot_begin_iteration, cachalot_end_plans, cachalot_get_plan_report
+ *   - plan buffers with known lives: cachalot_plan_buffers
+ *   - let settings adjust themselves: "tune:auto", cachalot_begin_iteration or cachalot_maintain_every,
+ * cachalot_get_tune_report
+ *   - read statistics: cachalot_get_statistics, cachalot_find_statistic, cachalot_visit_statistics,
+ * cachalot_reset_peaks, cachalot_write_metrics
  *   - react when memory runs out: cachalot_on_shortage, cachalot_on_out_of_memory
  *   - see every block, or what happened: cachalot_snapshot_to_file, cachalot_trace_start, cachalot_on_stack
- *   - predict requests: cachalot_forecast, cachalot_would_fit
+ *   - predict requests: cachalot_get_forecast, cachalot_get_fit
  *
  * Platforms
  *   - Linux on x86-64 with glibc, and NVIDIA GPUs with a driver for CUDA 11.4 or later. Windows, macOS, other
@@ -95,8 +98,8 @@
  * Streams
  *   - cachalot_stream is the type of cudaStream_t and CUstream. NULL and cudaStreamLegacy mean the legacy default
  *     stream, and cudaStreamPerThread means the calling thread's own stream.
- *   - A request names a stream, and the block can be used on this stream immediately. Free a block as soon as the last use
- *     on the stream has been submitted, without waiting for the device. The next block at this address goes to the same
+ *   - A request names a stream, and the block can be used on this stream immediately. Free a block as soon as the last
+ * use on the stream has been submitted, without waiting for the device. The next block at this address goes to the same
  *     stream, after the last use.
  *   - Announce work on another stream with cachalot_record_stream, after the submission of the work and before the
  *     free. The freed block then stays pending until the work is done. Order reads and writes between streams with
@@ -106,9 +109,9 @@
  *     library must know later; otherwise it waits for all work of the device. Default streams always exist.
  *   - The driver reuses the handles of destroyed streams. A new stream with an old handle may receive the old stream's
  *     cached memory. So call cachalot_stream_destroyed before cudaStreamDestroy, or destroy a stream only once its
- *     work is done, or create the allocator with CACHALOT_ASK_STREAM_ID (about 30 ns for each call; driver for CUDA 12.0
- *     or later). Every function with a stream then calls the driver, and fails with its status if the stream is not
- *     identified. A thread that used cudaStreamPerThread calls cachalot_stream_destroyed for this stream before the
+ *     work is done, or create the allocator with CACHALOT_ASK_STREAM_ID (about 30 ns for each call; driver for
+ * CUDA 12.0 or later). Every function with a stream then calls the driver, and fails with its status if the stream is
+ * not identified. A thread that used cudaStreamPerThread calls cachalot_stream_destroyed for this stream before the
  *     thread ends.
  *   - With CACHALOT_STREAMS_REPORTED the program promises to report every end of a stream: the library
  *     then waits for single streams, and orders one stream after another. A stream that ends without a report then
@@ -122,19 +125,19 @@
  * Capture
  *   - Every function may be called while a stream captures a graph, in every capture mode. No function becomes a part
  *     of the graph.
- *   - Call cachalot_capture_begin before a capture starts. Otherwise the capture must not start during a call of another
- *     thread: the call may ask the driver for the stream's id at that moment, or whether it is idle, which breaks the
- *     capture.
- *   - Under policy:stitched without CACHALOT_STREAMS_REPORTED, announce every capture during which other streams request
- *     memory: a request that finds no free block may record an event of the whole device, which breaks a capture that
- *     was not announced.
+ *   - Call cachalot_capture_begin before a capture starts. Otherwise the capture must not start during a call of
+ * another thread: the call may ask the driver for the stream's id at that moment, or whether it is idle, which breaks
+ * the capture.
+ *   - Under policy:stitched without CACHALOT_STREAMS_REPORTED, announce every capture during which other streams
+ * request memory: a request that finds no free block may record an event of the whole device, which breaks a capture
+ * that was not announced.
  *   - A graph's memory must remain unused by others while the graph can be launched. Route the requests of the capture
  *     to a private pool, between cachalot_capture_begin and cachalot_capture_end. Call cachalot_pool_release after the
  *     destruction of the graph.
  *   - A block that other streams use and that is freed during a capture stays pending until the end of the capture.
  *     With the setting graph_capture_record_stream_reuse, the graph may use the block again once the block's own stream
- *     has joined all streams that use the block. Work on the block from before the capture must then be complete. Without
- *     CACHALOT_STREAMS_REPORTED it has no effect on blocks of created streams, which may be gone at the free.
+ *     has joined all streams that use the block. Work on the block from before the capture must then be complete.
+ * Without CACHALOT_STREAMS_REPORTED it has no effect on blocks of created streams, which may be gone at the free.
  *     Without cachalot_capture_begin, this applies only to blocks that a capturing stream uses. Free parts of a
  *     capturing stream's expandable segments stay mapped until the end of the capture.
  *
@@ -142,12 +145,12 @@
  *   - An allocator with CACHALOT_HOST allocates pinned memory of the host, for copies between the host and a GPU. The
  *     memory of device i is on the NUMA node of this GPU, if the system has several nodes. Every GPU of the process
  *     can copy from and to it, and kernels can use it at the same address where the GPU has unified addressing.
- *   - A block belongs to no stream: `stream` is NULL in cachalot_malloc, and the host may write to the block immediately.
- *     Announce each stream that copies from or to the block, the default stream included, with cachalot_record_stream or
- *     cachalot_record_use. The freed block then stays pending until the copies are done.
- *   - Under the policy caching, the settings that `config` does not name are "compact:0.01,exact_segments:True". A limit
- *     counts host memory, and cachalot_device_info describes the memory of the system, or of the process's control
- *     group.
+ *   - A block belongs to no stream: `stream` is NULL in cachalot_malloc, and the host may write to the block
+ * immediately. Announce each stream that copies from or to the block, the default stream included, with
+ * cachalot_record_stream or cachalot_record_use. The freed block then stays pending until the copies are done.
+ *   - Under the policy caching, the settings that `config` does not name are "compact:0.01,exact_segments:True". A
+ * limit counts host memory, and cachalot_get_device_info describes the memory of the system, or of the process's
+ * control group.
  *   - The segments are mapped in huge pages and touched by several threads, and then registered with the driver
  *     (cuMemHostRegister). A request for more memory than the system has left is OUT_OF_MEMORY. A forked child does not
  *     have the memory: an access ends the child.
@@ -164,12 +167,12 @@
  *     the driver gone: driver calls then return CACHALOT_ERROR_SHUTDOWN. The thread of cachalot_maintain_every ends its
  *     round before the driver ends, and starts no other one.
  *   - The library never unloads the driver. Do not unload the library while an allocator exists.
- *   - Destroy every allocator of a device before cudaDeviceReset, cuDevicePrimaryCtxReset or the end of its context. The
- *     memory of cached and live blocks is gone afterwards. The next call that needs the driver finds this out and returns
- *     CACHALOT_ERROR_CONTEXT_LOST, and so does every later request; a request that the cache serves before that does not
- *     find it out. cachalot_health asks the driver. Drivers before CUDA 12.0 cannot tell a recreated context from the former
- *     one. cachalot_destroy returns the same status, and a new allocator works. Memory on pages stays on the
- *     device until the process ends.
+ *   - Destroy every allocator of a device before cudaDeviceReset, cuDevicePrimaryCtxReset or the end of its context.
+ * The memory of cached and live blocks is gone afterwards. The next call that needs the driver finds this out and
+ * returns CACHALOT_ERROR_CONTEXT_LOST, and so does every later request; a request that the cache serves before that
+ * does not find it out. cachalot_check_health asks the driver. Drivers before CUDA 12.0 cannot tell a recreated context
+ * from the former one. cachalot_destroy returns the same status, and a new allocator works. Memory on pages stays on
+ * the device until the process ends.
  *
  * Versions
  *   - CACHALOT_VERSION is the version of this header, and cachalot_version() the version of the library. Within a major
@@ -307,7 +310,7 @@ typedef void (*cachalot_oom_callback)(void *userdata, const struct cachalot_oom_
 typedef void (*cachalot_mapping_callback)(void *userdata, int device, void *address, size_t bytes);
 
 /** Receives a statistic. The key is valid until the callback returns. Returns 0 to continue. */
-typedef int (*cachalot_stat_visitor)(void *userdata, const char *key, int64_t value);
+typedef int (*cachalot_statistic_visitor)(void *userdata, const char *key, int64_t value);
 
 struct cachalot_trace_entry;
 /** Receives an event of a trace. The event is valid until the callback returns. Returns 0 to continue. */
@@ -575,16 +578,16 @@ enum {
   CACHALOT_WOULD_FAIL = 5     /**< Fails: the limit is reached, and no memory can be released. */
 };
 
-/** The result of cachalot_forecast. */
-typedef struct cachalot_outlook {
-  size_t struct_size;       /**< sizeof(cachalot_outlook). */
+/** The result of cachalot_get_forecast. */
+typedef struct cachalot_forecast {
+  size_t struct_size;       /**< sizeof(cachalot_forecast). */
   void *address;            /**< The address of CACHALOT_WOULD_HIT or CACHALOT_WOULD_RELEASE; otherwise NULL. */
   size_t bytes;             /**< The bytes of CACHALOT_WOULD_OBTAIN; otherwise 0. */
   cachalot_outcome outcome; /**< The first step of the request. */
   uint32_t reserved;        /**< 0. */
-} cachalot_outlook;
+} cachalot_forecast;
 
-/** The reason why a request would fail; see cachalot_would_fit. */
+/** The reason why a request would fail; see cachalot_get_fit. */
 typedef int32_t cachalot_bound;
 /** The values of cachalot_bound. */
 enum {
@@ -596,7 +599,7 @@ enum {
   CACHALOT_BOUND_TAG = 5       /**< `max_bytes` of the tag of the pool that the requests are routed into. */
 };
 
-/** The result of cachalot_would_fit. */
+/** The result of cachalot_get_fit. */
 typedef struct cachalot_fit {
   size_t struct_size;         /**< sizeof(cachalot_fit). */
   size_t served;              /**< The requests that would be served: the index of the first that would fail, or all. */
@@ -613,9 +616,9 @@ typedef struct cachalot_calls {
   uint64_t us;    /**< The time of the calling threads in these calls, in microseconds. */
 } cachalot_calls;
 
-/** The use and the cost of a device's pages of virtual memory; see cachalot_page_stats. */
-typedef struct cachalot_pages {
-  size_t struct_size;          /**< sizeof(cachalot_pages). */
+/** The use and the cost of a device's pages of virtual memory; see cachalot_get_page_statistics. */
+typedef struct cachalot_page_statistics {
+  size_t struct_size;          /**< sizeof(cachalot_page_statistics). */
   uint64_t mapped_bytes;       /**< Pages mapped where blocks can use them. */
   uint64_t spare_bytes;        /**< Pages mapped nowhere, and parts of pages outside guarded blocks. */
   uint64_t stale_bytes;        /**< Addresses that pages have left, still mapped until their work is done. No memory. */
@@ -633,13 +636,13 @@ typedef struct cachalot_pages {
   uint64_t longest_stall_us;   /**< The longest time that one request or commit mapped, under every policy. */
   uint64_t consolidated_bytes; /**< Pages that have replaced shorter ones so far. */
   uint64_t parked_bytes;       /**< Parked memory: addresses without memory of the driver. */
-} cachalot_pages;
+} cachalot_page_statistics;
 
 /** The memory that cachalot_maintain has given back to the driver under `reclaim:auto`, and what it has kept and why;
- * see cachalot_reclaim_stats. A unit is a segment without a block in use, or a page of an expandable segment. The
- * figures from `idle_bytes` on are of the latest call that looked at the memory; the others are sums. */
-typedef struct cachalot_reclaimed {
-  size_t struct_size;            /**< sizeof(cachalot_reclaimed). */
+ * see cachalot_get_reclaim_statistics. A unit is a segment without a block in use, or a page of an expandable segment.
+ * The figures from `idle_bytes` on are of the latest call that looked at the memory; the others are sums. */
+typedef struct cachalot_reclaim_statistics {
+  size_t struct_size;            /**< sizeof(cachalot_reclaim_statistics). */
   uint64_t looks;                /**< Calls that looked at the memory. */
   uint64_t given_back_bytes;     /**< Memory given back. */
   uint64_t given_back_units;     /**< Units given back. */
@@ -655,7 +658,7 @@ typedef struct cachalot_reclaimed {
   uint64_t budget_us;            /**< The driver time that is left of the budget, in microseconds. */
   uint64_t caution;              /**< Memory must be idle for longer by 2 to the power of this. Rises with units
                                       that were released too early. */
-} cachalot_reclaimed;
+} cachalot_reclaim_statistics;
 
 /* The contents of parked memory when it wakes, for cachalot_park: one of three, and a flag. */
 #define CACHALOT_PARK_KEEP 0x1u     /**< What it contained before. The host keeps a copy. */
@@ -681,12 +684,14 @@ typedef struct cachalot_park_report {
   uint64_t pinned_bytes;     /**< Pinned pages, which are never parked: part of `mapped_bytes`. */
   uint64_t ordinary_bytes;   /**< Segments that cannot be parked: not mapped, as before the pool had a tag. */
   uint64_t host_bytes;       /**< Pinned host memory for the contents of all parked memory of the device. */
-  uint64_t idle_host_bytes;  /**< The part of `host_bytes` that waits for the next park; see cachalot_park_retain. */
+  uint64_t
+      idle_host_bytes; /**< The part of `host_bytes` that waits for the next park; see cachalot_retain_host_memory. */
   cachalot_park_state state; /**< Where the memory is. */
   uint32_t reserved;         /**< 0. */
 } cachalot_park_report;
 
-/** The memory of a device in use, by name; see cachalot_remaining. `used_bytes` is the sum of the next six fields. */
+/** The memory of a device in use, by name; see cachalot_get_remaining_memory. `used_bytes` is the sum of the next six
+ * fields. */
 typedef struct cachalot_remaining_memory {
   size_t struct_size;     /**< sizeof(cachalot_remaining_memory). */
   uint64_t used_bytes;    /**< The memory of the device in use, by all processes. */
@@ -700,7 +705,7 @@ typedef struct cachalot_remaining_memory {
   uint64_t parked_bytes;  /**< Parked memory: addresses without memory of the driver. */
 } cachalot_remaining_memory;
 
-/** The limits of a tag, in the words of Linux's control groups; see cachalot_tag_limit. */
+/** The limits of a tag, in the words of Linux's control groups; see cachalot_tag_set_limits. */
 typedef struct cachalot_tag_limits {
   size_t struct_size; /**< sizeof(cachalot_tag_limits). */
   uint64_t max_bytes; /**< The most that the tag's pools hold of the device's memory; 0: no limit. */
@@ -709,7 +714,7 @@ typedef struct cachalot_tag_limits {
   uint32_t clear;     /**< 1: pages that leave the tag are filled with zeroes first; otherwise 0. */
 } cachalot_tag_limits;
 
-/** The memory held by the pools of a tag; see cachalot_tag_held. */
+/** The memory held by the pools of a tag; see cachalot_get_tag_report. */
 typedef struct cachalot_tag_report {
   size_t struct_size;    /**< sizeof(cachalot_tag_report). */
   uint64_t charge_bytes; /**< Memory held from the device: blocks, and the free rest of their pages and segments. */
@@ -725,7 +730,7 @@ typedef struct cachalot_tag_report {
 
 #define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent is in an ordinary segment, which has no handle to export. */
 
-/** A physical part of a block; see cachalot_extents. The structure never grows. */
+/** A physical part of a block; see cachalot_get_extents. The structure never grows. */
 typedef struct cachalot_extent {
   uint64_t offset;        /**< Offset of the first byte within the block. */
   uint64_t bytes;         /**< The length. */
@@ -744,7 +749,7 @@ typedef struct cachalot_counter {
   int64_t freed;     /**< The sum of all decreases since cachalot_reset_accumulated. */
 } cachalot_counter;
 
-/** The statistics of a device. cachalot_stat has more statistics, by name. */
+/** The statistics of a device. cachalot_find_statistic has more statistics, by name. */
 typedef struct cachalot_statistics {
   size_t struct_size;                    /**< sizeof(cachalot_statistics). */
   cachalot_counter allocations;          /**< Allocated blocks. */
@@ -796,7 +801,7 @@ typedef struct cachalot_plan_report {
 #define CACHALOT_BUFFER_FIXED 0x1u /**< The buffer is at `offset`, and nowhere else. */
 #define CACHALOT_BUFFER_GAP 0x2u   /**< The entry is no buffer, but a gap in the life of the last buffer before it. */
 
-/** A buffer with a known life, or a gap of one; see cachalot_plan. The structure never grows. */
+/** A buffer with a known life, or a gap of one; see cachalot_plan_buffers. The structure never grows. */
 typedef struct cachalot_buffer {
   uint64_t start;     /**< The first step at which the buffer is live. */
   uint64_t end;       /**< The first step at which the buffer is no longer live; UINT64_MAX: live to the end. */
@@ -807,14 +812,14 @@ typedef struct cachalot_buffer {
   uint32_t reserved;  /**< 0. */
 } cachalot_buffer;
 
-/** The facts about a plan of cachalot_plan. */
-typedef struct cachalot_plan_result {
-  size_t struct_size;         /**< sizeof(cachalot_plan_result). */
+/** The facts about a plan of cachalot_plan_buffers. */
+typedef struct cachalot_buffer_plan {
+  size_t struct_size;         /**< sizeof(cachalot_buffer_plan). */
   uint64_t peak_bytes;        /**< The bytes that the buffers need together: the largest `offset + bytes`, not rounded up. */
   uint64_t lower_bound_bytes; /**< No plan needs fewer bytes. */
   int32_t optimal;            /**< 1: it is proven that no plan needs fewer bytes; otherwise 0. */
   uint32_t reserved;          /**< 0. */
-} cachalot_plan_result;
+} cachalot_buffer_plan;
 
 /** The stage of `tune:auto`. */
 typedef int32_t cachalot_tune_stage;
@@ -870,7 +875,7 @@ typedef struct cachalot_oom_report {
   uint64_t pinned_bytes;                 /**< Pages of virtual memory that do not move. */
   uint64_t parked_bytes;                 /**< Parked memory: addresses without memory of the driver. In no other sum. */
   uint64_t tag;                          /**< The tag of the request's pool, if any tag has limits; 0: none. */
-  uint64_t tag_bytes;                    /**< What the tag's pools hold: cachalot_tag_held. */
+  uint64_t tag_bytes;                    /**< What the tag's pools hold: cachalot_get_tag_report. */
   uint64_t tag_max_bytes;                /**< The tag's limit; 0: none. */
   uint32_t tag_refused;                  /**< 1: the tag's limit refused the request, and not the device; otherwise 0. */
   uint32_t reserved;                     /**< 0. */
@@ -918,8 +923,8 @@ enum {
 };
 
 /** The state of a device. */
-typedef struct cachalot_device {
-  size_t struct_size;      /**< sizeof(cachalot_device). */
+typedef struct cachalot_device_info {
+  size_t struct_size;      /**< sizeof(cachalot_device_info). */
   uint64_t total_bytes;    /**< The device's memory. */
   uint64_t free_bytes;     /**< The memory that no process uses. */
   uint64_t process_bytes;  /**< The memory that this process uses, in total; 0: unknown. */
@@ -930,22 +935,23 @@ typedef struct cachalot_device {
   int simulated;           /**< 1: a simulated device; 0: a CUDA device. */
   int virtual_memory;      /**< 1: segments can be expandable; 0: they cannot. */
   uint32_t reserved;       /**< 0. */
-} cachalot_device;
+} cachalot_device_info;
 
 /* Initialisers: the size, and 0 for every other field. Generated: see tests/tests/initializers.rs. */
 /** Initialises cachalot_options. */
 #define CACHALOT_OPTIONS_INIT {sizeof(cachalot_options), 0, 0, NULL, NULL, NULL, 0, 0}
 /** Initialises cachalot_block. */
 #define CACHALOT_BLOCK_INIT {sizeof(cachalot_block), NULL, 0, 0, 0, NULL, 0, 0, 0}
-/** Initialises cachalot_outlook. */
-#define CACHALOT_OUTLOOK_INIT {sizeof(cachalot_outlook), NULL, 0, 0, 0}
+/** Initialises cachalot_forecast. */
+#define CACHALOT_FORECAST_INIT {sizeof(cachalot_forecast), NULL, 0, 0, 0}
 /** Initialises cachalot_fit. */
 #define CACHALOT_FIT_INIT {sizeof(cachalot_fit), 0, 0, 0, 0, 0, 0}
-/** Initialises cachalot_pages. */
-#define CACHALOT_PAGES_INIT                                                                                            \
-  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0, 0}
-/** Initialises cachalot_reclaimed. */
-#define CACHALOT_RECLAIMED_INIT {sizeof(cachalot_reclaimed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_page_statistics. */
+#define CACHALOT_PAGE_STATISTICS_INIT                                                                                  \
+  {sizeof(cachalot_page_statistics), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, \
+   0, 0, 0}
+/** Initialises cachalot_reclaim_statistics. */
+#define CACHALOT_RECLAIM_STATISTICS_INIT {sizeof(cachalot_reclaim_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_park_report. */
 #define CACHALOT_PARK_REPORT_INIT {sizeof(cachalot_park_report), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_remaining_memory. */
@@ -960,12 +966,12 @@ typedef struct cachalot_device {
    {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0}
 /** Initialises cachalot_plan_report. */
 #define CACHALOT_PLAN_REPORT_INIT {sizeof(cachalot_plan_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-/** Initialises cachalot_plan_result. */
-#define CACHALOT_PLAN_RESULT_INIT {sizeof(cachalot_plan_result), 0, 0, 0, 0}
+/** Initialises cachalot_buffer_plan. */
+#define CACHALOT_BUFFER_PLAN_INIT {sizeof(cachalot_buffer_plan), 0, 0, 0, 0}
 /** Initialises cachalot_tune_report. */
 #define CACHALOT_TUNE_REPORT_INIT {sizeof(cachalot_tune_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-/** Initialises cachalot_device. */
-#define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_device_info. */
+#define CACHALOT_DEVICE_INFO_INIT {sizeof(cachalot_device_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* ---- The library ---- */
 
@@ -1022,22 +1028,22 @@ CACHALOT_API cachalot_status cachalot_configure(const cachalot_allocator *alloca
  * and the length without the NUL to `length`. Either pointer may be NULL; with a NULL buffer the capacity is 0, and the
  * call only returns the length.
  *   - Errors: BUFFER_TOO_SMALL. */
-CACHALOT_API cachalot_status cachalot_config(const cachalot_allocator *allocator, int device, char *buffer,
-                                             size_t capacity, size_t *length);
+CACHALOT_API cachalot_status cachalot_get_config(const cachalot_allocator *allocator, int device, char *buffer,
+                                                 size_t capacity, size_t *length);
 
 /** Writes the number of devices to `out`. Devices are numbered from 0. */
-CACHALOT_API cachalot_status cachalot_device_count(const cachalot_allocator *allocator, int *out);
+CACHALOT_API cachalot_status cachalot_get_device_count(const cachalot_allocator *allocator, int *out);
 
 /** Describes a device.
  *   - Driver: yes (about 5 us; the first call may load the management library, for some ms).
  *   - Errors: STRUCT_SIZE. */
-CACHALOT_API cachalot_status cachalot_device_info(const cachalot_allocator *allocator, int device,
-                                                  cachalot_device *out);
+CACHALOT_API cachalot_status cachalot_get_device_info(const cachalot_allocator *allocator, int device,
+                                                      cachalot_device_info *out);
 
 /** Returns CACHALOT_OK for a usable device, and otherwise the failure that lost the device, with the driver's code.
  *   - Driver: to find out whether the program has reset the device (about 0.1 us).
  *   - Errors: CONTEXT_LOST, SHUTDOWN. */
-CACHALOT_API cachalot_status cachalot_health(const cachalot_allocator *allocator, int device);
+CACHALOT_API cachalot_status cachalot_check_health(const cachalot_allocator *allocator, int device);
 
 /** Lets work on device `peer` access the memory of `device`, current and future. The access has one direction. A
  * repeated call is allowed.
@@ -1125,14 +1131,14 @@ CACHALOT_API cachalot_status cachalot_stream_unreported(const cachalot_allocator
 
 /** Describes the block that contains `address`, which may be anywhere in the block.
  *   - Errors: INVALID_POINTER, STRUCT_SIZE. */
-CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocator, const void *address,
-                                              cachalot_block *out);
+CACHALOT_API cachalot_status cachalot_get_block(const cachalot_allocator *allocator, const void *address,
+                                                cachalot_block *out);
 
 /** Explains an address at which a kernel has faulted, in English sentences: the block at or next to the address, who
  * has the block, the streams that were said to use it, and its call stacks as cachalot_on_stack describes them. The
- * text and its length are written as by cachalot_config. The library knows the blocks that the program holds or that
- * still wait for work, and under "guard" the blocks freed last, up to "quarantine" of them, with the addresses around. Works after
- * a fault has broken the context.
+ * text and its length are written as by cachalot_get_config. The library knows the blocks that the program holds or
+ * that still wait for work, and under "guard" the blocks freed last, up to "quarantine" of them, with the addresses
+ * around. Works after a fault has broken the context.
  *   - Errors: INVALID_POINTER, if nothing is known of the address; BUFFER_TOO_SMALL. */
 CACHALOT_API cachalot_status cachalot_explain_address(const cachalot_allocator *allocator, const void *address,
                                                       char *buffer, size_t capacity, size_t *length);
@@ -1144,22 +1150,23 @@ CACHALOT_API cachalot_status cachalot_explain_address(const cachalot_allocator *
  *   - Driver: only while a graph is captured, and to find out whether memory to be unmapped belongs to a capturing
  *     stream. With CACHALOT_OPEN_LATER, a device that was never used stays without a context.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
-CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
-                                               cachalot_stream stream, cachalot_outlook *out);
+CACHALOT_API cachalot_status cachalot_get_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
+                                                   cachalot_stream stream, cachalot_forecast *out);
 
 /** Reports whether the `count` requests of `sizes` bytes on `stream` would be served if they were made now, one after
  * another, none of them freed, and changes nothing. The requests are made on a copy of the device's state by the
  * code of cachalot_malloc, so the answer is exact for the policy if no other call comes between. It assumes that no
- * pending free completes before a request would wait for it (cachalot_process_events finds out which have), that no callback or other thread frees memory, and that
- * new memory has higher addresses than all other memory. Free device memory is that of the driver's latest answer,
- * changed by what the allocator has obtained and given back since; cachalot_device_info asks the driver anew. The copy
- * takes about as long as a snapshot, and as much host memory as the allocator's tables; other threads' calls for the
- * device wait while it is made. What other threads are doing at this moment counts as unfinished.
+ * pending free completes before a request would wait for it (cachalot_process_events finds out which have), that no
+ * callback or other thread frees memory, and that new memory has higher addresses than all other memory. Free device
+ * memory is that of the driver's latest answer, changed by what the allocator has obtained and given back since;
+ * cachalot_get_device_info asks the driver anew. The copy takes about as long as a snapshot, and as much host memory as
+ * the allocator's tables; other threads' calls for the device wait while it is made. What other threads are doing at
+ * this moment counts as unfinished.
  *   - Driver: only while a graph is captured, to learn which streams capture it; of a device that was never used, with
  *     CACHALOT_OPEN_LATER, the size. All of it then counts as free, and no context is made.
  *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL, PARKED. */
-CACHALOT_API cachalot_status cachalot_would_fit(const cachalot_allocator *allocator, int device, const size_t *sizes,
-                                                size_t count, cachalot_stream stream, cachalot_fit *out);
+CACHALOT_API cachalot_status cachalot_get_fit(const cachalot_allocator *allocator, int device, const size_t *sizes,
+                                              size_t count, cachalot_stream stream, cachalot_fit *out);
 
 /* ---- The cache ---- */
 
@@ -1201,22 +1208,22 @@ CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *a
 /** Reports what cachalot_maintain has given back under `reclaim:auto`, and what it has kept and why. Without the setting,
  * all figures are 0.
  *   - Errors: STRUCT_SIZE. */
-CACHALOT_API cachalot_status cachalot_reclaim_stats(const cachalot_allocator *allocator, int device,
-                                                    cachalot_reclaimed *out);
+CACHALOT_API cachalot_status cachalot_get_reclaim_statistics(const cachalot_allocator *allocator, int device,
+                                                             cachalot_reclaim_statistics *out);
 
 /** Reports what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments, and what
  * the driver calls for them have cost.
  *   - Errors: STRUCT_SIZE. */
-CACHALOT_API cachalot_status cachalot_page_stats(const cachalot_allocator *allocator, int device,
-                                                 cachalot_pages *out);
+CACHALOT_API cachalot_status cachalot_get_page_statistics(const cachalot_allocator *allocator, int device,
+                                                          cachalot_page_statistics *out);
 
 /** Lists the physical parts of a live block, in the order of addresses. They cover the block, which may be longer than
  * requested, and stay as they are while the block is live or pinned, until it is parked. A page keeps its number until it
  * returns to the driver. `count` holds the room at `extents` before the call, and the number of extents afterwards. With NULL for
  * `extents`, the call only counts. NULL as `block` has no extents.
  *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; BUFFER_TOO_SMALL, TABLE_FULL. */
-CACHALOT_API cachalot_status cachalot_extents(const cachalot_allocator *allocator, const void *block,
-                                              cachalot_extent *extents, size_t *count);
+CACHALOT_API cachalot_status cachalot_get_extents(const cachalot_allocator *allocator, const void *block,
+                                                  cachalot_extent *extents, size_t *count);
 
 /** Holds the memory under a live block in place. The pages under the block, or its ordinary segment, neither move nor
  * return to the driver before as many calls of cachalot_unpin, also if the block is freed earlier. After the free, other
@@ -1281,18 +1288,18 @@ CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocat
  *   - Driver: polls pending frees. A plan that becomes active releases cached memory and allocates a segment for
  *     each stream; a plan that is given up releases the segments. If memory runs out, the plan waits for the next
  *     announcement. While a graph is captured, the driver is not called. */
-CACHALOT_API cachalot_status cachalot_iteration(const cachalot_allocator *allocator, int device);
+CACHALOT_API cachalot_status cachalot_begin_iteration(const cachalot_allocator *allocator, int device);
 
 /** Ends the active plans, and forgets what was observed and planned so far. The segment of each plan is released once
- * none of its blocks is in use; the blocks stay valid. The next cachalot_iteration starts to observe again. Plans also
- * end by cachalot_empty_cache and cachalot_trim, if none of their blocks is in use.
+ * none of its blocks is in use; the blocks stay valid. The next cachalot_begin_iteration starts to observe again. Plans
+ * also end by cachalot_empty_cache and cachalot_trim, if none of their blocks is in use.
  *   - Driver: if a segment is released.
  *   - Errors: TABLE_FULL. */
-CACHALOT_API cachalot_status cachalot_plans_end(const cachalot_allocator *allocator, int device);
+CACHALOT_API cachalot_status cachalot_end_plans(const cachalot_allocator *allocator, int device);
 
 /** Reports on the planned policy. Under another policy, the stage is CACHALOT_STAGE_WAITING and every count is 0. */
-CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocator, int device,
-                                              cachalot_plan_report *out);
+CACHALOT_API cachalot_status cachalot_get_plan_report(const cachalot_allocator *allocator, int device,
+                                                      cachalot_plan_report *out);
 
 /** Plans the memory of a program whose buffers are known in advance: writes an offset for each of the `count` buffers to
  * `offsets`, such that buffers that are live at the same step share no byte, and what is known about the plan to `out`.
@@ -1307,21 +1314,23 @@ CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocato
  * too, and the plan is called optimal only if its peak is the lower bound.
  *   - Errors: NULL; STRUCT_SIZE; INVALID_ARGUMENT if a buffer has a mistake: cachalot_last_error gives the index of the
  *     buffer; PANIC. */
-CACHALOT_CHECKED cachalot_status cachalot_plan(const cachalot_buffer *buffers, size_t count, uint32_t threads,
-                                               uint64_t deadline_us, uint64_t *offsets, cachalot_plan_result *out);
+CACHALOT_CHECKED cachalot_status cachalot_plan_buffers(const cachalot_buffer *buffers, size_t count, uint32_t threads,
+                                                       uint64_t deadline_us, uint64_t *offsets,
+                                                       cachalot_buffer_plan *out);
 
 /* ---- Settings that adjust themselves ---- */
 
 /** Reports on `tune:auto`. The library records the latest requests, searches the settings of the caching policy in the
- * background, and activates the best at an idle moment: in cachalot_iteration, in cachalot_maintain, and in the
+ * background, and activates the best at an idle moment: in cachalot_begin_iteration, in cachalot_maintain, and in the
  * upkeep of cachalot_maintain_every. Without any of these calls nothing changes. No settings change while a graph is
- * being captured. cachalot_config returns the active settings, and cachalot_configure ends those that were found.
+ * being captured. cachalot_get_config returns the active settings, and cachalot_configure ends those that were found.
  *
  * Settings become active if they save 2 % or more of the reserved memory of the recorded requests, and the
- * search does not see the later part of these requests. They are taken back if they save less than half of what was predicted. Idle memory
- * of the previous settings goes back to the driver, never during a request and without a wait for the GPU. */
-CACHALOT_API cachalot_status cachalot_tuned(const cachalot_allocator *allocator, int device,
-                                            cachalot_tune_report *out);
+ * search does not see the later part of these requests. They are taken back if they save less than half of what was
+ * predicted. Idle memory of the previous settings goes back to the driver, never during a request and without a wait
+ * for the GPU. */
+CACHALOT_API cachalot_status cachalot_get_tune_report(const cachalot_allocator *allocator, int device,
+                                                      cachalot_tune_report *out);
 
 /* ---- Private pools and graphs ---- */
 
@@ -1342,8 +1351,8 @@ CACHALOT_API cachalot_status cachalot_pool_release(const cachalot_allocator *all
 
 /** Writes the number of users of a pool to `out`.
  *   - Errors: UNKNOWN_POOL. */
-CACHALOT_API cachalot_status cachalot_pool_users(const cachalot_allocator *allocator, int device, cachalot_pool pool,
-                                                 uint32_t *out);
+CACHALOT_API cachalot_status cachalot_get_pool_users(const cachalot_allocator *allocator, int device,
+                                                     cachalot_pool pool, uint32_t *out);
 
 /** Waits for pending frees, then releases the free memory of a pool, with users or without.
  *   - Driver: yes, and waits for the streams.
@@ -1387,27 +1396,27 @@ CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allo
  * "policy:stitched", and "policy:bfc,expandable_segments:True".
  *   - Errors: UNKNOWN_POOL; PARKED if the pool, or another pool with the tag, is parked; NOT_PARKABLE under another
  *     policy, and if the program supplies the pool's segments; TABLE_FULL. */
-CACHALOT_API cachalot_status cachalot_pool_tag(const cachalot_allocator *allocator, int device, cachalot_pool pool,
-                                               uint64_t tag);
+CACHALOT_API cachalot_status cachalot_pool_set_tag(const cachalot_allocator *allocator, int device, cachalot_pool pool,
+                                                   uint64_t tag);
 
 /** Parks the memory of every pool with the tag: its memory goes back to the driver, with all that the pools only cache.
  * Addresses, blocks and captured graphs stay valid, and must not be used before cachalot_wake. `mode` is
- * CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP or CACHALOT_PARK_ZERO, and possibly CACHALOT_PARK_STREAMS. Parked blocks may be
- * freed. A request that a route leads to a parked pool fails with PARKED (but see cachalot_park_elsewhere), and so does
- * cachalot_pin of a parked block. Pinned pages stay on the device, and so do segments that the pool had before its tag or
- * while its segments were not cached, pages with a block that is lent to another stream, and pages with a block that
- * cachalot_free_at freed at a number not reached yet. What stays on the device keeps its contents in every mode. If the
- * memory is parked, the call parks the pages that an earlier call left on the device: after a failure, or because they
- * were pinned then. It does nothing if there are none.
+ * CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP or CACHALOT_PARK_ZERO, and possibly CACHALOT_PARK_STREAMS. Parked blocks may
+ * be freed. A request that a route leads to a parked pool fails with PARKED (but see cachalot_tag_serve_elsewhere), and
+ * so does cachalot_pin of a parked block. Pinned pages stay on the device, and so do segments that the pool had before
+ * its tag or while its segments were not cached, pages with a block that is lent to another stream, and pages with a
+ * block that cachalot_free_at freed at a number not reached yet. What stays on the device keeps its contents in every
+ * mode. If the memory is parked, the call parks the pages that an earlier call left on the device: after a failure, or
+ * because they were pinned then. It does nothing if there are none.
  *
  * The call waits once for all work submitted to the device before, or only to the streams of the blocks and those that
  * blocks were recorded on. Requests and frees of other memory do not wait for the call. Statistics count parked blocks
  * as allocated, and their memory not as reserved.
  *   - Driver: yes. Contents are copied to pinned host memory. Recording an event of the whole context breaks a capture
  *     that cachalot_capture_begin did not announce.
- *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory, no
- *     memory that is mapped or would be, too little host memory), those of the driver. Everything is awake then, with two
- *     exceptions. If the call fails in the middle, and what was parked by then cannot be mapped again, since the driver
+ *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory,
+ * no memory that is mapped or would be, too little host memory), those of the driver. Everything is awake then, with
+ * two exceptions. If the call fails in the middle, and what was parked by then cannot be mapped again, since the driver
  *     fails or other requests have taken the memory, that part stays parked, with its contents. Without contents to be
  *     kept, what the driver can unmap stays parked. Another call parks the rest. */
 CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device, uint64_t tag,
@@ -1457,29 +1466,31 @@ CACHALOT_API cachalot_status cachalot_parked_stream(const cachalot_allocator *al
 /** Writes to `out` what is on a device, by name: after everything was parked, this is what remains.
  *   - Driver: yes, to learn the free memory.
  *   - Errors: STRUCT_SIZE, those of the driver. */
-CACHALOT_API cachalot_status cachalot_remaining(const cachalot_allocator *allocator, int device,
-                                                cachalot_remaining_memory *out);
+CACHALOT_API cachalot_status cachalot_get_remaining_memory(const cachalot_allocator *allocator, int device,
+                                                           cachalot_remaining_memory *out);
 
 /** Sets whether the default pool serves requests for pools with the tag while they are parked (1), or whether they fail
  * with PARKED (0, the default). Requests of a capture fail in both cases.
  *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT. */
-CACHALOT_API cachalot_status cachalot_park_elsewhere(const cachalot_allocator *allocator, int device, uint64_t tag,
-                                                     int on);
+CACHALOT_API cachalot_status cachalot_tag_serve_elsewhere(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                                          int on);
 
 /** Sets how many bytes of pinned host memory stay after parked memory has woken, for the next park; the default is 0.
  * Pinning new memory takes some 50 ms for each GiB. The call releases what exceeds the number.
  *   - Driver: if memory is released. */
-CACHALOT_API cachalot_status cachalot_park_retain(const cachalot_allocator *allocator, int device, uint64_t host_bytes);
+CACHALOT_API cachalot_status cachalot_retain_host_memory(const cachalot_allocator *allocator, int device,
+                                                         uint64_t host_bytes);
 
 /* ---- Tenants: tags with limits ---- */
 
-/** Sets the limits of all private pools with a tag, present and future; NULL removes the limits. cachalot_pool_tag gives
- * pools their tags.
- *   - `max_bytes`: where a pool would have to grow beyond it for a request, free memory of the tag goes back first. If that
- *     does not suffice, the request is OUT_OF_MEMORY, without a call of the driver, and the memory of others stays. A lower
- *     limit gives nothing back by itself, and parked memory wakes despite it.
+/** Sets the limits of all private pools with a tag, present and future; NULL removes the limits. cachalot_pool_set_tag
+ * gives pools their tags.
+ *   - `max_bytes`: where a pool would have to grow beyond it for a request, free memory of the tag goes back first. If
+ * that does not suffice, the request is OUT_OF_MEMORY, without a call of the driver, and the memory of others stays. A
+ * lower limit gives nothing back by itself, and parked memory wakes despite it.
  *   - `low_bytes` and `weight`: where memory is short, free memory goes back from the tag that holds the most above
- *     `low_bytes`, divided by the weight. Memory without a tag of limits counts as a tag with 0 and 100. `low_bytes` reserves nothing.
+ *     `low_bytes`, divided by the weight. Memory without a tag of limits counts as a tag with 0 and 100. `low_bytes`
+ * reserves nothing.
  *   - `clear`: other pools never see what was in a page.
  *
  * Pools with limits give free memory back while they are in use, as no other private pools do, unless a graph was
@@ -1487,8 +1498,8 @@ CACHALOT_API cachalot_status cachalot_park_retain(const cachalot_allocator *allo
  * `low_bytes`. CACHALOT_POOL_USE_ON_OOM has no effect on them.
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT (the tag is 0, `low_bytes` is above `max_bytes`, `clear` is not 0 or 1),
  *     TABLE_FULL. */
-CACHALOT_API cachalot_status cachalot_tag_limit(const cachalot_allocator *allocator, int device, uint64_t tag,
-                                                const cachalot_tag_limits *limits);
+CACHALOT_API cachalot_status cachalot_tag_set_limits(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                                     const cachalot_tag_limits *limits);
 
 /** Releases free memory of the pools with a tag, with limits or without, until they hold at most `keep_bytes` together or
  * have none. Does not wait for pending frees. `low_bytes` does not hold it up.
@@ -1500,8 +1511,8 @@ CACHALOT_API cachalot_status cachalot_tag_trim(const cachalot_allocator *allocat
 
 /** Writes to `out` what the pools of a tag hold. While threads allocate, the figures may disagree slightly.
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG if no pool has the tag and it has no limits. */
-CACHALOT_API cachalot_status cachalot_tag_held(const cachalot_allocator *allocator, int device, uint64_t tag,
-                                               cachalot_tag_report *out);
+CACHALOT_API cachalot_status cachalot_get_tag_report(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                                     cachalot_tag_report *out);
 
 /* ---- Elastic ranges ---- */
 
@@ -1561,18 +1572,19 @@ CACHALOT_API cachalot_status cachalot_range_release(cachalot_range range);
 /** Reads the statistics of a device. While other threads allocate and free, the numbers belong to slightly different
  * moments, and a peak may miss a call that is still under way; after the call has returned, the peak is exact.
  *   - Errors: STRUCT_SIZE. */
-CACHALOT_API cachalot_status cachalot_stats(const cachalot_allocator *allocator, int device, cachalot_statistics *out);
+CACHALOT_API cachalot_status cachalot_get_statistics(const cachalot_allocator *allocator, int device,
+                                                     cachalot_statistics *out);
 
 /** Reads a statistic by name: a flattened name of torch.cuda.memory_stats(), such as "reserved_bytes.all.peak", or a name
  * of docs/statistics.md, such as "pages.moved_bytes".
  *   - Errors: UNKNOWN_KEY. */
-CACHALOT_API cachalot_status cachalot_stat(const cachalot_allocator *allocator, int device, const char *key,
-                                           int64_t *out);
+CACHALOT_API cachalot_status cachalot_find_statistic(const cachalot_allocator *allocator, int device, const char *key,
+                                                     int64_t *out);
 
-/** Calls `visit` with the name and the value of every statistic of cachalot_stat, in a fixed order.
+/** Calls `visit` with the name and the value of every statistic of cachalot_find_statistic, in a fixed order.
  *   - Errors: STOPPED. */
-CACHALOT_API cachalot_status cachalot_stats_for_each(const cachalot_allocator *allocator, int device,
-                                                     cachalot_stat_visitor visit, void *userdata);
+CACHALOT_API cachalot_status cachalot_visit_statistics(const cachalot_allocator *allocator, int device,
+                                                       cachalot_statistic_visitor visit, void *userdata);
 
 /** Sets every peak to the current value. */
 CACHALOT_API cachalot_status cachalot_reset_peaks(const cachalot_allocator *allocator, int device);
@@ -1586,8 +1598,8 @@ CACHALOT_API cachalot_status cachalot_reset_accumulated(const cachalot_allocator
  * read in turn and every block is visited, so the call takes about as long as a snapshot without its history. Its media type is
  * "application/openmetrics-text; version=1.0.0; charset=utf-8".
  *   - Errors: STOPPED. */
-CACHALOT_API cachalot_status cachalot_metrics(const cachalot_allocator *allocator, cachalot_writer write,
-                                              void *userdata);
+CACHALOT_API cachalot_status cachalot_write_metrics(const cachalot_allocator *allocator, cachalot_writer write,
+                                                    void *userdata);
 
 /* ---- Callbacks ---- */
 
@@ -1643,8 +1655,8 @@ CACHALOT_API cachalot_status cachalot_trace_start(const cachalot_allocator *allo
 
 /** Calls `visit` with every recorded event, oldest first.
  *   - Errors: STOPPED. */
-CACHALOT_API cachalot_status cachalot_trace_for_each(const cachalot_allocator *allocator, int device,
-                                                     cachalot_trace_visitor visit, void *userdata);
+CACHALOT_API cachalot_status cachalot_visit_trace(const cachalot_allocator *allocator, int device,
+                                                  cachalot_trace_visitor visit, void *userdata);
 
 /** Writes every segment and block, the traces and the settings as JSON, with the keys of
  * torch.cuda.memory._snapshot(). `write` gets parts of up to 64 KiB. Heaps are read in turn, so an exact picture
@@ -1667,7 +1679,7 @@ CACHALOT_API cachalot_status cachalot_snapshot_to_file(const cachalot_allocator 
 
 /** Checks every invariant of every heap, for tests. The check visits every block. CACHALOT_ERROR_PANIC names a broken
  * invariant, and does not poison the allocator. */
-CACHALOT_API cachalot_status cachalot_check(const cachalot_allocator *allocator);
+CACHALOT_API cachalot_status cachalot_check_invariants(const cachalot_allocator *allocator);
 
 #ifdef CACHALOT_EXPERIMENTAL
 /* ---- Simulated devices ---- */

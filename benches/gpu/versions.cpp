@@ -91,7 +91,7 @@ struct Library {
       check(cudaMemsetAsync(blocks.back(), static_cast<int>(at), PARKED_BLOCK, own), "cudaMemsetAsync");
     }
     const double gib = static_cast<double>(PARKED_BLOCK * PARKED_BLOCKS) / (1 << 30);
-    check_status(cachalot_park_retain(allocator, 0, 2 * PARKED_BLOCK * PARKED_BLOCKS), "cachalot_park_retain");
+    check_status(cachalot_retain_host_memory(allocator, 0, 2 * PARKED_BLOCK * PARKED_BLOCKS), "cachalot_retain_host_memory");
     std::vector<double> away, back;
     for (int round = 0; round < 6; ++round) {
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");

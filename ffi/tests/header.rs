@@ -66,9 +66,9 @@ const PROGRAM: &str = r#"
 int main(void) {
   cachalot_options options = CACHALOT_OPTIONS_INIT;
   cachalot_block block = CACHALOT_BLOCK_INIT;
-  cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+  cachalot_forecast outlook = CACHALOT_FORECAST_INIT;
   cachalot_fit fit = CACHALOT_FIT_INIT;
-  cachalot_device device = CACHALOT_DEVICE_INIT;
+  cachalot_device_info device = CACHALOT_DEVICE_INFO_INIT;
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
   cachalot_plan_report plan = CACHALOT_PLAN_REPORT_INIT;
   cachalot_tune_report tune = CACHALOT_TUNE_REPORT_INIT;
@@ -241,15 +241,15 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_range { allocator, number, base, bytes, page_bytes, device, reserved }
     cachalot_options { struct_size, flags, device_count, devices, contexts, config, limit_bytes, simulated_bytes }
     cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
-    cachalot_outlook { struct_size, address, bytes, outcome, reserved }
+    cachalot_forecast { struct_size, address, bytes, outcome, reserved }
     cachalot_fit { struct_size, served, new_bytes, reserved_bytes, device_free_bytes, bound, reserved }
     cachalot_extent { offset, bytes, memory, memory_offset, memory_bytes, flags, reserved }
     cachalot_calls { calls, us }
-    cachalot_pages {
+    cachalot_page_statistics {
         struct_size, mapped_bytes, spare_bytes, stale_bytes, pinned_bytes, moved_bytes, reserve, unreserve, create, destroy, map,
         set_access, unmap, export_fd, stalls, longest_stall_us, consolidated_bytes
     }
-    cachalot_reclaimed {
+    cachalot_reclaim_statistics {
         struct_size, looks, given_back_bytes, given_back_units, obtained_again_bytes, obtained_again_units, too_early_units,
         driver_us, observed_units, idle_bytes, needed_soon_bytes, busy_bytes, unpaid_bytes, budget_us, caution
     }
@@ -273,7 +273,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_torch_segment {
         struct_size, base, bytes, stream_id, pool, blocks, block_count, device, large, expandable, number
     }
-    cachalot_device {
+    cachalot_device_info {
         struct_size, total_bytes, free_bytes, process_bytes, reserved_bytes, limit_bytes, leaked_bytes, ordinal, simulated,
         virtual_memory, reserved
     }

@@ -46,7 +46,7 @@ static void end_stream(cachalot_stream stream) { check(driver("cuStreamDestroy_v
 
 static long held(cachalot_allocator *allocator) {
   int64_t bytes = 0;
-  check(cachalot_stat(allocator, 0, "reserved_bytes.all.current", &bytes), "cachalot_stat");
+  check(cachalot_find_statistic(allocator, 0, "reserved_bytes.all.current", &bytes), "cachalot_find_statistic");
   return (long)(bytes / (int64_t)MB);
 }
 

@@ -50,7 +50,7 @@ class Library:
     def cachalot_torch_allocator(self, handle: Any) -> None:
         handle._obj.value = 1
 
-    def cachalot_pool_tag(self, handle: Any, device: int, pool: _library.Pool, number: int) -> None:
+    def cachalot_pool_set_tag(self, handle: Any, device: int, pool: _library.Pool, number: int) -> None:
         name = (pool.first, pool.second)
         if name not in State.pools:
             raise errors.CachalotError("there is no such pool", 152)
@@ -84,7 +84,7 @@ class Library:
         out.parked_bytes, out.mapped_bytes = (bytes_, 0) if at in self.asleep else (0, bytes_)
         out.kept_bytes = bytes_ if self.asleep.get(at) == KEEP else 0
 
-    def cachalot_tag_limit(self, handle: Any, device: int, number: int, limits: Any) -> None:
+    def cachalot_tag_set_limits(self, handle: Any, device: int, number: int, limits: Any) -> None:
         if limits is None:
             self.limits.pop((device, number), None)
             return
@@ -96,7 +96,7 @@ class Library:
     def cachalot_tag_trim(self, handle: Any, device: int, number: int, keep: int) -> None:
         self.trimmed.append((number, keep))
 
-    def cachalot_tag_held(self, handle: Any, device: int, number: int, report: Any) -> None:
+    def cachalot_get_tag_report(self, handle: Any, device: int, number: int, report: Any) -> None:
         limits = self.limits.get((device, number))
         if limits is None and number not in [tag for (where, _), tag in self.tags.items() if where == device]:
             raise errors.CachalotError("no pool has the tag", 153)
@@ -106,10 +106,10 @@ class Library:
         for name in ("max_bytes", "low_bytes", "weight", "clear") if limits else ():
             setattr(out, name, getattr(limits, name))
 
-    def cachalot_park_elsewhere(self, handle: Any, device: int, number: int, on: int) -> None:
+    def cachalot_tag_serve_elsewhere(self, handle: Any, device: int, number: int, on: int) -> None:
         self.fallbacks.append((device, number, on))
 
-    def cachalot_park_retain(self, handle: Any, device: int, bytes_: int) -> None:
+    def cachalot_retain_host_memory(self, handle: Any, device: int, bytes_: int) -> None:
         self.retained[device] = bytes_
 
     def modes(self) -> dict[str, int]:

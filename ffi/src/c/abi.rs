@@ -117,7 +117,7 @@ pub type cachalot_oom_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, report: *const cachalot_oom_report)>;
 pub type cachalot_mapping_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, address: *mut c_void, bytes: usize)>;
-pub type cachalot_stat_visitor =
+pub type cachalot_statistic_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, key: *const c_char, value: i64) -> c_int>;
 pub type cachalot_trace_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, entry: *const cachalot_trace_entry) -> c_int>;
@@ -188,7 +188,7 @@ pub struct cachalot_block {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct cachalot_outlook {
+pub struct cachalot_forecast {
     pub struct_size: usize,
     pub address: *mut c_void,
     pub bytes: usize,
@@ -217,7 +217,7 @@ pub struct cachalot_calls {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct cachalot_pages {
+pub struct cachalot_page_statistics {
     pub struct_size: usize,
     pub mapped_bytes: u64,
     pub spare_bytes: u64,
@@ -240,7 +240,7 @@ pub struct cachalot_pages {
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]
-pub struct cachalot_reclaimed {
+pub struct cachalot_reclaim_statistics {
     pub struct_size: usize,
     pub looks: u64,
     pub given_back_bytes: u64,
@@ -388,7 +388,7 @@ pub struct cachalot_buffer {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct cachalot_plan_result {
+pub struct cachalot_buffer_plan {
     pub struct_size: usize,
     pub peak_bytes: u64,
     pub lower_bound_bytes: u64,
@@ -461,7 +461,7 @@ pub struct cachalot_trace_entry {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct cachalot_device {
+pub struct cachalot_device_info {
     pub struct_size: usize,
     pub total_bytes: u64,
     pub free_bytes: u64,

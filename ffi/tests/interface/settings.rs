@@ -3,8 +3,8 @@
 use crate::common::subject::{MIB, Subject, last_error, ok};
 use cachalot::c::abi::{CACHALOT_NO_CACHING, CACHALOT_NO_LIMIT};
 use cachalot::c::capi::{
-    cachalot_device_count, cachalot_empty_cache, cachalot_enable_peer_access, cachalot_health, cachalot_set_caching,
-    cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
+    cachalot_check_health, cachalot_empty_cache, cachalot_enable_peer_access, cachalot_get_device_count,
+    cachalot_set_caching, cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
 };
 use cachalot::c::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_OUT_OF_MEMORY};
 use std::ffi::{CString, c_int};
@@ -51,14 +51,14 @@ fn options_are_obeyed() {
     });
     let mut count = 0;
     // SAFETY: the variable outlives the call.
-    ok(unsafe { cachalot_device_count(subject.0, &raw mut count) });
+    ok(unsafe { cachalot_get_device_count(subject.0, &raw mut count) });
     assert_eq!(count, 2);
     for (device, ordinal) in [(0, 7), (1, 3)] {
         let info = subject.device_info(device);
         assert_eq!((info.ordinal, info.simulated, info.virtual_memory), (ordinal, 1, 1));
         assert_eq!((info.total_bytes, info.free_bytes), (1 << 30, 1 << 30));
         assert_eq!((info.limit_bytes, info.reserved_bytes, info.leaked_bytes), (100 * MIB as u64, 0, 0));
-        ok(cachalot_health(subject.0, device));
+        ok(cachalot_check_health(subject.0, device));
         ok(cachalot_enable_peer_access(subject.0, device, 1 - device));
     }
     assert_eq!(subject.config(), "max_split_size_mb:64,expandable_segments:True");

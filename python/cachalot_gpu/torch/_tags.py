@@ -212,7 +212,7 @@ class Tag:
         _each(
             (self,),
             None,
-            lambda index, number: library.cachalot_park_elsewhere(_handle.require(), index, number, is_on),
+            lambda index, number: library.cachalot_tag_serve_elsewhere(_handle.require(), index, number, is_on),
         )
 
     def limit(
@@ -244,13 +244,13 @@ class Tag:
         limits = _library.TagLimits(ctypes.sizeof(_library.TagLimits), most, low_bytes, weight, int(clear))
         with _lock:
             number = self._number()
-        _library.library().cachalot_tag_limit(_handle.require(), self.device, number, ctypes.byref(limits))
+        _library.library().cachalot_tag_set_limits(_handle.require(), self.device, number, ctypes.byref(limits))
 
     def unlimit(self) -> None:
         """Removes the limits."""
         with _lock:
             number = self._number()
-        _library.library().cachalot_tag_limit(_handle.require(), self.device, number, None)
+        _library.library().cachalot_tag_set_limits(_handle.require(), self.device, number, None)
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Gives free memory back to the driver, until the tag holds at most ``keep_bytes`` or has
@@ -271,7 +271,7 @@ class Tag:
         """
         number = self._known()
         report = _library.TagReport(struct_size=ctypes.sizeof(_library.TagReport))
-        _library.library().cachalot_tag_held(_handle.require(), self.device, number, ctypes.byref(report))
+        _library.library().cachalot_get_tag_report(_handle.require(), self.device, number, ctypes.byref(report))
         values = _library.fields(report)
         most, clear = values.pop("max_bytes") or None, bool(values.pop("clear"))
         return Held(**values, max_bytes=most, clear=clear)
@@ -292,7 +292,7 @@ class Tag:
     def _give(self, pool: tuple[int, int], index: int) -> None:
         """Gives the tag to a pool, under the lock."""
         number = self._number()
-        _library.library().cachalot_pool_tag(_handle.require(), index, _library.Pool(*pool), number)
+        _library.library().cachalot_pool_set_tag(_handle.require(), index, _library.Pool(*pool), number)
         _used.add((self.name, index))
 
 
@@ -379,4 +379,4 @@ def retain_host_memory(most_bytes: int, device: Device = None) -> None:
     """Sets how many bytes of pinned host memory stay after a :func:`wake`, for the next
     :func:`park`: 0 at first. Pinning new memory takes some 50 ms for each GiB. Releases what
     exceeds the number."""
-    _library.library().cachalot_park_retain(_handle.require(), device_index(device), most_bytes)
+    _library.library().cachalot_retain_host_memory(_handle.require(), device_index(device), most_bytes)

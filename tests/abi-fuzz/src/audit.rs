@@ -9,7 +9,9 @@ use crate::worker::Worker;
 use crate::worker::collect;
 use crate::worker::parking::Target;
 use crate::world::World;
-use cachalot::c::abi::{CACHALOT_NO_LIMIT, cachalot_block, cachalot_device, cachalot_pages, cachalot_statistics};
+use cachalot::c::abi::{
+    CACHALOT_NO_LIMIT, cachalot_block, cachalot_device_info, cachalot_page_statistics, cachalot_statistics,
+};
 use serde_json::Value;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -89,9 +91,9 @@ fn sums(world: &World, workers: &[Worker], device: usize) {
     // Decommitted pages stay in their range until others need them.
     let expected = in_segments + committed..=in_segments + committed.max(world.pages_inside(&ranges) as i64);
     if !expected.contains(&found.reserved_bytes.current) {
-        let mut pages = blank::<cachalot_pages>();
+        let mut pages = blank::<cachalot_page_statistics>();
         world.allocator.page_stats(device as i32, &mut pages).judge(Situation::NONE);
-        let mut info = blank::<cachalot_device>();
+        let mut info = blank::<cachalot_device_info>();
         world.allocator.device_info(device as i32, &mut info).judge(Situation::NONE);
         let (counter, held) = (found.reserved_bytes.current, info.reserved_bytes);
         let text = format!("device {device}: reserved by a snapshot {expected:?}, by counters {counter}, held {held}");

@@ -77,7 +77,7 @@ static cachalot_park_report parked(cachalot_allocator *allocator, uint64_t tag) 
 /* Checks that the names add up to what the driver says is in use, with `parked` bytes parked. */
 static void check_remaining(cachalot_allocator *allocator, uint64_t least_parked) {
   cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;
-  NEEDED(cachalot_remaining(allocator, 0, &memory));
+  NEEDED(cachalot_get_remaining_memory(allocator, 0, &memory));
   CHECK(memory.used_bytes == memory.block_bytes + memory.pending_bytes + memory.cached_bytes + memory.spare_bytes +
                                  memory.leaked_bytes + memory.other_bytes);
   CHECK(memory.leaked_bytes == 0 && memory.pending_bytes == 0);
@@ -102,7 +102,7 @@ int main(int count, char **arguments) {
   NEEDED(cachalot_create(&options, &allocator));
   for (int pool = 0; pool < 2; ++pool) {
     NEEDED(cachalot_pool_create(allocator, 0, 0, &pools[pool]));
-    NEEDED(cachalot_pool_tag(allocator, 0, pools[pool], pool == 0 ? WEIGHTS : CACHE));
+    NEEDED(cachalot_pool_set_tag(allocator, 0, pools[pool], pool == 0 ? WEIGHTS : CACHE));
   }
   fill(allocator, pools[0], stream, weights, 10);
   fill(allocator, pools[1], stream, cache, 100);
@@ -118,12 +118,12 @@ int main(int count, char **arguments) {
   CHECK(cachalot_wake(allocator, 0, 3) == CACHALOT_ERROR_UNKNOWN_TAG);
   CHECK(cachalot_parked(allocator, 0, WEIGHTS, NULL) == CACHALOT_ERROR_NULL);
   cachalot_pool nothing = {0, 0};
-  CHECK(cachalot_pool_tag(allocator, 0, nothing, WEIGHTS) == CACHALOT_ERROR_UNKNOWN_POOL);
+  CHECK(cachalot_pool_set_tag(allocator, 0, nothing, WEIGHTS) == CACHALOT_ERROR_UNKNOWN_POOL);
   CHECK(parked(allocator, WEIGHTS).state == CACHALOT_AWAKE);
 
   size_t before = free_memory();
   for (int round = 0; round < 3; ++round) {
-    NEEDED(cachalot_park_retain(allocator, 0, round == 1 ? UINT64_MAX : 0));
+    NEEDED(cachalot_retain_host_memory(allocator, 0, round == 1 ? UINT64_MAX : 0));
     NEEDED(cachalot_park(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP | (round == 2 ? CACHALOT_PARK_STREAMS : 0)));
     NEEDED(cachalot_park(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP));
     cachalot_park_report report = parked(allocator, WEIGHTS);
@@ -133,11 +133,11 @@ int main(int count, char **arguments) {
     CHECK(is_near(free_memory(), before + report.parked_bytes));
     NEEDED(cachalot_pool_begin(allocator, 0, pools[0], CACHALOT_ROUTE_ALL, NULL));
     CHECK(cachalot_malloc(allocator, 0, 512, stream, &refused) == CACHALOT_ERROR_PARKED && refused == NULL);
-    NEEDED(cachalot_park_elsewhere(allocator, 0, WEIGHTS, 1));
+    NEEDED(cachalot_tag_serve_elsewhere(allocator, 0, WEIGHTS, 1));
     NEEDED(cachalot_malloc(allocator, 0, 512, stream, &refused));
     NEEDED(cachalot_free(allocator, refused));
     refused = NULL;
-    NEEDED(cachalot_park_elsewhere(allocator, 0, WEIGHTS, 0));
+    NEEDED(cachalot_tag_serve_elsewhere(allocator, 0, WEIGHTS, 0));
     CHECK(cachalot_malloc(allocator, 0, 512, stream, &refused) == CACHALOT_ERROR_PARKED && refused == NULL);
     NEEDED(cachalot_pool_end(allocator, 0, pools[0]));
     NEEDED(cachalot_pool_release(allocator, 0, pools[0]));

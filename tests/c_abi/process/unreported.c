@@ -101,11 +101,11 @@ static void upkeep(void) {
   CHECK(cuStreamDestroy_v2(gone));
   CHECK(cachalot_free(allocator, block));
   for (int round = 0; round < 4; ++round) {
-    cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+    cachalot_forecast outlook = CACHALOT_FORECAST_INIT;
     cachalot_fit fit = CACHALOT_FIT_INIT;
     CHECK(cachalot_maintain(allocator, 0, 5000, NULL));
-    CHECK(cachalot_forecast(allocator, 0, 3 * (size_t)BYTES, own, &outlook));
-    CHECK(cachalot_would_fit(allocator, 0, sizes, 2, own, &fit));
+    CHECK(cachalot_get_forecast(allocator, 0, 3 * (size_t)BYTES, own, &outlook));
+    CHECK(cachalot_get_fit(allocator, 0, sizes, 2, own, &fit));
     CHECK(cachalot_trim(allocator, 0, BYTES));
     block = block_of(own);
     CHECK(cachalot_free(allocator, block));
@@ -147,7 +147,7 @@ static void parking(void) {
   cachalot_pool pool;
   void *blocks[2];
   CHECK(cachalot_pool_create(allocator, 0, 0, &pool));
-  if (cachalot_pool_tag(allocator, 0, pool, TAG) == CACHALOT_OK) {
+  if (cachalot_pool_set_tag(allocator, 0, pool, TAG) == CACHALOT_OK) {
     CHECK(cachalot_pool_begin(allocator, 0, pool, CACHALOT_ROUTE_ALL, NULL));
     blocks[0] = block_of(gone);
     blocks[1] = block_of(own);
@@ -182,7 +182,7 @@ static void pinned(void) {
   CHECK(cachalot_free(host, next));
   CHECK(cachalot_process_events(host, 0));
   CHECK(cachalot_empty_cache(host, 0));
-  CHECK(cachalot_check(host));
+  CHECK(cachalot_check_invariants(host));
   CHECK(cachalot_destroy(host));
 }
 
@@ -201,7 +201,7 @@ int main(int argc, char **argv) {
   upkeep();
   ranges();
   parking();
-  CHECK(cachalot_check(allocator));
+  CHECK(cachalot_check_invariants(allocator));
   CHECK(cachalot_destroy(allocator));
   pinned();
   CHECK(cuDevicePrimaryCtxRelease_v2(0));

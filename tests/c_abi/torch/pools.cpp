@@ -15,7 +15,7 @@ static MempoolId_t pool_of(void *block) {
   cachalot_block found = CACHALOT_BLOCK_INIT;
   std::string text;
   NEEDED(cachalot_torch_allocator(&handle));
-  NEEDED(cachalot_base_of(handle, block, &found));
+  NEEDED(cachalot_get_block(handle, block, &found));
   NEEDED(cachalot_snapshot(
       handle,
       [](void *whole, const char *part, size_t bytes) {
@@ -163,6 +163,6 @@ int main(int, char **argv) {
   ownership(torch);
   cachalot_allocator *handle = nullptr;
   NEEDED(cachalot_torch_allocator(&handle));
-  NEEDED(cachalot_check(handle));
+  NEEDED(cachalot_check_invariants(handle));
   return failures != 0;
 }

@@ -33,7 +33,7 @@ pub extern "C" fn cachalot_trace_start(
 /// # Safety
 /// The callback may be called with `userdata`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_trace_for_each(
+pub unsafe extern "C" fn cachalot_visit_trace(
     allocator: *const cachalot_allocator,
     device: c_int,
     visit: cachalot_trace_visitor,
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn cachalot_snapshot_to_file(
 
 /// Checks every invariant of an allocator.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_check(allocator: *const cachalot_allocator) -> cachalot_status {
+pub extern "C" fn cachalot_check_invariants(allocator: *const cachalot_allocator) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         instance.allocator.check_invariants().map_err(|broken| Status::new(CACHALOT_ERROR_PANIC, broken))
     })

@@ -96,7 +96,7 @@ fn tell(device: c_int, parking: &Parking<'_, Device, HeapLock, Growable>, target
 
 /// Sets or removes the tag of a private pool.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_pool_tag(
+pub extern "C" fn cachalot_pool_set_tag(
     allocator: *const cachalot_allocator,
     device: c_int,
     pool: cachalot_pool,
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn cachalot_parked_stream(
 
 /// Sets whether requests for parked pools are served by the default pool.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_park_elsewhere(
+pub extern "C" fn cachalot_tag_serve_elsewhere(
     allocator: *const cachalot_allocator,
     device: c_int,
     tag: u64,
@@ -225,7 +225,7 @@ pub extern "C" fn cachalot_park_elsewhere(
 
 /// Sets how much host memory stays for the next park.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_park_retain(
+pub extern "C" fn cachalot_retain_host_memory(
     allocator: *const cachalot_allocator,
     device: c_int,
     host_bytes: u64,
@@ -242,7 +242,7 @@ pub extern "C" fn cachalot_park_retain(
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_remaining(
+pub unsafe extern "C" fn cachalot_get_remaining_memory(
     allocator: *const cachalot_allocator,
     device: c_int,
     out: *mut cachalot_remaining_memory,

@@ -5,9 +5,9 @@ use crate::abi::{self, blank};
 use crate::finding;
 use crate::permitted::Situation;
 use cachalot::c::abi::{
-    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_buffer, cachalot_device, cachalot_fit, cachalot_pages,
-    cachalot_plan_report, cachalot_plan_result, cachalot_reclaimed, cachalot_remaining_memory, cachalot_statistics,
-    cachalot_trace_entry, cachalot_tune_report,
+    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_buffer, cachalot_buffer_plan, cachalot_device_info, cachalot_fit,
+    cachalot_page_statistics, cachalot_plan_report, cachalot_reclaim_statistics, cachalot_remaining_memory,
+    cachalot_statistics, cachalot_trace_entry, cachalot_tune_report,
 };
 use std::ffi::{c_char, c_int, c_void};
 
@@ -45,11 +45,11 @@ impl Worker {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         let situation = self.situation_of_device();
         match self.rng.u8(..13) {
-            0 => drop(allocator.page_stats(device, &mut blank::<cachalot_pages>()).judge(situation)),
-            1 => drop(allocator.reclaim_stats(device, &mut blank::<cachalot_reclaimed>()).judge(situation)),
+            0 => drop(allocator.page_stats(device, &mut blank::<cachalot_page_statistics>()).judge(situation)),
+            1 => drop(allocator.reclaim_stats(device, &mut blank::<cachalot_reclaim_statistics>()).judge(situation)),
             2 => drop(allocator.planned(device, &mut blank::<cachalot_plan_report>()).judge(situation)),
             3 => drop(allocator.tuned(device, &mut blank::<cachalot_tune_report>()).judge(situation)),
-            4 => drop(allocator.device_info(device, &mut blank::<cachalot_device>()).judge(situation)),
+            4 => drop(allocator.device_info(device, &mut blank::<cachalot_device_info>()).judge(situation)),
             5 => self.remaining(device),
             6 => drop(allocator.health(device).judge(situation)),
             7 => drop(allocator.reset_peaks(device).judge(situation)),
@@ -79,7 +79,7 @@ impl Worker {
                 cachalot_buffer { start, end, bytes, alignment, offset: 0, flags: 0, reserved: 0 }
             })
             .collect();
-        let (mut offsets, mut out) = (vec![0; count], blank::<cachalot_plan_result>());
+        let (mut offsets, mut out) = (vec![0; count], blank::<cachalot_buffer_plan>());
         let situation = if is_mistake { Situation::MISTAKE } else { Situation::NONE };
         if !abi::plan(&buffers, &mut offsets, &mut out).judge(situation) {
             return;

@@ -7,9 +7,10 @@ use super::world::World;
 use arbitrary::Arbitrary;
 use cachalot::c::abi::{cachalot_statistics, cachalot_status};
 use cachalot::c::capi::{
-    cachalot_check, cachalot_on_out_of_memory, cachalot_on_shortage, cachalot_on_stack, cachalot_reset_accumulated,
-    cachalot_reset_peaks, cachalot_snapshot, cachalot_snapshot_as, cachalot_snapshot_to_file, cachalot_stat,
-    cachalot_stats, cachalot_stats_for_each, cachalot_trace_for_each, cachalot_trace_start,
+    cachalot_check_invariants, cachalot_find_statistic, cachalot_get_statistics, cachalot_on_out_of_memory,
+    cachalot_on_shortage, cachalot_on_stack, cachalot_reset_accumulated, cachalot_reset_peaks, cachalot_snapshot,
+    cachalot_snapshot_as, cachalot_snapshot_to_file, cachalot_trace_start, cachalot_visit_statistics,
+    cachalot_visit_trace,
 };
 use std::ptr::{from_mut, null, null_mut};
 
@@ -43,18 +44,18 @@ impl World {
             Call::Statistics(handle, device, size) => {
                 let mut room = Room::new();
                 // SAFETY: the room outlives the call.
-                unsafe { cachalot_stats(self.handle(handle), device.0, room.of::<cachalot_statistics>(size)) }
+                unsafe { cachalot_get_statistics(self.handle(handle), device.0, room.of::<cachalot_statistics>(size)) }
             }
             Call::Statistic(handle, device, key) => {
                 let (key, mut value) = (key.as_ref().map_or(null(), |text| text.0.as_ptr()), 0);
                 // SAFETY: the text and the variable outlive the call.
-                unsafe { cachalot_stat(self.handle(handle), device.0, key, &raw mut value) }
+                unsafe { cachalot_find_statistic(self.handle(handle), device.0, key, &raw mut value) }
             }
             Call::EachStatistic(handle, device, count) => {
                 let (visit, mut left) = (count.map(|_| callbacks::see_statistic as _), count.unwrap_or(0));
                 let userdata = from_mut(&mut left).cast();
                 // SAFETY: the counter outlives the call.
-                unsafe { cachalot_stats_for_each(self.handle(handle), device.0, visit, userdata) }
+                unsafe { cachalot_visit_statistics(self.handle(handle), device.0, visit, userdata) }
             }
             Call::ResetPeaks(handle, device) => cachalot_reset_peaks(self.handle(handle), device.0),
             Call::ResetAccumulated(handle, device) => cachalot_reset_accumulated(self.handle(handle), device.0),
@@ -69,9 +70,9 @@ impl World {
                 let (visit, mut left) = (count.map(|_| callbacks::see_event as _), count.unwrap_or(0));
                 let userdata = from_mut(&mut left).cast();
                 // SAFETY: the counter outlives the call.
-                unsafe { cachalot_trace_for_each(self.handle(handle), device.0, visit, userdata) }
+                unsafe { cachalot_visit_trace(self.handle(handle), device.0, visit, userdata) }
             }
-            Call::Check(handle) => cachalot_check(self.handle(handle)),
+            Call::Check(handle) => cachalot_check_invariants(self.handle(handle)),
             Call::OnShortage(..) | Call::OnOutOfMemory(..) | Call::OnStack(..) => self.set_callback(call),
             Call::Snapshot(..) | Call::SnapshotAs(..) | Call::SnapshotToFile(..) => self.write_snapshot(call),
         }
