@@ -660,11 +660,48 @@ typedef struct cachalot_reclaim_statistics {
                                       that were released too early. */
 } cachalot_reclaim_statistics;
 
-/* The contents of parked memory when it wakes, for cachalot_park: one of three, and a flag. */
-#define CACHALOT_PARK_KEEP 0x1u     /**< What it contained before. The host keeps a copy. */
-#define CACHALOT_PARK_DROP 0x2u     /**< Anything. */
-#define CACHALOT_PARK_ZERO 0x3u     /**< Zeroes. */
-#define CACHALOT_PARK_STREAMS 0x10u /**< Waits for the streams of the parked blocks, not for all work of the device. */
+/** Which memory is parked. */
+typedef int32_t cachalot_park_kind;
+/** The values of cachalot_park_kind. */
+enum {
+  CACHALOT_PARK_TAG = 1,   /**< The private pools with a tag. */
+  CACHALOT_PARK_STREAM = 2 /**< The memory of a stream in the default pool. */
+};
+
+/** The memory that a call parks, wakes or describes. The memory of a stream must be mapped: under
+ * "policy:stitched", or with "expandable_segments:True". A stream without memory stays awake, even
+ * if a request of another thread gives it memory during the call. */
+typedef struct cachalot_park_target {
+  size_t struct_size;      /**< sizeof(cachalot_park_target). */
+  uint64_t tag;            /**< With CACHALOT_PARK_TAG, the tag; otherwise not read. */
+  cachalot_stream stream;  /**< With CACHALOT_PARK_STREAM, the stream; otherwise not read. */
+  cachalot_park_kind kind; /**< CACHALOT_PARK_TAG or CACHALOT_PARK_STREAM. */
+  uint32_t reserved;       /**< 0. */
+} cachalot_park_target;
+
+/** The contents of parked memory when it wakes. */
+typedef int32_t cachalot_park_mode;
+/** The values of cachalot_park_mode. */
+enum {
+  CACHALOT_PARK_KEEP = 0, /**< What it contained before. The host keeps a copy. */
+  CACHALOT_PARK_DROP = 1, /**< Anything. */
+  CACHALOT_PARK_ZERO = 2  /**< Zeroes. */
+};
+
+/** The work that a park waits for. */
+typedef int32_t cachalot_park_order;
+/** The values of cachalot_park_order. */
+enum {
+  CACHALOT_PARK_AFTER_DEVICE = 0, /**< All work submitted to the device before. */
+  CACHALOT_PARK_AFTER_STREAMS = 1 /**< Work on the streams of the blocks, and on those that blocks were recorded on. */
+};
+
+/** The options of cachalot_park. */
+typedef struct cachalot_park_options {
+  size_t struct_size;        /**< sizeof(cachalot_park_options). */
+  cachalot_park_mode mode;   /**< The contents when the memory wakes. */
+  cachalot_park_order order; /**< The work that the call waits for. */
+} cachalot_park_options;
 
 /** The state of memory that can be parked. */
 typedef int32_t cachalot_park_state;
@@ -675,7 +712,7 @@ enum {
   CACHALOT_WAKING = 3  /**< Between cachalot_wake_start and cachalot_wake_wait. */
 };
 
-/** The memory of a tag or of a stream; see cachalot_parked. */
+/** Where the memory of a target is; see cachalot_get_park_report. */
 typedef struct cachalot_park_report {
   size_t struct_size;        /**< sizeof(cachalot_park_report). */
   uint64_t mapped_bytes;     /**< Pages on the device. */
@@ -952,6 +989,10 @@ typedef struct cachalot_device_info {
    0, 0, 0}
 /** Initialises cachalot_reclaim_statistics. */
 #define CACHALOT_RECLAIM_STATISTICS_INIT {sizeof(cachalot_reclaim_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_park_target. */
+#define CACHALOT_PARK_TARGET_INIT {sizeof(cachalot_park_target), 0, 0, 0, 0}
+/** Initialises cachalot_park_options. */
+#define CACHALOT_PARK_OPTIONS_INIT {sizeof(cachalot_park_options), 0, 0}
 /** Initialises cachalot_park_report. */
 #define CACHALOT_PARK_REPORT_INIT {sizeof(cachalot_park_report), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_remaining_memory. */
@@ -970,6 +1011,8 @@ typedef struct cachalot_device_info {
 #define CACHALOT_BUFFER_PLAN_INIT {sizeof(cachalot_buffer_plan), 0, 0, 0, 0}
 /** Initialises cachalot_tune_report. */
 #define CACHALOT_TUNE_REPORT_INIT {sizeof(cachalot_tune_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_snapshot_options. */
+#define CACHALOT_SNAPSHOT_OPTIONS_INIT {sizeof(cachalot_snapshot_options), NULL, 0, 0}
 /** Initialises cachalot_device_info. */
 #define CACHALOT_DEVICE_INFO_INIT {sizeof(cachalot_device_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -1399,69 +1442,62 @@ CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allo
 CACHALOT_API cachalot_status cachalot_pool_set_tag(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                    uint64_t tag);
 
-/** Parks the memory of every pool with the tag: its memory goes back to the driver, with all that the pools only cache.
- * Addresses, blocks and captured graphs stay valid, and must not be used before cachalot_wake. `mode` is
- * CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP or CACHALOT_PARK_ZERO, and possibly CACHALOT_PARK_STREAMS. Parked blocks may
- * be freed. A request that a route leads to a parked pool fails with PARKED (but see cachalot_tag_serve_elsewhere), and
- * so does cachalot_pin of a parked block. Pinned pages stay on the device, and so do segments that the pool had before
- * its tag or while its segments were not cached, pages with a block that is lent to another stream, and pages with a
- * block that cachalot_free_at freed at a number not reached yet. What stays on the device keeps its contents in every
- * mode. If the memory is parked, the call parks the pages that an earlier call left on the device: after a failure, or
- * because they were pinned then. It does nothing if there are none.
+/** Parks the memory of a target: its memory goes back to the driver, with all that its pools only
+ * cache. Addresses, blocks and captured graphs stay valid, and must not be used before
+ * cachalot_wake. NULL as `options` means CACHALOT_PARK_OPTIONS_INIT: the contents are kept. Parked
+ * blocks may be freed. A request that a route leads to a parked pool fails with PARKED (but see
+ * cachalot_tag_serve_elsewhere), and so does cachalot_pin of a parked block. Pinned pages stay on
+ * the device, and so do segments that a pool had before its tag or while its segments were not
+ * cached, pages with a block that is lent to another stream, and pages with a block that
+ * cachalot_free_at freed at a number not reached yet. What stays on the device keeps its contents in
+ * every mode. If the memory is parked, the call parks the pages that an earlier call left on the
+ * device: after a failure, or because they were pinned then. It does nothing if there are none.
  *
- * The call waits once for all work submitted to the device before, or only to the streams of the blocks and those that
- * blocks were recorded on. Requests and frees of other memory do not wait for the call. Statistics count parked blocks
- * as allocated, and their memory not as reserved.
- *   - Driver: yes. Contents are copied to pinned host memory. Recording an event of the whole context breaks a capture
- *     that cachalot_capture_begin did not announce.
- *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, CAPTURING, NOT_PARKABLE (another call parks or wakes, no virtual memory,
- * no memory that is mapped or would be, too little host memory), those of the driver. Everything is awake then, with
- * two exceptions. If the call fails in the middle, and what was parked by then cannot be mapped again, since the driver
- *     fails or other requests have taken the memory, that part stays parked, with its contents. Without contents to be
- *     kept, what the driver can unmap stays parked. Another call parks the rest. */
-CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device, uint64_t tag,
-                                               uint32_t mode);
+ * The call waits once for the work that `order` says. Requests and frees of other memory do not wait
+ * for the call. Statistics count parked blocks as allocated, and their memory not as reserved.
+ *   - Driver: yes. Contents are copied to pinned host memory. Recording an event of the whole context
+ *     breaks a capture that cachalot_capture_begin did not announce.
+ *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG, INVALID_STREAM, CAPTURING, NOT_PARKABLE
+ *     (another call parks or wakes, no virtual memory, no memory that is mapped or would be, too
+ *     little host memory), those of the driver. Everything is awake then, with two exceptions. If the
+ *     call fails in the middle, and what was parked by then cannot be mapped again, since the driver
+ *     fails or other requests have taken the memory, that part stays parked, with its contents.
+ *     Without contents to be kept, what the driver can unmap stays parked. Another call parks the
+ *     rest. */
+CACHALOT_CHECKED cachalot_status cachalot_park(const cachalot_allocator *allocator, int device,
+                                               const cachalot_park_target *target,
+                                               const cachalot_park_options *options);
 
-/** Parks the memory of a stream in the default pool, as cachalot_park does for tags. The memory must be mapped: under
- * "policy:stitched", or with "expandable_segments:True". A stream without memory stays awake, even if a request of
- * another thread gives it memory during the call.
- *   - Driver, Errors: those of cachalot_park, and INVALID_STREAM. */
-CACHALOT_CHECKED cachalot_status cachalot_park_stream(const cachalot_allocator *allocator, int device,
-                                                      cachalot_stream stream, uint32_t mode);
-
-/** Wakes the memory of a tag, at the same addresses. The contents are there when the call returns, for work on every
- * stream. What was freed while it was parked, and belongs to no pool in use, does not wake. If the memory is awake, the
- * call does nothing.
+/** Wakes the memory of a target, at the same addresses. The contents are there when the call
+ * returns, for work on every stream. What was freed while it was parked, and belongs to no pool in
+ * use, does not wake. If the memory is awake, the call does nothing.
  *   - Driver: yes.
- *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT, NOT_PARKABLE, those of the driver; OUT_OF_MEMORY if the device does not have the
- *     memory, also after all cached memory was released. Everything is parked then, and no contents are lost. Pages that
- *     the driver fails to unmap stay on the device for the next call. */
-CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocator, int device, uint64_t tag);
+ *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG, INVALID_STREAM, NOT_PARKABLE, those of the
+ *     driver; OUT_OF_MEMORY if the device does not have the memory, also after all cached memory was
+ *     released. Everything is parked then, and no contents are lost. Pages that the driver fails to
+ *     unmap stay on the device for the next call. */
+CACHALOT_CHECKED cachalot_status cachalot_wake(const cachalot_allocator *allocator, int device,
+                                               const cachalot_park_target *target);
 
-/** Wakes the memory of a stream in the default pool.
- *   - Driver, Errors: those of cachalot_wake, and INVALID_STREAM. */
-CACHALOT_CHECKED cachalot_status cachalot_wake_stream(const cachalot_allocator *allocator, int device,
-                                                      cachalot_stream stream);
-
-/** Starts to wake the memory of a tag: maps the memory, and starts to copy the contents. Tags wake in the order of
- * these calls. The memory must not be used before cachalot_wake_wait has returned.
+/** Starts to wake the memory of a target: maps the memory, and starts to copy the contents. Targets
+ * wake in the order of these calls. The memory must not be used before cachalot_wake_wait has
+ * returned.
  *   - Driver: yes, and waits for no copy.
  *   - Errors: those of cachalot_wake. */
-CACHALOT_CHECKED cachalot_status cachalot_wake_start(const cachalot_allocator *allocator, int device, uint64_t tag);
+CACHALOT_CHECKED cachalot_status cachalot_wake_start(const cachalot_allocator *allocator, int device,
+                                                     const cachalot_park_target *target);
 
-/** Waits until the contents of a tag are there. Starts to wake the memory if cachalot_wake_start did not.
+/** Waits until the contents of a target are there. Starts to wake the memory if cachalot_wake_start
+ * did not.
  *   - Driver, Errors: those of cachalot_wake. */
-CACHALOT_CHECKED cachalot_status cachalot_wake_wait(const cachalot_allocator *allocator, int device, uint64_t tag);
+CACHALOT_CHECKED cachalot_status cachalot_wake_wait(const cachalot_allocator *allocator, int device,
+                                                    const cachalot_park_target *target);
 
-/** Writes to `out` where the memory of a tag is.
- *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG. */
-CACHALOT_API cachalot_status cachalot_parked(const cachalot_allocator *allocator, int device, uint64_t tag,
-                                             cachalot_park_report *out);
-
-/** Writes to `out` where the memory of a stream in the default pool is.
- *   - Errors: STRUCT_SIZE, INVALID_STREAM. */
-CACHALOT_API cachalot_status cachalot_parked_stream(const cachalot_allocator *allocator, int device,
-                                                    cachalot_stream stream, cachalot_park_report *out);
+/** Writes to `out` where the memory of a target is.
+ *   - Driver: only to identify a stream, with CACHALOT_ASK_STREAM_ID.
+ *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, UNKNOWN_TAG, INVALID_STREAM. */
+CACHALOT_API cachalot_status cachalot_get_park_report(const cachalot_allocator *allocator, int device,
+                                                      const cachalot_park_target *target, cachalot_park_report *out);
 
 /** Writes to `out` what is on a device, by name: after everything was parked, this is what remains.
  *   - Driver: yes, to learn the free memory.

@@ -274,6 +274,16 @@ class exported_page {
   int fd_ = -1;
 };
 
+/** The memory of every pool with a tag, for allocator::park. */
+inline cachalot_park_target park_tag(std::uint64_t tag) noexcept {
+  return {sizeof(cachalot_park_target), tag, nullptr, CACHALOT_PARK_TAG, 0};
+}
+
+/** The memory of a stream in the default pool, for allocator::park. */
+inline cachalot_park_target park_stream(cachalot_stream stream) noexcept {
+  return {sizeof(cachalot_park_target), 0, stream, CACHALOT_PARK_STREAM, 0};
+}
+
 /** An allocator. The destructor destroys it; a failure, such as blocks still in use, goes to the failure handler. */
 class allocator {
  public:
@@ -448,20 +458,25 @@ class allocator {
     return pages;
   }
 
-  /** Parks the memory of every pool with a tag: cachalot_park. `mode` is CACHALOT_PARK_KEEP or another mode. */
-  void park(std::uint64_t tag, std::uint32_t mode = CACHALOT_PARK_KEEP, int device = 0) const {
-    check(cachalot_park(get(), device, tag, mode));
+  /** Parks the memory of a target; the contents are kept unless the options say otherwise: cachalot_park. */
+  void park(const cachalot_park_target& target, const cachalot_park_options& options = CACHALOT_PARK_OPTIONS_INIT,
+            int device = 0) const {
+    check(cachalot_park(get(), device, &target, &options));
   }
-  /** Wakes the memory of a tag, at the same addresses: cachalot_wake. */
-  void wake(std::uint64_t tag, int device = 0) const { check(cachalot_wake(get(), device, tag)); }
-  /** Starts to wake the memory of a tag: cachalot_wake_start. */
-  void wake_start(std::uint64_t tag, int device = 0) const { check(cachalot_wake_start(get(), device, tag)); }
-  /** Waits until the memory of a tag is awake: cachalot_wake_wait. */
-  void wake_wait(std::uint64_t tag, int device = 0) const { check(cachalot_wake_wait(get(), device, tag)); }
-  /** Reports where the memory of a tag is: cachalot_parked. */
-  cachalot_park_report park_report(std::uint64_t tag, int device = 0) const {
+  /** Wakes the memory of a target, at the same addresses: cachalot_wake. */
+  void wake(const cachalot_park_target& target, int device = 0) const { check(cachalot_wake(get(), device, &target)); }
+  /** Starts to wake the memory of a target: cachalot_wake_start. */
+  void wake_start(const cachalot_park_target& target, int device = 0) const {
+    check(cachalot_wake_start(get(), device, &target));
+  }
+  /** Waits until the memory of a target is awake: cachalot_wake_wait. */
+  void wake_wait(const cachalot_park_target& target, int device = 0) const {
+    check(cachalot_wake_wait(get(), device, &target));
+  }
+  /** Reports where the memory of a target is: cachalot_get_park_report. */
+  cachalot_park_report park_report(const cachalot_park_target& target, int device = 0) const {
     cachalot_park_report report = CACHALOT_PARK_REPORT_INIT;
-    check(cachalot_parked(get(), device, tag, &report));
+    check(cachalot_get_park_report(get(), device, &target, &report));
     return report;
   }
   /** Lets the default pool serve requests under a parked tag, or not: cachalot_tag_serve_elsewhere. */
@@ -492,12 +507,6 @@ class allocator {
     check(cachalot_get_remaining_memory(get(), device, &memory));
     return memory;
   }
-  /** Parks the memory of a stream in the default pool: cachalot_park_stream. */
-  void park_stream(cachalot_stream stream, std::uint32_t mode = CACHALOT_PARK_KEEP, int device = 0) const {
-    check(cachalot_park_stream(get(), device, stream, mode));
-  }
-  /** Wakes the memory of a stream in the default pool: cachalot_wake_stream. */
-  void wake_stream(cachalot_stream stream, int device = 0) const { check(cachalot_wake_stream(get(), device, stream)); }
   /** Sets how much pinned host memory stays for the next park: cachalot_retain_host_memory. */
   void retain_host_memory(std::uint64_t host_bytes, int device = 0) const {
     check(cachalot_retain_host_memory(get(), device, host_bytes));

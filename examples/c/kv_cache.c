@@ -81,6 +81,7 @@ int main(int count, char **texts) {
   cachalot_status status = CACHALOT_OK;
   cachalot_pool pool;
   kv_cache cache = {0};
+  cachalot_park_target model_target = CACHALOT_PARK_TARGET_INIT;
   size_t written[SEQUENCES] = {0};
   void *model;
   CUstream stream;
@@ -125,7 +126,9 @@ int main(int count, char **texts) {
   verify_all(&cache, written, stream);
 
   /* The model sleeps, and the cache has the model's pages. */
-  CACHALOT(cachalot_park(allocator, 0, MODEL_TAG, CACHALOT_PARK_KEEP));
+  model_target.kind = CACHALOT_PARK_TAG;
+  model_target.tag = MODEL_TAG;
+  CACHALOT(cachalot_park(allocator, 0, &model_target, NULL));
   for (sequence = 0; sequence < SEQUENCES; ++sequence) {
     began = now_us();
     CACHALOT(grow(&cache, sequence, 6 * MIB, stream));
@@ -137,7 +140,7 @@ int main(int count, char **texts) {
   verify_all(&cache, written, stream);
 
   /* There is no room for both. A wake that fails leaves both as they are. */
-  status = cachalot_wake(allocator, 0, MODEL_TAG);
+  status = cachalot_wake(allocator, 0, &model_target);
   EXPECT(status == CACHALOT_ERROR_OUT_OF_MEMORY);
   verify_all(&cache, written, stream);
 
@@ -145,7 +148,7 @@ int main(int count, char **texts) {
   for (sequence = 0; sequence < SEQUENCES; ++sequence) {
     end(&cache, sequence, stream);
   }
-  CACHALOT(cachalot_wake(allocator, 0, MODEL_TAG));
+  CACHALOT(cachalot_wake(allocator, 0, &model_target));
   verify(address(model), MODEL, 100, stream);
   CUDA(cuStreamSynchronize(stream));
   CUDA(cuMemcpyDtoH(&found, address(findings), sizeof found));

@@ -129,6 +129,29 @@ class ParkReport(Structure):
     ]
 
 
+class ParkTarget(Structure):
+    """``cachalot_park_target``: the memory that is parked or woken."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("tag", c_uint64),
+        ("stream", c_void_p),
+        ("kind", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+    @classmethod
+    def of_tag(cls, number: int) -> ParkTarget:
+        """Returns the memory of every pool with the tag."""
+        return cls(struct_size=ctypes.sizeof(cls), tag=number, kind=1)
+
+
+class ParkOptions(Structure):
+    """``cachalot_park_options``: the contents of parked memory, and what a park waits for."""
+
+    _fields_ = [("struct_size", c_size_t), ("mode", c_int32), ("order", c_int32)]
+
+
 class TagLimits(Structure):
     """``cachalot_tag_limits``: the limits of a tag. 0 leaves a limit out."""
 
@@ -231,10 +254,10 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_explain_address": (Status, _HANDLE, c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
     "cachalot_record_use": (Status, _HANDLE, c_void_p, c_void_p),
     "cachalot_pool_set_tag": (Status, _HANDLE, c_int, Pool, c_uint64),
-    "cachalot_park": (Status, _HANDLE, c_int, c_uint64, c_uint32),
-    "cachalot_wake_start": (Status, _HANDLE, c_int, c_uint64),
-    "cachalot_wake_wait": (Status, _HANDLE, c_int, c_uint64),
-    "cachalot_parked": (Status, _HANDLE, c_int, c_uint64, POINTER(ParkReport)),
+    "cachalot_park": (Status, _HANDLE, c_int, POINTER(ParkTarget), POINTER(ParkOptions)),
+    "cachalot_wake_start": (Status, _HANDLE, c_int, POINTER(ParkTarget)),
+    "cachalot_wake_wait": (Status, _HANDLE, c_int, POINTER(ParkTarget)),
+    "cachalot_get_park_report": (Status, _HANDLE, c_int, POINTER(ParkTarget), POINTER(ParkReport)),
     "cachalot_tag_serve_elsewhere": (Status, _HANDLE, c_int, c_uint64, c_int),
     "cachalot_get_remaining_memory": (Status, _HANDLE, c_int, POINTER(Remaining)),
     "cachalot_retain_host_memory": (Status, _HANDLE, c_int, c_uint64),

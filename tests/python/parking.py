@@ -18,7 +18,7 @@ from cachalot_gpu import _library, errors
 from cachalot_gpu.torch import _tags, _plugin, _whole
 
 MIB = 1 << 20
-KEEP, DROP, ZERO = 1, 2, 3
+KEEP, DROP, ZERO = 0, 1, 2
 Pool = tuple
 
 
@@ -58,23 +58,25 @@ class Library:
             raise errors.CachalotError("the memory is parked", 180)
         self.tags[device, name] = number
 
-    def cachalot_park(self, handle: Any, device: int, number: int, mode: int) -> None:
-        at = self._note("park", device, number, mode)
+    def cachalot_park(self, handle: Any, device: int, target: Any, options: Any) -> None:
+        mode = options._obj.mode
+        at = self._note("park", device, target._obj.tag, mode, options._obj.order)
         if State.capturing:
             raise errors.CachalotError("not permitted in a capture", 250)
         self.asleep.setdefault(at, mode)
 
-    def cachalot_wake_start(self, handle: Any, device: int, number: int) -> None:
-        at = self._note("wake_start", device, number)
+    def cachalot_wake_start(self, handle: Any, device: int, target: Any) -> None:
+        at = self._note("wake_start", device, target._obj.tag)
         if at in self.asleep:
             self.waking.add(at)
 
-    def cachalot_wake_wait(self, handle: Any, device: int, number: int) -> None:
-        at = self._note("wake_wait", device, number)
+    def cachalot_wake_wait(self, handle: Any, device: int, target: Any) -> None:
+        at = self._note("wake_wait", device, target._obj.tag)
         self.waking.discard(at)
         self.asleep.pop(at, None)
 
-    def cachalot_parked(self, handle: Any, device: int, number: int, report: Any) -> None:
+    def cachalot_get_park_report(self, handle: Any, device: int, target: Any, report: Any) -> None:
+        number = target._obj.tag
         at = device, number
         if number not in [tag for (where, _), tag in self.tags.items() if where == device]:
             raise errors.CachalotError("no pool has the tag", 153)

@@ -33,6 +33,9 @@ pub struct CUstream_st {
 pub type cachalot_stream = *mut CUstream_st;
 pub type cachalot_status = i32;
 pub type cachalot_route = i32;
+pub type cachalot_park_kind = i32;
+pub type cachalot_park_mode = i32;
+pub type cachalot_park_order = i32;
 pub type cachalot_park_state = i32;
 pub type cachalot_outcome = i32;
 pub type cachalot_bound = i32;
@@ -64,10 +67,15 @@ pub const CACHALOT_ROUTE_ALL: cachalot_route = 1;
 pub const CACHALOT_ROUTE_STREAM: cachalot_route = 2;
 pub const CACHALOT_ROUTE_THREAD: cachalot_route = 3;
 
-pub const CACHALOT_PARK_KEEP: u32 = 0x1;
-pub const CACHALOT_PARK_DROP: u32 = 0x2;
-pub const CACHALOT_PARK_ZERO: u32 = 0x3;
-pub const CACHALOT_PARK_STREAMS: u32 = 0x10;
+pub const CACHALOT_PARK_TAG: cachalot_park_kind = 1;
+pub const CACHALOT_PARK_STREAM: cachalot_park_kind = 2;
+
+pub const CACHALOT_PARK_KEEP: cachalot_park_mode = 0;
+pub const CACHALOT_PARK_DROP: cachalot_park_mode = 1;
+pub const CACHALOT_PARK_ZERO: cachalot_park_mode = 2;
+
+pub const CACHALOT_PARK_AFTER_DEVICE: cachalot_park_order = 0;
+pub const CACHALOT_PARK_AFTER_STREAMS: cachalot_park_order = 1;
 
 pub const CACHALOT_AWAKE: cachalot_park_state = 1;
 pub const CACHALOT_ASLEEP: cachalot_park_state = 2;
@@ -256,6 +264,24 @@ pub struct cachalot_reclaim_statistics {
     pub unpaid_bytes: u64,
     pub budget_us: u64,
     pub caution: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_park_target {
+    pub struct_size: usize,
+    pub tag: u64,
+    pub stream: cachalot_stream,
+    pub kind: cachalot_park_kind,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_park_options {
+    pub struct_size: usize,
+    pub mode: cachalot_park_mode,
+    pub order: cachalot_park_order,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -456,6 +482,15 @@ pub struct cachalot_trace_entry {
     pub stream_id: u64,
     pub time_us: u64,
     pub action: cachalot_action,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_snapshot_options {
+    pub struct_size: usize,
+    pub path: *const c_char,
+    pub format: cachalot_format,
     pub reserved: u32,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -197,7 +197,8 @@ class Tag:
         """
         report = _library.ParkReport(struct_size=ctypes.sizeof(_library.ParkReport))
         out, library = ctypes.byref(report), _library.library()
-        _each((self,), None, lambda index, number: library.cachalot_parked(_handle.require(), index, number, out))
+        ask = library.cachalot_get_park_report
+        _each((self,), None, lambda index, number: ask(_handle.require(), index, _target(number), out))
         values = _library.fields(report)
         return Parking(_STATES[values.pop("state")], **values)
 
@@ -325,6 +326,11 @@ def _each(tags: tuple[Tag, ...], device: Device, call: Callable[[int, int], None
                 raise
 
 
+def _target(number: int) -> Any:
+    """Returns the memory of a tag, for a call of the library."""
+    return ctypes.byref(_library.ParkTarget.of_tag(number))
+
+
 def park(*tags: Tag, keep: bool = True, zero: bool = False, streams: bool = False, device: Device = None) -> None:
     """Gives the memory of the tags back to the GPU; of all tags of ``device`` if none is named.
     Tensors and captured graphs stay valid, and must not be used before :func:`wake`. Of tags that
@@ -344,8 +350,10 @@ def park(*tags: Tag, keep: bool = True, zero: bool = False, streams: bool = Fals
             memory for the contents, or another thread parks or wakes memory. The memory of the tag
             is awake then.
     """
-    mode = (1 if keep else 3 if zero else 2) | (0x10 if streams else 0)
-    _each(tags, device, lambda index, number: _library.library().cachalot_park(_handle.require(), index, number, mode))
+    size = ctypes.sizeof(_library.ParkOptions)
+    options = ctypes.byref(_library.ParkOptions(size, 0 if keep else 2 if zero else 1, int(streams)))
+    call = _library.library().cachalot_park
+    _each(tags, device, lambda index, number: call(_handle.require(), index, _target(number), options))
 
 
 def wake(*tags: Tag, wait: bool = True, device: Device = None) -> None:
@@ -368,9 +376,9 @@ def wake(*tags: Tag, wait: bool = True, device: Device = None) -> None:
     with contextlib.ExitStack() as started:
 
         def start(index: int, number: int) -> None:
-            _library.library().cachalot_wake_start(_handle.require(), index, number)
+            _library.library().cachalot_wake_start(_handle.require(), index, _target(number))
             if wait:
-                started.callback(_library.library().cachalot_wake_wait, _handle.require(), index, number)
+                started.callback(_library.library().cachalot_wake_wait, _handle.require(), index, _target(number))
 
         _each(tags, device, start)
 

@@ -54,7 +54,7 @@ macro_rules! structures {
 }
 
 structures! {
-    cachalot_block cachalot_forecast cachalot_fit cachalot_page_statistics cachalot_reclaim_statistics cachalot_park_report
+    cachalot_block cachalot_forecast cachalot_fit cachalot_page_statistics cachalot_reclaim_statistics cachalot_park_target cachalot_park_options cachalot_park_report
     cachalot_remaining_memory cachalot_statistics cachalot_plan_report cachalot_buffer_plan cachalot_tune_report
     cachalot_device_info cachalot_tag_limits cachalot_tag_report
 }
@@ -290,14 +290,11 @@ functions! {
     capture_begin = cachalot_capture_begin(device: c_int, pool: cachalot_pool, route: cachalot_route, stream: cachalot_stream);
     capture_end = cachalot_capture_end(device: c_int, pool: cachalot_pool);
     pool_tag = cachalot_pool_set_tag(device: c_int, pool: cachalot_pool, tag: u64);
-    park = cachalot_park(device: c_int, tag: u64, mode: u32);
-    park_stream = cachalot_park_stream(device: c_int, stream: cachalot_stream, mode: u32);
-    wake = cachalot_wake(device: c_int, tag: u64);
-    wake_stream = cachalot_wake_stream(device: c_int, stream: cachalot_stream);
-    wake_start = cachalot_wake_start(device: c_int, tag: u64);
-    wake_wait = cachalot_wake_wait(device: c_int, tag: u64);
-    parked = cachalot_parked(device: c_int, tag: u64, out: &mut cachalot_park_report);
-    parked_stream = cachalot_parked_stream(device: c_int, stream: cachalot_stream, out: &mut cachalot_park_report);
+    park = cachalot_park(device: c_int, target: &cachalot_park_target, options: *const cachalot_park_options);
+    wake = cachalot_wake(device: c_int, target: &cachalot_park_target);
+    wake_start = cachalot_wake_start(device: c_int, target: &cachalot_park_target);
+    wake_wait = cachalot_wake_wait(device: c_int, target: &cachalot_park_target);
+    park_report = cachalot_get_park_report(device: c_int, target: &cachalot_park_target, out: &mut cachalot_park_report);
     remaining = cachalot_get_remaining_memory(device: c_int, out: &mut cachalot_remaining_memory);
     park_elsewhere = cachalot_tag_serve_elsewhere(device: c_int, tag: u64, on: c_int);
     park_retain = cachalot_retain_host_memory(device: c_int, host_bytes: u64);

@@ -132,17 +132,15 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_pool_begin | cachalot_capture_begin => (true, &[NO_POOL, NO_SENSE, NO_STREAM]),
         cachalot_pool_end | cachalot_capture_end => (true, &[NO_POOL, (CACHALOT_ERROR_NOT_ROUTED, MISTAKE)]),
         cachalot_pool_set_tag => (false, &[NO_POOL, (CACHALOT_ERROR_PARKED, PARKED), NOT_MAPPED, NO_PAGES]),
-        cachalot_park => (true, &[NO_TAG, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
-        cachalot_park_stream => (true, &[NO_STREAM, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
+        cachalot_park => (true, &[NO_TAG, NO_STREAM, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
         cachalot_wake | cachalot_wake_start | cachalot_wake_wait => {
-            (true, &[NO_TAG, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
+            (true, &[NO_TAG, NO_STREAM, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
         }
-        cachalot_wake_stream => (true, &[NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES]),
-        cachalot_parked | cachalot_tag_serve_elsewhere => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
+        cachalot_tag_serve_elsewhere => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
         cachalot_tag_trim => (true, &[NO_TAG, NO_SENSE, (CACHALOT_ERROR_STILL_HELD, CAPTURE)]),
         cachalot_get_tag_report => (false, &[NO_TAG, NO_SENSE]),
         // As for the beginning of a route.
-        cachalot_parked_stream => (true, &[NO_STREAM, NO_PAGES]),
+        cachalot_get_park_report => (true, &[NO_TAG, NO_STREAM, NO_SENSE, NO_PAGES]),
         cachalot_retain_host_memory => (true, &[NO_PAGES]),
         cachalot_range_reserve => (true, &[NO_SENSE, (CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_PAGES]),
         cachalot_range_commit => {

@@ -25,6 +25,7 @@ static cachalot_fit any_fit UNUSED = CACHALOT_FIT_INIT;
 static cachalot_device_info any_device UNUSED = CACHALOT_DEVICE_INFO_INIT;
 static cachalot_page_statistics any_pages UNUSED = CACHALOT_PAGE_STATISTICS_INIT;
 static cachalot_reclaim_statistics any_reclaimed UNUSED = CACHALOT_RECLAIM_STATISTICS_INIT;
+static cachalot_park_target any_target UNUSED = {sizeof(cachalot_park_target), 1, NULL, CACHALOT_PARK_TAG, 0};
 static cachalot_park_report any_park UNUSED = CACHALOT_PARK_REPORT_INIT;
 static cachalot_remaining_memory any_remaining UNUSED = CACHALOT_REMAINING_MEMORY_INIT;
 static cachalot_tag_limits any_limits UNUSED = CACHALOT_TAG_LIMITS_INIT;
@@ -98,14 +99,11 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                \
   DEVICE_CALL(cachalot_capture_end, (allocator, device, pool))                                            \
   DEVICE_CALL(cachalot_pool_set_tag, (allocator, device, pool, 0))                                        \
-  DEVICE_CALL(cachalot_park, (allocator, device, 1, CACHALOT_PARK_DROP))                                  \
-  DEVICE_CALL(cachalot_park_stream, (allocator, device, NULL, CACHALOT_PARK_DROP))                        \
-  DEVICE_CALL(cachalot_wake, (allocator, device, 1))                                                      \
-  DEVICE_CALL(cachalot_wake_stream, (allocator, device, NULL))                                            \
-  DEVICE_CALL(cachalot_wake_start, (allocator, device, 1))                                                \
-  DEVICE_CALL(cachalot_wake_wait, (allocator, device, 1))                                                 \
-  DEVICE_CALL(cachalot_parked, (allocator, device, 1, &any_park))                                         \
-  DEVICE_CALL(cachalot_parked_stream, (allocator, device, NULL, &any_park))                               \
+  DEVICE_CALL(cachalot_park, (allocator, device, \& any_target, NULL))                                    \
+  DEVICE_CALL(cachalot_wake, (allocator, device, &any_target))                                            \
+  DEVICE_CALL(cachalot_wake_start, (allocator, device, &any_target))                                      \
+  DEVICE_CALL(cachalot_wake_wait, (allocator, device, &any_target))                                       \
+  DEVICE_CALL(cachalot_get_park_report, (allocator, device, &any_target, &any_park))                      \
   DEVICE_CALL(cachalot_tag_serve_elsewhere, (allocator, device, 1, 0))                                    \
   DEVICE_CALL(cachalot_get_remaining_memory, (allocator, device, &any_remaining))                         \
   DEVICE_CALL(cachalot_retain_host_memory, (allocator, device, 0))                                        \

@@ -154,9 +154,11 @@ static void parking(void) {
     CHECK(cachalot_pool_end(allocator, 0, pool));
     CHECK(cachalot_pool_release(allocator, 0, pool));
     CHECK(cuStreamDestroy_v2(gone));
-    CHECK(cachalot_park(allocator, 0, TAG, CACHALOT_PARK_KEEP | CACHALOT_PARK_STREAMS));
+    const cachalot_park_target target = {sizeof target, TAG, NULL, CACHALOT_PARK_TAG, 0};
+    const cachalot_park_options options = {sizeof options, CACHALOT_PARK_KEEP, CACHALOT_PARK_AFTER_STREAMS};
+    CHECK(cachalot_park(allocator, 0, &target, &options));
     CHECK(cachalot_free(allocator, block_of(own)));
-    CHECK(cachalot_wake(allocator, 0, TAG));
+    CHECK(cachalot_wake(allocator, 0, &target));
     CHECK(cachalot_free(allocator, blocks[0]));
     CHECK(cachalot_free(allocator, blocks[1]));
   } else {
