@@ -46,7 +46,7 @@
  *   - read statistics: cachalot_get_statistics, cachalot_find_statistic, cachalot_visit_statistics,
  * cachalot_reset_peaks, cachalot_write_metrics
  *   - react when memory runs out: cachalot_on_shortage, cachalot_on_out_of_memory
- *   - see every block, or what happened: cachalot_snapshot_to_file, cachalot_trace_start, cachalot_on_stack
+ *   - see every block, or what happened: cachalot_snapshot, cachalot_trace_start, cachalot_on_stack
  *   - predict requests: cachalot_get_forecast, cachalot_get_fit
  *
  * Platforms
@@ -959,6 +959,14 @@ enum {
   CACHALOT_PICKLE = 2 /**< Python's pickle, protocol 2, for torch's _memory_viz.py and pytorch.org/memory_viz. */
 };
 
+/** The options of cachalot_snapshot. */
+typedef struct cachalot_snapshot_options {
+  size_t struct_size;     /**< sizeof(cachalot_snapshot_options). */
+  const char *path;       /**< The file that gets the snapshot; NULL: `write` gets it. */
+  cachalot_format format; /**< The format. 0: a pickle for a file, unless its name ends in .json; otherwise JSON. */
+  uint32_t reserved;      /**< 0. */
+} cachalot_snapshot_options;
+
 /** The state of a device. */
 typedef struct cachalot_device_info {
   size_t struct_size;      /**< sizeof(cachalot_device_info). */
@@ -1694,24 +1702,19 @@ CACHALOT_API cachalot_status cachalot_trace_start(const cachalot_allocator *allo
 CACHALOT_API cachalot_status cachalot_visit_trace(const cachalot_allocator *allocator, int device,
                                                   cachalot_trace_visitor visit, void *userdata);
 
-/** Writes every segment and block, the traces and the settings as JSON, with the keys of
- * torch.cuda.memory._snapshot(). `write` gets parts of up to 64 KiB. Heaps are read in turn, so an exact picture
+/** Takes a snapshot: every segment and block, the traces and the settings, with the keys of
+ * torch.cuda.memory._snapshot(). The snapshot goes to the file that `options` names, or else to
+ * `write`, in parts of up to 64 KiB. NULL as `options` means CACHALOT_SNAPSHOT_OPTIONS_INIT. A pickle
+ * has each stack once, JSON has the stack at each event. Heaps are read in turn, so an exact picture
  * needs a program at rest.
- *   - Errors: STOPPED. */
-CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocator, cachalot_writer write,
+ *
+ * A regular file is replaced in one step after the snapshot is complete, and keeps its permissions.
+ * Symbolic links are followed. A device or a FIFO is written, and never replaced.
+ *   - Errors: STRUCT_SIZE; INVALID_ARGUMENT, also if there are both a path and `write`; STOPPED; IO: a
+ *     regular file is then unchanged. */
+CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocator,
+                                               const cachalot_snapshot_options *options, cachalot_writer write,
                                                void *userdata);
-
-/** Writes a snapshot like cachalot_snapshot, in a format. A pickle has each stack once, JSON has the stack at each
- * event.
- *   - Errors: INVALID_ARGUMENT, STOPPED. */
-CACHALOT_API cachalot_status cachalot_snapshot_as(const cachalot_allocator *allocator, cachalot_format format,
-                                                  cachalot_writer write, void *userdata);
-
-/** Writes a snapshot to a file: JSON if the name ends in .json, otherwise a pickle. A regular file is replaced in one
- * step after the snapshot is complete, and keeps its permissions. Symbolic links are followed. A device or a FIFO is
- * written, and never replaced.
- *   - Errors: IO; a regular file is then unchanged. */
-CACHALOT_API cachalot_status cachalot_snapshot_to_file(const cachalot_allocator *allocator, const char *path);
 
 /** Checks every invariant of every heap, for tests. The check visits every block. CACHALOT_ERROR_PANIC names a broken
  * invariant, and does not poison the allocator. */

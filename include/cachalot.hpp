@@ -676,11 +676,17 @@ class allocator {
   /** Every segment and block, as JSON or as a pickle. */
   std::string snapshot(cachalot_format format = CACHALOT_JSON) const {
     collected<std::string> text;
-    text.check(cachalot_snapshot_as(get(), format, &collect_text, &text));
+    cachalot_snapshot_options options = CACHALOT_SNAPSHOT_OPTIONS_INIT;
+    options.format = format;
+    text.check(cachalot_snapshot(get(), &options, &collect_text, &text));
     return std::move(text.value);
   }
   /** Writes every segment and block to a file. */
-  void snapshot(const std::string& path) const { check(cachalot_snapshot_to_file(get(), path.c_str())); }
+  void snapshot(const std::string& path) const {
+    cachalot_snapshot_options options = CACHALOT_SNAPSHOT_OPTIONS_INIT;
+    options.path = path.c_str();
+    check(cachalot_snapshot(get(), &options, nullptr, nullptr));
+  }
 
  private:
   using shortage = std::function<bool(int, std::size_t)>;

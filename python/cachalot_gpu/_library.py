@@ -152,6 +152,12 @@ class ParkOptions(Structure):
     _fields_ = [("struct_size", c_size_t), ("mode", c_int32), ("order", c_int32)]
 
 
+class SnapshotOptions(Structure):
+    """``cachalot_snapshot_options``: where a snapshot goes, and in which format."""
+
+    _fields_ = [("struct_size", c_size_t), ("path", c_char_p), ("format", c_int32), ("reserved", c_uint32)]
+
+
 class TagLimits(Structure):
     """``cachalot_tag_limits``: the limits of a tag. 0 leaves a limit out."""
 
@@ -275,8 +281,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_reset_accumulated": (Status, _HANDLE, c_int),
     "cachalot_trace_start": (Status, _HANDLE, c_int, c_size_t),
     "cachalot_write_metrics": (Status, _HANDLE, Writer, c_void_p),
-    "cachalot_snapshot_as": (Status, _HANDLE, c_int32, Writer, c_void_p),
-    "cachalot_snapshot_to_file": (Status, _HANDLE, c_char_p),
+    "cachalot_snapshot": (Status, _HANDLE, POINTER(SnapshotOptions), Writer, c_void_p),
     "cachalot_torch_allocator": (Status, POINTER(_HANDLE)),
     "cachalot_torch_peek": (Status, POINTER(_HANDLE)),
     "cachalot_torch_configure": (Status, c_char_p),

@@ -2,12 +2,12 @@
 
 use cachalot::c::abi::{
     CACHALOT_SIMULATED, cachalot_allocator, cachalot_block, cachalot_device_info, cachalot_options, cachalot_pool,
-    cachalot_statistics, cachalot_status, cachalot_stream, cachalot_trace_entry,
+    cachalot_snapshot_options, cachalot_statistics, cachalot_status, cachalot_stream, cachalot_trace_entry,
 };
 use cachalot::c::capi::{
     cachalot_configure, cachalot_create, cachalot_destroy, cachalot_find_statistic, cachalot_free, cachalot_get_block,
     cachalot_get_config, cachalot_get_device_info, cachalot_get_statistics, cachalot_last_error, cachalot_malloc,
-    cachalot_pool_create, cachalot_snapshot_to_file, cachalot_visit_statistics, cachalot_visit_trace,
+    cachalot_pool_create, cachalot_snapshot, cachalot_visit_statistics, cachalot_visit_trace,
 };
 use cachalot::c::status::CACHALOT_OK;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -216,7 +216,13 @@ impl Subject {
     /// Writes a snapshot, in the format of the file's extension.
     pub(crate) fn write_snapshot(&self, file: &Path) -> cachalot_status {
         let path = CString::new(file.to_str().expect("UTF-8")).expect("no NUL");
-        // SAFETY: the text outlives the call.
-        unsafe { cachalot_snapshot_to_file(self.0, path.as_ptr()) }
+        let options = cachalot_snapshot_options {
+            struct_size: size_of::<cachalot_snapshot_options>(),
+            path: path.as_ptr(),
+            format: 0,
+            reserved: 0,
+        };
+        // SAFETY: the options and the text outlive the call, and there is no callback.
+        unsafe { cachalot_snapshot(self.0, &raw const options, None, null_mut()) }
     }
 }

@@ -54,7 +54,7 @@ macro_rules! structures {
 }
 
 structures! {
-    cachalot_block cachalot_forecast cachalot_fit cachalot_page_statistics cachalot_reclaim_statistics cachalot_park_target cachalot_park_options cachalot_park_report
+    cachalot_block cachalot_forecast cachalot_fit cachalot_page_statistics cachalot_reclaim_statistics cachalot_snapshot_options cachalot_park_target cachalot_park_options cachalot_park_report
     cachalot_remaining_memory cachalot_statistics cachalot_plan_report cachalot_buffer_plan cachalot_tune_report
     cachalot_device_info cachalot_tag_limits cachalot_tag_report
 }
@@ -315,9 +315,7 @@ functions! {
     on_stack = cachalot_on_stack(callback: cachalot_stack_callback, userdata: *mut c_void);
     trace_start = cachalot_trace_start(device: c_int, capacity: usize);
     trace_for_each = cachalot_visit_trace(device: c_int, visit: cachalot_trace_visitor, userdata: *mut c_void);
-    snapshot = cachalot_snapshot(write: cachalot_writer, userdata: *mut c_void);
-    snapshot_as = cachalot_snapshot_as(format: cachalot_format, write: cachalot_writer, userdata: *mut c_void);
-    snapshot_to_file = cachalot_snapshot_to_file(path: *const c_char);
+    snapshot = cachalot_snapshot(options: *const cachalot_snapshot_options, write: cachalot_writer, userdata: *mut c_void);
     check = cachalot_check_invariants();
     }
     ranges {

@@ -14,6 +14,7 @@ use cachalot::c::abi::{
 };
 use serde_json::Value;
 use std::ffi::c_void;
+use std::ptr::null;
 use std::sync::Arc;
 
 /// Waits for all work of all devices.
@@ -108,7 +109,7 @@ fn sums(world: &World, workers: &[Worker], device: usize) {
 fn segments(world: &World, device: usize) -> (i64, Vec<(u64, u64)>) {
     let mut text: Vec<u8> = Vec::new();
     let into: *mut c_void = (&raw mut text).cast();
-    world.allocator.snapshot(Some(collect), into).judge(Situation::NONE);
+    world.allocator.snapshot(null(), Some(collect), into).judge(Situation::NONE);
     let snapshot: Value = match serde_json::from_slice(&text) {
         Ok(snapshot) => snapshot,
         Err(error) => finding::report("text", &format!("a snapshot is no JSON: {error}")),

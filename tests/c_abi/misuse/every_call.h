@@ -19,6 +19,7 @@ static size_t any_length UNUSED;
 static char any_text[512] UNUSED;
 static cachalot_pool any_pool UNUSED;
 static cachalot_range any_range UNUSED;
+static cachalot_snapshot_options any_file UNUSED = {sizeof(cachalot_snapshot_options), "/dev/null/none", 0, 0};
 static cachalot_block any_block UNUSED = CACHALOT_BLOCK_INIT;
 static cachalot_forecast any_outlook UNUSED = CACHALOT_FORECAST_INIT;
 static cachalot_fit any_fit UNUSED = CACHALOT_FIT_INIT;
@@ -99,7 +100,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                \
   DEVICE_CALL(cachalot_capture_end, (allocator, device, pool))                                            \
   DEVICE_CALL(cachalot_pool_set_tag, (allocator, device, pool, 0))                                        \
-  DEVICE_CALL(cachalot_park, (allocator, device, \& any_target, NULL))                                    \
+  DEVICE_CALL(cachalot_park, (allocator, device, &any_target, NULL))                                      \
   DEVICE_CALL(cachalot_wake, (allocator, device, &any_target))                                            \
   DEVICE_CALL(cachalot_wake_start, (allocator, device, &any_target))                                      \
   DEVICE_CALL(cachalot_wake_wait, (allocator, device, &any_target))                                       \
@@ -123,10 +124,9 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_on_stack, (allocator, NULL, NULL))                                              \
   DEVICE_CALL(cachalot_trace_start, (allocator, device, 0))                                               \
   DEVICE_CALL(cachalot_visit_trace, (allocator, device, ignore_entry, NULL))                              \
-  ALLOCATOR_CALL(cachalot_snapshot, (allocator, ignore_text, NULL))                                       \
+  ALLOCATOR_CALL(cachalot_snapshot, (allocator, NULL, ignore_text, NULL))                                 \
   ALLOCATOR_CALL(cachalot_write_metrics, (allocator, ignore_text, NULL))                                  \
-  ALLOCATOR_CALL(cachalot_snapshot_as, (allocator, CACHALOT_PICKLE, ignore_text, NULL))                   \
-  ALLOCATOR_CALL(cachalot_snapshot_to_file, (allocator, "/dev/null/none"))                                \
+  ALLOCATOR_CALL(cachalot_snapshot, (allocator, &any_file, NULL, NULL))                                   \
   ALLOCATOR_CALL(cachalot_check_invariants, (allocator))                                                  \
   DEVICE_CALL(cachalot_simulate_progress, (allocator, device, NULL))                                      \
   DEVICE_CALL(cachalot_simulate_capture, (allocator, device, NULL, 0))

@@ -96,7 +96,7 @@ static inline unsigned long long driver_calls(void) {
 static inline text seen(const scene *it) {
   text all = {NULL, 0};
   int device;
-  NEEDED(cachalot_snapshot(it->allocator, append, &all));
+  NEEDED(cachalot_snapshot(it->allocator, NULL, append, &all));
   for (device = 0; device < it->devices; ++device) {
     char config[512];
     uint32_t users = 0;

@@ -43,10 +43,11 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_export_fd(it.allocator, it.small, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_visit_statistics(it.allocator, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_visit_trace(it.allocator, 0, NULL, NULL));
-  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot(it.allocator, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot(it.allocator, NULL, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_write_metrics(it.allocator, NULL, NULL));
-  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot_as(it.allocator, CACHALOT_PICKLE, NULL, NULL));
-  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot_to_file(it.allocator, NULL));
+  cachalot_snapshot_options pickle = CACHALOT_SNAPSHOT_OPTIONS_INIT;
+  pickle.format = CACHALOT_PICKLE;
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot(it.allocator, &pickle, NULL, NULL));
   /* Where NULL means something, it is fine. */
   REFUSED(&it, ok, cachalot_free(it.allocator, NULL));
   REFUSED(&it, ok, cachalot_free_sized(it.allocator, NULL, 100));

@@ -126,7 +126,16 @@ int main(int argc, char **argv) {
   CHECK(fd == 99);
   REFUSED(&it, CACHALOT_ERROR_BUFFER_TOO_SMALL, cachalot_get_extents(it.allocator, it.small, extents, &room));
   CHECK(room == 0 && extents[0].bytes == 99);
-  REFUSED(&it, CACHALOT_ERROR_IO, cachalot_snapshot_to_file(it.allocator, "/nowhere/at/all"));
+  cachalot_snapshot_options file = CACHALOT_SNAPSHOT_OPTIONS_INIT;
+  file.path = "/nowhere/at/all";
+  REFUSED(&it, CACHALOT_ERROR_IO, cachalot_snapshot(it.allocator, &file, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_snapshot(it.allocator, &file, append, NULL));
+  file.path = NULL;
+  file.format = 3;
+  REFUSED(&it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_snapshot(it.allocator, &file, append, NULL));
+  file.format = CACHALOT_JSON;
+  file.struct_size = 16;
+  REFUSED(&it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_snapshot(it.allocator, &file, append, NULL));
   scene_close(&it);
   return failures != 0;
 }

@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
   it.visited = 98;
   CHECK(cachalot_visit_trace(it.allocator, 0, stop_entry, &it) == CACHALOT_ERROR_STOPPED && it.visited == 100);
   it.visited = 0;
-  CHECK(cachalot_snapshot(it.allocator, stop_text, &it) == CACHALOT_ERROR_STOPPED && it.visited == 1);
+  CHECK(cachalot_snapshot(it.allocator, NULL, stop_text, &it) == CACHALOT_ERROR_STOPPED && it.visited == 1);
   NEEDED(cachalot_destroy(it.allocator));
   return failures != 0;
 }

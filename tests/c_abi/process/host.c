@@ -171,7 +171,7 @@ int main(int count, char **arguments) {
 
   /* Nothing is in use: the cache goes back as far as it is told to. */
   CHECK(statistic("allocated_bytes.all.current") == 0 && statistic("reserved_bytes.all.current") > 0);
-  NEEDED(cachalot_snapshot(host, count_bytes, &written));
+  NEEDED(cachalot_snapshot(host, NULL, count_bytes, &written));
   CHECK(written > 0);
   NEEDED(cachalot_process_events(host, 0));
   NEEDED(cachalot_trim(host, 0, 0));

@@ -46,7 +46,7 @@ static void ask(cachalot_allocator *allocator, int device) {
   NEEDED(cachalot_empty_cache(allocator, device));
   NEEDED(cachalot_trim(allocator, device, 0));
   NEEDED(cachalot_trace_start(allocator, device, 100));
-  NEEDED(cachalot_snapshot(allocator, ignore_text, NULL));
+  NEEDED(cachalot_snapshot(allocator, NULL, ignore_text, NULL));
   NEEDED(cachalot_write_metrics(allocator, ignore_text, NULL));
   NEEDED(cachalot_pool_retain(allocator, device, pool, 0));
   NEEDED(cachalot_pool_begin(allocator, device, pool, CACHALOT_ROUTE_THREAD, NULL));

@@ -17,7 +17,7 @@ static MempoolId_t pool_of(void *block) {
   NEEDED(cachalot_torch_allocator(&handle));
   NEEDED(cachalot_get_block(handle, block, &found));
   NEEDED(cachalot_snapshot(
-      handle,
+      handle, nullptr,
       [](void *whole, const char *part, size_t bytes) {
         static_cast<std::string *>(whole)->append(part, bytes);
         return 0;

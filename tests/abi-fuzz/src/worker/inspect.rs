@@ -7,9 +7,10 @@ use crate::permitted::Situation;
 use cachalot::c::abi::{
     CACHALOT_JSON, CACHALOT_PICKLE, cachalot_buffer, cachalot_buffer_plan, cachalot_device_info, cachalot_fit,
     cachalot_page_statistics, cachalot_plan_report, cachalot_reclaim_statistics, cachalot_remaining_memory,
-    cachalot_statistics, cachalot_trace_entry, cachalot_tune_report,
+    cachalot_snapshot_options, cachalot_statistics, cachalot_trace_entry, cachalot_tune_report,
 };
 use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null;
 
 /// Collects the parts of a text.
 pub(crate) unsafe extern "C" fn collect(text: *mut c_void, part: *const c_char, bytes: usize) -> c_int {
@@ -140,12 +141,15 @@ impl Worker {
         let into: *mut c_void = (&raw mut text).cast();
         let situation = self.situation();
         match self.rng.u8(..5) {
-            0 => drop(allocator.snapshot(Some(collect), into).judge(situation)),
-            1 => drop(allocator.snapshot_as(CACHALOT_JSON, Some(collect), into).judge(situation)),
-            2 => drop(allocator.snapshot_as(CACHALOT_PICKLE, Some(collect), into).judge(situation)),
+            0 => drop(allocator.snapshot(null(), Some(collect), into).judge(situation)),
+            format @ 1..=2 => {
+                let format = [CACHALOT_JSON, CACHALOT_PICKLE][usize::from(format) - 1];
+                let options = cachalot_snapshot_options { format, ..abi::blank() };
+                let _ = allocator.snapshot(&raw const options, Some(collect), into).judge(situation);
+            }
             3 => drop(allocator.metrics(Some(collect), into).judge(situation)),
             _ => {
-                allocator.snapshot(Some(refuse), into).judge(situation | Situation::STOPPED);
+                allocator.snapshot(null(), Some(refuse), into).judge(situation | Situation::STOPPED);
                 return;
             }
         }

@@ -5,7 +5,7 @@ use crate::abi::{self, blank, pointer, stream};
 use crate::world::add;
 use cachalot::c::abi::{
     CACHALOT_PARK_TAG, CACHALOT_ROUTE_THREAD, cachalot_block, cachalot_park_options, cachalot_park_report,
-    cachalot_park_target, cachalot_pool, cachalot_statistics, cachalot_tag_report,
+    cachalot_park_target, cachalot_pool, cachalot_snapshot_options, cachalot_statistics, cachalot_tag_report,
 };
 #[allow(clippy::wildcard_imports, reason = "the header's numbers")]
 use cachalot::c::status::*;
@@ -115,7 +115,11 @@ impl Worker {
                 short.struct_size = 3;
                 allocator.stats(device, &mut short).must_be(CACHALOT_ERROR_STRUCT_SIZE);
             }
-            3 => allocator.snapshot_to_file(c"/nonexistent/folder/file.json".as_ptr()).must_be(CACHALOT_ERROR_IO),
+            3 => {
+                let path = c"/nonexistent/folder/file.json".as_ptr();
+                let options = cachalot_snapshot_options { path, ..blank() };
+                allocator.snapshot(&raw const options, None, null_mut()).must_be(CACHALOT_ERROR_IO);
+            }
             _ => {
                 let mut one = 0;
                 allocator.config(device, null_mut(), 0, &mut length).must_be(CACHALOT_OK);
