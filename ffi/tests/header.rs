@@ -13,13 +13,41 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the text of both headers, without the second header's part about the shim, which is not
-/// in the library.
+/// Returns the text of all headers of C, without the part about PyTorch's shim, which is not in the
+/// library.
 fn header() -> String {
-    let read = |name| std::fs::read_to_string(root().join("include").join(name)).expect("the header exists");
-    let torch = read("cachalot_torch.h");
+    let torch = std::fs::read_to_string(root().join("include/cachalot_torch.h")).expect("the header exists");
     let (of_library, _) = torch.split_once("/* ---- The shim ---- */").expect("the shim has a part of its own");
-    read("cachalot.h") + of_library
+    common::c_headers() + of_library
+}
+
+#[test]
+fn a_header_of_a_topic_can_be_included_alone_and_in_any_order() {
+    let mut topics: Vec<_> = std::fs::read_dir(root().join("include/cachalot")).expect("the folder exists").collect();
+    topics.sort_by_key(|entry| entry.as_ref().map(|entry| entry.file_name()).expect("an entry"));
+    let names: Vec<_> = topics.iter().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(names.len() > 10, "{names:?}");
+    let first = std::fs::read_to_string(root().join("include/cachalot.h")).expect("the header exists");
+    for name in &names {
+        assert!(first.contains(&format!("#include \"cachalot/{name}\"\n")), "cachalot.h includes {name}");
+        assert!(first.contains(&format!(" *   - cachalot/{name}: ")), "cachalot.h says what {name} is for");
+    }
+    let folder = scratch("header");
+    for (compiler, language, standard) in [("gcc", "c", "c11"), ("g++", "c++", "c++17")] {
+        for (at, name) in names.iter().enumerate() {
+            let source = folder.join(format!("{name}.{compiler}.txt"));
+            let other = &names[(at + 1) % names.len()];
+            let text = format!(
+                "#define CACHALOT_EXPERIMENTAL\n#include <cachalot/{name}>\n#include <cachalot/{other}>\n#include <cachalot.h>\n"
+            );
+            std::fs::write(&source, text).expect("the test's folder can be written");
+            let mut command = Command::new(compiler);
+            command.args(["-x", language]).arg(format!("-std={standard}")).args(WARNINGS).arg("-fsyntax-only");
+            if succeed(command.arg("-I").arg(root().join("include")).arg(&source)).is_none() {
+                skip("headers of topics", &format!("no {compiler}"));
+            }
+        }
+    }
 }
 
 /// Returns the functions declared in the header.
@@ -268,6 +296,10 @@ const LAYOUTS: &[Layout] = layouts! {
         largest_free_elsewhere_bytes, device, capturing, spare_bytes, pinned_bytes
     }
     cachalot_trace_entry { struct_size, address, bytes, stream_id, time_us, action, reserved }
+    cachalot_park_target { struct_size, tag, stream, kind, reserved }
+    cachalot_park_options { struct_size, mode, order }
+    cachalot_snapshot_options { struct_size, path, format, reserved }
+    cachalot_setting { struct_size, key, policies, values, default_value, example, effect }
     cachalot_torch_event { struct_size, address, bytes, stream_id, pool, action, device }
     cachalot_torch_block { base, bytes, requested_bytes, allocated, active }
     cachalot_torch_segment {

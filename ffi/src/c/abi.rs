@@ -127,6 +127,8 @@ pub type cachalot_mapping_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, address: *mut c_void, bytes: usize)>;
 pub type cachalot_statistic_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, key: *const c_char, value: i64) -> c_int>;
+pub type cachalot_setting_visitor =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, setting: *const cachalot_setting) -> c_int>;
 pub type cachalot_trace_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, entry: *const cachalot_trace_entry) -> c_int>;
 pub type cachalot_stack_callback =
@@ -264,6 +266,18 @@ pub struct cachalot_reclaim_statistics {
     pub unpaid_bytes: u64,
     pub budget_us: u64,
     pub caution: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_setting {
+    pub struct_size: usize,
+    pub key: *const c_char,
+    pub policies: *const c_char,
+    pub values: *const c_char,
+    pub default_value: *const c_char,
+    pub example: *const c_char,
+    pub effect: *const c_char,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -156,6 +156,15 @@ pub(crate) unsafe fn stack_push(stack: *mut cachalot_stack, function: &CStr, lin
     end();
 }
 
+/// Visits all settings. Needs no allocator.
+pub(crate) fn visit_settings(visit: cachalot_setting_visitor, userdata: *mut c_void) -> Reply {
+    begin(Function::cachalot_visit_settings);
+    // SAFETY: the callback fits the user data.
+    let status = unsafe { capi::cachalot_visit_settings(visit, userdata) };
+    end();
+    Reply { function: Function::cachalot_visit_settings, status }
+}
+
 /// Plans buffers on one thread, without a search. Needs no allocator.
 pub(crate) fn plan(buffers: &[cachalot_buffer], offsets: &mut [u64], out: &mut cachalot_buffer_plan) -> Reply {
     assert_eq!(buffers.len(), offsets.len(), "an offset for each buffer");
@@ -334,6 +343,7 @@ functions! {
     cachalot_last_driver_code;
     cachalot_plan_buffers;
     cachalot_stack_push;
+    cachalot_visit_settings;
     }
 }
 

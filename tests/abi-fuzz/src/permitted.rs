@@ -149,7 +149,9 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_range_decommit => (true, &[(CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_CAPTURE]),
         cachalot_range_release => (true, &[(CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_CAPTURE]),
         cachalot_find_statistic => (false, &[(CACHALOT_ERROR_UNKNOWN_KEY, MISTAKE)]),
-        cachalot_visit_statistics | cachalot_write_metrics | cachalot_visit_trace => (false, &[STOP, NO_SENSE]),
+        cachalot_visit_statistics | cachalot_visit_settings | cachalot_write_metrics | cachalot_visit_trace => {
+            (false, &[STOP, NO_SENSE])
+        }
         cachalot_snapshot => (false, &[STOP, NO_SENSE, (CACHALOT_ERROR_IO, MISTAKE)]),
         cachalot_empty_cache => (true, &[NO_CAPTURE]),
         cachalot_process_events

@@ -7,7 +7,7 @@ use crate::permitted::Situation;
 use cachalot::c::abi::{
     CACHALOT_JSON, CACHALOT_PICKLE, cachalot_buffer, cachalot_buffer_plan, cachalot_device_info, cachalot_fit,
     cachalot_page_statistics, cachalot_plan_report, cachalot_reclaim_statistics, cachalot_remaining_memory,
-    cachalot_snapshot_options, cachalot_statistics, cachalot_trace_entry, cachalot_tune_report,
+    cachalot_setting, cachalot_snapshot_options, cachalot_statistics, cachalot_trace_entry, cachalot_tune_report,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null;
@@ -40,12 +40,19 @@ unsafe extern "C" fn count_event(count: *mut c_void, _: *const cachalot_trace_en
     0
 }
 
+/// Counts a setting.
+unsafe extern "C" fn count_setting(count: *mut c_void, _: *const cachalot_setting) -> c_int {
+    // SAFETY: the user data is the count, which only this call uses.
+    unsafe { *count.cast::<u64>() += 1 };
+    0
+}
+
 impl Worker {
     /// Reads every kind of statistics of a device.
     pub(crate) fn statistics(&mut self) {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         let situation = self.situation_of_device();
-        match self.rng.u8(..13) {
+        match self.rng.u8(..14) {
             0 => drop(allocator.page_stats(device, &mut blank::<cachalot_page_statistics>()).judge(situation)),
             1 => drop(allocator.reclaim_stats(device, &mut blank::<cachalot_reclaim_statistics>()).judge(situation)),
             2 => drop(allocator.planned(device, &mut blank::<cachalot_plan_report>()).judge(situation)),
@@ -65,6 +72,13 @@ impl Worker {
                 allocator.stats_for_each(device, Some(count_statistic), (&raw mut count).cast()).judge(situation);
             }
             11 => self.plan(),
+            12 => {
+                let mut count = 0_u64;
+                let reply = abi::visit_settings(Some(count_setting), (&raw mut count).cast());
+                if reply.judge(situation) && count < 40 {
+                    finding::report("settings", &format!("{count} settings"));
+                }
+            }
             _ => self.counters(device),
         }
     }
