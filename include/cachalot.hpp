@@ -479,9 +479,9 @@ class allocator {
     check(cachalot_get_park_report(get(), device, &target, &report));
     return report;
   }
-  /** Lets the default pool serve requests under a parked tag, or not: cachalot_tag_serve_elsewhere. */
-  void serve_elsewhere(std::uint64_t tag, bool on, int device = 0) const {
-    check(cachalot_tag_serve_elsewhere(get(), device, tag, on ? 1 : 0));
+  /** Lets the default pool serve requests under a parked tag, or not: cachalot_tag_set_fallback. */
+  void set_tag_fallback(std::uint64_t tag, bool on, int device = 0) const {
+    check(cachalot_tag_set_fallback(get(), device, tag, on ? 1 : 0));
   }
   /** Sets the limits of a tag, with CACHALOT_TAG_LIMITS_INIT at first: cachalot_tag_set_limits. */
   void set_tag_limits(std::uint64_t tag, const cachalot_tag_limits& limits, int device = 0) const {

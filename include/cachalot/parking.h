@@ -63,7 +63,7 @@ typedef struct cachalot_park_options {
  * cache. Addresses, blocks and captured graphs stay valid, and must not be used before
  * cachalot_wake. NULL as `options` means CACHALOT_PARK_OPTIONS_INIT: the contents are kept. Parked
  * blocks may be freed. A request that a route leads to a parked pool fails with PARKED (but see
- * cachalot_tag_serve_elsewhere), and so does cachalot_pin of a parked block. Pinned pages stay on
+ * cachalot_tag_set_fallback), and so does cachalot_pin of a parked block. Pinned pages stay on
  * the device, and so do segments that a pool had before its tag or while its segments were not
  * cached, pages with a block that is lent to another stream, and pages with a block that
  * cachalot_free_at freed at a number not reached yet. What stays on the device keeps its contents
@@ -145,8 +145,8 @@ CACHALOT_API cachalot_status cachalot_get_park_report(const cachalot_allocator *
 /** Sets whether the default pool serves requests for pools with the tag while they are parked (1),
  * or whether they fail with PARKED (0, the default). Requests of a capture fail in both cases.
  *   - Errors: UNKNOWN_TAG, INVALID_ARGUMENT. */
-CACHALOT_API cachalot_status cachalot_tag_serve_elsewhere(const cachalot_allocator *allocator, int device, uint64_t tag,
-                                                          int on);
+CACHALOT_API cachalot_status cachalot_tag_set_fallback(const cachalot_allocator *allocator, int device, uint64_t tag,
+                                                       int on);
 
 /** Sets how many bytes of pinned host memory stay after parked memory has woken, for the next park;
  * the default is 0. Pinning new memory takes some 50 ms for each GiB. The call releases what

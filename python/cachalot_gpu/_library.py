@@ -264,7 +264,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_wake_start": (Status, _HANDLE, c_int, POINTER(ParkTarget)),
     "cachalot_wake_wait": (Status, _HANDLE, c_int, POINTER(ParkTarget)),
     "cachalot_get_park_report": (Status, _HANDLE, c_int, POINTER(ParkTarget), POINTER(ParkReport)),
-    "cachalot_tag_serve_elsewhere": (Status, _HANDLE, c_int, c_uint64, c_int),
+    "cachalot_tag_set_fallback": (Status, _HANDLE, c_int, c_uint64, c_int),
     "cachalot_get_remaining_memory": (Status, _HANDLE, c_int, POINTER(Remaining)),
     "cachalot_retain_host_memory": (Status, _HANDLE, c_int, c_uint64),
     "cachalot_tag_set_limits": (Status, _HANDLE, c_int, c_uint64, POINTER(TagLimits)),

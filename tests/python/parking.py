@@ -108,7 +108,7 @@ class Library:
         for name in ("max_bytes", "low_bytes", "weight", "clear") if limits else ():
             setattr(out, name, getattr(limits, name))
 
-    def cachalot_tag_serve_elsewhere(self, handle: Any, device: int, number: int, on: int) -> None:
+    def cachalot_tag_set_fallback(self, handle: Any, device: int, number: int, on: int) -> None:
         self.fallbacks.append((device, number, on))
 
     def cachalot_retain_host_memory(self, handle: Any, device: int, bytes_: int) -> None:

@@ -213,7 +213,7 @@ class Tag:
         _each(
             (self,),
             None,
-            lambda index, number: library.cachalot_tag_serve_elsewhere(_handle.require(), index, number, is_on),
+            lambda index, number: library.cachalot_tag_set_fallback(_handle.require(), index, number, is_on),
         )
 
     def limit(

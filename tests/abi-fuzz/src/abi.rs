@@ -305,7 +305,7 @@ functions! {
     wake_wait = cachalot_wake_wait(device: c_int, target: &cachalot_park_target);
     park_report = cachalot_get_park_report(device: c_int, target: &cachalot_park_target, out: &mut cachalot_park_report);
     remaining = cachalot_get_remaining_memory(device: c_int, out: &mut cachalot_remaining_memory);
-    park_elsewhere = cachalot_tag_serve_elsewhere(device: c_int, tag: u64, on: c_int);
+    park_elsewhere = cachalot_tag_set_fallback(device: c_int, tag: u64, on: c_int);
     park_retain = cachalot_retain_host_memory(device: c_int, host_bytes: u64);
     tag_limit = cachalot_tag_set_limits(device: c_int, tag: u64, limits: *const cachalot_tag_limits);
     tag_trim = cachalot_tag_trim(device: c_int, tag: u64, keep: usize);

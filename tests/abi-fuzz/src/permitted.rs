@@ -136,7 +136,7 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_wake | cachalot_wake_start | cachalot_wake_wait => {
             (true, &[NO_TAG, NO_STREAM, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
         }
-        cachalot_tag_serve_elsewhere => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
+        cachalot_tag_set_fallback => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
         cachalot_tag_trim => (true, &[NO_TAG, NO_SENSE, (CACHALOT_ERROR_STILL_HELD, CAPTURE)]),
         cachalot_get_tag_report => (false, &[NO_TAG, NO_SENSE]),
         // As for the beginning of a route.

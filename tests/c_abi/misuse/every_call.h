@@ -105,7 +105,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_wake_start, (allocator, device, &any_target))                                      \
   DEVICE_CALL(cachalot_wake_wait, (allocator, device, &any_target))                                       \
   DEVICE_CALL(cachalot_get_park_report, (allocator, device, &any_target, &any_park))                      \
-  DEVICE_CALL(cachalot_tag_serve_elsewhere, (allocator, device, 1, 0))                                    \
+  DEVICE_CALL(cachalot_tag_set_fallback, (allocator, device, 1, 0))                                       \
   DEVICE_CALL(cachalot_get_remaining_memory, (allocator, device, &any_remaining))                         \
   DEVICE_CALL(cachalot_retain_host_memory, (allocator, device, 0))                                        \
   DEVICE_CALL(cachalot_tag_set_limits, (allocator, device, 1, &any_limits))                               \

@@ -165,11 +165,11 @@ int main(int count, char **arguments) {
     CHECK(is_near(free_memory(), before + report.parked_bytes));
     NEEDED(cachalot_pool_begin(allocator, 0, pools[0], CACHALOT_ROUTE_ALL, NULL));
     CHECK(cachalot_malloc(allocator, 0, 512, stream, &refused) == CACHALOT_ERROR_PARKED && refused == NULL);
-    NEEDED(cachalot_tag_serve_elsewhere(allocator, 0, WEIGHTS, 1));
+    NEEDED(cachalot_tag_set_fallback(allocator, 0, WEIGHTS, 1));
     NEEDED(cachalot_malloc(allocator, 0, 512, stream, &refused));
     NEEDED(cachalot_free(allocator, refused));
     refused = NULL;
-    NEEDED(cachalot_tag_serve_elsewhere(allocator, 0, WEIGHTS, 0));
+    NEEDED(cachalot_tag_set_fallback(allocator, 0, WEIGHTS, 0));
     CHECK(cachalot_malloc(allocator, 0, 512, stream, &refused) == CACHALOT_ERROR_PARKED && refused == NULL);
     NEEDED(cachalot_pool_end(allocator, 0, pools[0]));
     NEEDED(cachalot_pool_release(allocator, 0, pools[0]));

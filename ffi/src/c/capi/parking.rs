@@ -224,7 +224,7 @@ pub unsafe extern "C" fn cachalot_get_park_report(
 
 /// Sets whether requests for parked pools are served by the default pool.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_tag_serve_elsewhere(
+pub extern "C" fn cachalot_tag_set_fallback(
     allocator: *const cachalot_allocator,
     device: c_int,
     tag: u64,
