@@ -98,7 +98,7 @@ fn with_macros(header: &str, structures: &Structures, versioned: &BTreeSet<Strin
         let (before, from) = rest.split_at(at + 1);
         let (end, after) = from.split_once('\n').expect("a line ends");
         let name = end.trim_start_matches("} ").trim_end_matches(';');
-        text += &format!("{before}{end}\n");
+        text.extend([before, end, "\n"]);
         // A macro that was generated before ends with the paragraph.
         let is_macro = after.starts_with(&format!("/** Initialises {name}. */\n"));
         rest = if is_macro { &after[after.find("\n\n").expect("an empty line follows") + 1..] } else { after };
