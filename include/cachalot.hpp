@@ -274,6 +274,16 @@ class exported_page {
   int fd_ = -1;
 };
 
+/** The memory of every pool with a tag, for allocator::park. */
+inline cachalot_park_target park_tag(std::uint64_t tag) noexcept {
+  return {sizeof(cachalot_park_target), tag, nullptr, CACHALOT_PARK_TAG, 0};
+}
+
+/** The memory of a stream in the default pool, for allocator::park. */
+inline cachalot_park_target park_stream(cachalot_stream stream) noexcept {
+  return {sizeof(cachalot_park_target), 0, stream, CACHALOT_PARK_STREAM, 0};
+}
+
 /** An allocator. The destructor destroys it; a failure, such as blocks still in use, goes to the failure handler. */
 class allocator {
  public:
@@ -323,19 +333,19 @@ class allocator {
   /** The number of devices. */
   int device_count() const {
     int count = 0;
-    check(cachalot_device_count(get(), &count));
+    check(cachalot_get_device_count(get(), &count));
     return count;
   }
 
   /** Describes a device. */
-  cachalot_device device_info(int device) const {
-    cachalot_device info = CACHALOT_DEVICE_INIT;
-    check(cachalot_device_info(get(), device, &info));
+  cachalot_device_info device_info(int device) const {
+    cachalot_device_info info = CACHALOT_DEVICE_INFO_INIT;
+    check(cachalot_get_device_info(get(), device, &info));
     return info;
   }
 
   /** Throws if the device is lost. */
-  void check_health(int device) const { check(cachalot_health(get(), device)); }
+  void check_health(int device) const { check(cachalot_check_health(get(), device)); }
   /** Lets device `peer` use the memory of `device`. */
   void enable_peer_access(int device, int peer) const { check(cachalot_enable_peer_access(get(), device, peer)); }
 
@@ -376,9 +386,9 @@ class allocator {
   }
 
   /** Describes the block that contains an address. */
-  cachalot_block base_of(const void* address) const {
+  cachalot_block block_at(const void* address) const {
     cachalot_block found = CACHALOT_BLOCK_INIT;
-    check(cachalot_base_of(get(), address, &found));
+    check(cachalot_get_block(get(), address, &found));
     return found;
   }
 
@@ -399,16 +409,16 @@ class allocator {
   }
 
   /** Predicts the first step of a request, and changes nothing. */
-  cachalot_outlook forecast(std::size_t bytes, cachalot_stream stream, int device = 0) const {
-    cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
-    check(cachalot_forecast(get(), device, bytes, stream, &outlook));
+  cachalot_forecast forecast(std::size_t bytes, cachalot_stream stream, int device = 0) const {
+    cachalot_forecast outlook = CACHALOT_FORECAST_INIT;
+    check(cachalot_get_forecast(get(), device, bytes, stream, &outlook));
     return outlook;
   }
 
-  /** Reports whether requests would be served if they were made now, and changes nothing: cachalot_would_fit. */
-  cachalot_fit would_fit(const std::vector<std::size_t>& sizes, cachalot_stream stream, int device = 0) const {
+  /** Reports whether requests would be served if they were made now, and changes nothing: cachalot_get_fit. */
+  cachalot_fit fit(const std::vector<std::size_t>& sizes, cachalot_stream stream, int device = 0) const {
     cachalot_fit fit = CACHALOT_FIT_INIT;
-    check(cachalot_would_fit(get(), device, sizes.data(), sizes.size(), stream, &fit));
+    check(cachalot_get_fit(get(), device, sizes.data(), sizes.size(), stream, &fit));
     return fit;
   }
 
@@ -434,79 +444,80 @@ class allocator {
     check(cachalot_maintain_every(get(), interval_us, max_us));
   }
 
-  /** Reports what maintain has given back under `reclaim:auto`: cachalot_reclaim_stats. */
-  cachalot_reclaimed reclaim_stats(int device = 0) const {
-    cachalot_reclaimed reclaimed = CACHALOT_RECLAIMED_INIT;
-    check(cachalot_reclaim_stats(get(), device, &reclaimed));
+  /** Reports what maintain has given back under `reclaim:auto`: cachalot_get_reclaim_statistics. */
+  cachalot_reclaim_statistics reclaim_statistics(int device = 0) const {
+    cachalot_reclaim_statistics reclaimed = CACHALOT_RECLAIM_STATISTICS_INIT;
+    check(cachalot_get_reclaim_statistics(get(), device, &reclaimed));
     return reclaimed;
   }
 
-  /** Reports what the pages of virtual memory are used for and what they have cost: cachalot_page_stats. */
-  cachalot_pages page_stats(int device = 0) const {
-    cachalot_pages pages = CACHALOT_PAGES_INIT;
-    check(cachalot_page_stats(get(), device, &pages));
+  /** Reports what the pages of virtual memory are used for and what they have cost: cachalot_get_page_statistics. */
+  cachalot_page_statistics page_statistics(int device = 0) const {
+    cachalot_page_statistics pages = CACHALOT_PAGE_STATISTICS_INIT;
+    check(cachalot_get_page_statistics(get(), device, &pages));
     return pages;
   }
 
-  /** Parks the memory of every pool with a tag: cachalot_park. `mode` is CACHALOT_PARK_KEEP or another mode. */
-  void park(std::uint64_t tag, std::uint32_t mode = CACHALOT_PARK_KEEP, int device = 0) const {
-    check(cachalot_park(get(), device, tag, mode));
+  /** Parks the memory of a target; the contents are kept unless the options say otherwise: cachalot_park. */
+  void park(const cachalot_park_target& target, const cachalot_park_options& options = CACHALOT_PARK_OPTIONS_INIT,
+            int device = 0) const {
+    check(cachalot_park(get(), device, &target, &options));
   }
-  /** Wakes the memory of a tag, at the same addresses: cachalot_wake. */
-  void wake(std::uint64_t tag, int device = 0) const { check(cachalot_wake(get(), device, tag)); }
-  /** Starts to wake the memory of a tag: cachalot_wake_start. */
-  void wake_start(std::uint64_t tag, int device = 0) const { check(cachalot_wake_start(get(), device, tag)); }
-  /** Waits until the memory of a tag is awake: cachalot_wake_wait. */
-  void wake_wait(std::uint64_t tag, int device = 0) const { check(cachalot_wake_wait(get(), device, tag)); }
-  /** Reports where the memory of a tag is: cachalot_parked. */
-  cachalot_park_report parked(std::uint64_t tag, int device = 0) const {
+  /** Wakes the memory of a target, at the same addresses: cachalot_wake. */
+  void wake(const cachalot_park_target& target, int device = 0) const { check(cachalot_wake(get(), device, &target)); }
+  /** Starts to wake the memory of a target: cachalot_wake_start. */
+  void wake_start(const cachalot_park_target& target, int device = 0) const {
+    check(cachalot_wake_start(get(), device, &target));
+  }
+  /** Waits until the memory of a target is awake: cachalot_wake_wait. */
+  void wake_wait(const cachalot_park_target& target, int device = 0) const {
+    check(cachalot_wake_wait(get(), device, &target));
+  }
+  /** Reports where the memory of a target is: cachalot_get_park_report. */
+  cachalot_park_report park_report(const cachalot_park_target& target, int device = 0) const {
     cachalot_park_report report = CACHALOT_PARK_REPORT_INIT;
-    check(cachalot_parked(get(), device, tag, &report));
+    check(cachalot_get_park_report(get(), device, &target, &report));
     return report;
   }
-  /** Lets the default pool serve requests under a parked tag, or not: cachalot_park_elsewhere. */
-  void park_elsewhere(std::uint64_t tag, bool on, int device = 0) const {
-    check(cachalot_park_elsewhere(get(), device, tag, on ? 1 : 0));
+  /** Lets the default pool serve requests under a parked tag, or not: cachalot_tag_set_fallback. */
+  void set_tag_fallback(std::uint64_t tag, bool on, int device = 0) const {
+    check(cachalot_tag_set_fallback(get(), device, tag, on ? 1 : 0));
   }
-  /** Sets the limits of a tag, with CACHALOT_TAG_LIMITS_INIT at first: cachalot_tag_limit. */
-  void limit_tag(std::uint64_t tag, const cachalot_tag_limits& limits, int device = 0) const {
-    check(cachalot_tag_limit(get(), device, tag, &limits));
+  /** Sets the limits of a tag, with CACHALOT_TAG_LIMITS_INIT at first: cachalot_tag_set_limits. */
+  void set_tag_limits(std::uint64_t tag, const cachalot_tag_limits& limits, int device = 0) const {
+    check(cachalot_tag_set_limits(get(), device, tag, &limits));
   }
-  /** Removes the limits of a tag: cachalot_tag_limit. */
-  void unlimit_tag(std::uint64_t tag, int device = 0) const { check(cachalot_tag_limit(get(), device, tag, nullptr)); }
+  /** Removes the limits of a tag: cachalot_tag_set_limits. */
+  void remove_tag_limits(std::uint64_t tag, int device = 0) const {
+    check(cachalot_tag_set_limits(get(), device, tag, nullptr));
+  }
   /** Releases free memory of the pools with a tag: cachalot_tag_trim. */
   void trim_tag(std::uint64_t tag, std::size_t keep_bytes = 0, int device = 0) const {
     check(cachalot_tag_trim(get(), device, tag, keep_bytes));
   }
-  /** Returns the memory that the pools of a tag hold: cachalot_tag_held. */
-  cachalot_tag_report tag_held(std::uint64_t tag, int device = 0) const {
+  /** Returns the memory that the pools of a tag hold: cachalot_get_tag_report. */
+  cachalot_tag_report tag_report(std::uint64_t tag, int device = 0) const {
     cachalot_tag_report report = CACHALOT_TAG_REPORT_INIT;
-    check(cachalot_tag_held(get(), device, tag, &report));
+    check(cachalot_get_tag_report(get(), device, tag, &report));
     return report;
   }
-  /** Reports what is on a device, by name: cachalot_remaining. */
-  cachalot_remaining_memory remaining(int device = 0) const {
+  /** Reports what is on a device, by name: cachalot_get_remaining_memory. */
+  cachalot_remaining_memory remaining_memory(int device = 0) const {
     cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;
-    check(cachalot_remaining(get(), device, &memory));
+    check(cachalot_get_remaining_memory(get(), device, &memory));
     return memory;
   }
-  /** Parks the memory of a stream in the default pool: cachalot_park_stream. */
-  void park_stream(cachalot_stream stream, std::uint32_t mode = CACHALOT_PARK_KEEP, int device = 0) const {
-    check(cachalot_park_stream(get(), device, stream, mode));
-  }
-  /** Wakes the memory of a stream in the default pool: cachalot_wake_stream. */
-  void wake_stream(cachalot_stream stream, int device = 0) const { check(cachalot_wake_stream(get(), device, stream)); }
-  /** Sets how much pinned host memory stays for the next park: cachalot_park_retain. */
-  void park_retain(std::uint64_t host_bytes, int device = 0) const {
-    check(cachalot_park_retain(get(), device, host_bytes));
+  /** Sets how much pinned host memory stays for the next park: cachalot_retain_host_memory. */
+  void retain_host_memory(std::uint64_t host_bytes, int device = 0) const {
+    check(cachalot_retain_host_memory(get(), device, host_bytes));
   }
 
-  /** The physical parts of a live block: cachalot_extents. */
+  /** The physical parts of a live block: cachalot_get_extents. */
   std::vector<cachalot_extent> extents(const void* block) const {
     std::size_t count = 0;
-    check(cachalot_extents(get(), block, nullptr, &count));
+    check(cachalot_get_extents(get(), block, nullptr, &count));
     std::vector<cachalot_extent> found(count);
-    check(cachalot_extents(get(), block, found.data(), &count));
+    check(cachalot_get_extents(get(), block, found.data(), &count));
     return found;
   }
 
@@ -536,13 +547,13 @@ class allocator {
   /** The active settings. */
   std::string config(int device = 0) const {
     std::size_t length = 0;
-    check(cachalot_config(get(), device, nullptr, 0, &length));
+    check(cachalot_get_config(get(), device, nullptr, 0, &length));
     std::string text(length, '\0');
     // A string has room for the final NUL. Another thread may change the settings between two calls.
-    cachalot_status status = cachalot_config(get(), device, &text[0], text.size() + 1, &length);
+    cachalot_status status = cachalot_get_config(get(), device, &text[0], text.size() + 1, &length);
     while (status == CACHALOT_ERROR_BUFFER_TOO_SMALL) {
       text.resize(2 * text.size() + 1);
-      status = cachalot_config(get(), device, &text[0], text.size() + 1, &length);
+      status = cachalot_get_config(get(), device, &text[0], text.size() + 1, &length);
     }
     check(status);
     text.resize(length);
@@ -552,45 +563,46 @@ class allocator {
   // ---- Plans ----
 
   /** Announces the end of an iteration to the planned policy. */
-  void iteration(int device = 0) const { check(cachalot_iteration(get(), device)); }
+  void begin_iteration(int device = 0) const { check(cachalot_begin_iteration(get(), device)); }
 
-  /** Ends the active plans: cachalot_plans_end. */
-  void end_plans(int device = 0) const { check(cachalot_plans_end(get(), device)); }
+  /** Ends the active plans: cachalot_end_plans. */
+  void end_plans(int device = 0) const { check(cachalot_end_plans(get(), device)); }
 
   /** The progress of the planned policy. */
-  cachalot_plan_report planned(int device = 0) const {
+  cachalot_plan_report plan_report(int device = 0) const {
     cachalot_plan_report report = CACHALOT_PLAN_REPORT_INIT;
-    check(cachalot_planned(get(), device, &report));
+    check(cachalot_get_plan_report(get(), device, &report));
     return report;
   }
 
   /** The report on `tune:auto`. */
-  cachalot_tune_report tuned(int device = 0) const {
+  cachalot_tune_report tune_report(int device = 0) const {
     cachalot_tune_report report = CACHALOT_TUNE_REPORT_INIT;
-    check(cachalot_tuned(get(), device, &report));
+    check(cachalot_get_tune_report(get(), device, &report));
     return report;
   }
 
   // ---- Statistics ----
 
   /** The statistics of a device. */
-  cachalot_statistics stats(int device = 0) const {
-    cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
-    check(cachalot_stats(get(), device, &statistics));
-    return statistics;
+  cachalot_statistics statistics(int device = 0) const {
+    cachalot_statistics found = CACHALOT_STATISTICS_INIT;
+    check(cachalot_get_statistics(get(), device, &found));
+    return found;
   }
 
-  /** A statistic by its name in `torch.cuda.memory_stats()`, or by a name such as `pages.moved_bytes`: cachalot_stat. */
-  std::int64_t stat(const std::string& key, int device = 0) const {
+  /** A statistic by its name in `torch.cuda.memory_stats()`, or by a name such as `pages.moved_bytes`:
+   * cachalot_find_statistic. */
+  std::int64_t find_statistic(const std::string& key, int device = 0) const {
     std::int64_t value = 0;
-    check(cachalot_stat(get(), device, key.c_str(), &value));
+    check(cachalot_find_statistic(get(), device, key.c_str(), &value));
     return value;
   }
 
-  /** The names and the values of all statistics of `stat`: cachalot_stats_for_each. */
-  std::vector<std::pair<std::string, std::int64_t>> stats_by_name(int device = 0) const {
+  /** The names and the values of all statistics of `find_statistic`: cachalot_visit_statistics. */
+  std::vector<std::pair<std::string, std::int64_t>> statistics_by_name(int device = 0) const {
     collected<std::vector<std::pair<std::string, std::int64_t>>> list;
-    list.check(cachalot_stats_for_each(get(), device, &collect_stat, &list));
+    list.check(cachalot_visit_statistics(get(), device, &collect_stat, &list));
     return std::move(list.value);
   }
 
@@ -645,30 +657,36 @@ class allocator {
   // ---- Inspection ----
 
   /** Records the latest `capacity` events of a device; 0 stops the recording. */
-  void start_trace(std::size_t capacity, int device = 0) const { check(cachalot_trace_start(get(), device, capacity)); }
+  void trace_start(std::size_t capacity, int device = 0) const { check(cachalot_trace_start(get(), device, capacity)); }
 
   /** The recorded events, oldest first. */
   std::vector<cachalot_trace_entry> trace(int device = 0) const {
     collected<std::vector<cachalot_trace_entry>> entries;
-    entries.check(cachalot_trace_for_each(get(), device, &collect_entry, &entries));
+    entries.check(cachalot_visit_trace(get(), device, &collect_entry, &entries));
     return std::move(entries.value);
   }
 
-  /** The metrics of every device as OpenMetrics text: cachalot_metrics. */
+  /** The metrics of every device as OpenMetrics text: cachalot_write_metrics. */
   std::string metrics() const {
     collected<std::string> text;
-    text.check(cachalot_metrics(get(), &collect_text, &text));
+    text.check(cachalot_write_metrics(get(), &collect_text, &text));
     return std::move(text.value);
   }
 
   /** Every segment and block, as JSON or as a pickle. */
   std::string snapshot(cachalot_format format = CACHALOT_JSON) const {
     collected<std::string> text;
-    text.check(cachalot_snapshot_as(get(), format, &collect_text, &text));
+    cachalot_snapshot_options options = CACHALOT_SNAPSHOT_OPTIONS_INIT;
+    options.format = format;
+    text.check(cachalot_snapshot(get(), &options, &collect_text, &text));
     return std::move(text.value);
   }
   /** Writes every segment and block to a file. */
-  void snapshot(const std::string& path) const { check(cachalot_snapshot_to_file(get(), path.c_str())); }
+  void snapshot(const std::string& path) const {
+    cachalot_snapshot_options options = CACHALOT_SNAPSHOT_OPTIONS_INIT;
+    options.path = path.c_str();
+    check(cachalot_snapshot(get(), &options, nullptr, nullptr));
+  }
 
  private:
   using shortage = std::function<bool(int, std::size_t)>;
@@ -950,8 +968,8 @@ class private_pool {
   /** The handle of the allocator. */
   const cachalot_allocator* owner() const noexcept { return allocator_; }
 
-  /** Sets the tag under which the pool's memory is parked; 0 removes it: cachalot_pool_tag. */
-  void tag(std::uint64_t tag) const { check(cachalot_pool_tag(allocator_, device_, pool_, tag)); }
+  /** Sets the tag under which the pool's memory is parked; 0 removes it: cachalot_pool_set_tag. */
+  void set_tag(std::uint64_t tag) const { check(cachalot_pool_set_tag(allocator_, device_, pool_, tag)); }
 
   /** Waits for pending frees, and releases the free memory of the pool: cachalot_pool_empty. */
   void empty() const { check(cachalot_pool_empty(allocator_, device_, pool_)); }

@@ -185,7 +185,7 @@ class CachingDeviceAllocator {
       return CACHALOT_OK;
     }
     cachalot_statistics now = CACHALOT_STATISTICS_INIT;
-    const cachalot_status status = cachalot_stats(handle, index, &now);
+    const cachalot_status status = cachalot_get_statistics(handle, index, &now);
     if (status != CACHALOT_OK) {
       return status;
     }

@@ -140,8 +140,8 @@ class device_resource {
   [[noreturn]] void refuse(cudaError_t waited) const {
     const std::string said = cudaGetErrorString(waited);
     const auto code = static_cast<std::uint32_t>(waited);
-    cachalot_device info = CACHALOT_DEVICE_INIT;
-    if (cachalot_device_info(allocator_, device_, &info) == CACHALOT_OK && info.simulated != 0) {
+    cachalot_device_info info = CACHALOT_DEVICE_INFO_INIT;
+    if (cachalot_get_device_info(allocator_, device_, &info) == CACHALOT_OK && info.simulated != 0) {
       throw error(CACHALOT_ERROR_UNSUPPORTED,
                   ("the device is simulated, and allocate_sync waits for a stream of the CUDA runtime (" + said +
                    "): allocate in stream order, or open a GPU")

@@ -92,7 +92,7 @@ static inline OrtStatusPtr ORT_API_CALL cachalot_ort_stats(const struct OrtAlloc
                                                            OrtKeyValuePairs **out) NO_EXCEPTION {
   const cachalot_ort_allocator *memory = (const cachalot_ort_allocator *)table;
   cachalot_statistics now = CACHALOT_STATISTICS_INIT;
-  const cachalot_status read = cachalot_stats(memory->allocator, memory->device, &now);
+  const cachalot_status read = cachalot_get_statistics(memory->allocator, memory->device, &now);
   const char *const keys[] = {"InUse",     "MaxInUse",           "TotalAllocated",
                               "NumAllocs", "NumArenaExtensions", "NumArenaShrinkages"};
   const int64_t values[] = {now.allocated_bytes.current, now.allocated_bytes.peak,   now.reserved_bytes.current,

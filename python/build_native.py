@@ -22,6 +22,7 @@ SHIM = WORKSPACE / "ffi/torch/shim.cpp"
 CUPY = WORKSPACE / "ffi/cupy/allocator.cpp"
 WHOLE = WORKSPACE / "ffi/torch/whole"
 PINNED = WORKSPACE / "ffi/torch/pinned"
+TOPICS = WORKSPACE / "ffi/include/cachalot"
 HEADERS = [WORKSPACE / "ffi" / name for name in ("include/cachalot.h", "include/cachalot_torch.h", "torch/failure.hpp")]
 
 TARGET = "x86_64-unknown-linux-gnu"

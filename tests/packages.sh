@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 # In the order of their dependencies, as they are published. Every other crate says `publish = false`.
 published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda-abi cachalot-cuda cachalot-tuner cachalot cachalot-cudarc
   cachalot-replay cachalot-gate cachalot-run cachalot-cli)
-headers=(cachalot.h cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_ort.h cachalot_torch.h)
+headers=(cachalot.h cachalot/{blocks,cache,devices,diagnose,parking,plan,pools,ranges,settings,simulated,status,streams,tags}.h
+  cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_ort.h cachalot_torch.h)
 
 fail() {
   echo "tests/packages.sh: $1" >&2

@@ -198,7 +198,7 @@ class Round {
       free(block);
     }
     free(live_);
-    check_status(cachalot_check(allocator_), "cachalot_check");
+    check_status(cachalot_check_invariants(allocator_), "cachalot_check_invariants");
     check_status(cachalot_destroy(allocator_), "cachalot_destroy");
   }
 
@@ -236,10 +236,10 @@ class Round {
 
   std::size_t wrong_words(unsigned number) { return busy_.finish(live_, number); }
 
-  cachalot_pages pages() {
-    cachalot_pages pages = {};
+  cachalot_page_statistics pages() {
+    cachalot_page_statistics pages = {};
     pages.struct_size = sizeof pages;
-    check_status(cachalot_page_stats(allocator_, 0, &pages), "cachalot_page_stats");
+    check_status(cachalot_get_page_statistics(allocator_, 0, &pages), "cachalot_get_page_statistics");
     return pages;
   }
 
@@ -273,9 +273,9 @@ bool stitched(Busy &busy, const char *config) {
   Random random;
   for (unsigned number = 1; number <= kRounds; number++) {
     Round round(busy, config, streams, random);
-    const cachalot_pages before = round.pages();
+    const cachalot_page_statistics before = round.pages();
     round.run(number, requests, frees, upkeep);
-    const cachalot_pages after = round.pages();
+    const cachalot_page_statistics after = round.pages();
     const std::size_t moves = after.moved_bytes - before.moved_bytes;
     moved += moves;
     // Each move leaves an old mapping, which is stale until it is removed.

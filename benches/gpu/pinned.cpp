@@ -88,7 +88,7 @@ struct Host {
   void used_by(void *block, CUstream stream) { OURS(cachalot_record_use(allocator, block, handle(stream))); }
   cachalot_statistics stats() {
     cachalot_statistics stats = CACHALOT_STATISTICS_INIT;
-    OURS(cachalot_stats(allocator, 0, &stats));
+    OURS(cachalot_get_statistics(allocator, 0, &stats));
     return stats;
   }
 };
@@ -310,7 +310,7 @@ class Program {
     for (int number = 0; number < steps; ++number) {
       step(name);
     }
-    const cachalot_statistics stats = host.stats();
+    const cachalot_statistics stats = host.statistics();
     const double pinned = static_cast<double>(stats.reserved_bytes.peak);
     const auto most = static_cast<double>(most_asked);
     std::printf("trace;%s;%.1f;%.4f;%.4f;%llu;%llu;%llu;%.3f;%.3f\n", name.c_str(), most / MIB, pinned / most,

@@ -81,13 +81,13 @@ class Cachalot : public Allocator {
   void free(void *block, cudaStream_t) override { check_status(cachalot_free(allocator_, block), "cachalot_free"); }
   std::size_t reserved() override {
     cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
-    check_status(cachalot_stats(allocator_, 0, &statistics), "cachalot_stats");
+    check_status(cachalot_get_statistics(allocator_, 0, &statistics), "cachalot_get_statistics");
     return static_cast<std::size_t>(statistics.reserved_bytes.peak);
   }
   std::size_t moved() override {
-    cachalot_pages pages = {};
+    cachalot_page_statistics pages = {};
     pages.struct_size = sizeof pages;
-    check_status(cachalot_page_stats(allocator_, 0, &pages), "cachalot_page_stats");
+    check_status(cachalot_get_page_statistics(allocator_, 0, &pages), "cachalot_get_page_statistics");
     return pages.moved_bytes;
   }
 

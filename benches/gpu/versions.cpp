@@ -91,15 +91,16 @@ struct Library {
       check(cudaMemsetAsync(blocks.back(), static_cast<int>(at), PARKED_BLOCK, own), "cudaMemsetAsync");
     }
     const double gib = static_cast<double>(PARKED_BLOCK * PARKED_BLOCKS) / (1 << 30);
-    check_status(cachalot_park_retain(allocator, 0, 2 * PARKED_BLOCK * PARKED_BLOCKS), "cachalot_park_retain");
+    check_status(cachalot_retain_host_memory(allocator, 0, 2 * PARKED_BLOCK * PARKED_BLOCKS),
+                 "cachalot_retain_host_memory");
+    const cachalot_park_target target = {sizeof target, 0, handle(own), CACHALOT_PARK_STREAM, 0};
     std::vector<double> away, back;
     for (int round = 0; round < 6; ++round) {
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-      const double parked = seconds([&] {
-        check_status(cachalot_park_stream(allocator, 0, handle(own), CACHALOT_PARK_KEEP), "cachalot_park_stream");
-      });
+      const double parked =
+          seconds([&] { check_status(cachalot_park(allocator, 0, &target, nullptr), "cachalot_park"); });
       const double woken = seconds([&] {
-        check_status(cachalot_wake_stream(allocator, 0, handle(own)), "cachalot_wake_stream");
+        check_status(cachalot_wake(allocator, 0, &target), "cachalot_wake");
         check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
       });
       if (round > 0) {

@@ -3,16 +3,17 @@
 
 use crate::subject::Subject;
 use cachalot::c::abi::{
-    CACHALOT_SIMULATED, cachalot_action, cachalot_allocator, cachalot_format, cachalot_options, cachalot_stack,
+    CACHALOT_SIMULATED, cachalot_action, cachalot_allocator, cachalot_format, cachalot_options,
+    cachalot_snapshot_options, cachalot_stack,
 };
 use cachalot::c::capi::{
-    cachalot_create, cachalot_destroy, cachalot_free, cachalot_malloc, cachalot_on_stack, cachalot_snapshot_as,
+    cachalot_create, cachalot_destroy, cachalot_free, cachalot_malloc, cachalot_on_stack, cachalot_snapshot,
     cachalot_stack_push, cachalot_trace_start,
 };
 use cachalot_cuda::clock;
 use std::ffi::{c_char, c_int, c_void};
 use std::hint::black_box;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 /// Kind of recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,8 +85,11 @@ impl Recorder {
             0
         }
         let mut sum = 0_usize;
+        let struct_size = size_of::<cachalot_snapshot_options>();
+        let options = cachalot_snapshot_options { struct_size, path: null(), format, reserved: 0 };
         // SAFETY: the callback receives a pointer to `sum`, which outlives the call.
-        let status = unsafe { cachalot_snapshot_as(self.allocator, format, Some(count), (&raw mut sum).cast()) };
+        let status =
+            unsafe { cachalot_snapshot(self.allocator, &raw const options, Some(count), (&raw mut sum).cast()) };
         assert_eq!(status, 0, "a snapshot");
         sum
     }

@@ -78,19 +78,19 @@ int main(void) {
   CUDA(cuMemcpyDtoH(&host, address(findings), sizeof host));
   printf("graph_capture: %d launches, %llu bytes wrong\n", LAUNCHES, (unsigned long long)host.wrong_bytes);
   EXPECT(host.wrong_bytes == 0);
-  CACHALOT(cachalot_base_of(allocator, result, &block));
+  CACHALOT(cachalot_get_block(allocator, result, &block));
   EXPECT(block.base == result && block.requested_bytes == BYTES);
 
   /* The graph goes first, then its use of the pool, then the program's own. */
   CUDA(cuGraphExecDestroy(executable));
   CACHALOT(cachalot_free(allocator, result));
   CACHALOT(cachalot_free(allocator, findings));
-  CACHALOT(cachalot_pool_users(allocator, 0, pool, &users));
+  CACHALOT(cachalot_get_pool_users(allocator, 0, pool, &users));
   EXPECT(users == 2);
   CACHALOT(cachalot_pool_release(allocator, 0, pool));
   CACHALOT(cachalot_pool_release(allocator, 0, pool));
   CACHALOT(cachalot_empty_cache(allocator, 0));
-  CACHALOT(cachalot_stat(allocator, 0, "reserved_bytes.all.current", &reserved));
+  CACHALOT(cachalot_find_statistic(allocator, 0, "reserved_bytes.all.current", &reserved));
   EXPECT(reserved == 0);
   end_stream(allocator, 0, stream);
   CACHALOT(cachalot_destroy(allocator));

@@ -81,6 +81,7 @@ int main(int count, char **texts) {
   cachalot_status status = CACHALOT_OK;
   cachalot_pool pool;
   kv_cache cache = {0};
+  cachalot_park_target model_target = CACHALOT_PARK_TARGET_INIT;
   size_t written[SEQUENCES] = {0};
   void *model;
   CUstream stream;
@@ -98,7 +99,7 @@ int main(int count, char **texts) {
 
   /* The model is in a pool with a tag, so that it can be parked. */
   CACHALOT(cachalot_pool_create(allocator, 0, 0, &pool));
-  CACHALOT(cachalot_pool_tag(allocator, 0, pool, MODEL_TAG));
+  CACHALOT(cachalot_pool_set_tag(allocator, 0, pool, MODEL_TAG));
   CACHALOT(cachalot_pool_begin(allocator, 0, pool, CACHALOT_ROUTE_STREAM, stream));
   CACHALOT(cachalot_malloc(allocator, 0, MODEL, stream, &model));
   CACHALOT(cachalot_pool_end(allocator, 0, pool));
@@ -107,7 +108,7 @@ int main(int count, char **texts) {
   /* The sequences grow in turn, until the memory beside the model is in use. */
   CACHALOT(cachalot_range_reserve(allocator, 0, (size_t)SEQUENCES * LONGEST, &cache.range));
   for (; status == CACHALOT_OK; sequence = (sequence + 1) % SEQUENCES) {
-    CACHALOT(cachalot_stats(allocator, 0, &before));
+    CACHALOT(cachalot_get_statistics(allocator, 0, &before));
     began = now_us();
     status = grow(&cache, sequence, written[sequence] + 2 * MIB, stream);
     if (status == CACHALOT_OK) {
@@ -120,12 +121,14 @@ int main(int count, char **texts) {
   EXPECT(status == CACHALOT_ERROR_OUT_OF_MEMORY && pages > 0);
   refused_at = pages;
   /* The refused growth has changed nothing. */
-  CACHALOT(cachalot_stats(allocator, 0, &after));
+  CACHALOT(cachalot_get_statistics(allocator, 0, &after));
   EXPECT(after.allocated_bytes.current == before.allocated_bytes.current);
   verify_all(&cache, written, stream);
 
   /* The model sleeps, and the cache has the model's pages. */
-  CACHALOT(cachalot_park(allocator, 0, MODEL_TAG, CACHALOT_PARK_KEEP));
+  model_target.kind = CACHALOT_PARK_TAG;
+  model_target.tag = MODEL_TAG;
+  CACHALOT(cachalot_park(allocator, 0, &model_target, NULL));
   for (sequence = 0; sequence < SEQUENCES; ++sequence) {
     began = now_us();
     CACHALOT(grow(&cache, sequence, 6 * MIB, stream));
@@ -137,7 +140,7 @@ int main(int count, char **texts) {
   verify_all(&cache, written, stream);
 
   /* There is no room for both. A wake that fails leaves both as they are. */
-  status = cachalot_wake(allocator, 0, MODEL_TAG);
+  status = cachalot_wake(allocator, 0, &model_target);
   EXPECT(status == CACHALOT_ERROR_OUT_OF_MEMORY);
   verify_all(&cache, written, stream);
 
@@ -145,7 +148,7 @@ int main(int count, char **texts) {
   for (sequence = 0; sequence < SEQUENCES; ++sequence) {
     end(&cache, sequence, stream);
   }
-  CACHALOT(cachalot_wake(allocator, 0, MODEL_TAG));
+  CACHALOT(cachalot_wake(allocator, 0, &model_target));
   verify(address(model), MODEL, 100, stream);
   CUDA(cuStreamSynchronize(stream));
   CUDA(cuMemcpyDtoH(&found, address(findings), sizeof found));
@@ -160,7 +163,7 @@ int main(int count, char **texts) {
   CACHALOT(cachalot_pool_release(allocator, 0, pool));
   CACHALOT(cachalot_pool_release(allocator, 0, pool));
   end_stream(allocator, 0, stream);
-  CACHALOT(cachalot_check(allocator));
+  CACHALOT(cachalot_check_invariants(allocator));
   CACHALOT(cachalot_destroy(allocator));
   CUDA(cuModuleUnload(module));
   leave_device(0);

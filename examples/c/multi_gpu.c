@@ -69,7 +69,7 @@ int main(void) {
   int devices = 0, device, across;
 
   CACHALOT(cachalot_create(&options, &allocator));
-  CACHALOT(cachalot_device_count(allocator, &devices));
+  CACHALOT(cachalot_get_device_count(allocator, &devices));
   if (devices < 2) {
     printf("multi_gpu: skipped, there is one GPU\n");
     CACHALOT(cachalot_destroy(allocator));
@@ -78,7 +78,7 @@ int main(void) {
   for (device = 0; device < 2; ++device) {
     cachalot_block block = CACHALOT_BLOCK_INIT;
     gpus[device] = open_gpu(allocator, device);
-    CACHALOT(cachalot_base_of(allocator, gpus[device].block, &block));
+    CACHALOT(cachalot_get_block(allocator, gpus[device].block, &block));
     EXPECT(block.device == device && block.base == gpus[device].block);
     cachalot_kernel_fill(&arguments, address(gpus[device].block), BYTES, (uint64_t)device, 1);
     launch(&gpus[device], CACHALOT_KERNEL_FILL, &arguments);

@@ -19,7 +19,7 @@ static CUcontext current(void) {
 /* Everything that calls the driver, with whatever context is current. */
 static void use(const cachalot_allocator *allocator) {
   const CUcontext before = current();
-  cachalot_device device = CACHALOT_DEVICE_INIT;
+  cachalot_device_info device = CACHALOT_DEVICE_INFO_INIT;
   cachalot_status failed;
   void *block = NULL, *none = NULL;
   CACHALOT(cachalot_malloc(allocator, 0, 30 << 20, NULL, &block));
@@ -28,7 +28,7 @@ static void use(const cachalot_allocator *allocator) {
   EXPECT(current() == before);
   CACHALOT(cachalot_free(allocator, block));
   EXPECT(current() == before);
-  CACHALOT(cachalot_device_info(allocator, 0, &device));
+  CACHALOT(cachalot_get_device_info(allocator, 0, &device));
   EXPECT(current() == before && device.simulated == 0);
   failed = cachalot_malloc(allocator, 0, device.total_bytes * 2, NULL, &none);
   EXPECT(current() == before && failed == CACHALOT_ERROR_OUT_OF_MEMORY);

@@ -22,7 +22,7 @@ static cachalot_buffer layer(size_t index) {
 int main(int count, char **texts) {
   const size_t buffers = count > 1 ? strtoull(texts[1], NULL, 10) : 200;
   const uint64_t deadline_us = count > 2 ? strtoull(texts[2], NULL, 10) : 1000000;
-  cachalot_plan_result result = CACHALOT_PLAN_RESULT_INIT;
+  cachalot_buffer_plan result = CACHALOT_BUFFER_PLAN_INIT;
   cachalot_buffer *program = calloc(buffers, sizeof *program);
   uint64_t *offsets = calloc(buffers, sizeof *offsets);
   uint64_t bytes = 0;
@@ -35,7 +35,7 @@ int main(int count, char **texts) {
     program[index] = layer(index);
     bytes += program[index].bytes;
   }
-  if (cachalot_plan(program, buffers, 0, deadline_us, offsets, &result) != CACHALOT_OK) {
+  if (cachalot_plan_buffers(program, buffers, 0, deadline_us, offsets, &result) != CACHALOT_OK) {
     fprintf(stderr, "%s\n", cachalot_last_error());
     return 1;
   }

@@ -76,7 +76,7 @@ int main(void) {
   CACHALOT(cachalot_free(allocator, findings));
   end_stream(allocator, 0, producer);
   end_stream(allocator, 0, consumer);
-  CACHALOT(cachalot_check(allocator));
+  CACHALOT(cachalot_check_invariants(allocator));
   CACHALOT(cachalot_destroy(allocator));
   CUDA(cuEventDestroy(filled));
   CUDA(cuModuleUnload(module));

@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     }
   }
 
-  CACHALOT(cachalot_stats(allocator, 0, &statistics));
+  CACHALOT(cachalot_get_statistics(allocator, 0, &statistics));
   printf("vector_add: %zu elements, 3 rounds right; %llu bytes at most in use, %llu calls for memory\n", count,
          (unsigned long long)statistics.allocated_bytes.peak, (unsigned long long)statistics.device_allocs);
   /* The second and third round took their blocks from the cache. */

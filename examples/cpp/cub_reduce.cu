@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  const cachalot_statistics statistics = allocator.get().stats();
+  const cachalot_statistics statistics = allocator.get().statistics();
   std::printf("cub_reduce: %d elements summed 3 times; %lld blocks, %llu calls for memory\n", count,
               static_cast<long long>(statistics.allocations.allocated),
               static_cast<unsigned long long>(statistics.device_allocs));
@@ -73,5 +73,5 @@ int main(int argc, char** argv) {
   CUDA(cudaStreamDestroy(stream));
   CUDA(cudaStreamDestroy(other));
   CUDA(allocator.FreeAllCached());
-  return allocator.get().stats().reserved_bytes.current == 0 ? 0 : 1;
+  return allocator.get().statistics().reserved_bytes.current == 0 ? 0 : 1;
 }

@@ -32,15 +32,15 @@ namespace {
 
 void blocks(const cachalot::allocator& allocator, cachalot_stream stream) {
   cachalot::block block = allocator.allocate(1000, stream);
-  EXPECT(block && block.size() == 1000 && allocator.base_of(block.as<char>() + 999).base == block.data());
+  EXPECT(block && block.size() == 1000 && allocator.block_at(block.as<char>() + 999).base == block.data());
   cachalot::block moved = std::move(block);
-  EXPECT(!block && moved && allocator.stats().allocations.current == 1);
+  EXPECT(!block && moved && allocator.statistics().allocations.current == 1);
   block = std::move(moved);
-  EXPECT(allocator.stats().allocations.current == 1);
+  EXPECT(allocator.statistics().allocations.current == 1);
   void* const released = block.release();
-  EXPECT(allocator.stats().allocations.current == 1);
+  EXPECT(allocator.statistics().allocations.current == 1);
   allocator.free(released, 1000);
-  EXPECT(allocator.stats().allocations.current == 0);
+  EXPECT(allocator.statistics().allocations.current == 0);
   EXPECT(!allocator.allocate(0, stream));
   // A freed block is cached, and serves the next request.
   EXPECT(allocator.forecast(1000, stream).outcome == CACHALOT_WOULD_HIT);
@@ -51,15 +51,15 @@ void buffers(const cachalot::allocator& allocator, cachalot_stream stream) {
   cachalot::buffer<float> numbers(allocator, 1000, stream);
   EXPECT(numbers.size() == 1000 && numbers.size_bytes() == 4000 && numbers.stream() == stream && !numbers.empty());
   EXPECT(numbers.begin() == numbers.data() && numbers.end() == numbers.data() + 1000);
-  EXPECT(allocator.base_of(numbers.data()).requested_bytes == 4000);
+  EXPECT(allocator.block_at(numbers.data()).requested_bytes == 4000);
   cachalot::buffer<float> moved = std::move(numbers);
   EXPECT(numbers.empty() && numbers.data() == nullptr && moved.size() == 1000);
   moved = cachalot::buffer<float>(allocator, 10, stream);
-  EXPECT(moved.size() == 10 && allocator.stats().allocations.current == 1);
+  EXPECT(moved.size() == 10 && allocator.statistics().allocations.current == 1);
   float* const released = moved.release();
-  EXPECT(moved.empty() && allocator.stats().allocations.current == 1);
+  EXPECT(moved.empty() && allocator.statistics().allocations.current == 1);
   allocator.free(released, 10 * sizeof(float));
-  EXPECT(allocator.stats().allocations.current == 0);
+  EXPECT(allocator.statistics().allocations.current == 0);
   bool thrown = false;
   try {
     // The product of the length and the size has more than 64 bits.
@@ -168,7 +168,7 @@ void pools(const cachalot::allocator& allocator, cachalot_stream stream) {
   EXPECT(allocator.allocate(1 << 20, stream).data() == outside);
   { cachalot::capture_scope scope(pool, stream); }
   std::uint32_t users = 0;
-  cachalot::check(cachalot_pool_users(allocator.get(), 0, pool.name(), &users));
+  cachalot::check(cachalot_get_pool_users(allocator.get(), 0, pool.name(), &users));
   EXPECT(users == 2);
   pool.release();
 }
@@ -184,7 +184,7 @@ void resources(const cachalot::allocator& allocator, cachalot_stream stream) {
   cachalot::basic_resource<library_resource> memory(allocator, 0, stream);
   library_resource& any = memory;
   void* const numbers = any.do_allocate(1000 * sizeof(double), alignof(double));
-  EXPECT(allocator.base_of(numbers).requested_bytes == 1000 * sizeof(double));
+  EXPECT(allocator.block_at(numbers).requested_bytes == 1000 * sizeof(double));
   any.do_deallocate(numbers, 1000 * sizeof(double), alignof(double));
   void* const nothing = any.do_allocate(0, 1);
   EXPECT(nothing != nullptr);
@@ -195,7 +195,7 @@ void resources(const cachalot::allocator& allocator, cachalot_stream stream) {
   } catch (const std::bad_alloc&) {
     refused = true;
   }
-  EXPECT(refused && allocator.stats().allocations.current == 0);
+  EXPECT(refused && allocator.statistics().allocations.current == 0);
 }
 
 void inside(cachalot::allocator& allocator, cachalot_stream stream) {
@@ -204,27 +204,27 @@ void inside(cachalot::allocator& allocator, cachalot_stream stream) {
     cachalot_stack_push(stack, "inside", __FILE__, __LINE__);
     ++described;
   });
-  allocator.start_trace(100);
+  allocator.trace_start(100);
   const cachalot::block block = allocator.allocate(1000, stream);
   const auto entries = allocator.trace();
   EXPECT(!entries.empty() && entries.back().action == CACHALOT_ACTION_ALLOC && entries.back().bytes == 1000);
   EXPECT(described == 1 && allocator.snapshot().find("\"name\":\"inside\"") != std::string::npos);
   EXPECT(allocator.snapshot(CACHALOT_PICKLE).substr(0, 3) == "\x80\x02}");
   allocator.on_stack(nullptr);
-  allocator.start_trace(0);
+  allocator.trace_start(0);
   EXPECT(allocator.trace().empty());
   const std::string json = allocator.snapshot();
   EXPECT(json.front() == '{' && json.find("\"active_allocated\"") != std::string::npos);
-  const cachalot_fit fit = allocator.would_fit({std::size_t{1} << 20, std::size_t{2} << 20}, stream);
+  const cachalot_fit fit = allocator.fit({std::size_t{1} << 20, std::size_t{2} << 20}, stream);
   EXPECT(fit.served == 2 && fit.bound == CACHALOT_BOUND_NONE);
   const std::string metrics = allocator.metrics();
   EXPECT(metrics.find("\ncachalot_allocated_blocks{device=\"0\"} 1\n") != std::string::npos);
   EXPECT(metrics.substr(metrics.size() - 6) == "# EOF\n");
   allocator.configure("max_split_size_mb:64");
   EXPECT(allocator.config() == "max_split_size_mb:64");
-  EXPECT(allocator.stat("allocation.all.current") == 1);
-  EXPECT(allocator.stat("pages.moved_bytes") == 0);
-  const auto by_name = allocator.stats_by_name();
+  EXPECT(allocator.find_statistic("allocation.all.current") == 1);
+  EXPECT(allocator.find_statistic("pages.moved_bytes") == 0);
+  const auto by_name = allocator.statistics_by_name();
   EXPECT(std::find(by_name.begin(), by_name.end(), std::pair<std::string, std::int64_t>("allocation.all.current", 1)) !=
          by_name.end());
   EXPECT(allocator.device_info(0).reserved_bytes > 0);
@@ -248,7 +248,7 @@ int main(int argc, char** argv) {
   resources(allocator, stream);
   inside(allocator, stream);
   std::printf("resources: %d devices, %lld blocks were allocated\n", allocator.device_count(),
-              static_cast<long long>(allocator.stats().allocations.allocated));
+              static_cast<long long>(allocator.statistics().allocations.allocated));
   cachalot::allocator moved = std::move(allocator);
   moved.destroy();
   return 0;

@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
   }
   float milliseconds = 0;
   CHECK(cudaEventElapsedTime(&milliseconds, begun, done));
-  const cachalot_statistics statistics = allocator.stats();
+  const cachalot_statistics statistics = allocator.statistics();
   std::printf("runtime_streams: %zu elements, 10 rounds, the last took %.3f ms; %lld blocks, %llu calls for memory\n", count,
               milliseconds, static_cast<long long>(statistics.allocations.allocated),
               static_cast<unsigned long long>(statistics.device_allocs));

@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
       }
     }
   }
-  const cachalot_statistics statistics = allocator.stats();
+  const cachalot_statistics statistics = allocator.statistics();
   std::printf("thrust_vector: %zu elements sorted 3 times; %lld blocks, %llu calls for memory\n", count,
               static_cast<long long>(statistics.allocations.allocated),
               static_cast<unsigned long long>(statistics.device_allocs));

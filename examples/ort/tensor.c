@@ -59,7 +59,7 @@ int main(void) {
   done(ort->GetTensorMutableData(tensor, &first));
   ort->ReleaseValue(tensor);
   well(cachalot_malloc(allocator, 0, sizeof(float) * 1024 * 1024, NULL, &second));
-  well(cachalot_stats(allocator, 0, &now));
+  well(cachalot_get_statistics(allocator, 0, &now));
   printf("tensor: %s memory for the tensor and the block, %lld MiB from the driver\n",
          first == second ? "the same" : "other", (long long)(now.reserved_bytes.current >> 20));
   well(cachalot_free(allocator, second));

@@ -109,7 +109,7 @@ EXPORTED void cachalot_cupy_free(void* param, void* block, int) {
   intptr_t stream = 0;
   const bool is_known = ask(source, &stream);
   cachalot_block freed = CACHALOT_BLOCK_INIT;
-  cachalot_status status = cachalot_base_of(source->allocator, block, &freed);
+  cachalot_status status = cachalot_get_block(source->allocator, block, &freed);
   if (status == CACHALOT_OK && is_known) {
     tell(source, freed.device, stream);
     status = cachalot_record_stream(source->allocator, block, handle_of(stream));

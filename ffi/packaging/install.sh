@@ -90,13 +90,13 @@ fill() {
   installed+=("$2")
 }
 
-for header in "$headers"/*; do
-  put 644 "$header" "$includedir/$(basename "$header")"
+for header in "$headers"/*.h* "$headers"/cachalot/*.h; do
+  put 644 "$header" "$includedir/${header#"$headers/"}"
 done
 mkdir -p "$to/$libdir"
 # shellcheck disable=SC2046 # the names are words
 "$here/seal.sh" "$from/libcachalot.a" "$to/$libdir/libcachalot.a" \
-  $(grep -oh 'cachalot_[a-z_]*(' "$headers"/cachalot{,_torch}.h | tr -d '(' | sort -u)
+  $(grep -oh 'cachalot_[a-z_]*(' "$headers"/cachalot{,_torch}.h "$headers"/cachalot/*.h | tr -d '(' | sort -u)
 chmod 644 "$to/$libdir/libcachalot.a"
 installed+=("$libdir/libcachalot.a")
 put 755 "$from/libcachalot.so" "$libdir/libcachalot.so.$version"

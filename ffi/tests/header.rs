@@ -13,13 +13,42 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the text of both headers, without the second header's part about the shim, which is not
-/// in the library.
+/// Returns the text of all headers of C, without the part about PyTorch's shim, which is not in the
+/// library.
 fn header() -> String {
-    let read = |name| std::fs::read_to_string(root().join("include").join(name)).expect("the header exists");
-    let torch = read("cachalot_torch.h");
+    let torch = std::fs::read_to_string(root().join("include/cachalot_torch.h")).expect("the header exists");
     let (of_library, _) = torch.split_once("/* ---- The shim ---- */").expect("the shim has a part of its own");
-    read("cachalot.h") + of_library
+    common::c_headers() + of_library
+}
+
+#[test]
+fn a_header_of_a_topic_can_be_included_alone_and_in_any_order() {
+    let topics = std::fs::read_dir(root().join("include/cachalot")).expect("the folder exists");
+    let name_of = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
+    let mut names: Vec<_> = topics.map(name_of).map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert!(names.len() > 10, "{names:?}");
+    let first = std::fs::read_to_string(root().join("include/cachalot.h")).expect("the header exists");
+    for name in &names {
+        assert!(first.contains(&format!("#include \"cachalot/{name}\"\n")), "cachalot.h includes {name}");
+        assert!(first.contains(&format!(" *   - cachalot/{name}: ")), "cachalot.h says what {name} is for");
+    }
+    let folder = scratch("header");
+    for (compiler, language, standard) in [("gcc", "c", "c11"), ("g++", "c++", "c++17")] {
+        for (at, name) in names.iter().enumerate() {
+            let source = folder.join(format!("{name}.{compiler}.txt"));
+            let other = &names[(at + 1) % names.len()];
+            let text = format!(
+                "#define CACHALOT_EXPERIMENTAL\n#include <cachalot/{name}>\n#include <cachalot/{other}>\n#include <cachalot.h>\n"
+            );
+            std::fs::write(&source, text).expect("the test's folder can be written");
+            let mut command = Command::new(compiler);
+            command.args(["-x", language]).arg(format!("-std={standard}")).args(WARNINGS).arg("-fsyntax-only");
+            if succeed(command.arg("-I").arg(root().join("include")).arg(&source)).is_none() {
+                skip("headers of topics", &format!("no {compiler}"));
+            }
+        }
+    }
 }
 
 /// Returns the functions declared in the header.
@@ -66,9 +95,9 @@ const PROGRAM: &str = r#"
 int main(void) {
   cachalot_options options = CACHALOT_OPTIONS_INIT;
   cachalot_block block = CACHALOT_BLOCK_INIT;
-  cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+  cachalot_forecast outlook = CACHALOT_FORECAST_INIT;
   cachalot_fit fit = CACHALOT_FIT_INIT;
-  cachalot_device device = CACHALOT_DEVICE_INIT;
+  cachalot_device_info device = CACHALOT_DEVICE_INFO_INIT;
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
   cachalot_plan_report plan = CACHALOT_PLAN_REPORT_INIT;
   cachalot_tune_report tune = CACHALOT_TUNE_REPORT_INIT;
@@ -241,15 +270,15 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_range { allocator, number, base, bytes, page_bytes, device, reserved }
     cachalot_options { struct_size, flags, device_count, devices, contexts, config, limit_bytes, simulated_bytes }
     cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
-    cachalot_outlook { struct_size, address, bytes, outcome, reserved }
+    cachalot_forecast { struct_size, address, bytes, outcome, reserved }
     cachalot_fit { struct_size, served, new_bytes, reserved_bytes, device_free_bytes, bound, reserved }
     cachalot_extent { offset, bytes, memory, memory_offset, memory_bytes, flags, reserved }
     cachalot_calls { calls, us }
-    cachalot_pages {
+    cachalot_page_statistics {
         struct_size, mapped_bytes, spare_bytes, stale_bytes, pinned_bytes, moved_bytes, reserve, unreserve, create, destroy, map,
         set_access, unmap, export_fd, stalls, longest_stall_us, consolidated_bytes
     }
-    cachalot_reclaimed {
+    cachalot_reclaim_statistics {
         struct_size, looks, given_back_bytes, given_back_units, obtained_again_bytes, obtained_again_units, too_early_units,
         driver_us, observed_units, idle_bytes, needed_soon_bytes, busy_bytes, unpaid_bytes, budget_us, caution
     }
@@ -268,12 +297,16 @@ const LAYOUTS: &[Layout] = layouts! {
         largest_free_elsewhere_bytes, device, capturing, spare_bytes, pinned_bytes
     }
     cachalot_trace_entry { struct_size, address, bytes, stream_id, time_us, action, reserved }
+    cachalot_park_target { struct_size, tag, stream, kind, reserved }
+    cachalot_park_options { struct_size, mode, order }
+    cachalot_snapshot_options { struct_size, path, format, reserved }
+    cachalot_setting { struct_size, key, policies, values, default_value, example, effect }
     cachalot_torch_event { struct_size, address, bytes, stream_id, pool, action, device }
     cachalot_torch_block { base, bytes, requested_bytes, allocated, active }
     cachalot_torch_segment {
         struct_size, base, bytes, stream_id, pool, blocks, block_count, device, large, expandable, number
     }
-    cachalot_device {
+    cachalot_device_info {
         struct_size, total_bytes, free_bytes, process_bytes, reserved_bytes, limit_bytes, leaked_bytes, ordinal, simulated,
         virtual_memory, reserved
     }
@@ -344,7 +377,8 @@ fn constants_are_the_librarys() {
         let known = number_of!(name.as_str();
             CACHALOT_SIMULATED CACHALOT_NO_CACHING CACHALOT_ASK_STREAM_ID CACHALOT_PEER_ACCESS CACHALOT_ENVIRONMENT
             CACHALOT_OPEN_LATER CACHALOT_HOST CACHALOT_STREAMS_REPORTED CACHALOT_EXTENT_SEGMENT CACHALOT_BUFFER_FIXED CACHALOT_BUFFER_GAP
-            CACHALOT_PARK_KEEP CACHALOT_PARK_DROP CACHALOT_PARK_ZERO CACHALOT_PARK_STREAMS CACHALOT_AWAKE CACHALOT_ASLEEP CACHALOT_WAKING
+            CACHALOT_PARK_TAG CACHALOT_PARK_STREAM CACHALOT_PARK_KEEP CACHALOT_PARK_DROP CACHALOT_PARK_ZERO
+            CACHALOT_PARK_AFTER_DEVICE CACHALOT_PARK_AFTER_STREAMS CACHALOT_AWAKE CACHALOT_ASLEEP CACHALOT_WAKING
             CACHALOT_POOL_USE_ON_OOM CACHALOT_POOL_NO_SPLIT CACHALOT_ROUTE_ALL CACHALOT_ROUTE_STREAM CACHALOT_ROUTE_THREAD
             CACHALOT_STAGE_WAITING CACHALOT_STAGE_OBSERVING CACHALOT_STAGE_PLANNING CACHALOT_STAGE_READY
             CACHALOT_STAGE_SERVING CACHALOT_WOULD_HIT CACHALOT_WOULD_OBTAIN CACHALOT_WOULD_EXPAND CACHALOT_WOULD_RELEASE CACHALOT_WOULD_FAIL

@@ -2,7 +2,7 @@
 //! simulated addresses are shared by the whole process.
 
 use cachalot::c::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
-use cachalot::c::capi::{cachalot_create, cachalot_destroy, cachalot_device_count, cachalot_free, cachalot_malloc};
+use cachalot::c::capi::{cachalot_create, cachalot_destroy, cachalot_free, cachalot_get_device_count, cachalot_malloc};
 use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_TABLE_FULL, CACHALOT_OK,
 };
@@ -40,7 +40,7 @@ fn create_over(device_count: u32) -> Result<*mut cachalot_allocator, i32> {
 fn is_live(allocator: *const cachalot_allocator) -> bool {
     let mut count = 0;
     // SAFETY: the variable outlives the call.
-    let status = unsafe { cachalot_device_count(allocator, &raw mut count) };
+    let status = unsafe { cachalot_get_device_count(allocator, &raw mut count) };
     assert!(status == CACHALOT_OK || status == CACHALOT_ERROR_INVALID_HANDLE, "{status}");
     status == CACHALOT_OK
 }

@@ -5,7 +5,7 @@
 
 use crate::common::subject::Subject;
 use crate::common::{output, root, scratch, skip};
-use cachalot::c::capi::cachalot_metrics;
+use cachalot::c::capi::cachalot_write_metrics;
 use cachalot::c::status::{CACHALOT_ERROR_STOPPED, CACHALOT_OK};
 use cachalot::config::{PLANNED, POLICIES};
 use cachalot::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
@@ -259,7 +259,7 @@ fn the_c_function_has_the_text_of_the_rust_function() {
     let metrics_of = |parts: usize| {
         let mut gathered = (parts, Vec::new());
         // SAFETY: the callback takes the pair, which outlives the call.
-        let status = unsafe { cachalot_metrics(subject.0, Some(gather), (&raw mut gathered).cast()) };
+        let status = unsafe { cachalot_write_metrics(subject.0, Some(gather), (&raw mut gathered).cast()) };
         (status, CString::new(gathered.1).expect("no NUL").into_string().expect("text"))
     };
     let (status, text) = metrics_of(usize::MAX);

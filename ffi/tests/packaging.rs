@@ -134,7 +134,9 @@ fn other_folders_can_be_chosen() {
         [("DESTDIR", stage.to_str().expect("UTF-8")), ("LIBDIR", "lib/x86_64-linux-gnu"), ("INCLUDEDIR", "include/c")];
     install(Path::new("/opt/cachalot"), &variables);
     let tree = stage.join("opt/cachalot");
-    assert!(tree.join("include/c/cachalot.hpp").is_file() && tree.join("include/c/cachalot_torch.h").is_file());
+    for header in ["cachalot.h", "cachalot/pools.h", "cachalot.hpp", "cachalot_torch.h"] {
+        assert!(tree.join("include/c").join(header).is_file(), "{header}");
+    }
     let libraries = tree.join("lib/x86_64-linux-gnu");
     for file in files(&libraries.join("pkgconfig")) {
         let described = std::fs::read_to_string(libraries.join("pkgconfig").join(file)).expect("it is there");
@@ -354,7 +356,7 @@ fn cargo_c_builds_and_installs_the_library() {
     // A separate folder, because cargo-c's build differs from the build of the tests.
     command.arg("--target-dir").arg(scratch("cargo-c-target")).envs(QUICKLY);
     succeed(&mut command).expect("cargo is there");
-    for header in ["cachalot.h", "cachalot.hpp", "cachalot_torch.h"] {
+    for header in ["cachalot.h", "cachalot/pools.h", "cachalot.hpp", "cachalot_torch.h"] {
         assert!(prefix.join("include").join(header).is_file(), "{header}");
     }
     assert!(prefix.join("lib").join(common::soname()).is_file());

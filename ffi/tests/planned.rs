@@ -4,7 +4,8 @@
 use crate::common::subject::{MIB, Subject, ok};
 use cachalot::c::abi::{CACHALOT_STAGE_SERVING, CACHALOT_STAGE_WAITING, cachalot_plan_report};
 use cachalot::c::capi::{
-    cachalot_check, cachalot_empty_cache, cachalot_free, cachalot_iteration, cachalot_planned, cachalot_plans_end,
+    cachalot_begin_iteration, cachalot_check_invariants, cachalot_empty_cache, cachalot_end_plans, cachalot_free,
+    cachalot_get_plan_report,
 };
 use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_INVALID_POINTER, CACHALOT_ERROR_NULL, CACHALOT_ERROR_STRUCT_SIZE,
@@ -26,7 +27,7 @@ fn iterate(subject: &Subject, device: c_int) -> [*mut c_void; 3] {
 }
 
 fn announce(subject: &Subject, device: c_int) {
-    ok(cachalot_iteration(subject.0, device));
+    ok(cachalot_begin_iteration(subject.0, device));
 }
 
 fn planned(subject: &Subject, device: c_int) -> cachalot_plan_report {
@@ -34,7 +35,7 @@ fn planned(subject: &Subject, device: c_int) -> cachalot_plan_report {
     let mut report: cachalot_plan_report = unsafe { std::mem::zeroed() };
     report.struct_size = size_of::<cachalot_plan_report>();
     // SAFETY: the variable outlives the call.
-    ok(unsafe { cachalot_planned(subject.0, device, &raw mut report) });
+    ok(unsafe { cachalot_get_plan_report(subject.0, device, &raw mut report) });
     report
 }
 
@@ -67,7 +68,7 @@ fn an_iteration_is_planned_in_the_background_and_then_served() {
     let after = planned(&subject, 1);
     assert_eq!(after.served, before.served + 6);
     assert_eq!((after.extra, after.missing, after.occupied, after.given_up), (0, 0, 0, 0));
-    ok(cachalot_check(subject.0));
+    ok(cachalot_check_invariants(subject.0));
     // The other device is unaffected.
     assert_eq!(planned(&subject, 0).announced, 0);
 }
@@ -89,7 +90,7 @@ fn a_deviation_is_counted_and_served_all_the_same() {
 #[test]
 fn plans_end_when_the_program_says_so() {
     let subject = Subject::with_config(c"policy:planned,plan_deadline_ms:50");
-    for end in [cachalot_plans_end, cachalot_empty_cache] {
+    for end in [cachalot_end_plans, cachalot_empty_cache] {
         until_served(&subject, 0);
         announce(&subject, 0);
         assert!(subject.stats().reserved_bytes.current > 0);
@@ -99,7 +100,7 @@ fn plans_end_when_the_program_says_so() {
         announce(&subject, 0);
         assert_ne!(planned(&subject, 0).stage, CACHALOT_STAGE_SERVING);
     }
-    assert_eq!(cachalot_plans_end(subject.0, 1), CACHALOT_ERROR_UNKNOWN_DEVICE);
+    assert_eq!(cachalot_end_plans(subject.0, 1), CACHALOT_ERROR_UNKNOWN_DEVICE);
 }
 
 #[test]
@@ -115,13 +116,13 @@ fn another_policy_ignores_announcements() {
 #[test]
 fn what_is_wrong_is_said() {
     let subject = Subject::with_config(c"policy:planned");
-    assert_eq!(cachalot_iteration(subject.0, 1), CACHALOT_ERROR_UNKNOWN_DEVICE);
+    assert_eq!(cachalot_begin_iteration(subject.0, 1), CACHALOT_ERROR_UNKNOWN_DEVICE);
     // SAFETY: NULL is said to be fine.
-    assert_eq!(unsafe { cachalot_planned(subject.0, 0, null_mut()) }, CACHALOT_ERROR_NULL);
+    assert_eq!(unsafe { cachalot_get_plan_report(subject.0, 0, null_mut()) }, CACHALOT_ERROR_NULL);
     // SAFETY: numbers only, so zeros are a value.
     let mut report: cachalot_plan_report = unsafe { std::mem::zeroed() };
     // SAFETY: the variable outlives the call.
-    assert_eq!(unsafe { cachalot_planned(subject.0, 0, &raw mut report) }, CACHALOT_ERROR_STRUCT_SIZE);
+    assert_eq!(unsafe { cachalot_get_plan_report(subject.0, 0, &raw mut report) }, CACHALOT_ERROR_STRUCT_SIZE);
     for config in [c"policy:planned,fallback:direct", c"fallback:bfc", c"policy:caching,plan_deadline_ms:1"] {
         let refused = Subject::try_new(|options| options.config = config.as_ptr());
         assert_eq!(refused.err(), Some(CACHALOT_ERROR_INVALID_CONFIG), "{config:?}");

@@ -4,8 +4,8 @@
 use crate::common::subject::{MIB, Subject, ok};
 use cachalot::c::abi::{CACHALOT_ROUTE_ALL, CACHALOT_TUNE_OFF, CACHALOT_TUNE_SEARCHING, cachalot_tune_report};
 use cachalot::c::capi::{
-    cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_iteration, cachalot_maintain,
-    cachalot_maintain_every, cachalot_pool_release, cachalot_simulate_progress, cachalot_tuned,
+    cachalot_begin_iteration, cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_get_tune_report,
+    cachalot_maintain, cachalot_maintain_every, cachalot_pool_release, cachalot_simulate_progress,
 };
 use cachalot::c::status::{CACHALOT_ERROR_FORKED, CACHALOT_ERROR_INVALID_CONFIG};
 use std::ffi::CStr;
@@ -42,7 +42,7 @@ fn tuned(subject: &Subject) -> cachalot_tune_report {
     let mut report: cachalot_tune_report = unsafe { std::mem::zeroed() };
     report.struct_size = size_of::<cachalot_tune_report>();
     // SAFETY: the structure outlives the call and tells its size.
-    ok(unsafe { cachalot_tuned(subject.0, 0, &raw mut report) });
+    ok(unsafe { cachalot_get_tune_report(subject.0, 0, &raw mut report) });
     report
 }
 
@@ -50,7 +50,7 @@ fn tuned(subject: &Subject) -> cachalot_tune_report {
 fn until_switched(subject: &Subject) {
     let end = Instant::now() + LONGEST;
     while tuned(subject).switches == 0 {
-        ok(cachalot_iteration(subject.0, 0));
+        ok(cachalot_begin_iteration(subject.0, 0));
         assert!(Instant::now() < end, "{:?}", tuned(subject));
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -82,12 +82,12 @@ fn upkeep_is_an_idle_moment_and_a_search_ends_with_its_allocator() {
 fn a_capture_keeps_its_settings() {
     let subject = tuning(c"tune:auto,tune_budget_ms:1000000");
     growing(&subject);
-    ok(cachalot_iteration(subject.0, 0));
+    ok(cachalot_begin_iteration(subject.0, 0));
     let pool = subject.pool();
     ok(cachalot_capture_begin(subject.0, 0, pool, CACHALOT_ROUTE_ALL, null_mut()));
     std::thread::sleep(Duration::from_millis(500));
     for _ in 0..5 {
-        ok(cachalot_iteration(subject.0, 0));
+        ok(cachalot_begin_iteration(subject.0, 0));
     }
     assert_eq!((tuned(&subject).switches, subject.config().as_str()), (0, "tune:auto,tune_budget_ms:1000000"));
     ok(cachalot_capture_end(subject.0, 0, pool));
@@ -103,12 +103,12 @@ fn a_capture_keeps_its_settings() {
 fn a_forked_child_is_refused_and_the_search_goes_on_in_its_parent() {
     let subject = tuning(c"tune:auto,tune_budget_ms:1000000");
     growing(&subject);
-    ok(cachalot_iteration(subject.0, 0));
+    ok(cachalot_begin_iteration(subject.0, 0));
     assert_eq!(tuned(&subject).stage, CACHALOT_TUNE_SEARCHING);
     // SAFETY: the child calls nothing but the library, which refuses it, and ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_refused = cachalot_iteration(subject.0, 0) == CACHALOT_ERROR_FORKED
+        let is_refused = cachalot_begin_iteration(subject.0, 0) == CACHALOT_ERROR_FORKED
             && cachalot_destroy(subject.0) == CACHALOT_ERROR_FORKED;
         // SAFETY: ends the child without the destructors of its parent.
         unsafe { libc::_exit(i32::from(!is_refused)) };
@@ -124,7 +124,7 @@ fn a_forked_child_is_refused_and_the_search_goes_on_in_its_parent() {
 fn without_the_setting_nothing_is_recorded_and_other_policies_refuse_it() {
     let subject = tuning(c"");
     growing(&subject);
-    ok(cachalot_iteration(subject.0, 0));
+    ok(cachalot_begin_iteration(subject.0, 0));
     let report = tuned(&subject);
     assert_eq!((report.stage, report.windows, report.tuned), (CACHALOT_TUNE_OFF, 0, 0));
     for config in [c"policy:stitched,tune:auto", c"policy:planned,tune:auto"] {

@@ -27,12 +27,12 @@ def require() -> ctypes.c_void_p:
 def device_count(handle: ctypes.c_void_p) -> int:
     """Returns how many devices the allocator has."""
     count = ctypes.c_int()
-    _library.library().cachalot_device_count(handle, ctypes.byref(count))
+    _library.library().cachalot_get_device_count(handle, ctypes.byref(count))
     return count.value
 
 
 def device_info(handle: ctypes.c_void_p, device: int) -> _library.Device:
     """Returns the state of one device, whose context is made if there is none."""
     info = _library.Device(struct_size=ctypes.sizeof(_library.Device))
-    _library.library().cachalot_device_info(handle, device, ctypes.byref(info))
+    _library.library().cachalot_get_device_info(handle, device, ctypes.byref(info))
     return info

@@ -27,7 +27,7 @@ from typing import Any
 from . import _files, errors
 
 StatVisitor = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int64)
-"""``cachalot_stat_visitor``: receives a name and a value."""
+"""``cachalot_statistic_visitor``: receives a name and a value."""
 
 Writer = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 """``cachalot_writer``: receives the next bytes."""
@@ -55,7 +55,7 @@ class Options(Structure):
 
 
 class Device(Structure):
-    """``cachalot_device``: the state of one device, with all sizes in bytes."""
+    """``cachalot_device_info``: the state of one device, with all sizes in bytes."""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -127,6 +127,35 @@ class ParkReport(Structure):
         ("state", c_int32),
         ("reserved", c_uint32),
     ]
+
+
+class ParkTarget(Structure):
+    """``cachalot_park_target``: the memory that is parked or woken."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("tag", c_uint64),
+        ("stream", c_void_p),
+        ("kind", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+    @classmethod
+    def of_tag(cls, number: int) -> ParkTarget:
+        """Returns the memory of every pool with the tag."""
+        return cls(struct_size=ctypes.sizeof(cls), tag=number, kind=1)
+
+
+class ParkOptions(Structure):
+    """``cachalot_park_options``: the contents of parked memory, and what a park waits for."""
+
+    _fields_ = [("struct_size", c_size_t), ("mode", c_int32), ("order", c_int32)]
+
+
+class SnapshotOptions(Structure):
+    """``cachalot_snapshot_options``: where a snapshot goes, and in which format."""
+
+    _fields_ = [("struct_size", c_size_t), ("path", c_char_p), ("format", c_int32), ("reserved", c_uint32)]
 
 
 class TagLimits(Structure):
@@ -215,45 +244,44 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_create": (Status, POINTER(Options), POINTER(_HANDLE)),
     "cachalot_destroy": (Status, _HANDLE),
     "cachalot_configure": (Status, _HANDLE, c_char_p),
-    "cachalot_config": (Status, _HANDLE, c_int, c_char_p, c_size_t, POINTER(c_size_t)),
-    "cachalot_device_count": (Status, _HANDLE, POINTER(c_int)),
-    "cachalot_device_info": (Status, _HANDLE, c_int, POINTER(Device)),
+    "cachalot_get_config": (Status, _HANDLE, c_int, c_char_p, c_size_t, POINTER(c_size_t)),
+    "cachalot_get_device_count": (Status, _HANDLE, POINTER(c_int)),
+    "cachalot_get_device_info": (Status, _HANDLE, c_int, POINTER(Device)),
     "cachalot_malloc": (Status, _HANDLE, c_int, c_size_t, _STREAM, POINTER(c_void_p)),
     "cachalot_free": (Status, _HANDLE, c_void_p),
     "cachalot_record_stream": (Status, _HANDLE, c_void_p, _STREAM),
     "cachalot_stream_unreported": (Status, _HANDLE, c_int, _STREAM),
-    "cachalot_base_of": (Status, _HANDLE, c_void_p, POINTER(Block)),
+    "cachalot_get_block": (Status, _HANDLE, c_void_p, POINTER(Block)),
     "cachalot_empty_cache": (Status, _HANDLE, c_int),
-    "cachalot_iteration": (Status, _HANDLE, c_int),
-    "cachalot_tuned": (Status, _HANDLE, c_int, POINTER(TuneReport)),
+    "cachalot_begin_iteration": (Status, _HANDLE, c_int),
+    "cachalot_get_tune_report": (Status, _HANDLE, c_int, POINTER(TuneReport)),
     "cachalot_maintain": (Status, _HANDLE, c_int, c_uint64, POINTER(c_int)),
     "cachalot_maintain_every": (Status, _HANDLE, c_uint64, c_uint64),
     "cachalot_explain_address": (Status, _HANDLE, c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
     "cachalot_record_use": (Status, _HANDLE, c_void_p, c_void_p),
-    "cachalot_pool_tag": (Status, _HANDLE, c_int, Pool, c_uint64),
-    "cachalot_park": (Status, _HANDLE, c_int, c_uint64, c_uint32),
-    "cachalot_wake_start": (Status, _HANDLE, c_int, c_uint64),
-    "cachalot_wake_wait": (Status, _HANDLE, c_int, c_uint64),
-    "cachalot_parked": (Status, _HANDLE, c_int, c_uint64, POINTER(ParkReport)),
-    "cachalot_park_elsewhere": (Status, _HANDLE, c_int, c_uint64, c_int),
-    "cachalot_remaining": (Status, _HANDLE, c_int, POINTER(Remaining)),
-    "cachalot_park_retain": (Status, _HANDLE, c_int, c_uint64),
-    "cachalot_tag_limit": (Status, _HANDLE, c_int, c_uint64, POINTER(TagLimits)),
+    "cachalot_pool_set_tag": (Status, _HANDLE, c_int, Pool, c_uint64),
+    "cachalot_park": (Status, _HANDLE, c_int, POINTER(ParkTarget), POINTER(ParkOptions)),
+    "cachalot_wake_start": (Status, _HANDLE, c_int, POINTER(ParkTarget)),
+    "cachalot_wake_wait": (Status, _HANDLE, c_int, POINTER(ParkTarget)),
+    "cachalot_get_park_report": (Status, _HANDLE, c_int, POINTER(ParkTarget), POINTER(ParkReport)),
+    "cachalot_tag_set_fallback": (Status, _HANDLE, c_int, c_uint64, c_int),
+    "cachalot_get_remaining_memory": (Status, _HANDLE, c_int, POINTER(Remaining)),
+    "cachalot_retain_host_memory": (Status, _HANDLE, c_int, c_uint64),
+    "cachalot_tag_set_limits": (Status, _HANDLE, c_int, c_uint64, POINTER(TagLimits)),
     "cachalot_tag_trim": (Status, _HANDLE, c_int, c_uint64, c_size_t),
-    "cachalot_tag_held": (Status, _HANDLE, c_int, c_uint64, POINTER(TagReport)),
+    "cachalot_get_tag_report": (Status, _HANDLE, c_int, c_uint64, POINTER(TagReport)),
     "cachalot_range_reserve": (Status, _HANDLE, c_int, c_size_t, POINTER(Range)),
     "cachalot_range_commit": (Status, Range, c_size_t, c_size_t, _STREAM),
     "cachalot_range_decommit": (Status, Range, c_size_t, c_size_t, _STREAM),
     "cachalot_range_release": (Status, Range),
     "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),
-    "cachalot_stat": (Status, _HANDLE, c_int, c_char_p, POINTER(c_int64)),
-    "cachalot_stats_for_each": (Status, _HANDLE, c_int, StatVisitor, c_void_p),
+    "cachalot_find_statistic": (Status, _HANDLE, c_int, c_char_p, POINTER(c_int64)),
+    "cachalot_visit_statistics": (Status, _HANDLE, c_int, StatVisitor, c_void_p),
     "cachalot_reset_peaks": (Status, _HANDLE, c_int),
     "cachalot_reset_accumulated": (Status, _HANDLE, c_int),
     "cachalot_trace_start": (Status, _HANDLE, c_int, c_size_t),
-    "cachalot_metrics": (Status, _HANDLE, Writer, c_void_p),
-    "cachalot_snapshot_as": (Status, _HANDLE, c_int32, Writer, c_void_p),
-    "cachalot_snapshot_to_file": (Status, _HANDLE, c_char_p),
+    "cachalot_write_metrics": (Status, _HANDLE, Writer, c_void_p),
+    "cachalot_snapshot": (Status, _HANDLE, POINTER(SnapshotOptions), Writer, c_void_p),
     "cachalot_torch_allocator": (Status, POINTER(_HANDLE)),
     "cachalot_torch_peek": (Status, POINTER(_HANDLE)),
     "cachalot_torch_configure": (Status, c_char_p),

@@ -191,7 +191,7 @@ def record_use(memory: Any, stream: Any) -> None:
     address = interface["data"][0] if interface else int(memory)
     block = _library.Block(struct_size=ctypes.sizeof(_library.Block))
     library, handle = _library.library(), _handle.require()
-    library.cachalot_base_of(handle, address, ctypes.byref(block))
+    library.cachalot_get_block(handle, address, ctypes.byref(block))
     library.cachalot_record_use(handle, block.base, number_of(stream))
 
 

@@ -46,7 +46,7 @@ static void end_stream(cachalot_stream stream) { check(driver("cuStreamDestroy_v
 
 static long held(cachalot_allocator *allocator) {
   int64_t bytes = 0;
-  check(cachalot_stat(allocator, 0, "reserved_bytes.all.current", &bytes), "cachalot_stat");
+  check(cachalot_find_statistic(allocator, 0, "reserved_bytes.all.current", &bytes), "cachalot_find_statistic");
   return (long)(bytes / (int64_t)MB);
 }
 
@@ -74,9 +74,11 @@ static void live(cachalot_allocator *allocator, long turn, unsigned flags) {
   check(cachalot_free(allocator, block[0]), "cachalot_free");
   check(cachalot_free(allocator, block[1]), "cachalot_free");
   if (turn % 500 == 499 && !is_host) {
-    int parked = cachalot_park_stream(allocator, 0, own, CACHALOT_PARK_KEEP | (turn % 1000 == 999 ? CACHALOT_PARK_STREAMS : 0));
-    if (!parked) {
-      check(cachalot_wake_stream(allocator, 0, own), "cachalot_wake_stream");
+    cachalot_park_target target = {sizeof target, 0, own, CACHALOT_PARK_STREAM, 0};
+    cachalot_park_options options = CACHALOT_PARK_OPTIONS_INIT;
+    options.order = turn % 1000 == 999 ? CACHALOT_PARK_AFTER_STREAMS : CACHALOT_PARK_AFTER_DEVICE;
+    if (cachalot_park(allocator, 0, &target, &options) == CACHALOT_OK) {
+      check(cachalot_wake(allocator, 0, &target), "cachalot_wake");
     }
   }
   /* An unreported stream should have finished its work. */

@@ -18,7 +18,7 @@ from cachalot_gpu import _library, errors
 from cachalot_gpu.torch import _tags, _plugin, _whole
 
 MIB = 1 << 20
-KEEP, DROP, ZERO = 1, 2, 3
+KEEP, DROP, ZERO = 0, 1, 2
 Pool = tuple
 
 
@@ -50,7 +50,7 @@ class Library:
     def cachalot_torch_allocator(self, handle: Any) -> None:
         handle._obj.value = 1
 
-    def cachalot_pool_tag(self, handle: Any, device: int, pool: _library.Pool, number: int) -> None:
+    def cachalot_pool_set_tag(self, handle: Any, device: int, pool: _library.Pool, number: int) -> None:
         name = (pool.first, pool.second)
         if name not in State.pools:
             raise errors.CachalotError("there is no such pool", 152)
@@ -58,23 +58,25 @@ class Library:
             raise errors.CachalotError("the memory is parked", 180)
         self.tags[device, name] = number
 
-    def cachalot_park(self, handle: Any, device: int, number: int, mode: int) -> None:
-        at = self._note("park", device, number, mode)
+    def cachalot_park(self, handle: Any, device: int, target: Any, options: Any) -> None:
+        mode = options._obj.mode
+        at = self._note("park", device, target._obj.tag, mode, options._obj.order)
         if State.capturing:
             raise errors.CachalotError("not permitted in a capture", 250)
         self.asleep.setdefault(at, mode)
 
-    def cachalot_wake_start(self, handle: Any, device: int, number: int) -> None:
-        at = self._note("wake_start", device, number)
+    def cachalot_wake_start(self, handle: Any, device: int, target: Any) -> None:
+        at = self._note("wake_start", device, target._obj.tag)
         if at in self.asleep:
             self.waking.add(at)
 
-    def cachalot_wake_wait(self, handle: Any, device: int, number: int) -> None:
-        at = self._note("wake_wait", device, number)
+    def cachalot_wake_wait(self, handle: Any, device: int, target: Any) -> None:
+        at = self._note("wake_wait", device, target._obj.tag)
         self.waking.discard(at)
         self.asleep.pop(at, None)
 
-    def cachalot_parked(self, handle: Any, device: int, number: int, report: Any) -> None:
+    def cachalot_get_park_report(self, handle: Any, device: int, target: Any, report: Any) -> None:
+        number = target._obj.tag
         at = device, number
         if number not in [tag for (where, _), tag in self.tags.items() if where == device]:
             raise errors.CachalotError("no pool has the tag", 153)
@@ -84,7 +86,7 @@ class Library:
         out.parked_bytes, out.mapped_bytes = (bytes_, 0) if at in self.asleep else (0, bytes_)
         out.kept_bytes = bytes_ if self.asleep.get(at) == KEEP else 0
 
-    def cachalot_tag_limit(self, handle: Any, device: int, number: int, limits: Any) -> None:
+    def cachalot_tag_set_limits(self, handle: Any, device: int, number: int, limits: Any) -> None:
         if limits is None:
             self.limits.pop((device, number), None)
             return
@@ -96,7 +98,7 @@ class Library:
     def cachalot_tag_trim(self, handle: Any, device: int, number: int, keep: int) -> None:
         self.trimmed.append((number, keep))
 
-    def cachalot_tag_held(self, handle: Any, device: int, number: int, report: Any) -> None:
+    def cachalot_get_tag_report(self, handle: Any, device: int, number: int, report: Any) -> None:
         limits = self.limits.get((device, number))
         if limits is None and number not in [tag for (where, _), tag in self.tags.items() if where == device]:
             raise errors.CachalotError("no pool has the tag", 153)
@@ -106,10 +108,10 @@ class Library:
         for name in ("max_bytes", "low_bytes", "weight", "clear") if limits else ():
             setattr(out, name, getattr(limits, name))
 
-    def cachalot_park_elsewhere(self, handle: Any, device: int, number: int, on: int) -> None:
+    def cachalot_tag_set_fallback(self, handle: Any, device: int, number: int, on: int) -> None:
         self.fallbacks.append((device, number, on))
 
-    def cachalot_park_retain(self, handle: Any, device: int, bytes_: int) -> None:
+    def cachalot_retain_host_memory(self, handle: Any, device: int, bytes_: int) -> None:
         self.retained[device] = bytes_
 
     def modes(self) -> dict[str, int]:

@@ -251,8 +251,8 @@ class Saver(unittest.TestCase):
                 self.request()
         park, failure = self.library.cachalot_park, cachalot_gpu.CachalotError("a failing driver", 320)
 
-        def half(handle: object, device: int, number: int, mode: int) -> None:
-            park(handle, device, number, mode)
+        def half(handle: object, device: int, target: object, options: object) -> None:
+            park(handle, device, target, options)
             if len(self.library.asleep) == 2:
                 raise failure
 

@@ -73,7 +73,8 @@ class Parking(unittest.TestCase):
         weights.add_pool(other)
         self.assertEqual(self.library.tag_of(other.id), "weights")
         weights.park(keep=False, zero=True, streams=True)
-        self.assertEqual(self.library.modes(), {"weights": parking.ZERO | 0x10})
+        self.assertEqual(self.library.modes(), {"weights": parking.ZERO})
+        self.assertEqual([call[4] for call in self.library.calls if call[0] == "park"][-1], 1)
         weights.wake()
 
     def test_tags_of_one_name_are_the_same_tag(self) -> None:

@@ -41,6 +41,7 @@ class Wheel(unittest.TestCase):
             "lib/libcachalot_cupy.so",
             "lib/libcachalot_torch.so",
             "source/cachalot.h",
+            "source/cachalot/pools.h",
             "source/cachalot_torch.h",
             "source/failure.hpp",
             "source/pinned/allocator.cpp",

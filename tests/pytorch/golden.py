@@ -79,7 +79,7 @@ def replayed(workspace: int) -> Stages:
         else:
             figures = []
             for key in KEYS:
-                assert library.cachalot_stat(allocator, 0, key.encode(), ctypes.byref(value)) == 0
+                assert library.cachalot_find_statistic(allocator, 0, key.encode(), ctypes.byref(value)) == 0
                 figures.append(value.value)
             stages.append((fields[0], figures))
     return stages

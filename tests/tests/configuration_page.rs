@@ -1,5 +1,5 @@
-//! Generates the three lists of all settings from the library: `docs/configuration.md`, the
-//! documentation of `cachalot_core::config`, and `cachalot.h`.
+//! Generates the lists of all settings from the library, `docs/configuration.md` and the documentation of
+//! `cachalot_core::config`, and the sentence of `cachalot.h` with the policies.
 //!
 //! To rewrite the lists:
 //! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house configuration_page`.
@@ -17,19 +17,13 @@ const END: &str = "<!-- End of the generated tables. -->\n";
 /// The table in the documentation of `cachalot_core::config`.
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/config/settings.md");
 
-/// The header, with the list between two lines of a comment.
+/// The header, and the lines around its sentence with the policies.
 const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/cachalot.h");
-const HEADER_BEGIN: &str = " * The settings, generated: see tests/tests/configuration_page.rs.\n";
-const HEADER_END: &str = " * End of the generated settings.\n";
-/// The lines around the sentence with the policies.
 const POLICIES_BEGIN: &str =
     " * The options of an allocator. CACHALOT_OPTIONS_INIT selects every device and the default settings.\n *\n";
 const POLICIES_END: &str = " * Other settings follow after commas";
 /// Maximum number of columns of a line in the header.
 const HEADER_COLUMNS: usize = 100;
-
-/// A value that every key rejects.
-const WRONG: &str = "?";
 
 fn parse(policy: &str, key: &str, value: &str) -> Result<Config, ConfigError> {
     let policy = if key == "policy" { String::new() } else { format!("policy:{policy},") };
@@ -45,11 +39,8 @@ fn policies(setting: &SettingReference) -> Vec<&'static str> {
 }
 
 /// Returns the parser's description of the values that a key accepts.
-fn accepted(setting: &SettingReference, policy: &str) -> String {
-    match parse(policy, setting.key, WRONG) {
-        Err(ConfigError::Value { accepted, .. }) => accepted.to_string(),
-        other => panic!("{}: {other:?}", setting.key),
-    }
+fn accepted(setting: &SettingReference) -> String {
+    setting.accepted().unwrap_or_else(|| panic!("{}: every value is accepted", setting.key)).to_string()
 }
 
 fn heading(policies: &[&str]) -> String {
@@ -66,10 +57,10 @@ fn default(setting: &SettingReference) -> String {
     }
 }
 
-fn row(setting: &SettingReference, policy: &str) -> String {
+fn row(setting: &SettingReference) -> String {
     let default = default(setting);
     let SettingReference { key, example, effect, .. } = setting;
-    format!("| `{key}` | {} | {default} | `{example}` | {effect} |\n", accepted(setting, policy))
+    format!("| `{key}` | {} | {default} | `{example}` | {effect} |\n", accepted(setting))
 }
 
 /// Builds the tables: one per set of policies with common keys, the largest set first.
@@ -77,7 +68,7 @@ fn tables() -> String {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for setting in &REFERENCE {
         let policies = policies(setting);
-        let row = row(setting, policies[0]);
+        let row = row(setting);
         match groups.iter_mut().find(|(found, _)| *found == policies) {
             Some((_, rows)) => rows.push_str(&row),
             None => groups.push((policies, row)),
@@ -103,7 +94,7 @@ fn table() -> String {
     for setting in &REFERENCE {
         let policies = policies(setting);
         let SettingReference { key, effect, .. } = setting;
-        let (accepted, default) = (accepted(setting, policies[0]), default(setting));
+        let (accepted, default) = (accepted(setting), default(setting));
         let heading = heading(&policies).to_lowercase();
         let _ = writeln!(text, "| `{key}` | {heading} | {accepted} | {default} | {effect} |");
     }
@@ -125,26 +116,9 @@ fn wrapped(text: &str, indent: &str) -> String {
     lines + &line + "\n"
 }
 
-/// Builds the list for the header: the inner lines of a comment.
-fn comment() -> String {
-    REFERENCE.iter().fold(String::new(), |text, setting| {
-        let policies = policies(setting);
-        let (accepted, default) = (accepted(setting, policies[0]), default(setting));
-        let first = format!("{} ({}): {accepted}; default {default}.", setting.key, heading(&policies).to_lowercase());
-        text + &wrapped(&first, "") + &wrapped(setting.effect, "    ")
-    })
-}
-
 #[test]
 fn the_module_s_documentation_has_the_library_s_settings() {
     generated::assert_current(Path::new(MODULE), &table());
-}
-
-#[test]
-fn the_header_has_the_library_s_settings() {
-    let list = comment();
-    assert!(list.lines().all(|line| line.chars().count() <= HEADER_COLUMNS && !line.contains("*/")), "{list}");
-    generated::assert_part_current(Path::new(HEADER), HEADER_BEGIN, HEADER_END, &list);
 }
 
 /// Builds the header's sentence with the policies, in the order of the library.
@@ -157,6 +131,13 @@ fn sentence() -> String {
 #[test]
 fn the_header_names_the_library_s_policies() {
     generated::assert_part_current(Path::new(HEADER), POLICIES_BEGIN, POLICIES_END, &sentence());
+}
+
+#[test]
+fn a_setting_names_the_policies_whose_strings_may_have_it() {
+    for setting in &REFERENCE {
+        assert_eq!(setting.policies().collect::<Vec<_>>(), policies(setting), "{}", setting.key);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Generates the macros of `cachalot.h` that initialize a structure, from the structures in `ffi/src/c/abi.rs`.
+//! Generates the macros of the C headers that initialize a structure, from the structures in `ffi/src/c/abi.rs`.
 //!
-//! A macro sets the size, and 0 in every other field. A structure has a macro iff programs pass the structure to the
-//! library, so the library reads the size: iff the structure is `Versioned`.
+//! A macro follows its structure. It sets the size, and 0 in every other field. A structure has a macro iff programs
+//! pass the structure to the library, so the library reads the size: iff the structure is `Versioned`.
 //!
 //! To rewrite the macros: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house initializers`.
 
@@ -11,10 +11,7 @@ use quote::ToTokens;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/cachalot.h");
-const BEGIN: &str =
-    "/* Initialisers: the size, and 0 for every other field. Generated: see tests/tests/initializers.rs. */\n";
-const END: &str = "\n/* ---- The library ---- */";
+const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include");
 
 /// Maximum number of columns of a line in the header.
 const COLUMNS: usize = 120;
@@ -35,26 +32,24 @@ fn versioned() -> BTreeSet<String> {
     impls.collect()
 }
 
-/// The fields of every structure, and the structures in the order of the source.
+/// The fields of every structure.
 struct Structures {
     fields: BTreeMap<String, Vec<syn::Field>>,
-    order: Vec<String>,
 }
 
 impl Structures {
     fn of_library() -> Self {
-        let (mut fields, mut order) = (BTreeMap::new(), Vec::new());
+        let mut fields = BTreeMap::new();
         for item in items_of("ffi/src/c/abi.rs") {
             let syn::Item::Struct(of) = item else { continue };
-            order.push(of.ident.to_string());
             fields.insert(of.ident.to_string(), of.fields.into_iter().collect());
         }
-        Self { fields, order }
+        Self { fields }
     }
 
     /// Returns the C expression that is 0 in a field of a type.
     fn zero(&self, ty: &syn::Type) -> String {
-        if matches!(ty, syn::Type::Ptr(_)) {
+        if matches!(ty, syn::Type::Ptr(_)) || ty.to_token_stream().to_string() == "cachalot_stream" {
             return "NULL".to_owned();
         }
         match self.fields.get(&ty.to_token_stream().to_string()) {
@@ -95,12 +90,56 @@ fn continued(head: &str, values: &[String]) -> String {
     lines.iter().fold(String::new(), |text, line| text + &format!("{line:<width$}\\\n", width = COLUMNS - 1)) + &last
 }
 
+/// Returns a header with the macro of each structure behind it, and the names of the structures that have one.
+fn with_macros(header: &str, structures: &Structures, versioned: &BTreeSet<String>) -> (String, Vec<String>) {
+    let (mut text, mut found) = (String::new(), Vec::new());
+    let mut rest = header;
+    while let Some(at) = rest.find("\n} cachalot_") {
+        let (before, from) = rest.split_at(at + 1);
+        let (end, after) = from.split_once('\n').expect("a line ends");
+        let name = end.trim_start_matches("} ").trim_end_matches(';');
+        text.extend([before, end, "\n"]);
+        // A macro that was generated before ends with the paragraph.
+        let is_macro = after.starts_with(&format!("/** Initialises {name}. */\n"));
+        rest = if is_macro { &after[after.find("\n\n").expect("an empty line follows") + 1..] } else { after };
+        if versioned.contains(name) {
+            text += &structures.initializer(name);
+            found.push(name.to_owned());
+        }
+    }
+    (text + rest, found)
+}
+
 #[test]
-fn the_header_initializes_every_structure_that_programs_pass() {
+fn the_headers_initialize_every_structure_that_programs_pass() {
     let (structures, versioned) = (Structures::of_library(), versioned());
-    let known: BTreeSet<_> = structures.order.iter().cloned().collect();
+    let known: BTreeSet<_> = structures.fields.keys().cloned().collect();
     assert!(!versioned.is_empty() && versioned.is_subset(&known), "{versioned:?}");
-    let of_programs = structures.order.iter().filter(|name| versioned.contains(*name));
-    let macros: String = of_programs.map(|name| structures.initializer(name)).collect();
-    generated::assert_part_current(Path::new(HEADER), BEGIN, END, &macros);
+    let include = Path::new(INCLUDE);
+    let topics = std::fs::read_dir(include.join("cachalot")).expect("there are headers by topic");
+    let topics = topics.map(|entry| entry.expect("an entry").path());
+    let mut all = BTreeSet::new();
+    for path in topics.chain([include.join("cachalot.h")]) {
+        let header = std::fs::read_to_string(&path).expect("the header is there");
+        let (text, found) = with_macros(&header, &structures, &versioned);
+        generated::assert_current(&path, &text);
+        all.extend(found);
+    }
+    assert_eq!(all, versioned, "every structure is in a header");
+}
+
+#[test]
+fn a_macro_that_is_out_of_date_is_replaced() {
+    let structures = Structures::of_library();
+    let versioned = BTreeSet::from(["cachalot_park_options".to_owned()]);
+    let right = "a\n} cachalot_park_options;\n/** Initialises cachalot_park_options. */\n\
+                 #define CACHALOT_PARK_OPTIONS_INIT {sizeof(cachalot_park_options), 0, 0}\n\n} cachalot_pool;\n";
+    for stale in [right.to_owned(), right.replace(", 0}", "}"), right.replace("#define ", "#define OLD_")] {
+        assert_eq!(with_macros(&stale, &structures, &versioned).0, right);
+    }
+    let none = "a\n} cachalot_park_options;\n\n} cachalot_pool;\n";
+    assert_eq!(
+        with_macros(none, &structures, &versioned),
+        (right.to_owned(), vec!["cachalot_park_options".to_owned()])
+    );
 }

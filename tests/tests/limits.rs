@@ -24,7 +24,7 @@ const LONGER: [(&str, usize); 7] = [
     ("core/src/streams/deferred_frees/tests.rs: agrees_with_a_vector", 80),
     ("cuda-backend/src/tests/files.rs: run_model", 77),
     ("snapshot/src/pickle/read.rs: step", 71),
-    ("tests/abi-fuzz/src/permitted.rs: permits", 81),
+    ("tests/abi-fuzz/src/permitted.rs: permits", 78),
     ("tests/lib/src/twins.rs: act_on_pools", 96),
     ("tests/mutants/src/render.rs: once", 73),
 ];

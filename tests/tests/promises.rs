@@ -21,10 +21,17 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the words of a document, each with one blank before: without the stars and the dashes in the comments of a header.
+/// Returns the words of a document, each with one blank before: without the stars and the dashes in the comments of a header. The
+/// document `include/cachalot.h` is this header with those of its topics.
 fn words(path: &str) -> String {
     let is_header = Path::new(path).extension().is_some_and(|extension| extension == "h");
-    let text = read(path);
+    let mut text = read(path);
+    if path == "include/cachalot.h" {
+        // The promises of a topic are in its header.
+        let topics = std::fs::read_dir(Path::new(ROOT).join("include/cachalot")).expect("there are headers by topic");
+        let topics = topics.map(|entry| std::fs::read_to_string(entry.expect("an entry").path()));
+        text.extend(topics.map(|topic| topic.expect("a header is text")));
+    }
     let lines = text.lines().map(|line| {
         let comment = line.strip_prefix(" *").filter(|_| is_header);
         comment.map_or(line, |rest| rest.trim_start().strip_prefix("- ").unwrap_or(rest))

@@ -181,7 +181,9 @@ fn documents() -> Vec<PathBuf> {
         fs::read_dir(root.join("docs")).expect("there is a folder").map(|entry| entry.expect("it is read").path());
     let pages = pages.filter(|page| page.extension().is_some_and(|extension| extension == "md"));
     let others = ["README.md", "include/cachalot.h", "include/cachalot.hpp", "include/cachalot_torch.h"];
-    pages.chain(others.map(|file| root.join(file))).collect()
+    let topics = fs::read_dir(root.join("include/cachalot")).expect("there is a folder");
+    let topics = topics.map(|entry| entry.expect("it is read").path());
+    pages.chain(topics).chain(others.map(|file| root.join(file))).collect()
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use super::parse::Value;
 use super::passed_on::{Form, Written};
-use super::policy::PLANNED;
+use super::policy::{PLANNED, POLICIES};
 use super::{Accepted, Config, ConfigError, MOST_MIB, Word};
 use crate::units::MIB;
-use core::fmt;
+use core::fmt::{self, Write as _};
 
 /// A setting: the reference, and how the value is read and written.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +55,11 @@ enum Access {
     /// By own functions.
     Own(Read, Write),
 }
+
+/// A value that no key accepts.
+const NO_VALUE: &str = "?";
+/// The most bytes of a policy, a key and a value without a meaning.
+const MOST_ENTRIES: usize = 96;
 
 /// All policies.
 pub(super) const EVERY: &[&str] = &[];
@@ -126,6 +131,28 @@ impl SettingReference {
     pub(super) const fn effect(mut self, effect: &'static str) -> Self {
         self.effect = effect;
         self
+    }
+
+    /// Returns the policies with the key: those that place blocks, or else `planned`.
+    pub fn policies(&self) -> impl Iterator<Item = &'static str> {
+        let Self { of, .. } = *self;
+        let is_planned = of == [PLANNED];
+        let has = move |policy: &&str| of.is_empty() || of.contains(policy);
+        POLICIES.into_iter().filter(has).filter(move |&policy| is_planned || policy != PLANNED)
+    }
+
+    /// Returns the values that the key accepts, under the first policy that has it.
+    #[must_use]
+    pub fn accepted(&self) -> Option<Accepted> {
+        let mut text = heapless::String::<MOST_ENTRIES, u8>::new();
+        if self.key != "policy" {
+            write!(text, "policy:{},", self.policies().next()?).ok()?;
+        }
+        write!(text, "{}:{NO_VALUE}", self.key).ok()?;
+        match Config::parse(&text) {
+            Err(ConfigError::Value { accepted, .. }) => Some(accepted),
+            _ => None,
+        }
     }
 
     /// Returns whether the policy named `policy` has the key.

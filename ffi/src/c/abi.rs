@@ -33,6 +33,9 @@ pub struct CUstream_st {
 pub type cachalot_stream = *mut CUstream_st;
 pub type cachalot_status = i32;
 pub type cachalot_route = i32;
+pub type cachalot_park_kind = i32;
+pub type cachalot_park_mode = i32;
+pub type cachalot_park_order = i32;
 pub type cachalot_park_state = i32;
 pub type cachalot_outcome = i32;
 pub type cachalot_bound = i32;
@@ -64,10 +67,15 @@ pub const CACHALOT_ROUTE_ALL: cachalot_route = 1;
 pub const CACHALOT_ROUTE_STREAM: cachalot_route = 2;
 pub const CACHALOT_ROUTE_THREAD: cachalot_route = 3;
 
-pub const CACHALOT_PARK_KEEP: u32 = 0x1;
-pub const CACHALOT_PARK_DROP: u32 = 0x2;
-pub const CACHALOT_PARK_ZERO: u32 = 0x3;
-pub const CACHALOT_PARK_STREAMS: u32 = 0x10;
+pub const CACHALOT_PARK_TAG: cachalot_park_kind = 1;
+pub const CACHALOT_PARK_STREAM: cachalot_park_kind = 2;
+
+pub const CACHALOT_PARK_KEEP: cachalot_park_mode = 0;
+pub const CACHALOT_PARK_DROP: cachalot_park_mode = 1;
+pub const CACHALOT_PARK_ZERO: cachalot_park_mode = 2;
+
+pub const CACHALOT_PARK_AFTER_DEVICE: cachalot_park_order = 0;
+pub const CACHALOT_PARK_AFTER_STREAMS: cachalot_park_order = 1;
 
 pub const CACHALOT_AWAKE: cachalot_park_state = 1;
 pub const CACHALOT_ASLEEP: cachalot_park_state = 2;
@@ -117,8 +125,10 @@ pub type cachalot_oom_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, report: *const cachalot_oom_report)>;
 pub type cachalot_mapping_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, address: *mut c_void, bytes: usize)>;
-pub type cachalot_stat_visitor =
+pub type cachalot_statistic_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, key: *const c_char, value: i64) -> c_int>;
+pub type cachalot_setting_visitor =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, setting: *const cachalot_setting) -> c_int>;
 pub type cachalot_trace_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, entry: *const cachalot_trace_entry) -> c_int>;
 pub type cachalot_stack_callback =
@@ -188,7 +198,7 @@ pub struct cachalot_block {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct cachalot_outlook {
+pub struct cachalot_forecast {
     pub struct_size: usize,
     pub address: *mut c_void,
     pub bytes: usize,
@@ -217,7 +227,7 @@ pub struct cachalot_calls {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct cachalot_pages {
+pub struct cachalot_page_statistics {
     pub struct_size: usize,
     pub mapped_bytes: u64,
     pub spare_bytes: u64,
@@ -240,7 +250,7 @@ pub struct cachalot_pages {
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]
-pub struct cachalot_reclaimed {
+pub struct cachalot_reclaim_statistics {
     pub struct_size: usize,
     pub looks: u64,
     pub given_back_bytes: u64,
@@ -256,6 +266,36 @@ pub struct cachalot_reclaimed {
     pub unpaid_bytes: u64,
     pub budget_us: u64,
     pub caution: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_setting {
+    pub struct_size: usize,
+    pub key: *const c_char,
+    pub policies: *const c_char,
+    pub values: *const c_char,
+    pub default_value: *const c_char,
+    pub example: *const c_char,
+    pub effect: *const c_char,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_park_target {
+    pub struct_size: usize,
+    pub tag: u64,
+    pub stream: cachalot_stream,
+    pub kind: cachalot_park_kind,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_park_options {
+    pub struct_size: usize,
+    pub mode: cachalot_park_mode,
+    pub order: cachalot_park_order,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -388,7 +428,7 @@ pub struct cachalot_buffer {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct cachalot_plan_result {
+pub struct cachalot_buffer_plan {
     pub struct_size: usize,
     pub peak_bytes: u64,
     pub lower_bound_bytes: u64,
@@ -461,7 +501,16 @@ pub struct cachalot_trace_entry {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct cachalot_device {
+pub struct cachalot_snapshot_options {
+    pub struct_size: usize,
+    pub path: *const c_char,
+    pub format: cachalot_format,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_device_info {
     pub struct_size: usize,
     pub total_bytes: u64,
     pub free_bytes: u64,

@@ -186,7 +186,7 @@ pub(crate) fn poison(handle: *const cachalot_allocator) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::c::capi::{cachalot_check, cachalot_destroy};
+    use crate::c::capi::{cachalot_check_invariants, cachalot_destroy};
     use crate::c::status::CACHALOT_OK;
     use crate::c::tests::create;
 
@@ -194,9 +194,9 @@ mod tests {
     fn a_number_with_the_bit_of_poison_is_no_handle() {
         let allocator = create();
         let invented = core::ptr::without_provenance_mut((number(allocator) | POISONED) as usize);
-        assert_eq!(cachalot_check(invented), CACHALOT_ERROR_INVALID_HANDLE);
+        assert_eq!(cachalot_check_invariants(invented), CACHALOT_ERROR_INVALID_HANDLE);
         assert_eq!(cachalot_destroy(invented), CACHALOT_ERROR_INVALID_HANDLE);
-        assert_eq!((cachalot_check(allocator), cachalot_destroy(allocator)), (CACHALOT_OK, CACHALOT_OK));
+        assert_eq!((cachalot_check_invariants(allocator), cachalot_destroy(allocator)), (CACHALOT_OK, CACHALOT_OK));
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         let last = early | GENERATIONS;
         slot(early).word.store(last, Ordering::Release);
         let allocator = core::ptr::without_provenance_mut(last as usize);
-        assert_eq!((cachalot_check(allocator), cachalot_destroy(allocator)), (CACHALOT_OK, CACHALOT_OK));
+        assert_eq!((cachalot_check_invariants(allocator), cachalot_destroy(allocator)), (CACHALOT_OK, CACHALOT_OK));
         assert_eq!(slot(early).word.load(Ordering::Acquire), RETIRED);
         assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_INVALID_HANDLE);
     }

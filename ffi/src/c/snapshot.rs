@@ -55,8 +55,8 @@ pub(crate) fn write_metrics(instance: &Instance, mut write: impl FnMut(&[u8]) ->
     text.as_bytes().chunks(MOST_PART).try_for_each(|part| if write(part) { Ok(()) } else { Err(stopped()) })
 }
 
-/// Writes a snapshot to a file, in the format that the file name implies.
-pub(crate) fn write_file(instance: &Instance, path: &Path) -> io::Result<()> {
+/// Writes a snapshot to a file. Without a format, the file name implies it.
+pub(crate) fn write_file(instance: &Instance, path: &Path, format: Option<Format>) -> io::Result<()> {
     let taken = take(instance);
-    quietly(|| taken.write_file(path, Format::of(path)))
+    quietly(|| taken.write_file(path, format.unwrap_or_else(|| Format::of(path))))
 }

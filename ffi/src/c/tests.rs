@@ -2,7 +2,7 @@
 
 use crate::c::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
 use crate::c::capi::{
-    cachalot_check, cachalot_create, cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_malloc,
+    cachalot_check_invariants, cachalot_create, cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_malloc,
 };
 use crate::c::device::SharedAllocator;
 use crate::c::status::{CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_POISONED, CACHALOT_OK};
@@ -63,7 +63,7 @@ fn a_panic_becomes_a_status_and_poisons_that_allocator_only() {
     assert_eq!(cachalot_empty_cache(broken, 0), CACHALOT_ERROR_POISONED);
     // A handle is a number, which may go to another thread.
     let number = broken.addr();
-    let elsewhere = std::thread::spawn(move || cachalot_check(core::ptr::without_provenance(number)));
+    let elsewhere = std::thread::spawn(move || cachalot_check_invariants(core::ptr::without_provenance(number)));
     assert_eq!(elsewhere.join().expect("it does not hang"), CACHALOT_ERROR_POISONED);
     assert_eq!(cachalot_free(other, held), CACHALOT_OK);
     assert_eq!(cachalot_destroy(broken), CACHALOT_ERROR_POISONED);

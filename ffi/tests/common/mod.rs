@@ -27,6 +27,16 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the repository").to_path_buf()
 }
 
+/// Returns the text of `cachalot.h`, and of the headers that it includes.
+pub(crate) fn c_headers() -> String {
+    let include = root().join("include");
+    let topics = std::fs::read_dir(include.join("cachalot")).expect("there are headers by topic");
+    let mut paths: Vec<_> = topics.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths.insert(0, include.join("cachalot.h"));
+    paths.iter().map(|path| std::fs::read_to_string(path).expect("a header is text")).collect()
+}
+
 /// Returns a separate folder of a test.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -1,13 +1,13 @@
 //! An allocator on simulated devices, called through the C interface.
 
 use cachalot::c::abi::{
-    CACHALOT_SIMULATED, cachalot_allocator, cachalot_block, cachalot_device, cachalot_options, cachalot_pool,
-    cachalot_statistics, cachalot_status, cachalot_stream, cachalot_trace_entry,
+    CACHALOT_SIMULATED, cachalot_allocator, cachalot_block, cachalot_device_info, cachalot_options, cachalot_pool,
+    cachalot_snapshot_options, cachalot_statistics, cachalot_status, cachalot_stream, cachalot_trace_entry,
 };
 use cachalot::c::capi::{
-    cachalot_base_of, cachalot_config, cachalot_configure, cachalot_create, cachalot_destroy, cachalot_device_info,
-    cachalot_free, cachalot_last_error, cachalot_malloc, cachalot_pool_create, cachalot_snapshot_to_file,
-    cachalot_stat, cachalot_stats, cachalot_stats_for_each, cachalot_trace_for_each,
+    cachalot_configure, cachalot_create, cachalot_destroy, cachalot_find_statistic, cachalot_free, cachalot_get_block,
+    cachalot_get_config, cachalot_get_device_info, cachalot_get_statistics, cachalot_last_error, cachalot_malloc,
+    cachalot_pool_create, cachalot_snapshot, cachalot_visit_statistics, cachalot_visit_trace,
 };
 use cachalot::c::status::CACHALOT_OK;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -110,17 +110,17 @@ impl Subject {
         let mut out: cachalot_block = unsafe { std::mem::zeroed() };
         out.struct_size = size_of::<cachalot_block>();
         // SAFETY: the structure outlives the call and tells its size.
-        ok(unsafe { cachalot_base_of(self.0, address, &raw mut out) });
+        ok(unsafe { cachalot_get_block(self.0, address, &raw mut out) });
         out
     }
 
     #[track_caller]
-    pub(crate) fn device_info(&self, device: c_int) -> cachalot_device {
+    pub(crate) fn device_info(&self, device: c_int) -> cachalot_device_info {
         // SAFETY: all zeros are a value of this structure of numbers.
-        let mut out: cachalot_device = unsafe { std::mem::zeroed() };
-        out.struct_size = size_of::<cachalot_device>();
+        let mut out: cachalot_device_info = unsafe { std::mem::zeroed() };
+        out.struct_size = size_of::<cachalot_device_info>();
         // SAFETY: the structure outlives the call and tells its size.
-        ok(unsafe { cachalot_device_info(self.0, device, &raw mut out) });
+        ok(unsafe { cachalot_get_device_info(self.0, device, &raw mut out) });
         out
     }
 
@@ -138,10 +138,10 @@ impl Subject {
     pub(crate) fn config(&self) -> String {
         let mut length = 0;
         // SAFETY: there is no buffer, and the variable outlives the call.
-        ok(unsafe { cachalot_config(self.0, 0, null_mut(), 0, &raw mut length) });
+        ok(unsafe { cachalot_get_config(self.0, 0, null_mut(), 0, &raw mut length) });
         let mut buffer = vec![0xff_u8; length + 1];
         // SAFETY: the buffer is as long as it is said to be.
-        ok(unsafe { cachalot_config(self.0, 0, buffer.as_mut_ptr().cast(), buffer.len(), null_mut()) });
+        ok(unsafe { cachalot_get_config(self.0, 0, buffer.as_mut_ptr().cast(), buffer.len(), null_mut()) });
         let text = CStr::from_bytes_until_nul(&buffer).expect("ended by NUL");
         assert_eq!(text.count_bytes(), length);
         text.to_string_lossy().into_owned()
@@ -159,7 +159,7 @@ impl Subject {
         let mut out: cachalot_statistics = unsafe { std::mem::zeroed() };
         out.struct_size = size_of::<cachalot_statistics>();
         // SAFETY: the structure outlives the call and tells its size.
-        ok(unsafe { cachalot_stats(self.0, 0, &raw mut out) });
+        ok(unsafe { cachalot_get_statistics(self.0, 0, &raw mut out) });
         out
     }
 
@@ -168,7 +168,7 @@ impl Subject {
     pub(crate) fn stat(&self, key: &CStr) -> i64 {
         let mut value = 0;
         // SAFETY: text and variable outlive the call.
-        ok(unsafe { cachalot_stat(self.0, 0, key.as_ptr(), &raw mut value) });
+        ok(unsafe { cachalot_find_statistic(self.0, 0, key.as_ptr(), &raw mut value) });
         value
     }
 
@@ -176,7 +176,7 @@ impl Subject {
     pub(crate) fn try_stat(&self, key: &CStr) -> cachalot_status {
         let mut value = 0;
         // SAFETY: text and variable outlive the call.
-        unsafe { cachalot_stat(self.0, 0, key.as_ptr(), &raw mut value) }
+        unsafe { cachalot_find_statistic(self.0, 0, key.as_ptr(), &raw mut value) }
     }
 
     /// Returns the names and values of all statistics of device 0.
@@ -192,7 +192,7 @@ impl Subject {
         }
         let mut list = Vec::<(String, i64)>::new();
         // SAFETY: the callback takes the list, which outlives the call.
-        ok(unsafe { cachalot_stats_for_each(self.0, 0, Some(gather), (&raw mut list).cast()) });
+        ok(unsafe { cachalot_visit_statistics(self.0, 0, Some(gather), (&raw mut list).cast()) });
         list
     }
 
@@ -209,14 +209,20 @@ impl Subject {
         }
         let mut list = Vec::<cachalot_trace_entry>::new();
         // SAFETY: the callback takes the list, which outlives the call.
-        ok(unsafe { cachalot_trace_for_each(self.0, device, Some(gather), (&raw mut list).cast()) });
+        ok(unsafe { cachalot_visit_trace(self.0, device, Some(gather), (&raw mut list).cast()) });
         list
     }
 
     /// Writes a snapshot, in the format of the file's extension.
     pub(crate) fn write_snapshot(&self, file: &Path) -> cachalot_status {
         let path = CString::new(file.to_str().expect("UTF-8")).expect("no NUL");
-        // SAFETY: the text outlives the call.
-        unsafe { cachalot_snapshot_to_file(self.0, path.as_ptr()) }
+        let options = cachalot_snapshot_options {
+            struct_size: size_of::<cachalot_snapshot_options>(),
+            path: path.as_ptr(),
+            format: 0,
+            reserved: 0,
+        };
+        // SAFETY: the options and the text outlive the call, and there is no callback.
+        unsafe { cachalot_snapshot(self.0, &raw const options, None, null_mut()) }
     }
 }

@@ -4,26 +4,26 @@ use crate::common::subject::{MIB, Subject, ok, stream};
 use cachalot::c::abi::{
     CACHALOT_BOUND_DEVICE, CACHALOT_BOUND_LIMIT, CACHALOT_BOUND_NONE, CACHALOT_NO_LIMIT, CACHALOT_WOULD_EXPAND,
     CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE, cachalot_fit,
-    cachalot_outlook, cachalot_stream,
+    cachalot_forecast, cachalot_stream,
 };
 use cachalot::c::capi::{
-    cachalot_check, cachalot_forecast, cachalot_free_sized, cachalot_set_limit, cachalot_would_fit,
+    cachalot_check_invariants, cachalot_free_sized, cachalot_get_fit, cachalot_get_forecast, cachalot_set_limit,
 };
 use cachalot::c::status::CACHALOT_OK;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::thread;
 use std::time::Duration;
 
-fn forecast(subject: &Subject, bytes: usize, stream: cachalot_stream) -> cachalot_outlook {
-    let mut out = cachalot_outlook {
-        struct_size: size_of::<cachalot_outlook>(),
+fn forecast(subject: &Subject, bytes: usize, stream: cachalot_stream) -> cachalot_forecast {
+    let mut out = cachalot_forecast {
+        struct_size: size_of::<cachalot_forecast>(),
         address: null_mut(),
         bytes: 0,
         outcome: 0,
         reserved: 0,
     };
     // SAFETY: the structure outlives the call.
-    ok(unsafe { cachalot_forecast(subject.0, 0, bytes, stream, &raw mut out) });
+    ok(unsafe { cachalot_get_forecast(subject.0, 0, bytes, stream, &raw mut out) });
     out
 }
 
@@ -49,14 +49,14 @@ fn requests_that_would_fit_are_told_from_those_that_would_not() {
     let ask = |sizes: &[usize]| {
         let mut out = cachalot_fit { struct_size: size_of::<cachalot_fit>(), ..cachalot_fit::default() };
         // SAFETY: the list and the structure outlive the call.
-        ok(unsafe { cachalot_would_fit(subject.0, 0, sizes.as_ptr(), sizes.len(), null_mut(), &raw mut out) });
+        ok(unsafe { cachalot_get_fit(subject.0, 0, sizes.as_ptr(), sizes.len(), null_mut(), &raw mut out) });
         (out.served, out.new_bytes, out.reserved_bytes, out.bound)
     };
     let mib = |count: u64| count * MIB as u64;
     assert_eq!(ask(&[]), (0, 0, 0, CACHALOT_BOUND_NONE));
     let mut out = cachalot_fit { struct_size: size_of::<cachalot_fit>(), served: 7, ..cachalot_fit::default() };
     // SAFETY: no sizes are read, and the structure outlives the call.
-    ok(unsafe { cachalot_would_fit(subject.0, 0, null(), 0, null_mut(), &raw mut out) });
+    ok(unsafe { cachalot_get_fit(subject.0, 0, null(), 0, null_mut(), &raw mut out) });
     assert_eq!(out.served, 0);
     assert_eq!(ask(&[1000, 30 * MIB, 60 * MIB]), (3, mib(92), mib(92), CACHALOT_BOUND_NONE));
     assert_eq!(ask(&[1000, 60 * MIB, 60 * MIB, 1]), (2, mib(62), mib(62), CACHALOT_BOUND_LIMIT));
@@ -125,7 +125,7 @@ fn threads_of_one_allocator_get_blocks_of_their_own() {
     all.sort_unstable();
     assert!(all.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "two blocks overlap");
     assert_eq!(subject.stats().allocations.current, all.len() as i64);
-    ok(cachalot_check(subject.0));
+    ok(cachalot_check_invariants(subject.0));
     for (block, bytes) in all {
         ok(cachalot_free_sized(subject.0, without_provenance_mut(block), bytes));
     }

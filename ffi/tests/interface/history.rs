@@ -4,16 +4,16 @@ use crate::common::scratch;
 use crate::common::subject::{MIB, Subject, ok, stream};
 use cachalot::c::abi::{
     CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED,
-    CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_PICKLE, cachalot_action, cachalot_allocator, cachalot_stack,
+    CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_JSON, CACHALOT_PICKLE, cachalot_action, cachalot_allocator,
+    cachalot_snapshot_options, cachalot_stack,
 };
 use cachalot::c::capi::{
     cachalot_empty_cache, cachalot_free, cachalot_malloc, cachalot_on_stack, cachalot_process_events,
-    cachalot_record_stream, cachalot_simulate_progress, cachalot_snapshot, cachalot_snapshot_as, cachalot_stack_push,
-    cachalot_trace_start,
+    cachalot_record_stream, cachalot_simulate_progress, cachalot_snapshot, cachalot_stack_push, cachalot_trace_start,
 };
 use cachalot::c::status::{CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_OUT_OF_MEMORY};
 use serde_json::{Value, json};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 /// Gathers parts of a text.
@@ -29,7 +29,7 @@ unsafe extern "C" fn append(userdata: *mut c_void, text: *const c_char, bytes: u
 fn snapshot_of(subject: &Subject) -> Value {
     let mut whole = Vec::<u8>::new();
     // SAFETY: the callback takes the vector, which outlives the call.
-    ok(unsafe { cachalot_snapshot(subject.0, Some(append), (&raw mut whole).cast()) });
+    ok(unsafe { cachalot_snapshot(subject.0, null(), Some(append), (&raw mut whole).cast()) });
     serde_json::from_slice(&whole).expect("it is JSON")
 }
 
@@ -100,15 +100,28 @@ fn snapshots_are_pickles_too() {
     let read: Value = serde_pickle::from_slice(&pickled, serde_pickle::DeOptions::new()).expect("a pickle");
     assert_eq!(read, snapshot_of(&subject));
     let mut whole = Vec::<u8>::new();
+    let struct_size = size_of::<cachalot_snapshot_options>();
+    let mut options = cachalot_snapshot_options { struct_size, path: null(), format: CACHALOT_PICKLE, reserved: 0 };
     // SAFETY: the callback takes the vector, which outlives the call.
-    let status = unsafe { cachalot_snapshot_as(subject.0, CACHALOT_PICKLE, Some(append), (&raw mut whole).cast()) };
+    let status = unsafe { cachalot_snapshot(subject.0, &raw const options, Some(append), (&raw mut whole).cast()) };
     ok(status);
     assert_eq!(whole, pickled);
-    for format in [0, 3, -1] {
+    for format in [3, -1] {
+        options.format = format;
         // SAFETY: as above.
-        let status = unsafe { cachalot_snapshot_as(subject.0, format, Some(append), (&raw mut whole).cast()) };
+        let status = unsafe { cachalot_snapshot(subject.0, &raw const options, Some(append), (&raw mut whole).cast()) };
         assert_eq!(status, CACHALOT_ERROR_INVALID_ARGUMENT);
     }
+    // A format counts more than the name of the file, and a snapshot goes to one place.
+    let named = CString::new(file.to_str().expect("UTF-8")).expect("no NUL");
+    options = cachalot_snapshot_options { path: named.as_ptr(), format: CACHALOT_JSON, ..options };
+    // SAFETY: as above, and there is no callback.
+    ok(unsafe { cachalot_snapshot(subject.0, &raw const options, None, null_mut()) });
+    let json: Value = serde_json::from_slice(&std::fs::read(&file).expect("it was written")).expect("it is JSON");
+    assert_eq!(json, read);
+    // SAFETY: as above.
+    let status = unsafe { cachalot_snapshot(subject.0, &raw const options, Some(append), (&raw mut whole).cast()) };
+    assert_eq!(status, CACHALOT_ERROR_INVALID_ARGUMENT);
     subject.free(block);
 }
 

@@ -1,8 +1,8 @@
 //! The planner through the C interface.
 
 use crate::common::subject::{last_error, ok};
-use cachalot::c::abi::{CACHALOT_BUFFER_FIXED, CACHALOT_BUFFER_GAP, cachalot_buffer, cachalot_plan_result};
-use cachalot::c::capi::cachalot_plan;
+use cachalot::c::abi::{CACHALOT_BUFFER_FIXED, CACHALOT_BUFFER_GAP, cachalot_buffer, cachalot_buffer_plan};
+use cachalot::c::capi::cachalot_plan_buffers;
 use cachalot::c::status::{CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_NULL, CACHALOT_ERROR_STRUCT_SIZE};
 use std::ptr::{dangling, dangling_mut, null, null_mut};
 
@@ -20,9 +20,9 @@ fn tricky() -> Vec<cachalot_buffer> {
     lives.map(|(start, end, bytes)| buffer(start, end, bytes)).to_vec()
 }
 
-fn nothing() -> cachalot_plan_result {
-    cachalot_plan_result {
-        struct_size: size_of::<cachalot_plan_result>(),
+fn nothing() -> cachalot_buffer_plan {
+    cachalot_buffer_plan {
+        struct_size: size_of::<cachalot_buffer_plan>(),
         peak_bytes: 7,
         lower_bound_bytes: 7,
         optimal: 7,
@@ -31,11 +31,11 @@ fn nothing() -> cachalot_plan_result {
 }
 
 /// Plans buffers. Returns the status, the offsets and the result.
-fn planned(buffers: &[cachalot_buffer], threads: u32, deadline_us: u64) -> (i32, Vec<u64>, cachalot_plan_result) {
+fn planned(buffers: &[cachalot_buffer], threads: u32, deadline_us: u64) -> (i32, Vec<u64>, cachalot_buffer_plan) {
     let (mut offsets, mut out) = (vec![u64::MAX; buffers.len()], nothing());
     // SAFETY: the arrays have one length, and all variables outlive the call.
     let status = unsafe {
-        cachalot_plan(buffers.as_ptr(), buffers.len(), threads, deadline_us, offsets.as_mut_ptr(), &raw mut out)
+        cachalot_plan_buffers(buffers.as_ptr(), buffers.len(), threads, deadline_us, offsets.as_mut_ptr(), &raw mut out)
     };
     (status, offsets, out)
 }
@@ -81,7 +81,7 @@ fn a_deadline_of_nothing_still_gives_a_plan() {
 fn more_buffers_than_have_numbers_are_refused_before_they_are_read() {
     let (count, mut out) = (u32::MAX as usize, nothing());
     // SAFETY: no pointer is followed.
-    let status = unsafe { cachalot_plan(dangling(), count, 1, SECOND, dangling_mut(), &raw mut out) };
+    let status = unsafe { cachalot_plan_buffers(dangling(), count, 1, SECOND, dangling_mut(), &raw mut out) };
     assert_eq!((status, out), (CACHALOT_ERROR_INVALID_ARGUMENT, nothing()));
     assert_eq!(last_error(), "4294967295 buffers are more than 4294967294");
 }
@@ -158,7 +158,7 @@ fn a_mistake_in_a_gap_names_the_entry() {
 fn no_buffers_need_no_bytes() {
     let mut out = nothing();
     // SAFETY: no buffers are read, and no offsets are written.
-    ok(unsafe { cachalot_plan(null(), 0, 0, SECOND, null_mut(), &raw mut out) });
+    ok(unsafe { cachalot_plan_buffers(null(), 0, 0, SECOND, null_mut(), &raw mut out) });
     assert_eq!((out.peak_bytes, out.lower_bound_bytes, out.optimal), (0, 0, 1));
 }
 
@@ -188,7 +188,7 @@ fn missing_pointers_and_sizes_are_told_apart() {
     let (good, mut offsets, mut out) = ([buffer(0, 2, 100)], [0], nothing());
     let call = |buffers, offsets, out| {
         // SAFETY: each pointer is null or to a variable that outlives the call.
-        unsafe { cachalot_plan(buffers, 1, 1, SECOND, offsets, out) }
+        unsafe { cachalot_plan_buffers(buffers, 1, 1, SECOND, offsets, out) }
     };
     assert_eq!(call(null(), offsets.as_mut_ptr(), &raw mut out), CACHALOT_ERROR_NULL);
     assert_eq!(call(good.as_ptr(), null_mut(), &raw mut out), CACHALOT_ERROR_NULL);

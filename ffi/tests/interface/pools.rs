@@ -6,9 +6,9 @@ use cachalot::c::abi::{
     cachalot_pool, cachalot_range,
 };
 use cachalot::c::capi::{
-    cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_empty_cache, cachalot_pool_begin,
-    cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_pool_trim,
-    cachalot_pool_users, cachalot_range_reserve, cachalot_record_stream, cachalot_simulate_capture,
+    cachalot_capture_begin, cachalot_capture_end, cachalot_destroy, cachalot_empty_cache, cachalot_get_pool_users,
+    cachalot_pool_begin, cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain,
+    cachalot_pool_trim, cachalot_range_reserve, cachalot_record_stream, cachalot_simulate_capture,
     cachalot_stream_destroyed,
 };
 use cachalot::c::status::{
@@ -23,7 +23,7 @@ use std::thread;
 fn users(subject: &Subject, pool: cachalot_pool) -> u32 {
     let mut users = 0;
     // SAFETY: the variable outlives the call.
-    ok(unsafe { cachalot_pool_users(subject.0, 0, pool, &raw mut users) });
+    ok(unsafe { cachalot_get_pool_users(subject.0, 0, pool, &raw mut users) });
     users
 }
 

@@ -1,13 +1,16 @@
 //! Limits, options, policies and settings.
 
 use crate::common::subject::{MIB, Subject, last_error, ok};
-use cachalot::c::abi::{CACHALOT_NO_CACHING, CACHALOT_NO_LIMIT};
+use cachalot::c::abi::{CACHALOT_NO_CACHING, CACHALOT_NO_LIMIT, cachalot_setting};
 use cachalot::c::capi::{
-    cachalot_device_count, cachalot_empty_cache, cachalot_enable_peer_access, cachalot_health, cachalot_set_caching,
-    cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
+    cachalot_check_health, cachalot_empty_cache, cachalot_enable_peer_access, cachalot_get_device_count,
+    cachalot_set_caching, cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim, cachalot_visit_settings,
 };
-use cachalot::c::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_OUT_OF_MEMORY};
-use std::ffi::{CString, c_int};
+use cachalot::c::status::{
+    CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_NULL, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_STOPPED,
+};
+use cachalot_core::config::REFERENCE;
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::null_mut;
 
 #[test]
@@ -51,14 +54,14 @@ fn options_are_obeyed() {
     });
     let mut count = 0;
     // SAFETY: the variable outlives the call.
-    ok(unsafe { cachalot_device_count(subject.0, &raw mut count) });
+    ok(unsafe { cachalot_get_device_count(subject.0, &raw mut count) });
     assert_eq!(count, 2);
     for (device, ordinal) in [(0, 7), (1, 3)] {
         let info = subject.device_info(device);
         assert_eq!((info.ordinal, info.simulated, info.virtual_memory), (ordinal, 1, 1));
         assert_eq!((info.total_bytes, info.free_bytes), (1 << 30, 1 << 30));
         assert_eq!((info.limit_bytes, info.reserved_bytes, info.leaked_bytes), (100 * MIB as u64, 0, 0));
-        ok(cachalot_health(subject.0, device));
+        ok(cachalot_check_health(subject.0, device));
         ok(cachalot_enable_peer_access(subject.0, device, 1 - device));
     }
     assert_eq!(subject.config(), "max_split_size_mb:64,expandable_segments:True");
@@ -119,4 +122,46 @@ fn settings_change_at_run_time_as_in_pytorch() {
     ok(cachalot_set_limit(subject.0, 0, 1 << 30));
     ok(subject.configure(c"expandable_segments:False"));
     assert_eq!(subject.device_info(0).limit_bytes, 1 << 30);
+}
+
+/// The settings that a callback is told of: each with its texts.
+type Told = Vec<[String; 6]>;
+
+/// Takes a setting; asks to stop after the second.
+unsafe extern "C" fn take(userdata: *mut c_void, setting: *const cachalot_setting) -> c_int {
+    // SAFETY: the caller's list, without another user during the call.
+    let told = unsafe { &mut *userdata.cast::<(Told, usize)>() };
+    // SAFETY: valid until the callback returns.
+    let setting = unsafe { &*setting };
+    assert_eq!(setting.struct_size, size_of::<cachalot_setting>());
+    let cachalot_setting { key, policies, values, default_value, example, effect, .. } = *setting;
+    // SAFETY: texts that are valid until the callback returns.
+    let text = |text| unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
+    told.0.push([key, policies, values, default_value, example, effect].map(text));
+    c_int::from(told.0.len() == told.1)
+}
+
+#[test]
+fn the_list_of_settings_is_the_librarys() {
+    let mut told: (Told, usize) = (Vec::new(), usize::MAX);
+    // SAFETY: the callback takes the list, which outlives the call.
+    ok(unsafe { cachalot_visit_settings(Some(take), (&raw mut told).cast()) });
+    let keys: Vec<_> = told.0.iter().map(|[key, ..]| key.as_str()).collect();
+    assert_eq!(keys, REFERENCE.iter().map(|setting| setting.key).collect::<Vec<_>>());
+    assert!(told.0.iter().flatten().all(|text| !text.is_empty()), "{told:?}");
+    let slack = told.0.iter().find(|[key, ..]| key == "slack").expect("a setting of `stitched`");
+    assert_eq!(slack[..4], ["slack", "stitched", "a number from 0 to 1", "0.012"]);
+    for [key, policies, _, _, example, _] in &told.0 {
+        for policy in policies.split(' ') {
+            let policy = if key == "policy" { String::new() } else { format!("policy:{policy},") };
+            let config = CString::new(format!("{policy}{key}:{example}")).expect("no NUL");
+            drop(Subject::new(|options| options.config = config.as_ptr()));
+        }
+    }
+    let mut two: (Told, usize) = (Vec::new(), 2);
+    // SAFETY: as above.
+    let status = unsafe { cachalot_visit_settings(Some(take), (&raw mut two).cast()) };
+    assert_eq!((status, &two.0[..]), (CACHALOT_ERROR_STOPPED, &told.0[..2]));
+    // SAFETY: as above.
+    assert_eq!(unsafe { cachalot_visit_settings(None, null_mut()) }, CACHALOT_ERROR_NULL);
 }

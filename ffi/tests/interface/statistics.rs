@@ -3,7 +3,9 @@
 use crate::common::subject::{MIB, Subject, last_error, ok, stream};
 use cachalot::Statistic;
 use cachalot::c::abi::{cachalot_counter, cachalot_statistics};
-use cachalot::c::capi::{cachalot_record_stream, cachalot_reset_accumulated, cachalot_reset_peaks, cachalot_stats};
+use cachalot::c::capi::{
+    cachalot_get_statistics, cachalot_record_stream, cachalot_reset_accumulated, cachalot_reset_peaks,
+};
 use cachalot::c::status::CACHALOT_ERROR_UNKNOWN_KEY;
 use std::ffi::CString;
 use std::ptr::null_mut;
@@ -74,7 +76,7 @@ fn nothing_beyond_a_structure_is_written() {
     let mut out = [0x5a5a_5a5a_5a5a_5a5a_u64; 64];
     out[0] = size_of::<cachalot_statistics>() as u64;
     // SAFETY: the structure is as long as it says.
-    ok(unsafe { cachalot_stats(subject.0, 0, out.as_mut_ptr().cast()) });
+    ok(unsafe { cachalot_get_statistics(subject.0, 0, out.as_mut_ptr().cast()) });
     let words = size_of::<cachalot_statistics>() / 8;
     assert_eq!(out[0], size_of::<cachalot_statistics>() as u64);
     assert!(out[1..words].iter().all(|&word| word == 0));

@@ -5,8 +5,8 @@ use cachalot::c::abi::{
     CACHALOT_BOUND_TAG, CACHALOT_ROUTE_ALL, cachalot_fit, cachalot_oom_report, cachalot_tag_limits, cachalot_tag_report,
 };
 use cachalot::c::capi::{
-    cachalot_on_out_of_memory, cachalot_pool_begin, cachalot_pool_end, cachalot_pool_release, cachalot_pool_tag,
-    cachalot_tag_held, cachalot_tag_limit, cachalot_tag_trim, cachalot_would_fit,
+    cachalot_get_fit, cachalot_get_tag_report, cachalot_on_out_of_memory, cachalot_pool_begin, cachalot_pool_end,
+    cachalot_pool_release, cachalot_pool_set_tag, cachalot_tag_set_limits, cachalot_tag_trim,
 };
 use cachalot::c::status::{
     CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_STRUCT_SIZE,
@@ -28,7 +28,7 @@ const NONE: cachalot_tag_limits = cachalot_tag_limits {
 
 fn limit(subject: &Subject, tag: u64, limits: cachalot_tag_limits) -> i32 {
     // SAFETY: the structure outlives the call.
-    unsafe { cachalot_tag_limit(subject.0, 0, tag, &raw const limits) }
+    unsafe { cachalot_tag_set_limits(subject.0, 0, tag, &raw const limits) }
 }
 
 fn try_held(subject: &Subject, tag: u64) -> Result<cachalot_tag_report, i32> {
@@ -36,7 +36,7 @@ fn try_held(subject: &Subject, tag: u64) -> Result<cachalot_tag_report, i32> {
     let mut out: cachalot_tag_report = unsafe { std::mem::zeroed() };
     out.struct_size = size_of::<cachalot_tag_report>();
     // SAFETY: the structure outlives the call.
-    let status = unsafe { cachalot_tag_held(subject.0, 0, tag, &raw mut out) };
+    let status = unsafe { cachalot_get_tag_report(subject.0, 0, tag, &raw mut out) };
     if status == CACHALOT_OK { Ok(out) } else { Err(status) }
 }
 
@@ -53,7 +53,7 @@ unsafe extern "C" fn note(userdata: *mut c_void, report: *const cachalot_oom_rep
 fn a_tag_keeps_to_its_limits_and_tells_what_it_holds() {
     let subject = Subject::plain();
     let pool = subject.pool();
-    ok(cachalot_pool_tag(subject.0, 0, pool, TAG));
+    ok(cachalot_pool_set_tag(subject.0, 0, pool, TAG));
     let limits = cachalot_tag_limits { max_bytes: MAX, low_bytes: MAX / 2, clear: 1, ..NONE };
     ok(limit(&subject, TAG, limits));
     let mut noted: Vec<[u64; 4]> = Vec::new();
@@ -64,7 +64,7 @@ fn a_tag_keeps_to_its_limits_and_tells_what_it_holds() {
     let mut fit = cachalot_fit { struct_size: size_of::<cachalot_fit>(), ..cachalot_fit::default() };
     let sizes = [20 * MIB, 20 * MIB];
     // SAFETY: the list and the structure outlive the call.
-    ok(unsafe { cachalot_would_fit(subject.0, 0, sizes.as_ptr(), 2, stream(1), &raw mut fit) });
+    ok(unsafe { cachalot_get_fit(subject.0, 0, sizes.as_ptr(), 2, stream(1), &raw mut fit) });
     assert_eq!((fit.served, fit.bound), (1, CACHALOT_BOUND_TAG));
     assert_eq!(subject.try_malloc(0, 40 * MIB, stream(2)).0, CACHALOT_ERROR_OUT_OF_MEMORY);
     assert!(
@@ -81,7 +81,7 @@ fn a_tag_keeps_to_its_limits_and_tells_what_it_holds() {
     let block = subject.malloc(60 * MIB, stream(2));
     assert_eq!(try_held(&subject, TAG).expect("a known tag").given_bytes, 40 << 20);
     // SAFETY: NULL removes the limits.
-    ok(unsafe { cachalot_tag_limit(subject.0, 0, TAG, null()) });
+    ok(unsafe { cachalot_tag_set_limits(subject.0, 0, TAG, null()) });
     let further = subject.malloc(60 * MIB, stream(2));
     let held = try_held(&subject, TAG).expect("a known tag");
     assert_eq!((held.charge_bytes, held.max_bytes, held.weight), (120 << 20, 0, 0));
@@ -112,7 +112,7 @@ fn limits_without_a_meaning_are_refused() {
     assert_eq!(try_held(&subject, TAG).map(|held| held.weight), Ok(100));
     // 0 is no limit.
     let pool = subject.pool();
-    ok(cachalot_pool_tag(subject.0, 0, pool, TAG));
+    ok(cachalot_pool_set_tag(subject.0, 0, pool, TAG));
     ok(cachalot_pool_begin(subject.0, 0, pool, CACHALOT_ROUTE_ALL, stream(0)));
     subject.free(subject.malloc(40 * MIB, stream(1)));
     ok(cachalot_pool_end(subject.0, 0, pool));

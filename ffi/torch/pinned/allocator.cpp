@@ -100,7 +100,7 @@ class Pinned final : public at::HostAllocator {
   cachalot_statistics stats() {
     cachalot_statistics stats = CACHALOT_STATISTICS_INIT;
     if (cachalot_allocator *const allocator = find()) {
-      require(cachalot_stats(allocator, 0, &stats));
+      require(cachalot_get_statistics(allocator, 0, &stats));
     }
     return stats;
   }

@@ -34,7 +34,7 @@ DeviceIndex current_device() {
 /* Tells PyTorch's profiler of `bytes` more or less on a device. */
 void report_to_profiler(void *block, int64_t bytes, DeviceIndex device) {
   cachalot_statistics stats = CACHALOT_STATISTICS_INIT;
-  require(cachalot_stats(handle(), device, &stats));
+  require(cachalot_get_statistics(handle(), device, &stats));
   c10::reportMemoryUsageToProfiler(block, bytes, static_cast<size_t>(stats.allocated_bytes.current),
                                    static_cast<size_t>(stats.reserved_bytes.current),
                                    c10::Device(c10::DeviceType::CUDA, device));
@@ -230,13 +230,13 @@ void *Whole::obtain(DeviceIndex device, const Obtain &block_of_library) {
     block = block_of_library();
     if (gathered) {
       cachalot_block described = CACHALOT_BLOCK_INIT;
-      require(cachalot_base_of(handle(), block, &described));
+      require(cachalot_get_block(handle(), block, &described));
       history.note(described);
     }
   }
   if (c10::memoryProfilingEnabled()) {
     cachalot_block described = CACHALOT_BLOCK_INIT;
-    require(cachalot_base_of(handle(), block, &described));
+    require(cachalot_get_block(handle(), block, &described));
     report_to_profiler(block, static_cast<int64_t>(described.bytes), device);
   }
   if (const c10::impl::PyInterpreter *interpreter = c10::impl::GPUTrace::get_trace()) {
@@ -306,7 +306,7 @@ void Whole::raw_delete(void *block) {
     (*interpreter)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(block));
   }
   cachalot_block described = CACHALOT_BLOCK_INIT;
-  const bool profiled = c10::memoryProfilingEnabled() && cachalot_base_of(handle(), block, &described) == CACHALOT_OK;
+  const bool profiled = c10::memoryProfilingEnabled() && cachalot_get_block(handle(), block, &described) == CACHALOT_OK;
   exported.forget(block);
   {
     const History::Gathered gathered(history, RecordContext::ALL);
@@ -327,7 +327,7 @@ void Whole::copy_data(void *to, const void *from, std::size_t bytes) const {
 
 void *Whole::getBaseAllocation(void *block, size_t *bytes) {
   cachalot_block described = CACHALOT_BLOCK_INIT;
-  require(cachalot_base_of(handle(), block, &described));
+  require(cachalot_get_block(handle(), block, &described));
   if (bytes != nullptr) {
     *bytes = described.segment_bytes;
   }
@@ -356,8 +356,8 @@ void Whole::init(int count) {
 
 /* The limit of a device in bytes, and its memory. */
 uint64_t Whole::limit_of(DeviceIndex device, uint64_t *total) {
-  cachalot_device info = CACHALOT_DEVICE_INIT;
-  require(cachalot_device_info(handle(), device, &info));
+  cachalot_device_info info = CACHALOT_DEVICE_INFO_INIT;
+  require(cachalot_get_device_info(handle(), device, &info));
   *total = info.total_bytes;
   return info.limit_bytes;
 }
@@ -516,14 +516,14 @@ void Whole::popCompileContext() {
 #if CACHALOT_TORCH >= 212
 std::shared_ptr<c10::GatheredContext> Whole::getContextForPointer(const void *address) {
   cachalot_block block = CACHALOT_BLOCK_INIT;
-  return cachalot_base_of(handle(), address, &block) == CACHALOT_OK ? history.of_block(block.base) : nullptr;
+  return cachalot_get_block(handle(), address, &block) == CACHALOT_OK ? history.of_block(block.base) : nullptr;
 }
 #endif
 
 #if CACHALOT_TORCH >= 214
 void Whole::annotateMemory(const void *address, const std::string &text) {
   cachalot_block block = CACHALOT_BLOCK_INIT;
-  TORCH_CHECK(cachalot_base_of(handle(), address, &block) == CACHALOT_OK && block.base == address,
+  TORCH_CHECK(cachalot_get_block(handle(), address, &block) == CACHALOT_OK && block.base == address,
               "no block starts at ", address);
   if (history.is_recording()) {
     const Segment segment = segment_at(address);
@@ -553,8 +553,8 @@ void Whole::tell_of_rejection(size_t bytes, DeviceIndex device) {
     const std::lock_guard<std::mutex> lock(mutex);
     told = rejection_observers;
   }
-  cachalot_device info = CACHALOT_DEVICE_INIT;
-  if (told.empty() || cachalot_device_info(handle(), device, &info) != CACHALOT_OK) {
+  cachalot_device_info info = CACHALOT_DEVICE_INFO_INIT;
+  if (told.empty() || cachalot_get_device_info(handle(), device, &info) != CACHALOT_OK) {
     return;
   }
   for (const auto &observer : told) {
@@ -632,7 +632,7 @@ void Whole::releasePool(DeviceIndex device, MempoolId_t pool) {
 
 int Whole::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {
   uint32_t users = 0;
-  const cachalot_status known = cachalot_pool_users(handle(), device, library_pool(pool), &users);
+  const cachalot_status known = cachalot_get_pool_users(handle(), device, library_pool(pool), &users);
   require(known == CACHALOT_ERROR_UNKNOWN_POOL ? CACHALOT_OK : known);
   return static_cast<int>(users);
 }

@@ -82,9 +82,9 @@ class ExportedPages {
 
   static std::vector<cachalot_extent> extents_of(const cachalot_allocator *allocator, const void *block) {
     size_t found = 0;
-    require(cachalot_extents(allocator, block, nullptr, &found));
+    require(cachalot_get_extents(allocator, block, nullptr, &found));
     std::vector<cachalot_extent> extents(found);
-    require(cachalot_extents(allocator, block, extents.data(), &found));
+    require(cachalot_get_extents(allocator, block, extents.data(), &found));
     return extents;
   }
 

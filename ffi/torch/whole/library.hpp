@@ -22,7 +22,7 @@ inline cachalot_allocator *handle() {
 
 inline int device_count() {
   int count = 0;
-  require(cachalot_device_count(handle(), &count));
+  require(cachalot_get_device_count(handle(), &count));
   return count;
 }
 
@@ -104,7 +104,7 @@ inline c10::CachingDeviceAllocator::DeviceStats device_stats(DeviceIndex device)
     static_cast<Named *>(userdata)->emplace(key, value);
     return 0;
   };
-  require(cachalot_stats_for_each(handle(), device, visit, &named));
+  require(cachalot_visit_statistics(handle(), device, visit, &named));
   c10::CachingDeviceAllocator::DeviceStats stats;
   read(named, "allocation", stats.allocation);
   read(named, "segment", stats.segment);

@@ -15,9 +15,9 @@ namespace cachalot_torch {
 /* The active settings, as a text of keys and values. */
 inline std::string settings(DeviceIndex device) {
   size_t length = 0;
-  require(cachalot_config(handle(), device, nullptr, 0, &length));
+  require(cachalot_get_config(handle(), device, nullptr, 0, &length));
   std::string text(length + 1, '\0');
-  require(cachalot_config(handle(), device, text.data(), text.size(), &length));
+  require(cachalot_get_config(handle(), device, text.data(), text.size(), &length));
   text.resize(length);
   return text;
 }

@@ -25,7 +25,7 @@ inline interface::ShareableHandle share(ExportedPages &pages, void *address) {
     return static_cast<const char *>(address) - static_cast<const char *>(base);
   };
   cachalot_block block = CACHALOT_BLOCK_INIT;
-  require(cachalot_base_of(handle(), address, &block));
+  require(cachalot_get_block(handle(), address, &block));
   std::string exported = pages.share(handle(), block.base);
   if (!exported.empty()) {
     return {offset_from(block.base), std::move(exported)};

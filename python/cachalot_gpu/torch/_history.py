@@ -78,7 +78,8 @@ def snapshot(pool: tuple[int, ...] | None = None) -> dict[str, Any]:
         parts.append(ctypes.string_at(text, size))
         return 0
 
-    _library.library().cachalot_snapshot_as(handle, _library.PICKLE, _library.Writer(write), None)
+    options = _library.SnapshotOptions(ctypes.sizeof(_library.SnapshotOptions), format=_library.PICKLE)
+    _library.library().cachalot_snapshot(handle, ctypes.byref(options), _library.Writer(write), None)
     whole: dict[str, Any] = pickle.loads(b"".join(parts))
     if pool is not None:
         first, second, *events = pool
@@ -103,4 +104,6 @@ def dump_snapshot(filename: str | os.PathLike[str] = "dump_snapshot.pickle") -> 
     """Writes a snapshot with every segment, event and setting to a file, as
     ``torch.cuda.memory._dump_snapshot``: JSON if the name ends in ``.json``, else a pickle. The
     file appears, or is replaced, when it is complete."""
-    _library.library().cachalot_snapshot_to_file(_handle.require(), os.fsencode(filename))
+    options = _library.SnapshotOptions(ctypes.sizeof(_library.SnapshotOptions), path=os.fsencode(filename))
+    none = _library.Writer()
+    _library.library().cachalot_snapshot(_handle.require(), ctypes.byref(options), none, None)

@@ -76,5 +76,5 @@ def remaining_memory(device: Device = None) -> RemainingMemory:
     """Returns what is on a GPU, by name: once everything was parked, what remains there. Asks the
     driver."""
     memory = _library.Remaining(struct_size=ctypes.sizeof(_library.Remaining))
-    _library.library().cachalot_remaining(_handle.require(), device_index(device), ctypes.byref(memory))
+    _library.library().cachalot_get_remaining_memory(_handle.require(), device_index(device), ctypes.byref(memory))
     return RemainingMemory(**_library.fields(memory))

@@ -36,7 +36,7 @@ def _figures(device: int) -> dict[str, int]:
             figures[key.decode()] = value
             return 0
 
-        _library.library().cachalot_stats_for_each(handle, device, _library.StatVisitor(visit), None)
+        _library.library().cachalot_visit_statistics(handle, device, _library.StatVisitor(visit), None)
     return figures
 
 
@@ -44,7 +44,7 @@ def _figure(key: str, device: Device) -> int:
     """Returns one statistic, which is 0 before the first allocation."""
     value = ctypes.c_int64()
     if handle := _handle.peek():
-        _library.library().cachalot_stat(handle, device_index(device), key.encode(), ctypes.byref(value))
+        _library.library().cachalot_find_statistic(handle, device_index(device), key.encode(), ctypes.byref(value))
     return value.value
 
 
@@ -93,7 +93,7 @@ def metrics() -> str:
             parts.append(ctypes.string_at(part, size))
             return 0
 
-        _library.library().cachalot_metrics(handle, _library.Writer(write), None)
+        _library.library().cachalot_write_metrics(handle, _library.Writer(write), None)
     return b"".join(parts).decode() or _switch.metrics()
 
 

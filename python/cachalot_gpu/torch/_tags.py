@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -197,7 +197,8 @@ class Tag:
         """
         report = _library.ParkReport(struct_size=ctypes.sizeof(_library.ParkReport))
         out, library = ctypes.byref(report), _library.library()
-        _each((self,), None, lambda index, number: library.cachalot_parked(_handle.require(), index, number, out))
+        ask = library.cachalot_get_park_report
+        _each((self,), None, lambda index, number: ask(_handle.require(), index, _target(number), out))
         values = _library.fields(report)
         return Parking(_STATES[values.pop("state")], **values)
 
@@ -212,7 +213,7 @@ class Tag:
         _each(
             (self,),
             None,
-            lambda index, number: library.cachalot_park_elsewhere(_handle.require(), index, number, is_on),
+            lambda index, number: library.cachalot_tag_set_fallback(_handle.require(), index, number, is_on),
         )
 
     def limit(
@@ -244,13 +245,13 @@ class Tag:
         limits = _library.TagLimits(ctypes.sizeof(_library.TagLimits), most, low_bytes, weight, int(clear))
         with _lock:
             number = self._number()
-        _library.library().cachalot_tag_limit(_handle.require(), self.device, number, ctypes.byref(limits))
+        _library.library().cachalot_tag_set_limits(_handle.require(), self.device, number, ctypes.byref(limits))
 
     def unlimit(self) -> None:
         """Removes the limits."""
         with _lock:
             number = self._number()
-        _library.library().cachalot_tag_limit(_handle.require(), self.device, number, None)
+        _library.library().cachalot_tag_set_limits(_handle.require(), self.device, number, None)
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Gives free memory back to the driver, until the tag holds at most ``keep_bytes`` or has
@@ -271,7 +272,7 @@ class Tag:
         """
         number = self._known()
         report = _library.TagReport(struct_size=ctypes.sizeof(_library.TagReport))
-        _library.library().cachalot_tag_held(_handle.require(), self.device, number, ctypes.byref(report))
+        _library.library().cachalot_get_tag_report(_handle.require(), self.device, number, ctypes.byref(report))
         values = _library.fields(report)
         most, clear = values.pop("max_bytes") or None, bool(values.pop("clear"))
         return Held(**values, max_bytes=most, clear=clear)
@@ -292,7 +293,7 @@ class Tag:
     def _give(self, pool: tuple[int, int], index: int) -> None:
         """Gives the tag to a pool, under the lock."""
         number = self._number()
-        _library.library().cachalot_pool_tag(_handle.require(), index, _library.Pool(*pool), number)
+        _library.library().cachalot_pool_set_tag(_handle.require(), index, _library.Pool(*pool), number)
         _used.add((self.name, index))
 
 
@@ -325,6 +326,11 @@ def _each(tags: tuple[Tag, ...], device: Device, call: Callable[[int, int], None
                 raise
 
 
+def _target(number: int) -> Any:
+    """Returns the memory of a tag, for a call of the library."""
+    return ctypes.byref(_library.ParkTarget.of_tag(number))
+
+
 def park(*tags: Tag, keep: bool = True, zero: bool = False, streams: bool = False, device: Device = None) -> None:
     """Gives the memory of the tags back to the GPU; of all tags of ``device`` if none is named.
     Tensors and captured graphs stay valid, and must not be used before :func:`wake`. Of tags that
@@ -344,8 +350,10 @@ def park(*tags: Tag, keep: bool = True, zero: bool = False, streams: bool = Fals
             memory for the contents, or another thread parks or wakes memory. The memory of the tag
             is awake then.
     """
-    mode = (1 if keep else 3 if zero else 2) | (0x10 if streams else 0)
-    _each(tags, device, lambda index, number: _library.library().cachalot_park(_handle.require(), index, number, mode))
+    size = ctypes.sizeof(_library.ParkOptions)
+    options = ctypes.byref(_library.ParkOptions(size, 0 if keep else 2 if zero else 1, int(streams)))
+    call = _library.library().cachalot_park
+    _each(tags, device, lambda index, number: call(_handle.require(), index, _target(number), options))
 
 
 def wake(*tags: Tag, wait: bool = True, device: Device = None) -> None:
@@ -368,9 +376,9 @@ def wake(*tags: Tag, wait: bool = True, device: Device = None) -> None:
     with contextlib.ExitStack() as started:
 
         def start(index: int, number: int) -> None:
-            _library.library().cachalot_wake_start(_handle.require(), index, number)
+            _library.library().cachalot_wake_start(_handle.require(), index, _target(number))
             if wait:
-                started.callback(_library.library().cachalot_wake_wait, _handle.require(), index, number)
+                started.callback(_library.library().cachalot_wake_wait, _handle.require(), index, _target(number))
 
         _each(tags, device, start)
 
@@ -379,4 +387,4 @@ def retain_host_memory(most_bytes: int, device: Device = None) -> None:
     """Sets how many bytes of pinned host memory stay after a :func:`wake`, for the next
     :func:`park`: 0 at first. Pinning new memory takes some 50 ms for each GiB. Releases what
     exceeds the number."""
-    _library.library().cachalot_park_retain(_handle.require(), device_index(device), most_bytes)
+    _library.library().cachalot_retain_host_memory(_handle.require(), device_index(device), most_bytes)

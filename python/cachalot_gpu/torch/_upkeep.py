@@ -44,7 +44,7 @@ def end_iteration(device: Device = None) -> None:
     """Announces the end of an iteration, such as a training step, and the start of the next. With
     ``tune:auto`` settings become active here, and plans under ``policy:planned``. Never waits for
     the device or for a search."""
-    _library.library().cachalot_iteration(_handle.require(), device_index(device))
+    _library.library().cachalot_begin_iteration(_handle.require(), device_index(device))
 
 
 class Tuning(NamedTuple):
@@ -60,5 +60,5 @@ def tuning(device: Device = None) -> Tuning:
     """Returns the state of ``tune:auto``. What it has done so far, and the peaks before and after,
     are the :func:`statistics` whose names start with ``tune.``."""
     report = _library.TuneReport(struct_size=ctypes.sizeof(_library.TuneReport))
-    _library.library().cachalot_tuned(_handle.require(), device_index(device), ctypes.byref(report))
+    _library.library().cachalot_get_tune_report(_handle.require(), device_index(device), ctypes.byref(report))
     return Tuning(_STAGES.get(report.stage, "off"), bool(report.tuned))

@@ -6,9 +6,10 @@ use cachalot::c::abi::{
     cachalot_pool, cachalot_status, cachalot_stream,
 };
 use cachalot::c::capi::{
-    cachalot_check, cachalot_create, cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_last_error,
-    cachalot_malloc, cachalot_pool_begin, cachalot_pool_create, cachalot_pool_end, cachalot_pool_release,
-    cachalot_record_stream, cachalot_simulate_progress, cachalot_stat, cachalot_status_name, cachalot_stream_destroyed,
+    cachalot_check_invariants, cachalot_create, cachalot_destroy, cachalot_empty_cache, cachalot_find_statistic,
+    cachalot_free, cachalot_last_error, cachalot_malloc, cachalot_pool_begin, cachalot_pool_create, cachalot_pool_end,
+    cachalot_pool_release, cachalot_record_stream, cachalot_simulate_progress, cachalot_status_name,
+    cachalot_stream_destroyed,
 };
 use cachalot::c::status::CACHALOT_OK;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -128,7 +129,7 @@ impl Library {
     /// Checks the allocator's invariants, and that no block is active and no memory is reserved on
     /// a device.
     pub(super) fn check_empty(&self, device: c_int) -> Answer {
-        accepted("check", cachalot_check(self.handle()))?;
+        accepted("check", cachalot_check_invariants(self.handle()))?;
         let active = self.stat(device, c"active.all.current")?;
         let reserved = self.stat(device, c"reserved_bytes.all.current")?;
         if (active, reserved) == (0, 0) {
@@ -142,7 +143,7 @@ impl Library {
         let mut value = 0;
         // SAFETY: the key is a C string, and the variable outlives the call, which writes one
         // number to it.
-        let status = unsafe { cachalot_stat(self.handle(), device, key.as_ptr(), &raw mut value) };
+        let status = unsafe { cachalot_find_statistic(self.handle(), device, key.as_ptr(), &raw mut value) };
         accepted("stat", status).map(|()| value)
     }
 }

@@ -54,9 +54,9 @@ macro_rules! structures {
 }
 
 structures! {
-    cachalot_block cachalot_outlook cachalot_fit cachalot_pages cachalot_reclaimed cachalot_park_report
-    cachalot_remaining_memory cachalot_statistics cachalot_plan_report cachalot_plan_result cachalot_tune_report
-    cachalot_device cachalot_tag_limits cachalot_tag_report
+    cachalot_block cachalot_forecast cachalot_fit cachalot_page_statistics cachalot_reclaim_statistics cachalot_snapshot_options cachalot_park_target cachalot_park_options cachalot_park_report
+    cachalot_remaining_memory cachalot_statistics cachalot_plan_report cachalot_buffer_plan cachalot_tune_report
+    cachalot_device_info cachalot_tag_limits cachalot_tag_report
 }
 
 /// Returns a structure with the size set, and all other fields 0.
@@ -156,15 +156,25 @@ pub(crate) unsafe fn stack_push(stack: *mut cachalot_stack, function: &CStr, lin
     end();
 }
 
-/// Plans buffers on one thread, without a search. Needs no allocator.
-pub(crate) fn plan(buffers: &[cachalot_buffer], offsets: &mut [u64], out: &mut cachalot_plan_result) -> Reply {
-    assert_eq!(buffers.len(), offsets.len(), "an offset for each buffer");
-    begin(Function::cachalot_plan);
-    // SAFETY: the arrays have one length, and all variables outlive the call.
-    let status =
-        unsafe { capi::cachalot_plan(buffers.as_ptr(), buffers.len(), 1, 0, offsets.as_mut_ptr(), &raw mut *out) };
+/// Visits all settings. Needs no allocator.
+pub(crate) fn visit_settings(visit: cachalot_setting_visitor, userdata: *mut c_void) -> Reply {
+    begin(Function::cachalot_visit_settings);
+    // SAFETY: the callback fits the user data.
+    let status = unsafe { capi::cachalot_visit_settings(visit, userdata) };
     end();
-    Reply { function: Function::cachalot_plan, status }
+    Reply { function: Function::cachalot_visit_settings, status }
+}
+
+/// Plans buffers on one thread, without a search. Needs no allocator.
+pub(crate) fn plan(buffers: &[cachalot_buffer], offsets: &mut [u64], out: &mut cachalot_buffer_plan) -> Reply {
+    assert_eq!(buffers.len(), offsets.len(), "an offset for each buffer");
+    begin(Function::cachalot_plan_buffers);
+    // SAFETY: the arrays have one length, and all variables outlive the call.
+    let status = unsafe {
+        capi::cachalot_plan_buffers(buffers.as_ptr(), buffers.len(), 1, 0, offsets.as_mut_ptr(), &raw mut *out)
+    };
+    end();
+    Reply { function: Function::cachalot_plan_buffers, status }
 }
 
 impl Allocator {
@@ -241,10 +251,10 @@ macro_rules! functions {
 functions! {
     methods {
     configure = cachalot_configure(config: *const c_char);
-    config = cachalot_config(device: c_int, buffer: *mut c_char, capacity: usize, length: &mut usize);
-    device_count = cachalot_device_count(out: &mut c_int);
-    device_info = cachalot_device_info(device: c_int, out: &mut cachalot_device);
-    health = cachalot_health(device: c_int);
+    config = cachalot_get_config(device: c_int, buffer: *mut c_char, capacity: usize, length: &mut usize);
+    device_count = cachalot_get_device_count(out: &mut c_int);
+    device_info = cachalot_get_device_info(device: c_int, out: &mut cachalot_device_info);
+    health = cachalot_check_health(device: c_int);
     enable_peer_access = cachalot_enable_peer_access(device: c_int, peer: c_int);
     malloc = cachalot_malloc(device: c_int, bytes: usize, stream: cachalot_stream, out: &mut *mut c_void);
     free = cachalot_free(block: *mut c_void);
@@ -255,72 +265,67 @@ functions! {
     record_use = cachalot_record_use(block: *mut c_void, stream: cachalot_stream);
     stream_destroyed = cachalot_stream_destroyed(device: c_int, stream: cachalot_stream);
     stream_unreported = cachalot_stream_unreported(device: c_int, stream: cachalot_stream);
-    base_of = cachalot_base_of(address: *const c_void, out: &mut cachalot_block);
+    base_of = cachalot_get_block(address: *const c_void, out: &mut cachalot_block);
     explain_address =
         cachalot_explain_address(address: *const c_void, buffer: *mut c_char, capacity: usize, length: &mut usize);
-    forecast = cachalot_forecast(device: c_int, bytes: usize, stream: cachalot_stream, out: &mut cachalot_outlook);
-    would_fit = cachalot_would_fit(device: c_int, sizes: *const usize, count: usize, stream: cachalot_stream, out: &mut cachalot_fit);
+    forecast = cachalot_get_forecast(device: c_int, bytes: usize, stream: cachalot_stream, out: &mut cachalot_forecast);
+    would_fit = cachalot_get_fit(device: c_int, sizes: *const usize, count: usize, stream: cachalot_stream, out: &mut cachalot_fit);
     process_events = cachalot_process_events(device: c_int);
     empty_cache = cachalot_empty_cache(device: c_int);
     trim = cachalot_trim(device: c_int, keep_bytes: usize);
     maintain = cachalot_maintain(device: c_int, max_us: u64, more: &mut c_int);
     maintain_every = cachalot_maintain_every(interval_us: u64, max_us: u64);
-    reclaim_stats = cachalot_reclaim_stats(device: c_int, out: &mut cachalot_reclaimed);
-    page_stats = cachalot_page_stats(device: c_int, out: &mut cachalot_pages);
-    extents = cachalot_extents(block: *const c_void, extents: *mut cachalot_extent, count: &mut usize);
+    reclaim_stats = cachalot_get_reclaim_statistics(device: c_int, out: &mut cachalot_reclaim_statistics);
+    page_stats = cachalot_get_page_statistics(device: c_int, out: &mut cachalot_page_statistics);
+    extents = cachalot_get_extents(block: *const c_void, extents: *mut cachalot_extent, count: &mut usize);
     pin = cachalot_pin(block: *const c_void);
     unpin = cachalot_unpin(block: *const c_void);
     export_fd = cachalot_export_fd(address: *const c_void, fd: &mut c_int);
     set_caching = cachalot_set_caching(device: c_int, on: c_int);
     set_limit = cachalot_set_limit(device: c_int, bytes: u64);
     set_memory_fraction = cachalot_set_memory_fraction(device: c_int, fraction: f64);
-    iteration = cachalot_iteration(device: c_int);
-    plans_end = cachalot_plans_end(device: c_int);
-    planned = cachalot_planned(device: c_int, out: &mut cachalot_plan_report);
-    tuned = cachalot_tuned(device: c_int, out: &mut cachalot_tune_report);
+    iteration = cachalot_begin_iteration(device: c_int);
+    plans_end = cachalot_end_plans(device: c_int);
+    planned = cachalot_get_plan_report(device: c_int, out: &mut cachalot_plan_report);
+    tuned = cachalot_get_tune_report(device: c_int, out: &mut cachalot_tune_report);
     pool_create = cachalot_pool_create(device: c_int, flags: u32, out: &mut cachalot_pool);
     pool_retain = cachalot_pool_retain(device: c_int, pool: cachalot_pool, flags: u32);
     pool_release = cachalot_pool_release(device: c_int, pool: cachalot_pool);
-    pool_users = cachalot_pool_users(device: c_int, pool: cachalot_pool, out: &mut u32);
+    pool_users = cachalot_get_pool_users(device: c_int, pool: cachalot_pool, out: &mut u32);
     pool_empty = cachalot_pool_empty(device: c_int, pool: cachalot_pool);
     pool_trim = cachalot_pool_trim(device: c_int, pool: cachalot_pool, keep: usize);
     pool_begin = cachalot_pool_begin(device: c_int, pool: cachalot_pool, route: cachalot_route, stream: cachalot_stream);
     pool_end = cachalot_pool_end(device: c_int, pool: cachalot_pool);
     capture_begin = cachalot_capture_begin(device: c_int, pool: cachalot_pool, route: cachalot_route, stream: cachalot_stream);
     capture_end = cachalot_capture_end(device: c_int, pool: cachalot_pool);
-    pool_tag = cachalot_pool_tag(device: c_int, pool: cachalot_pool, tag: u64);
-    park = cachalot_park(device: c_int, tag: u64, mode: u32);
-    park_stream = cachalot_park_stream(device: c_int, stream: cachalot_stream, mode: u32);
-    wake = cachalot_wake(device: c_int, tag: u64);
-    wake_stream = cachalot_wake_stream(device: c_int, stream: cachalot_stream);
-    wake_start = cachalot_wake_start(device: c_int, tag: u64);
-    wake_wait = cachalot_wake_wait(device: c_int, tag: u64);
-    parked = cachalot_parked(device: c_int, tag: u64, out: &mut cachalot_park_report);
-    parked_stream = cachalot_parked_stream(device: c_int, stream: cachalot_stream, out: &mut cachalot_park_report);
-    remaining = cachalot_remaining(device: c_int, out: &mut cachalot_remaining_memory);
-    park_elsewhere = cachalot_park_elsewhere(device: c_int, tag: u64, on: c_int);
-    park_retain = cachalot_park_retain(device: c_int, host_bytes: u64);
-    tag_limit = cachalot_tag_limit(device: c_int, tag: u64, limits: *const cachalot_tag_limits);
+    pool_tag = cachalot_pool_set_tag(device: c_int, pool: cachalot_pool, tag: u64);
+    park = cachalot_park(device: c_int, target: &cachalot_park_target, options: *const cachalot_park_options);
+    wake = cachalot_wake(device: c_int, target: &cachalot_park_target);
+    wake_start = cachalot_wake_start(device: c_int, target: &cachalot_park_target);
+    wake_wait = cachalot_wake_wait(device: c_int, target: &cachalot_park_target);
+    park_report = cachalot_get_park_report(device: c_int, target: &cachalot_park_target, out: &mut cachalot_park_report);
+    remaining = cachalot_get_remaining_memory(device: c_int, out: &mut cachalot_remaining_memory);
+    park_elsewhere = cachalot_tag_set_fallback(device: c_int, tag: u64, on: c_int);
+    park_retain = cachalot_retain_host_memory(device: c_int, host_bytes: u64);
+    tag_limit = cachalot_tag_set_limits(device: c_int, tag: u64, limits: *const cachalot_tag_limits);
     tag_trim = cachalot_tag_trim(device: c_int, tag: u64, keep: usize);
-    tag_held = cachalot_tag_held(device: c_int, tag: u64, out: &mut cachalot_tag_report);
+    tag_held = cachalot_get_tag_report(device: c_int, tag: u64, out: &mut cachalot_tag_report);
     range_reserve = cachalot_range_reserve(device: c_int, max_bytes: usize, out: *mut cachalot_range);
-    stats = cachalot_stats(device: c_int, out: &mut cachalot_statistics);
-    stat = cachalot_stat(device: c_int, key: *const c_char, out: &mut i64);
-    stats_for_each = cachalot_stats_for_each(device: c_int, visit: cachalot_stat_visitor, userdata: *mut c_void);
+    stats = cachalot_get_statistics(device: c_int, out: &mut cachalot_statistics);
+    stat = cachalot_find_statistic(device: c_int, key: *const c_char, out: &mut i64);
+    stats_for_each = cachalot_visit_statistics(device: c_int, visit: cachalot_statistic_visitor, userdata: *mut c_void);
     reset_peaks = cachalot_reset_peaks(device: c_int);
     reset_accumulated = cachalot_reset_accumulated(device: c_int);
-    metrics = cachalot_metrics(write: cachalot_writer, userdata: *mut c_void);
+    metrics = cachalot_write_metrics(write: cachalot_writer, userdata: *mut c_void);
     on_shortage = cachalot_on_shortage(callback: cachalot_shortage_callback, userdata: *mut c_void);
     on_out_of_memory = cachalot_on_out_of_memory(callback: cachalot_oom_callback, userdata: *mut c_void);
     on_map = cachalot_on_map(callback: cachalot_mapping_callback, userdata: *mut c_void);
     on_unmap = cachalot_on_unmap(callback: cachalot_mapping_callback, userdata: *mut c_void);
     on_stack = cachalot_on_stack(callback: cachalot_stack_callback, userdata: *mut c_void);
     trace_start = cachalot_trace_start(device: c_int, capacity: usize);
-    trace_for_each = cachalot_trace_for_each(device: c_int, visit: cachalot_trace_visitor, userdata: *mut c_void);
-    snapshot = cachalot_snapshot(write: cachalot_writer, userdata: *mut c_void);
-    snapshot_as = cachalot_snapshot_as(format: cachalot_format, write: cachalot_writer, userdata: *mut c_void);
-    snapshot_to_file = cachalot_snapshot_to_file(path: *const c_char);
-    check = cachalot_check();
+    trace_for_each = cachalot_visit_trace(device: c_int, visit: cachalot_trace_visitor, userdata: *mut c_void);
+    snapshot = cachalot_snapshot(options: *const cachalot_snapshot_options, write: cachalot_writer, userdata: *mut c_void);
+    check = cachalot_check_invariants();
     }
     ranges {
     range_commit = cachalot_range_commit(range: cachalot_range, offset: usize, bytes: usize, stream: cachalot_stream);
@@ -336,8 +341,9 @@ functions! {
     cachalot_status_text;
     cachalot_last_error;
     cachalot_last_driver_code;
-    cachalot_plan;
+    cachalot_plan_buffers;
     cachalot_stack_push;
+    cachalot_visit_settings;
     }
 }
 

@@ -9,9 +9,12 @@ use crate::worker::Worker;
 use crate::worker::collect;
 use crate::worker::parking::Target;
 use crate::world::World;
-use cachalot::c::abi::{CACHALOT_NO_LIMIT, cachalot_block, cachalot_device, cachalot_pages, cachalot_statistics};
+use cachalot::c::abi::{
+    CACHALOT_NO_LIMIT, cachalot_block, cachalot_device_info, cachalot_page_statistics, cachalot_statistics,
+};
 use serde_json::Value;
 use std::ffi::c_void;
+use std::ptr::null;
 use std::sync::Arc;
 
 /// Waits for all work of all devices.
@@ -89,9 +92,9 @@ fn sums(world: &World, workers: &[Worker], device: usize) {
     // Decommitted pages stay in their range until others need them.
     let expected = in_segments + committed..=in_segments + committed.max(world.pages_inside(&ranges) as i64);
     if !expected.contains(&found.reserved_bytes.current) {
-        let mut pages = blank::<cachalot_pages>();
+        let mut pages = blank::<cachalot_page_statistics>();
         world.allocator.page_stats(device as i32, &mut pages).judge(Situation::NONE);
-        let mut info = blank::<cachalot_device>();
+        let mut info = blank::<cachalot_device_info>();
         world.allocator.device_info(device as i32, &mut info).judge(Situation::NONE);
         let (counter, held) = (found.reserved_bytes.current, info.reserved_bytes);
         let text = format!("device {device}: reserved by a snapshot {expected:?}, by counters {counter}, held {held}");
@@ -106,7 +109,7 @@ fn sums(world: &World, workers: &[Worker], device: usize) {
 fn segments(world: &World, device: usize) -> (i64, Vec<(u64, u64)>) {
     let mut text: Vec<u8> = Vec::new();
     let into: *mut c_void = (&raw mut text).cast();
-    world.allocator.snapshot(Some(collect), into).judge(Situation::NONE);
+    world.allocator.snapshot(null(), Some(collect), into).judge(Situation::NONE);
     let snapshot: Value = match serde_json::from_slice(&text) {
         Ok(snapshot) => snapshot,
         Err(error) => finding::report("text", &format!("a snapshot is no JSON: {error}")),

@@ -91,8 +91,8 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
     match function {
         cachalot_destroy => (true, &[(CACHALOT_ERROR_STILL_HELD, HELD)]),
         cachalot_configure => (true, &[(CACHALOT_ERROR_INVALID_CONFIG, MISTAKE)]),
-        cachalot_config => (false, &[(CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE)]),
-        cachalot_device_info | cachalot_remaining | cachalot_stats => {
+        cachalot_get_config => (false, &[(CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE)]),
+        cachalot_get_device_info | cachalot_get_remaining_memory | cachalot_get_statistics => {
             (true, &[(CACHALOT_ERROR_STRUCT_SIZE, MISTAKE), NO_PAGES])
         }
         cachalot_enable_peer_access => (true, &[(CACHALOT_ERROR_UNSUPPORTED, ORDINARY)]),
@@ -111,58 +111,55 @@ fn permits(function: Function) -> (bool, &'static [Permit]) {
         cachalot_record_stream | cachalot_record_use => (true, &[NO_BLOCK, NO_STREAM]),
         cachalot_stream_destroyed => (true, &[NO_STREAM]),
         cachalot_stream_unreported => (false, &[NO_STREAM]),
-        cachalot_base_of => (false, &[NO_BLOCK, (CACHALOT_ERROR_STRUCT_SIZE, MISTAKE)]),
+        cachalot_get_block => (false, &[NO_BLOCK, (CACHALOT_ERROR_STRUCT_SIZE, MISTAKE)]),
         cachalot_explain_address => (false, &[NO_BLOCK, (CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE)]),
-        cachalot_forecast => (true, &[(CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_STREAM, (CACHALOT_ERROR_PARKED, PARKED)]),
-        cachalot_would_fit => {
+        cachalot_get_forecast | cachalot_get_fit => {
             (true, &[(CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_STREAM, (CACHALOT_ERROR_PARKED, PARKED)])
         }
-        cachalot_extents => {
+        cachalot_get_extents => {
             (false, &[NO_BLOCK, (CACHALOT_ERROR_BUFFER_TOO_SMALL, MISTAKE), (CACHALOT_ERROR_PARKED, PARKED), NO_PAGES])
         }
         cachalot_pin => (false, &[NO_BLOCK, (CACHALOT_ERROR_PARKED, PARKED), NO_PAGES]),
         cachalot_unpin => (false, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
         cachalot_export_fd => (true, &[(CACHALOT_ERROR_NOT_PINNED, MISTAKE), NO_PAGES]),
         cachalot_set_memory_fraction => (true, &[(CACHALOT_ERROR_INVALID_FRACTION, MISTAKE)]),
-        cachalot_pool_create | cachalot_pool_retain | cachalot_plan | cachalot_tag_limit => (false, &[NO_SENSE]),
-        cachalot_pool_release | cachalot_pool_users => (false, &[NO_POOL]),
+        cachalot_pool_create | cachalot_pool_retain | cachalot_plan_buffers | cachalot_tag_set_limits => {
+            (false, &[NO_SENSE])
+        }
+        cachalot_pool_release | cachalot_get_pool_users => (false, &[NO_POOL]),
         cachalot_pool_empty | cachalot_pool_trim => (true, &[NO_POOL, (CACHALOT_ERROR_STILL_HELD, CAPTURE)]),
         // Calls the driver for the identity of the stream.
         cachalot_pool_begin | cachalot_capture_begin => (true, &[NO_POOL, NO_SENSE, NO_STREAM]),
         cachalot_pool_end | cachalot_capture_end => (true, &[NO_POOL, (CACHALOT_ERROR_NOT_ROUTED, MISTAKE)]),
-        cachalot_pool_tag => (false, &[NO_POOL, (CACHALOT_ERROR_PARKED, PARKED), NOT_MAPPED, NO_PAGES]),
-        cachalot_park => (true, &[NO_TAG, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
-        cachalot_park_stream => (true, &[NO_STREAM, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
+        cachalot_pool_set_tag => (false, &[NO_POOL, (CACHALOT_ERROR_PARKED, PARKED), NOT_MAPPED, NO_PAGES]),
+        cachalot_park => (true, &[NO_TAG, NO_STREAM, NO_SENSE, NO_CAPTURE, NOT_PARKABLE, NO_PAGES]),
         cachalot_wake | cachalot_wake_start | cachalot_wake_wait => {
-            (true, &[NO_TAG, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
+            (true, &[NO_TAG, NO_STREAM, NO_SENSE, NOT_PARKABLE, NO_MEMORY, NO_PAGES])
         }
-        cachalot_wake_stream => (true, &[NO_STREAM, NOT_PARKABLE, NO_MEMORY, NO_PAGES]),
-        cachalot_parked | cachalot_park_elsewhere => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
+        cachalot_tag_set_fallback => (false, &[NO_TAG, NO_SENSE, NO_PAGES]),
         cachalot_tag_trim => (true, &[NO_TAG, NO_SENSE, (CACHALOT_ERROR_STILL_HELD, CAPTURE)]),
-        cachalot_tag_held => (false, &[NO_TAG, NO_SENSE]),
+        cachalot_get_tag_report => (false, &[NO_TAG, NO_SENSE]),
         // As for the beginning of a route.
-        cachalot_parked_stream => (true, &[NO_STREAM, NO_PAGES]),
-        cachalot_park_retain => (true, &[NO_PAGES]),
+        cachalot_get_park_report => (true, &[NO_TAG, NO_STREAM, NO_SENSE, NO_PAGES]),
+        cachalot_retain_host_memory => (true, &[NO_PAGES]),
         cachalot_range_reserve => (true, &[NO_SENSE, (CACHALOT_ERROR_TOO_LARGE, MISTAKE), NO_PAGES]),
         cachalot_range_commit => {
             (true, &[NO_MEMORY, (CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_CAPTURE, NO_PAGES])
         }
         cachalot_range_decommit => (true, &[(CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_SENSE, NO_STREAM, NO_CAPTURE]),
         cachalot_range_release => (true, &[(CACHALOT_ERROR_UNKNOWN_RANGE, MISTAKE), NO_CAPTURE]),
-        cachalot_stat => (false, &[(CACHALOT_ERROR_UNKNOWN_KEY, MISTAKE)]),
-        cachalot_stats_for_each
-        | cachalot_metrics
-        | cachalot_snapshot
-        | cachalot_snapshot_as
-        | cachalot_trace_for_each => (false, &[STOP, NO_SENSE]),
-        cachalot_snapshot_to_file => (false, &[(CACHALOT_ERROR_IO, MISTAKE)]),
+        cachalot_find_statistic => (false, &[(CACHALOT_ERROR_UNKNOWN_KEY, MISTAKE)]),
+        cachalot_visit_statistics | cachalot_visit_settings | cachalot_write_metrics | cachalot_visit_trace => {
+            (false, &[STOP, NO_SENSE])
+        }
+        cachalot_snapshot => (false, &[STOP, NO_SENSE, (CACHALOT_ERROR_IO, MISTAKE)]),
         cachalot_empty_cache => (true, &[NO_CAPTURE]),
         cachalot_process_events
         | cachalot_trim
-        | cachalot_plans_end
+        | cachalot_end_plans
         | cachalot_set_safe_frontier
         | cachalot_maintain
-        | cachalot_iteration
+        | cachalot_begin_iteration
         | cachalot_set_caching
         | cachalot_create => (true, &[]),
         _ => (false, &[]),

@@ -17,8 +17,11 @@ fn fuzzer(arguments: &[&str]) -> (Output, String) {
 
 /// Returns the functions declared in the header.
 fn declared() -> BTreeSet<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include/cachalot.h");
-    let header = std::fs::read_to_string(path).expect("the header exists");
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
+    let topics = std::fs::read_dir(include.join("cachalot")).expect("the folder exists");
+    let topics = topics.map(|entry| entry.expect("an entry").path());
+    let texts = topics.chain([include.join("cachalot.h")]).map(std::fs::read_to_string);
+    let header: String = texts.map(|text| text.expect("the header is text")).collect();
     let declarations =
         header.lines().filter(|line| line.starts_with("CACHALOT_API") || line.starts_with("CACHALOT_CHECKED"));
     let names = declarations.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());

@@ -9,5 +9,5 @@ int main() {
   cachalot::allocator allocator(options);
   const cachalot::block block = allocator.allocate(100, nullptr);
   std::printf("cachalot %s\n", cachalot_version_string());
-  return allocator.stats().allocations.current == 1 ? 0 : 1;
+  return allocator.statistics().allocations.current == 1 ? 0 : 1;
 }

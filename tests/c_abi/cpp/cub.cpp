@@ -28,15 +28,15 @@ void requests() {
   current_device = 1;
   EXPECT(allocator.DeviceAllocate(&first, 1000) == cudaSuccess && first != nullptr);
   // The runtime's device 1 is the second one of the options.
-  EXPECT(allocator.get().base_of(first).device == 1);
+  EXPECT(allocator.get().block_at(first).device == 1);
   EXPECT(allocator.DeviceAllocate(3, &second, 0) == cudaSuccess && second != nullptr);
-  EXPECT(allocator.get().base_of(second).device == 0);
+  EXPECT(allocator.get().block_at(second).device == 0);
   EXPECT(allocator.DeviceFree(3, second) == cudaSuccess && allocator.DeviceFree(first) == cudaSuccess);
   void* again = nullptr;
   EXPECT(allocator.DeviceAllocate(&again, 1000) == cudaSuccess && again == first);
   EXPECT(allocator.DeviceFree(again) == cudaSuccess && allocator.DeviceFree(nullptr) == cudaSuccess);
-  EXPECT(allocator.get().stats(1).reserved_bytes.current > 0);
-  EXPECT(allocator.FreeAllCached() == cudaSuccess && allocator.get().stats(1).reserved_bytes.current == 0);
+  EXPECT(allocator.get().statistics(1).reserved_bytes.current > 0);
+  EXPECT(allocator.FreeAllCached() == cudaSuccess && allocator.get().statistics(1).reserved_bytes.current == 0);
 }
 
 void failures() {
@@ -66,7 +66,7 @@ void unused() {
 
 void limits() {
   CachingDeviceAllocator allocator(simulated());
-  const auto reserved = [&] { return allocator.get().stats(0).reserved_bytes.current; };
+  const auto reserved = [&] { return allocator.get().statistics(0).reserved_bytes.current; };
   void *large = nullptr, *small = nullptr;
   EXPECT(allocator.DeviceAllocate(3, &large, 64 << 20) == cudaSuccess);
   EXPECT(allocator.DeviceAllocate(3, &small, 32 << 20) == cudaSuccess);
@@ -79,7 +79,7 @@ void limits() {
   cachalot::set_failure_handler([](const cachalot::failure&) noexcept { ++reported; });
   EXPECT(allocator.DeviceAllocate(3, &small, 1000) == cudaSuccess);
   EXPECT(allocator.DeviceFree(0, small) == cudaSuccess && reported == 1);
-  EXPECT(allocator.get().stats(0).allocations.current == 0);
+  EXPECT(allocator.get().statistics(0).allocations.current == 0);
 }
 
 }  // namespace

@@ -36,25 +36,25 @@ void ordered(const cachalot::allocator& allocator, device_resource memory) {
   cuda::mr::async_resource_ref<cuda::mr::device_accessible> any(memory);
   void* const data = any.allocate_async(1000, 256, first);
 #endif
-  EXPECT(allocator.base_of(data).requested_bytes == 1000 && waits == 0);
+  EXPECT(allocator.block_at(data).requested_bytes == 1000 && waits == 0);
   // Freed after the work of another stream, the block stays pending.
 #if CCCL_VERSION >= 3001000
   any.deallocate(second, data, 1000, 256);
 #else
   any.deallocate_async(data, 1000, 256, second);
 #endif
-  EXPECT(allocator.stats().allocations.current == 0 && allocator.stats().active_blocks.current == 1);
+  EXPECT(allocator.statistics().allocations.current == 0 && allocator.statistics().active_blocks.current == 1);
   allocator.empty_cache();
-  EXPECT(allocator.stats().active_blocks.current == 0);
+  EXPECT(allocator.statistics().active_blocks.current == 0);
   // Freed after the work of its own stream, it is free at once.
   memory.deallocate(first, memory.allocate(first, 1000), 1000);
   memory.deallocate_async(memory.allocate_async(1000, first), 1000, first);
-  EXPECT(allocator.stats().active_blocks.current == 0 && waits == 0);
+  EXPECT(allocator.statistics().active_blocks.current == 0 && waits == 0);
 }
 
 void synchronous(const cachalot::allocator& allocator, device_resource memory) {
   void* data = memory.allocate_sync(1000);
-  EXPECT(waits == 1 && allocator.stats().allocations.current == 1);
+  EXPECT(waits == 1 && allocator.statistics().allocations.current == 1);
   memory.deallocate_sync(data, 1000);
   data = memory.allocate(1000);
   EXPECT(waits == 2);
@@ -70,7 +70,7 @@ void synchronous(const cachalot::allocator& allocator, device_resource memory) {
              std::strstr(error.what(), "an error of the runtime") != nullptr;
   }
   answer = cudaSuccess;
-  EXPECT(thrown && allocator.stats().allocations.current == 0);
+  EXPECT(thrown && allocator.statistics().allocations.current == 0);
   thrown = false;
   try {
     memory.allocate_sync(1000, 512);

@@ -51,9 +51,9 @@ int main() {
     CHECK(!"an exception was expected");
   } catch (const cachalot::out_of_memory &) {
   }
-  CHECK(host.stats().allocations.current == 0);
+  CHECK(host.statistics().allocations.current == 0);
   host.empty_cache();
-  CHECK(host.stats().reserved_bytes.current == 0);
+  CHECK(host.statistics().reserved_bytes.current == 0);
   host.destroy();
   if (failures == 0) {
     std::puts("host_memory: well");

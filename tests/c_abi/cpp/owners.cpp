@@ -119,7 +119,7 @@ static void ranges(const cachalot::allocator& allocator) {
 static void scopes(const cachalot::allocator& allocator) {
   const auto is_routed = [&] {
     cachalot::block block = allocator.allocate(100, nullptr), other = allocator.allocate(100, nullptr);
-    return allocator.base_of(block.data()).segment_base != allocator.base_of(other.data()).segment_base;
+    return allocator.block_at(block.data()).segment_base != allocator.block_at(other.data()).segment_base;
   };
   std::optional<cachalot::private_pool> pool(std::in_place, allocator, 0, CACHALOT_POOL_NO_SPLIT);
   {
@@ -242,7 +242,7 @@ int main() {
     scopes(allocator);
     resources(allocator);
     CHECK(reported_elsewhere(allocator) == 1);
-    CHECK(allocator.stats().allocations.current == 0);
+    CHECK(allocator.statistics().allocations.current == 0);
   }
   replaced();
   settings();

@@ -19,12 +19,14 @@ static size_t any_length UNUSED;
 static char any_text[512] UNUSED;
 static cachalot_pool any_pool UNUSED;
 static cachalot_range any_range UNUSED;
+static cachalot_snapshot_options any_file UNUSED = {sizeof(cachalot_snapshot_options), "/dev/null/none", 0, 0};
 static cachalot_block any_block UNUSED = CACHALOT_BLOCK_INIT;
-static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
+static cachalot_forecast any_outlook UNUSED = CACHALOT_FORECAST_INIT;
 static cachalot_fit any_fit UNUSED = CACHALOT_FIT_INIT;
-static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
-static cachalot_pages any_pages UNUSED = CACHALOT_PAGES_INIT;
-static cachalot_reclaimed any_reclaimed UNUSED = CACHALOT_RECLAIMED_INIT;
+static cachalot_device_info any_device UNUSED = CACHALOT_DEVICE_INFO_INIT;
+static cachalot_page_statistics any_pages UNUSED = CACHALOT_PAGE_STATISTICS_INIT;
+static cachalot_reclaim_statistics any_reclaimed UNUSED = CACHALOT_RECLAIM_STATISTICS_INIT;
+static cachalot_park_target any_target UNUSED = {sizeof(cachalot_park_target), 1, NULL, CACHALOT_PARK_TAG, 0};
 static cachalot_park_report any_park UNUSED = CACHALOT_PARK_REPORT_INIT;
 static cachalot_remaining_memory any_remaining UNUSED = CACHALOT_REMAINING_MEMORY_INIT;
 static cachalot_tag_limits any_limits UNUSED = CACHALOT_TAG_LIMITS_INIT;
@@ -50,10 +52,10 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
 
 #define EVERY_CALL(ALLOCATOR_CALL, DEVICE_CALL)                                                           \
   ALLOCATOR_CALL(cachalot_configure, (allocator, ""))                                                     \
-  DEVICE_CALL(cachalot_config, (allocator, device, any_text, sizeof any_text, &any_length))               \
-  ALLOCATOR_CALL(cachalot_device_count, (allocator, &any_int))                                            \
-  DEVICE_CALL(cachalot_device_info, (allocator, device, &any_device))                                     \
-  DEVICE_CALL(cachalot_health, (allocator, device))                                                       \
+  DEVICE_CALL(cachalot_get_config, (allocator, device, any_text, sizeof any_text, &any_length))           \
+  ALLOCATOR_CALL(cachalot_get_device_count, (allocator, &any_int))                                        \
+  DEVICE_CALL(cachalot_get_device_info, (allocator, device, &any_device))                                 \
+  DEVICE_CALL(cachalot_check_health, (allocator, device))                                                 \
   DEVICE_CALL(cachalot_enable_peer_access, (allocator, device, 0))                                        \
   DEVICE_CALL(cachalot_enable_peer_access, (allocator, 0, device))                                        \
   DEVICE_CALL(cachalot_malloc, (allocator, device, 100, NULL, &any_pointer))                              \
@@ -65,57 +67,54 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_record_use, (allocator, block, NULL))                                           \
   DEVICE_CALL(cachalot_stream_destroyed, (allocator, device, (cachalot_stream)(uintptr_t)0x7f0000001000)) \
   DEVICE_CALL(cachalot_stream_unreported, (allocator, device, NULL))                                      \
-  ALLOCATOR_CALL(cachalot_base_of, (allocator, block, &any_block))                                        \
-  ALLOCATOR_CALL(cachalot_explain_address, (allocator, block, any_text, sizeof any_text, &any_length))     \
-  DEVICE_CALL(cachalot_forecast, (allocator, device, 100, NULL, &any_outlook))                            \
-  DEVICE_CALL(cachalot_would_fit, (allocator, device, &any_length, 1, NULL, &any_fit))                    \
+  ALLOCATOR_CALL(cachalot_get_block, (allocator, block, &any_block))                                      \
+  ALLOCATOR_CALL(cachalot_explain_address, (allocator, block, any_text, sizeof any_text, &any_length))    \
+  DEVICE_CALL(cachalot_get_forecast, (allocator, device, 100, NULL, &any_outlook))                        \
+  DEVICE_CALL(cachalot_get_fit, (allocator, device, &any_length, 1, NULL, &any_fit))                      \
   DEVICE_CALL(cachalot_process_events, (allocator, device))                                               \
   DEVICE_CALL(cachalot_empty_cache, (allocator, device))                                                  \
   DEVICE_CALL(cachalot_trim, (allocator, device, 0))                                                      \
   DEVICE_CALL(cachalot_maintain, (allocator, device, 0, NULL))                                            \
   ALLOCATOR_CALL(cachalot_maintain_every, (allocator, 0, 0))                                              \
-  DEVICE_CALL(cachalot_reclaim_stats, (allocator, device, &any_reclaimed))                                \
-  DEVICE_CALL(cachalot_page_stats, (allocator, device, &any_pages))                                       \
-  ALLOCATOR_CALL(cachalot_extents, (allocator, block, NULL, &any_length))                                 \
+  DEVICE_CALL(cachalot_get_reclaim_statistics, (allocator, device, &any_reclaimed))                       \
+  DEVICE_CALL(cachalot_get_page_statistics, (allocator, device, &any_pages))                              \
+  ALLOCATOR_CALL(cachalot_get_extents, (allocator, block, NULL, &any_length))                             \
   ALLOCATOR_CALL(cachalot_pin, (allocator, block))                                                        \
   ALLOCATOR_CALL(cachalot_unpin, (allocator, block))                                                      \
   ALLOCATOR_CALL(cachalot_export_fd, (allocator, block, &any_int))                                        \
   DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                               \
   DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
   DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \
-  DEVICE_CALL(cachalot_iteration, (allocator, device))                                                    \
-  DEVICE_CALL(cachalot_plans_end, (allocator, device))                                                    \
-  DEVICE_CALL(cachalot_planned, (allocator, device, &any_plan))                                           \
-  DEVICE_CALL(cachalot_tuned, (allocator, device, &any_tune))                                             \
+  DEVICE_CALL(cachalot_begin_iteration, (allocator, device))                                              \
+  DEVICE_CALL(cachalot_end_plans, (allocator, device))                                                    \
+  DEVICE_CALL(cachalot_get_plan_report, (allocator, device, &any_plan))                                   \
+  DEVICE_CALL(cachalot_get_tune_report, (allocator, device, &any_tune))                                   \
   DEVICE_CALL(cachalot_pool_create, (allocator, device, 0, &any_pool))                                    \
   DEVICE_CALL(cachalot_pool_retain, (allocator, device, pool, 0))                                         \
   DEVICE_CALL(cachalot_pool_release, (allocator, device, pool))                                           \
-  DEVICE_CALL(cachalot_pool_users, (allocator, device, pool, &any_users))                                 \
+  DEVICE_CALL(cachalot_get_pool_users, (allocator, device, pool, &any_users))                             \
   DEVICE_CALL(cachalot_pool_empty, (allocator, device, pool))                                             \
   DEVICE_CALL(cachalot_pool_trim, (allocator, device, pool, 0))                                           \
   DEVICE_CALL(cachalot_pool_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                   \
   DEVICE_CALL(cachalot_pool_end, (allocator, device, pool))                                               \
   DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                \
   DEVICE_CALL(cachalot_capture_end, (allocator, device, pool))                                            \
-  DEVICE_CALL(cachalot_pool_tag, (allocator, device, pool, 0))                                            \
-  DEVICE_CALL(cachalot_park, (allocator, device, 1, CACHALOT_PARK_DROP))                                  \
-  DEVICE_CALL(cachalot_park_stream, (allocator, device, NULL, CACHALOT_PARK_DROP))                        \
-  DEVICE_CALL(cachalot_wake, (allocator, device, 1))                                                      \
-  DEVICE_CALL(cachalot_wake_stream, (allocator, device, NULL))                                            \
-  DEVICE_CALL(cachalot_wake_start, (allocator, device, 1))                                                \
-  DEVICE_CALL(cachalot_wake_wait, (allocator, device, 1))                                                 \
-  DEVICE_CALL(cachalot_parked, (allocator, device, 1, &any_park))                                         \
-  DEVICE_CALL(cachalot_parked_stream, (allocator, device, NULL, &any_park))                               \
-  DEVICE_CALL(cachalot_park_elsewhere, (allocator, device, 1, 0))                                         \
-  DEVICE_CALL(cachalot_remaining, (allocator, device, &any_remaining))                                    \
-  DEVICE_CALL(cachalot_park_retain, (allocator, device, 0))                                               \
-  DEVICE_CALL(cachalot_tag_limit, (allocator, device, 1, &any_limits))                                    \
+  DEVICE_CALL(cachalot_pool_set_tag, (allocator, device, pool, 0))                                        \
+  DEVICE_CALL(cachalot_park, (allocator, device, &any_target, NULL))                                      \
+  DEVICE_CALL(cachalot_wake, (allocator, device, &any_target))                                            \
+  DEVICE_CALL(cachalot_wake_start, (allocator, device, &any_target))                                      \
+  DEVICE_CALL(cachalot_wake_wait, (allocator, device, &any_target))                                       \
+  DEVICE_CALL(cachalot_get_park_report, (allocator, device, &any_target, &any_park))                      \
+  DEVICE_CALL(cachalot_tag_set_fallback, (allocator, device, 1, 0))                                       \
+  DEVICE_CALL(cachalot_get_remaining_memory, (allocator, device, &any_remaining))                         \
+  DEVICE_CALL(cachalot_retain_host_memory, (allocator, device, 0))                                        \
+  DEVICE_CALL(cachalot_tag_set_limits, (allocator, device, 1, &any_limits))                               \
   DEVICE_CALL(cachalot_tag_trim, (allocator, device, 1, 0))                                               \
-  DEVICE_CALL(cachalot_tag_held, (allocator, device, 1, &any_tag))                                        \
+  DEVICE_CALL(cachalot_get_tag_report, (allocator, device, 1, &any_tag))                                  \
   DEVICE_CALL(cachalot_range_reserve, (allocator, device, 100, &any_range))                               \
-  DEVICE_CALL(cachalot_stats, (allocator, device, &any_statistics))                                       \
-  DEVICE_CALL(cachalot_stat, (allocator, device, "num_ooms", &any_number))                                \
-  DEVICE_CALL(cachalot_stats_for_each, (allocator, device, ignore_stat, NULL))                            \
+  DEVICE_CALL(cachalot_get_statistics, (allocator, device, &any_statistics))                              \
+  DEVICE_CALL(cachalot_find_statistic, (allocator, device, "num_ooms", &any_number))                      \
+  DEVICE_CALL(cachalot_visit_statistics, (allocator, device, ignore_stat, NULL))                          \
   DEVICE_CALL(cachalot_reset_peaks, (allocator, device))                                                  \
   DEVICE_CALL(cachalot_reset_accumulated, (allocator, device))                                            \
   ALLOCATOR_CALL(cachalot_on_shortage, (allocator, NULL, NULL))                                           \
@@ -124,12 +123,11 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_on_unmap, (allocator, NULL, NULL))                                              \
   ALLOCATOR_CALL(cachalot_on_stack, (allocator, NULL, NULL))                                              \
   DEVICE_CALL(cachalot_trace_start, (allocator, device, 0))                                               \
-  DEVICE_CALL(cachalot_trace_for_each, (allocator, device, ignore_entry, NULL))                           \
-  ALLOCATOR_CALL(cachalot_snapshot, (allocator, ignore_text, NULL))                                       \
-  ALLOCATOR_CALL(cachalot_metrics, (allocator, ignore_text, NULL))                                        \
-  ALLOCATOR_CALL(cachalot_snapshot_as, (allocator, CACHALOT_PICKLE, ignore_text, NULL))                   \
-  ALLOCATOR_CALL(cachalot_snapshot_to_file, (allocator, "/dev/null/none"))                                \
-  ALLOCATOR_CALL(cachalot_check, (allocator))                                                             \
+  DEVICE_CALL(cachalot_visit_trace, (allocator, device, ignore_entry, NULL))                              \
+  ALLOCATOR_CALL(cachalot_snapshot, (allocator, NULL, ignore_text, NULL))                                 \
+  ALLOCATOR_CALL(cachalot_write_metrics, (allocator, ignore_text, NULL))                                  \
+  ALLOCATOR_CALL(cachalot_snapshot, (allocator, &any_file, NULL, NULL))                                   \
+  ALLOCATOR_CALL(cachalot_check_invariants, (allocator))                                                  \
   DEVICE_CALL(cachalot_simulate_progress, (allocator, device, NULL))                                      \
   DEVICE_CALL(cachalot_simulate_capture, (allocator, device, NULL, 0))
 

@@ -7,7 +7,7 @@ static void every_use(const scene *it, void *block) {
   REFUSED(it, CACHALOT_ERROR_INVALID_POINTER, cachalot_free(it->allocator, block));
   REFUSED(it, CACHALOT_ERROR_INVALID_POINTER, cachalot_free_sized(it->allocator, block, 1000));
   REFUSED(it, CACHALOT_ERROR_INVALID_POINTER, cachalot_record_stream(it->allocator, block, NULL));
-  REFUSED(it, CACHALOT_ERROR_INVALID_POINTER, cachalot_base_of(it->allocator, block, &out));
+  REFUSED(it, CACHALOT_ERROR_INVALID_POINTER, cachalot_get_block(it->allocator, block, &out));
   REFUSED(it, CACHALOT_ERROR_INVALID_POINTER, cachalot_explain_address(it->allocator, block, NULL, 0, &length));
   CHECK(out.base == NULL);
   CHECK(strstr(cachalot_last_error(), "lies in no segment of this allocator") != NULL);

@@ -11,7 +11,7 @@ static void every_place(const scene *it, char *base) {
   cachalot_block block = CACHALOT_BLOCK_INIT;
   size_t offsets[6];
   int index;
-  NEEDED(cachalot_base_of(it->allocator, base, &block));
+  NEEDED(cachalot_get_block(it->allocator, base, &block));
   offsets[0] = 1;
   offsets[1] = 511;
   offsets[2] = 512;
@@ -25,7 +25,7 @@ static void every_place(const scene *it, char *base) {
     snprintf(text, sizeof text, "lies %zu bytes into the live block of %zu bytes", offsets[index], block.requested_bytes);
     CHECK(strstr(cachalot_last_error(), text) != NULL);
     /* A question may be about any part of it. */
-    NEEDED(cachalot_base_of(it->allocator, base + offsets[index], &found));
+    NEEDED(cachalot_get_block(it->allocator, base + offsets[index], &found));
     CHECK(found.base == base && found.bytes == block.bytes && found.requested_bytes == block.requested_bytes);
   }
   not_a_block(it, base + block.bytes);

@@ -96,15 +96,15 @@ static inline unsigned long long driver_calls(void) {
 static inline text seen(const scene *it) {
   text all = {NULL, 0};
   int device;
-  NEEDED(cachalot_snapshot(it->allocator, append, &all));
+  NEEDED(cachalot_snapshot(it->allocator, NULL, append, &all));
   for (device = 0; device < it->devices; ++device) {
     char config[512];
     uint32_t users = 0;
-    NEEDED(cachalot_stats_for_each(it->allocator, device, append_stat, &all));
-    NEEDED(cachalot_config(it->allocator, device, config, sizeof config, NULL));
+    NEEDED(cachalot_visit_statistics(it->allocator, device, append_stat, &all));
+    NEEDED(cachalot_get_config(it->allocator, device, config, sizeof config, NULL));
     append(&all, config, strlen(config));
     if (device == 0) {
-      NEEDED(cachalot_pool_users(it->allocator, 0, it->pool, &users));
+      NEEDED(cachalot_get_pool_users(it->allocator, 0, it->pool, &users));
       append_stat(&all, "users", users);
     }
   }
@@ -137,7 +137,7 @@ static inline scene scene_open(void) {
   scene it = {NULL, 0, NULL, NULL, {0, 0}};
   void *cached = NULL;
   NEEDED(cachalot_create(&scene_options, &it.allocator));
-  NEEDED(cachalot_device_count(it.allocator, &it.devices));
+  NEEDED(cachalot_get_device_count(it.allocator, &it.devices));
   NEEDED(cachalot_malloc(it.allocator, 0, 1000, NULL, &it.small));
   NEEDED(cachalot_malloc(it.allocator, 0, 3 << 20, NULL, &it.large));
   NEEDED(cachalot_malloc(it.allocator, 0, 5000, NULL, &cached));
@@ -150,7 +150,7 @@ static inline scene scene_open(void) {
 
 /* Everything goes back, and the books are in order: whatever was refused left no trace. */
 static inline void scene_close(scene *it) {
-  NEEDED(cachalot_check(it->allocator));
+  NEEDED(cachalot_check_invariants(it->allocator));
   NEEDED(cachalot_free_sized(it->allocator, it->small, 1000));
   NEEDED(cachalot_free_sized(it->allocator, it->large, 3 << 20));
   NEEDED(cachalot_pool_release(it->allocator, 0, it->pool));

@@ -46,7 +46,7 @@ static void settings(const scene *it) {
   for (index = 0; index < sizeof fractions / sizeof *fractions; ++index) {
     REFUSED(it, CACHALOT_ERROR_INVALID_FRACTION, cachalot_set_memory_fraction(it->allocator, 0, fractions[index]));
   }
-  REFUSED(it, CACHALOT_ERROR_BUFFER_TOO_SMALL, cachalot_config(it->allocator, 0, tiny, 0, &length));
+  REFUSED(it, CACHALOT_ERROR_BUFFER_TOO_SMALL, cachalot_get_config(it->allocator, 0, tiny, 0, &length));
   CHECK(length == 99 && tiny[0] == 'x');
 }
 
@@ -58,7 +58,7 @@ static void pools(const scene *it) {
   for (index = 0; index < sizeof unknown / sizeof *unknown; ++index) {
     const cachalot_pool pool = unknown[index];
     REFUSED(it, CACHALOT_ERROR_UNKNOWN_POOL, cachalot_pool_release(it->allocator, 0, pool));
-    REFUSED(it, CACHALOT_ERROR_UNKNOWN_POOL, cachalot_pool_users(it->allocator, 0, pool, &users));
+    REFUSED(it, CACHALOT_ERROR_UNKNOWN_POOL, cachalot_get_pool_users(it->allocator, 0, pool, &users));
     REFUSED(it, CACHALOT_ERROR_UNKNOWN_POOL, cachalot_pool_empty(it->allocator, 0, pool));
     REFUSED(it, CACHALOT_ERROR_UNKNOWN_POOL, cachalot_pool_begin(it->allocator, 0, pool, CACHALOT_ROUTE_ALL, NULL));
     REFUSED(it, CACHALOT_ERROR_UNKNOWN_POOL, cachalot_pool_end(it->allocator, 0, pool));
@@ -113,9 +113,9 @@ int main(int argc, char **argv) {
   settings(&it);
   pools(&it);
   ranges(&it);
-  REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_stat(it.allocator, 0, "", &value));
-  REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_stat(it.allocator, 0, "reserved_bytes.all", &value));
-  REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_stat(it.allocator, 0, "\xff", &value));
+  REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_find_statistic(it.allocator, 0, "", &value));
+  REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_find_statistic(it.allocator, 0, "reserved_bytes.all", &value));
+  REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_find_statistic(it.allocator, 0, "\xff", &value));
   CHECK(value == 99);
   REFUSED(&it, CACHALOT_ERROR_INVALID_STREAM,
           cachalot_malloc(it.allocator, 0, 100, (cachalot_stream)UINTPTR_MAX, &block));
@@ -124,9 +124,18 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_NOT_PINNED, cachalot_unpin(it.allocator, it.small));
   REFUSED(&it, CACHALOT_ERROR_NOT_PINNED, cachalot_export_fd(it.allocator, it.small, &fd));
   CHECK(fd == 99);
-  REFUSED(&it, CACHALOT_ERROR_BUFFER_TOO_SMALL, cachalot_extents(it.allocator, it.small, extents, &room));
+  REFUSED(&it, CACHALOT_ERROR_BUFFER_TOO_SMALL, cachalot_get_extents(it.allocator, it.small, extents, &room));
   CHECK(room == 0 && extents[0].bytes == 99);
-  REFUSED(&it, CACHALOT_ERROR_IO, cachalot_snapshot_to_file(it.allocator, "/nowhere/at/all"));
+  cachalot_snapshot_options file = CACHALOT_SNAPSHOT_OPTIONS_INIT;
+  file.path = "/nowhere/at/all";
+  REFUSED(&it, CACHALOT_ERROR_IO, cachalot_snapshot(it.allocator, &file, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_snapshot(it.allocator, &file, append, NULL));
+  file.path = NULL;
+  file.format = 3;
+  REFUSED(&it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_snapshot(it.allocator, &file, append, NULL));
+  file.format = CACHALOT_JSON;
+  file.struct_size = 16;
+  REFUSED(&it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_snapshot(it.allocator, &file, append, NULL));
   scene_close(&it);
   return failures != 0;
 }

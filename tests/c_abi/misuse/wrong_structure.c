@@ -19,11 +19,12 @@ static void output_sizes(const scene *it) {
   for (index = 0; index < sizeof sizes / sizeof *sizes; ++index) {
     size_t *alone = malloc(sizeof *alone);
     *alone = sizes[index];
-    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_base_of(it->allocator, it->small, (cachalot_block *)alone));
-    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_forecast(it->allocator, 0, 1, NULL, (cachalot_outlook *)alone));
-    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_would_fit(it->allocator, 0, NULL, 0, NULL, (cachalot_fit *)alone));
-    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_device_info(it->allocator, 0, (cachalot_device *)alone));
-    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_stats(it->allocator, 0, (cachalot_statistics *)alone));
+    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_get_block(it->allocator, it->small, (cachalot_block *)alone));
+    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE,
+            cachalot_get_forecast(it->allocator, 0, 1, NULL, (cachalot_forecast *)alone));
+    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_get_fit(it->allocator, 0, NULL, 0, NULL, (cachalot_fit *)alone));
+    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_get_device_info(it->allocator, 0, (cachalot_device_info *)alone));
+    REFUSED(it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_get_statistics(it->allocator, 0, (cachalot_statistics *)alone));
     CHECK(*alone == sizes[index]);
     free(alone);
   }
@@ -57,7 +58,7 @@ int main(int argc, char **argv) {
   NEEDED(cachalot_destroy(made));
   memset(&block, 0x5a, sizeof block);
   block.now.struct_size = sizeof block;
-  REFUSED(&it, ok, cachalot_base_of(it.allocator, it.small, &block.now));
+  REFUSED(&it, ok, cachalot_get_block(it.allocator, it.small, &block.now));
   CHECK(block.now.base == it.small && block.now.requested_bytes == 1000 && block.now.struct_size == sizeof block);
   for (size = 0; size < sizeof block.later; ++size) {
     CHECK(((unsigned char *)block.later)[size] == 0x5a);

@@ -24,7 +24,7 @@
 
 static cachalot_statistics statistics(const cachalot_allocator *allocator) {
   cachalot_statistics now = CACHALOT_STATISTICS_INIT;
-  EXPECT(cachalot_stats(allocator, 0, &now) == CACHALOT_OK);
+  EXPECT(cachalot_get_statistics(allocator, 0, &now) == CACHALOT_OK);
   return now;
 }
 
@@ -69,7 +69,7 @@ static OrtStatusPtr create_status(OrtErrorCode code, const char *message) {
 /* The number of a live block's stream, which is the handle here. */
 static uint64_t stream_of(const cachalot_allocator *allocator, const void *address) {
   cachalot_block block = CACHALOT_BLOCK_INIT;
-  EXPECT(cachalot_base_of(allocator, address, &block) == CACHALOT_OK);
+  EXPECT(cachalot_get_block(allocator, address, &block) == CACHALOT_OK);
   return block.stream_id;
 }
 
@@ -98,7 +98,7 @@ static void requests_on_simulated_devices(void) {
   EXPECT(table->Alloc(table, 0) == NULL && statistics(allocator).allocations.current == 0);
   EXPECT(table->Alloc(table, (size_t)2 << 30) == NULL && strstr(cachalot_last_error(), "memory") != NULL);
   table->Free(table, &api);
-  EXPECT(strlen(cachalot_last_error()) > 0 && cachalot_check(allocator) == CACHALOT_OK);
+  EXPECT(strlen(cachalot_last_error()) > 0 && cachalot_check_invariants(allocator) == CACHALOT_OK);
 
 #if ORT_API_VERSION >= 18
   block = table->Reserve(table, 3 << 20);

@@ -25,7 +25,7 @@ static int shortage(void *userdata, int device, size_t bytes) {
   CHECK(cachalot_malloc(it->allocator, 0, 1000, NULL, &block) == CACHALOT_OK);
   CHECK(cachalot_free(it->allocator, block) == CACHALOT_OK);
   CHECK(cachalot_malloc(it->allocator, 0, 90 * MEBIBYTE, NULL, &block) == CACHALOT_ERROR_OUT_OF_MEMORY);
-  CHECK(cachalot_check(it->allocator) == CACHALOT_OK);
+  CHECK(cachalot_check_invariants(it->allocator) == CACHALOT_OK);
   if (it->spare == NULL) {
     return 0;
   }
@@ -42,7 +42,7 @@ static void out_of_memory(void *userdata, const cachalot_oom_report *report) {
   CHECK(report->limit_bytes == 64 * MEBIBYTE && report->requested_bytes == 50 * MEBIBYTE);
   CHECK(report->block_bytes >= report->requested_bytes && report->segment_bytes >= report->block_bytes);
   CHECK(strstr(report->text, "Tried to allocate 50 MiB on device 0") != NULL);
-  CHECK(cachalot_stats(it->allocator, 0, &statistics) == CACHALOT_OK);
+  CHECK(cachalot_get_statistics(it->allocator, 0, &statistics) == CACHALOT_OK);
   CHECK((uint64_t)statistics.allocated_bytes.current == report->allocated_bytes);
   CHECK(cachalot_destroy(it->allocator) == CACHALOT_ERROR_BUSY);
 }
@@ -102,16 +102,16 @@ int main(int argc, char **argv) {
   CHECK(it.asked == 3 && it.told == 1);
 
   /* Visitors may call the allocator as well. */
-  CHECK(cachalot_stats_for_each(it.allocator, 0, stop_at_third, &it) == CACHALOT_ERROR_STOPPED && it.visited == 3);
+  CHECK(cachalot_visit_statistics(it.allocator, 0, stop_at_third, &it) == CACHALOT_ERROR_STOPPED && it.visited == 3);
   it.visited = 0;
   NEEDED(cachalot_trace_start(it.allocator, 0, 1000));
   NEEDED(cachalot_free(it.allocator, kept));
-  NEEDED(cachalot_trace_for_each(it.allocator, 0, stop_entry, &it));
+  NEEDED(cachalot_visit_trace(it.allocator, 0, stop_entry, &it));
   CHECK(it.visited == 2);
   it.visited = 98;
-  CHECK(cachalot_trace_for_each(it.allocator, 0, stop_entry, &it) == CACHALOT_ERROR_STOPPED && it.visited == 100);
+  CHECK(cachalot_visit_trace(it.allocator, 0, stop_entry, &it) == CACHALOT_ERROR_STOPPED && it.visited == 100);
   it.visited = 0;
-  CHECK(cachalot_snapshot(it.allocator, stop_text, &it) == CACHALOT_ERROR_STOPPED && it.visited == 1);
+  CHECK(cachalot_snapshot(it.allocator, NULL, stop_text, &it) == CACHALOT_ERROR_STOPPED && it.visited == 1);
   NEEDED(cachalot_destroy(it.allocator));
   return failures != 0;
 }

@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
   options.flags = CACHALOT_SIMULATED | CACHALOT_ENVIRONMENT;
   options.config = argc > 1 ? argv[1] : NULL;
   if (cachalot_create(&options, &allocator) != CACHALOT_OK ||
-      cachalot_config(allocator, 0, config, sizeof config, NULL) != CACHALOT_OK ||
+      cachalot_get_config(allocator, 0, config, sizeof config, NULL) != CACHALOT_OK ||
       cachalot_destroy(allocator) != CACHALOT_OK) {
     printf("%s\n", cachalot_last_error());
     return 1;

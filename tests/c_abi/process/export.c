@@ -176,7 +176,7 @@ static int other_process(int socket) {
 static size_t share(const cachalot_allocator *allocator, void *block, int socket) {
   cachalot_extent extents[MOST];
   size_t count = MOST, index;
-  NEEDED(cachalot_extents(allocator, block, extents, &count));
+  NEEDED(cachalot_get_extents(allocator, block, extents, &count));
   for (index = 0; index < count; ++index) {
     message page = {PAGE, {0, 0, 0, 0, 0, 0, 0}};
     int fd = -1;
@@ -213,7 +213,7 @@ static void check_segment(void) {
 static void exchange(const char *config, int socket) {
   const cachalot_extent whole = {0, BYTES, 0, 0, BYTES, 0, 0};
   cachalot_allocator *allocator = NULL;
-  cachalot_pages pages = CACHALOT_PAGES_INIT;
+  cachalot_page_statistics pages = CACHALOT_PAGE_STATISTICS_INIT;
   void *block = NULL, *other = NULL;
   uint64_t index;
   size_t count;
@@ -230,7 +230,7 @@ static void exchange(const char *config, int socket) {
   CHECK(cachalot_export_fd(allocator, block, NULL) == CACHALOT_ERROR_NULL);
   check_refused(allocator, (char *)block + 64 * MEBIBYTE, CACHALOT_ERROR_NOT_PINNED);
   count = share(allocator, block, socket);
-  NEEDED(cachalot_page_stats(allocator, 0, &pages));
+  NEEDED(cachalot_get_page_statistics(allocator, 0, &pages));
   CHECK(pages.export_fd.calls == count && pages.pinned_bytes >= BYTES);
   say(socket, READ);
   expect(socket, WRITTEN);
@@ -247,7 +247,7 @@ static void exchange(const char *config, int socket) {
   say(socket, RETURNED);
   expect(socket, UNCHANGED);
   NEEDED(cachalot_free(allocator, other));
-  NEEDED(cachalot_check(allocator));
+  NEEDED(cachalot_check_invariants(allocator));
   NEEDED(cachalot_destroy(allocator));
   printf("export: well, %u pages in %u us\n", (unsigned)count, (unsigned)pages.export_fd.us);
 }

@@ -28,7 +28,7 @@ static int find(const mappings *all, uintptr_t at) {
 
 static void on_map(void *userdata, int device, void *address, size_t bytes) {
   mappings *all = userdata;
-  cachalot_pages pages = CACHALOT_PAGES_INIT;
+  cachalot_page_statistics pages = CACHALOT_PAGE_STATISTICS_INIT;
   CHECK(device == 0 && bytes > 0 && bytes % (2 * MEBIBYTE) == 0);
   CHECK(find(all, (uintptr_t)address) < 0 && find(all, (uintptr_t)address + bytes - 1) < 0);
   CHECK(all->count < MOST);
@@ -36,7 +36,7 @@ static void on_map(void *userdata, int device, void *address, size_t bytes) {
   all->bytes[all->count++] = bytes;
   ++all->mapped;
   /* No lock is held, and the allocator stays. */
-  CHECK(cachalot_page_stats(all->allocator, 0, &pages) == CACHALOT_OK);
+  CHECK(cachalot_get_page_statistics(all->allocator, 0, &pages) == CACHALOT_OK);
   CHECK(cachalot_destroy(all->allocator) == CACHALOT_ERROR_BUSY);
 }
 
@@ -59,9 +59,9 @@ static size_t check_extents(const mappings *all, void *block) {
   cachalot_extent extents[64];
   size_t count = 0, again = 64, index;
   uint64_t end = 0;
-  NEEDED(cachalot_base_of(all->allocator, block, &described));
-  NEEDED(cachalot_extents(all->allocator, block, NULL, &count));
-  NEEDED(cachalot_extents(all->allocator, block, extents, &again));
+  NEEDED(cachalot_get_block(all->allocator, block, &described));
+  NEEDED(cachalot_get_extents(all->allocator, block, NULL, &count));
+  NEEDED(cachalot_get_extents(all->allocator, block, extents, &again));
   CHECK(count == again && count > 0);
   for (index = 0; index < count; ++index) {
     const cachalot_extent it = extents[index];
@@ -78,7 +78,7 @@ static size_t check_extents(const mappings *all, void *block) {
 
 static uint64_t reserved(const mappings *all) {
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
-  NEEDED(cachalot_stats(all->allocator, 0, &statistics));
+  NEEDED(cachalot_get_statistics(all->allocator, 0, &statistics));
   return (uint64_t)statistics.reserved_bytes.current;
 }
 
@@ -106,7 +106,7 @@ static void churn(const mappings *all) {
 
 int main(int argc, char **argv) {
   static mappings all;
-  cachalot_pages pages = CACHALOT_PAGES_INIT;
+  cachalot_page_statistics pages = CACHALOT_PAGE_STATISTICS_INIT;
   void *pinned = NULL;
   begin(argc, argv);
   scene_options.config = argv[argc - 1];
@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
   churn(&all);
   NEEDED(cachalot_unpin(all.allocator, pinned));
   NEEDED(cachalot_empty_cache(all.allocator, 0));
-  NEEDED(cachalot_page_stats(all.allocator, 0, &pages));
+  NEEDED(cachalot_get_page_statistics(all.allocator, 0, &pages));
   CHECK(pages.pinned_bytes >= 40 * MEBIBYTE && pages.pinned_bytes == reserved(&all) && all.count > 0);
   CHECK(find(&all, (uintptr_t)pinned) >= 0 && find(&all, (uintptr_t)pinned + 40 * MEBIBYTE - 1) >= 0);
   NEEDED(cachalot_unpin(all.allocator, pinned));
@@ -137,7 +137,7 @@ int main(int argc, char **argv) {
   NEEDED(cachalot_malloc(all.allocator, 0, 40 * MEBIBYTE, NULL, &pinned));
   NEEDED(cachalot_free(all.allocator, pinned));
   CHECK(all.count > 0);
-  NEEDED(cachalot_check(all.allocator));
+  NEEDED(cachalot_check_invariants(all.allocator));
   NEEDED(cachalot_destroy(all.allocator));
   CHECK(all.count == 0 && all.mapped == all.unmapped);
   return failures != 0;

@@ -11,18 +11,18 @@ int main(int argc, char **argv) {
   int expected = argc > 1 && strcmp(argv[1], "pages") == 0;
   options.config = "policy:stitched";
   NEEDED(cachalot_create(&options, &allocator));
-  NEEDED(cachalot_device_count(allocator, &count));
+  NEEDED(cachalot_get_device_count(allocator, &count));
   for (device = 0; device < count; ++device) {
-    cachalot_device info = CACHALOT_DEVICE_INIT;
-    cachalot_pages pages = CACHALOT_PAGES_INIT;
-    NEEDED(cachalot_device_info(allocator, device, &info));
+    cachalot_device_info info = CACHALOT_DEVICE_INFO_INIT;
+    cachalot_page_statistics pages = CACHALOT_PAGE_STATISTICS_INIT;
+    NEEDED(cachalot_get_device_info(allocator, device, &info));
     CHECK(info.virtual_memory == expected);
     for (request = 0; request < 3; ++request) {
       void *block;
       NEEDED(cachalot_malloc(allocator, device, (size_t)(request + 1) * (30 << 20), NULL, &block));
       NEEDED(cachalot_free(allocator, block));
     }
-    NEEDED(cachalot_page_stats(allocator, device, &pages));
+    NEEDED(cachalot_get_page_statistics(allocator, device, &pages));
     CHECK((pages.mapped_bytes > 0) == expected && (pages.create.calls > 0) == expected);
     CHECK(pages.map.calls >= pages.set_access.calls && (pages.set_access.us > 0) == expected);
     CHECK((pages.longest_stall_us > 0) == expected);

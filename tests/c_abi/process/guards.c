@@ -93,7 +93,7 @@ int main(int argc, char **argv) {
   NEEDED(cachalot_on_stack(allocator, where, NULL));
   NEEDED(cachalot_malloc(allocator, 0, bytes, own, &block));
   NEEDED(cachalot_malloc(allocator, 0, bytes, own, &neighbour));
-  NEEDED(cachalot_base_of(allocator, block, &described));
+  NEEDED(cachalot_get_block(allocator, block, &described));
   snprintf(named, sizeof named, "the block of %d bytes at %p,", bytes, block);
 
   if (strcmp(which, "after_free") == 0) {

@@ -46,7 +46,7 @@ static size_t other_than(const unsigned char *bytes, unsigned char wanted) {
 
 static int64_t statistic(const char *key) {
   int64_t value = 0;
-  NEEDED(cachalot_stat(host, 0, key, &value));
+  NEEDED(cachalot_find_statistic(host, 0, key, &value));
   return value;
 }
 
@@ -150,8 +150,8 @@ int main(int count, char **arguments) {
   NEEDED(cachalot_create(&options, &host));
 
   /* The memory is the system's, and a block belongs to no stream. */
-  cachalot_device info = CACHALOT_DEVICE_INIT;
-  NEEDED(cachalot_device_info(host, 0, &info));
+  cachalot_device_info info = CACHALOT_DEVICE_INFO_INIT;
+  NEEDED(cachalot_get_device_info(host, 0, &info));
   CHECK(info.total_bytes > 0 && info.free_bytes <= info.total_bytes && info.virtual_memory == 0);
   CHECK(cachalot_malloc(host, 0, 1, stream, &block) == CACHALOT_ERROR_INVALID_STREAM && block == NULL);
   CHECK(cachalot_malloc(host, 0, info.total_bytes * 2, NULL, &block) == CACHALOT_ERROR_OUT_OF_MEMORY);
@@ -167,11 +167,11 @@ int main(int count, char **arguments) {
   for (int number = 0; number < THREADS; ++number) {
     CHECK(pthread_join(threads[number], NULL) == 0);
   }
-  NEEDED(cachalot_check(host));
+  NEEDED(cachalot_check_invariants(host));
 
   /* Nothing is in use: the cache goes back as far as it is told to. */
   CHECK(statistic("allocated_bytes.all.current") == 0 && statistic("reserved_bytes.all.current") > 0);
-  NEEDED(cachalot_snapshot(host, count_bytes, &written));
+  NEEDED(cachalot_snapshot(host, NULL, count_bytes, &written));
   CHECK(written > 0);
   NEEDED(cachalot_process_events(host, 0));
   NEEDED(cachalot_trim(host, 0, 0));

@@ -22,32 +22,32 @@ static int is_asked = 0;
 static void ask(cachalot_allocator *allocator, int device) {
   const cachalot_pool pool = {7, 7};
   const size_t sizes[] = {MEBIBYTE, 3 * MEBIBYTE, (size_t)1 << 50};
-  cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+  cachalot_forecast outlook = CACHALOT_FORECAST_INIT;
   cachalot_fit fit = CACHALOT_FIT_INIT;
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
   cachalot_block block = CACHALOT_BLOCK_INIT;
   char config[512];
-  NEEDED(cachalot_stats(allocator, device, &statistics));
-  NEEDED(cachalot_stats_for_each(allocator, device, ignore_stat, NULL));
-  NEEDED(cachalot_config(allocator, device, config, sizeof config, NULL));
-  NEEDED(cachalot_health(allocator, device));
-  NEEDED(cachalot_forecast(allocator, device, MEBIBYTE, NULL, &outlook));
+  NEEDED(cachalot_get_statistics(allocator, device, &statistics));
+  NEEDED(cachalot_visit_statistics(allocator, device, ignore_stat, NULL));
+  NEEDED(cachalot_get_config(allocator, device, config, sizeof config, NULL));
+  NEEDED(cachalot_check_health(allocator, device));
+  NEEDED(cachalot_get_forecast(allocator, device, MEBIBYTE, NULL, &outlook));
   CHECK(contexts() > 0 || outlook.outcome == (is_asked ? CACHALOT_WOULD_EXPAND : CACHALOT_WOULD_OBTAIN));
-  NEEDED(cachalot_would_fit(allocator, device, sizes, 3, NULL, &fit));
+  NEEDED(cachalot_get_fit(allocator, device, sizes, 3, NULL, &fit));
   CHECK(fit.served == 2);
   is_asked = 1;
   NEEDED(cachalot_configure(allocator, "expandable_segments:True,per_process_memory_fraction:0.5"));
-  NEEDED(cachalot_forecast(allocator, device, MEBIBYTE, NULL, &outlook));
+  NEEDED(cachalot_get_forecast(allocator, device, MEBIBYTE, NULL, &outlook));
   CHECK(contexts() > 0 || outlook.outcome == CACHALOT_WOULD_EXPAND);
-  NEEDED(cachalot_would_fit(allocator, device, sizes, 3, NULL, &fit));
+  NEEDED(cachalot_get_fit(allocator, device, sizes, 3, NULL, &fit));
   CHECK(fit.served == 2);
   NEEDED(cachalot_set_memory_fraction(allocator, device, 0.25));
   NEEDED(cachalot_process_events(allocator, device));
   NEEDED(cachalot_empty_cache(allocator, device));
   NEEDED(cachalot_trim(allocator, device, 0));
   NEEDED(cachalot_trace_start(allocator, device, 100));
-  NEEDED(cachalot_snapshot(allocator, ignore_text, NULL));
-  NEEDED(cachalot_metrics(allocator, ignore_text, NULL));
+  NEEDED(cachalot_snapshot(allocator, NULL, ignore_text, NULL));
+  NEEDED(cachalot_write_metrics(allocator, ignore_text, NULL));
   NEEDED(cachalot_pool_retain(allocator, device, pool, 0));
   NEEDED(cachalot_pool_begin(allocator, device, pool, CACHALOT_ROUTE_THREAD, NULL));
   NEEDED(cachalot_pool_end(allocator, device, pool));
@@ -57,8 +57,8 @@ static void ask(cachalot_allocator *allocator, int device) {
   NEEDED(cachalot_record_stream(allocator, NULL, NULL));
   CHECK(cachalot_record_stream(allocator, &statistics, NULL) == CACHALOT_ERROR_INVALID_POINTER);
   CHECK(cachalot_free(allocator, &statistics) == CACHALOT_ERROR_INVALID_POINTER);
-  CHECK(cachalot_base_of(allocator, &statistics, &block) == CACHALOT_ERROR_INVALID_POINTER);
-  NEEDED(cachalot_check(allocator));
+  CHECK(cachalot_get_block(allocator, &statistics, &block) == CACHALOT_ERROR_INVALID_POINTER);
+  NEEDED(cachalot_check_invariants(allocator));
 }
 
 static void *request(void *argument) {
@@ -74,8 +74,8 @@ int main(int argc, char **argv) {
   const cachalot_stream own = (cachalot_stream)2;
   cachalot_options options = CACHALOT_OPTIONS_INIT;
   cachalot_allocator *allocator = NULL, *other = NULL;
-  cachalot_device described = CACHALOT_DEVICE_INIT;
-  cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+  cachalot_device_info described = CACHALOT_DEVICE_INFO_INIT;
+  cachalot_forecast outlook = CACHALOT_FORECAST_INIT;
   pthread_t threads[THREADS];
   void *block = NULL, *outside = NULL;
   int count = 0, index;
@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
   CHECK(library != NULL);
   *(void **)&calls = dlsym(library, "emu_calls");
   *(void **)&plan = dlsym(library, "emu_plan");
-  NEEDED(cachalot_device_count(allocator, &count));
+  NEEDED(cachalot_get_device_count(allocator, &count));
   CHECK(count == 2);
   ask(allocator, 0);
   ask(allocator, 1);
@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
     CHECK(pthread_join(threads[index], NULL) == 0);
   }
   CHECK(contexts() == 1);
-  NEEDED(cachalot_device_info(allocator, 1, &described));
+  NEEDED(cachalot_get_device_info(allocator, 1, &described));
   CHECK(described.limit_bytes == described.total_bytes / 4 && described.virtual_memory == 1);
   CHECK(described.free_bytes < described.total_bytes && contexts() == 1);
   ask(allocator, 1);
@@ -121,7 +121,7 @@ int main(int argc, char **argv) {
   NEEDED(plan("[{\"fn\": \"cuDevicePrimaryCtxRetain\", \"code\": 2}]"));
   CHECK(cachalot_malloc(allocator, 0, MEBIBYTE, NULL, &block) == CACHALOT_ERROR_OUT_OF_MEMORY && block == NULL);
   CHECK(cachalot_last_driver_code() == 2);
-  NEEDED(cachalot_forecast(allocator, 0, MEBIBYTE, NULL, &outlook));
+  NEEDED(cachalot_get_forecast(allocator, 0, MEBIBYTE, NULL, &outlook));
   CHECK(outlook.outcome == CACHALOT_WOULD_EXPAND && contexts() == 2);
   NEEDED(cachalot_malloc(allocator, 0, MEBIBYTE, NULL, &block));
   NEEDED(cachalot_free(allocator, block));

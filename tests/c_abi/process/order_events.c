@@ -40,7 +40,7 @@ static cachalot_allocator *begin_allocator(const char *config) {
 
 static void limit_to_held(cachalot_allocator *allocator) {
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
-  NEEDED(cachalot_stats(allocator, 0, &statistics));
+  NEEDED(cachalot_get_statistics(allocator, 0, &statistics));
   NEEDED(cachalot_set_limit(allocator, 0, (uint64_t)statistics.reserved_bytes.current));
 }
 
@@ -159,7 +159,7 @@ static void one_call_frees_what_is_complete(const char *config) {
     }
     CHECK(synchronize(side) == 0 && synchronize(own) == 0);
     NEEDED(cachalot_process_events(allocator, 0));
-    NEEDED(cachalot_stats(allocator, 0, &statistics));
+    NEEDED(cachalot_get_statistics(allocator, 0, &statistics));
     CHECK(statistics.active_bytes.current == 0);
   }
   NEEDED(cachalot_stream_destroyed(allocator, 0, (cachalot_stream)own));

@@ -68,16 +68,40 @@ static size_t wrong_in_all(void **blocks, int first, int step, cachalot_stream s
   return wrong;
 }
 
+static cachalot_park_target of_tag(uint64_t tag) {
+  const cachalot_park_target target = {sizeof target, tag, NULL, CACHALOT_PARK_TAG, 0};
+  return target;
+}
+
+static cachalot_status park_in(cachalot_allocator *allocator, int device, uint64_t tag, cachalot_park_mode mode,
+                               cachalot_park_order order) {
+  const cachalot_park_target target = of_tag(tag);
+  const cachalot_park_options options = {sizeof options, mode, order};
+  return cachalot_park(allocator, device, &target, &options);
+}
+
+/* Without options, the contents are kept. */
+static cachalot_status park(cachalot_allocator *allocator, uint64_t tag) {
+  const cachalot_park_target target = of_tag(tag);
+  return cachalot_park(allocator, 0, &target, NULL);
+}
+
+static cachalot_status wake(cachalot_allocator *allocator, uint64_t tag) {
+  const cachalot_park_target target = of_tag(tag);
+  return cachalot_wake(allocator, 0, &target);
+}
+
 static cachalot_park_report parked(cachalot_allocator *allocator, uint64_t tag) {
   cachalot_park_report report = CACHALOT_PARK_REPORT_INIT;
-  NEEDED(cachalot_parked(allocator, 0, tag, &report));
+  const cachalot_park_target target = of_tag(tag);
+  NEEDED(cachalot_get_park_report(allocator, 0, &target, &report));
   return report;
 }
 
 /* Checks that the names add up to what the driver says is in use, with `parked` bytes parked. */
 static void check_remaining(cachalot_allocator *allocator, uint64_t least_parked) {
   cachalot_remaining_memory memory = CACHALOT_REMAINING_MEMORY_INIT;
-  NEEDED(cachalot_remaining(allocator, 0, &memory));
+  NEEDED(cachalot_get_remaining_memory(allocator, 0, &memory));
   CHECK(memory.used_bytes == memory.block_bytes + memory.pending_bytes + memory.cached_bytes + memory.spare_bytes +
                                  memory.leaked_bytes + memory.other_bytes);
   CHECK(memory.leaked_bytes == 0 && memory.pending_bytes == 0);
@@ -102,7 +126,7 @@ int main(int count, char **arguments) {
   NEEDED(cachalot_create(&options, &allocator));
   for (int pool = 0; pool < 2; ++pool) {
     NEEDED(cachalot_pool_create(allocator, 0, 0, &pools[pool]));
-    NEEDED(cachalot_pool_tag(allocator, 0, pools[pool], pool == 0 ? WEIGHTS : CACHE));
+    NEEDED(cachalot_pool_set_tag(allocator, 0, pools[pool], pool == 0 ? WEIGHTS : CACHE));
   }
   fill(allocator, pools[0], stream, weights, 10);
   fill(allocator, pools[1], stream, cache, 100);
@@ -110,22 +134,30 @@ int main(int count, char **arguments) {
   DRIVER(cuMemsetD8Async(number(other), 7, 30 * MIB, stream));
 
   /* Misuse: nothing changes. */
-  CHECK(cachalot_park(allocator, 0, 0, CACHALOT_PARK_KEEP) == CACHALOT_ERROR_INVALID_ARGUMENT);
-  CHECK(cachalot_park(allocator, 0, WEIGHTS, 0) == CACHALOT_ERROR_INVALID_ARGUMENT);
-  CHECK(cachalot_park(allocator, 0, WEIGHTS, 0x25) == CACHALOT_ERROR_INVALID_ARGUMENT);
-  CHECK(cachalot_park(allocator, 0, 3, CACHALOT_PARK_KEEP) == CACHALOT_ERROR_UNKNOWN_TAG);
-  CHECK(cachalot_park(allocator, 9, WEIGHTS, CACHALOT_PARK_KEEP) == CACHALOT_ERROR_UNKNOWN_DEVICE);
-  CHECK(cachalot_wake(allocator, 0, 3) == CACHALOT_ERROR_UNKNOWN_TAG);
-  CHECK(cachalot_parked(allocator, 0, WEIGHTS, NULL) == CACHALOT_ERROR_NULL);
+  cachalot_park_target weights_target = of_tag(WEIGHTS);
+  CHECK(park(allocator, 0) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  CHECK(park_in(allocator, 0, WEIGHTS, 3, CACHALOT_PARK_AFTER_DEVICE) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  CHECK(park_in(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP, 2) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  CHECK(park(allocator, 3) == CACHALOT_ERROR_UNKNOWN_TAG);
+  CHECK(cachalot_park(allocator, 9, &weights_target, NULL) == CACHALOT_ERROR_UNKNOWN_DEVICE);
+  CHECK(cachalot_park(allocator, 0, NULL, NULL) == CACHALOT_ERROR_NULL);
+  CHECK(wake(allocator, 3) == CACHALOT_ERROR_UNKNOWN_TAG);
+  CHECK(cachalot_get_park_report(allocator, 0, &weights_target, NULL) == CACHALOT_ERROR_NULL);
+  weights_target.kind = 3;
+  CHECK(cachalot_park(allocator, 0, &weights_target, NULL) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  CHECK(cachalot_wake_start(allocator, 0, &weights_target) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  weights_target = of_tag(WEIGHTS);
   cachalot_pool nothing = {0, 0};
-  CHECK(cachalot_pool_tag(allocator, 0, nothing, WEIGHTS) == CACHALOT_ERROR_UNKNOWN_POOL);
+  CHECK(cachalot_pool_set_tag(allocator, 0, nothing, WEIGHTS) == CACHALOT_ERROR_UNKNOWN_POOL);
   CHECK(parked(allocator, WEIGHTS).state == CACHALOT_AWAKE);
 
+  const cachalot_park_target cache_target = of_tag(CACHE);
   size_t before = free_memory();
   for (int round = 0; round < 3; ++round) {
-    NEEDED(cachalot_park_retain(allocator, 0, round == 1 ? UINT64_MAX : 0));
-    NEEDED(cachalot_park(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP | (round == 2 ? CACHALOT_PARK_STREAMS : 0)));
-    NEEDED(cachalot_park(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP));
+    NEEDED(cachalot_retain_host_memory(allocator, 0, round == 1 ? UINT64_MAX : 0));
+    NEEDED(park_in(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP,
+                   round == 2 ? CACHALOT_PARK_AFTER_STREAMS : CACHALOT_PARK_AFTER_DEVICE));
+    NEEDED(park(allocator, WEIGHTS));
     cachalot_park_report report = parked(allocator, WEIGHTS);
     CHECK(report.state == CACHALOT_ASLEEP && report.mapped_bytes == 0 && report.ordinary_bytes == 0);
     CHECK(report.parked_bytes >= 80 * MIB && report.kept_bytes == report.parked_bytes);
@@ -133,23 +165,23 @@ int main(int count, char **arguments) {
     CHECK(is_near(free_memory(), before + report.parked_bytes));
     NEEDED(cachalot_pool_begin(allocator, 0, pools[0], CACHALOT_ROUTE_ALL, NULL));
     CHECK(cachalot_malloc(allocator, 0, 512, stream, &refused) == CACHALOT_ERROR_PARKED && refused == NULL);
-    NEEDED(cachalot_park_elsewhere(allocator, 0, WEIGHTS, 1));
+    NEEDED(cachalot_tag_set_fallback(allocator, 0, WEIGHTS, 1));
     NEEDED(cachalot_malloc(allocator, 0, 512, stream, &refused));
     NEEDED(cachalot_free(allocator, refused));
     refused = NULL;
-    NEEDED(cachalot_park_elsewhere(allocator, 0, WEIGHTS, 0));
+    NEEDED(cachalot_tag_set_fallback(allocator, 0, WEIGHTS, 0));
     CHECK(cachalot_malloc(allocator, 0, 512, stream, &refused) == CACHALOT_ERROR_PARKED && refused == NULL);
     NEEDED(cachalot_pool_end(allocator, 0, pools[0]));
     NEEDED(cachalot_pool_release(allocator, 0, pools[0]));
-    NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_KEEP));
+    NEEDED(park(allocator, CACHE));
     CHECK(wrong_bytes(other, 30 * MIB, 7, stream) == 0);
     check_remaining(allocator, parked(allocator, WEIGHTS).parked_bytes);
-    NEEDED(cachalot_wake_start(allocator, 0, WEIGHTS));
-    NEEDED(cachalot_wake_start(allocator, 0, CACHE));
+    NEEDED(cachalot_wake_start(allocator, 0, &weights_target));
+    NEEDED(cachalot_wake_start(allocator, 0, &cache_target));
     CHECK(parked(allocator, CACHE).state == CACHALOT_WAKING);
-    NEEDED(cachalot_wake_wait(allocator, 0, WEIGHTS));
+    NEEDED(cachalot_wake_wait(allocator, 0, &weights_target));
     CHECK(wrong_in_all(weights, 10, 1, stream) == 0);
-    NEEDED(cachalot_wake_wait(allocator, 0, CACHE));
+    NEEDED(cachalot_wake_wait(allocator, 0, &cache_target));
     CHECK(wrong_in_all(cache, 100, 1, stream) == 0);
     report = parked(allocator, WEIGHTS);
     CHECK(report.state == CACHALOT_AWAKE && report.parked_bytes == 0);
@@ -161,33 +193,33 @@ int main(int count, char **arguments) {
   /* The emulated driver counts waits for the whole device. */
   uint64_t (*calls)(const char *);
   *(void **)&calls = dlsym(RTLD_DEFAULT, "emu_calls");
-  for (uint32_t order = 0; calls != NULL && order <= CACHALOT_PARK_STREAMS; order += CACHALOT_PARK_STREAMS) {
+  for (cachalot_park_order order = 0; calls != NULL && order <= CACHALOT_PARK_AFTER_STREAMS; ++order) {
     const uint64_t before = calls("cuCtxRecordEvent");
-    NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_KEEP | order));
-    CHECK((calls("cuCtxRecordEvent") > before) == (order == 0));
-    NEEDED(cachalot_wake(allocator, 0, CACHE));
+    NEEDED(park_in(allocator, 0, CACHE, CACHALOT_PARK_KEEP, order));
+    CHECK((calls("cuCtxRecordEvent") > before) == (order == CACHALOT_PARK_AFTER_DEVICE));
+    NEEDED(wake(allocator, CACHE));
   }
 
   /* Zeroes, and anything. */
-  NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_ZERO));
+  NEEDED(park_in(allocator, 0, CACHE, CACHALOT_PARK_ZERO, CACHALOT_PARK_AFTER_DEVICE));
   CHECK(parked(allocator, CACHE).kept_bytes == 0 && parked(allocator, CACHE).host_bytes == 0);
-  NEEDED(cachalot_wake(allocator, 0, CACHE));
+  NEEDED(wake(allocator, CACHE));
   CHECK(wrong_in_all(cache, 0, 0, stream) == 0);
-  NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_DROP));
-  NEEDED(cachalot_wake(allocator, 0, CACHE));
+  NEEDED(park_in(allocator, 0, CACHE, CACHALOT_PARK_DROP, CACHALOT_PARK_AFTER_DEVICE));
+  NEEDED(wake(allocator, CACHE));
 
   /* Blocks freed while parked; the others keep their contents. */
-  NEEDED(cachalot_park(allocator, 0, WEIGHTS, CACHALOT_PARK_KEEP));
+  NEEDED(park(allocator, WEIGHTS));
   for (int block = 0; block < BLOCKS; block += 2) {
     NEEDED(cachalot_free(allocator, weights[block]));
     weights[block] = NULL;
   }
   NEEDED(cachalot_pool_release(allocator, 0, pools[0]));
-  NEEDED(cachalot_wake(allocator, 0, WEIGHTS));
+  NEEDED(wake(allocator, WEIGHTS));
   CHECK(wrong_in_all(weights, 10, 1, stream) == 0);
 
   /* All blocks of a parked tag are freed: nothing wakes. */
-  NEEDED(cachalot_park(allocator, 0, CACHE, CACHALOT_PARK_KEEP));
+  NEEDED(park(allocator, CACHE));
   for (int block = 0; block < BLOCKS; ++block) {
     NEEDED(cachalot_free(allocator, cache[block]));
     if (weights[block] != NULL) {
@@ -196,8 +228,8 @@ int main(int count, char **arguments) {
   }
   NEEDED(cachalot_free(allocator, other));
   NEEDED(cachalot_pool_release(allocator, 0, pools[1]));
-  NEEDED(cachalot_wake(allocator, 0, CACHE));
-  CHECK(cachalot_wake(allocator, 0, CACHE) == CACHALOT_ERROR_UNKNOWN_TAG);
+  NEEDED(wake(allocator, CACHE));
+  CHECK(wake(allocator, CACHE) == CACHALOT_ERROR_UNKNOWN_TAG);
   NEEDED(cachalot_destroy(allocator));
   DRIVER(cuStreamDestroy_v2(stream));
   DRIVER(cuDevicePrimaryCtxRelease_v2(0));

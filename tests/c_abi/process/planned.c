@@ -20,7 +20,7 @@ typedef struct iteration {
 
 static iteration iterate(cachalot_allocator *allocator) {
   iteration it;
-  NEEDED(cachalot_iteration(allocator, 0));
+  NEEDED(cachalot_begin_iteration(allocator, 0));
   NEEDED(cachalot_malloc(allocator, 0, 3 * MEBIBYTE, stream(1), &it.blocks[0]));
   NEEDED(cachalot_malloc(allocator, 0, 1000, stream(2), &it.blocks[1]));
   NEEDED(cachalot_record_stream(allocator, it.blocks[1], stream(1)));
@@ -35,7 +35,7 @@ static iteration iterate(cachalot_allocator *allocator) {
 
 static cachalot_plan_report planned(cachalot_allocator *allocator) {
   cachalot_plan_report report = CACHALOT_PLAN_REPORT_INIT;
-  NEEDED(cachalot_planned(allocator, 0, &report));
+  NEEDED(cachalot_get_plan_report(allocator, 0, &report));
   return report;
 }
 
@@ -74,14 +74,14 @@ int main(int argc, char **argv) {
   report = planned(allocator);
   CHECK(report.plans == 1 && report.extra == 0 && report.missing == 0 && report.given_up == 0);
   CHECK(report.peak_bytes == report.lower_bound_bytes && report.segment_bytes == 6 * MEBIBYTE);
-  NEEDED(cachalot_check(allocator));
+  NEEDED(cachalot_check_invariants(allocator));
   if (options.flags == CACHALOT_SIMULATED) {
     NEEDED(cachalot_simulate_progress(allocator, 0, stream(1)));
   }
 
   /* A program that goes on otherwise is observed again. */
   for (turn = 0; turn < PATIENCE && planned(allocator).given_up == 0; ++turn) {
-    NEEDED(cachalot_iteration(allocator, 0));
+    NEEDED(cachalot_begin_iteration(allocator, 0));
     NEEDED(cachalot_malloc(allocator, 0, 7 * MEBIBYTE, stream(1), &first.blocks[0]));
     NEEDED(cachalot_free(allocator, first.blocks[0]));
   }

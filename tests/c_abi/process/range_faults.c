@@ -28,7 +28,7 @@ static void *context;
 
 static int64_t allocated(const cachalot_allocator *allocator) {
   cachalot_statistics found = CACHALOT_STATISTICS_INIT;
-  NEEDED(cachalot_stats(allocator, 0, &found));
+  NEEDED(cachalot_get_statistics(allocator, 0, &found));
   return found.allocated_bytes.current;
 }
 
@@ -79,7 +79,7 @@ static int failures_are_reported_and_undone(const cachalot_allocator *allocator,
       expect(&range, page, (unsigned char)page);
     }
     NEEDED(cachalot_range_release(range));
-    NEEDED(cachalot_check(allocator));
+    NEEDED(cachalot_check_invariants(allocator));
     if (!hit) {
       return refused;
     }
@@ -92,7 +92,7 @@ static void no_page_is_lost(const cachalot_allocator *allocator, cachalot_stream
   cachalot_statistics found = CACHALOT_STATISTICS_INIT;
   DRIVER(cuStreamSynchronize(stream));
   NEEDED(cachalot_empty_cache(allocator, 0));
-  NEEDED(cachalot_stats(allocator, 0, &found));
+  NEEDED(cachalot_get_statistics(allocator, 0, &found));
   CHECK(found.allocated_bytes.current == 0 && found.reserved_bytes.current == 0 && found.leaked_bytes == 0);
 }
 

@@ -64,7 +64,7 @@ void grow_and_shrink(const cachalot::allocator& allocator, cachalot_stream one, 
       table.commit(page * kPage, kPage, one);
       fill(table.as<char>() + page * kPage, kPage, static_cast<unsigned char>(page + 1), one);
     }
-    EXPECT(allocator.stats().reserved_bytes.current <= static_cast<std::int64_t>(32 * kPage));
+    EXPECT(allocator.statistics().reserved_bytes.current <= static_cast<std::int64_t>(32 * kPage));
     // A second stream may use the part once it waits for the first.
     EXPECT(cuStreamSynchronize(one) == 0);
     table.decommit(4 * kPage, 8 * kPage, two);
@@ -80,7 +80,7 @@ void grow_and_shrink(const cachalot::allocator& allocator, cachalot_stream one, 
     if (round == 3 && std::getenv("RANGES_SAME_PAGES") != nullptr) {
       EXPECT(emu_calls("cuMemCreate") == created);
     }
-    EXPECT(cachalot_check(allocator.get()) == CACHALOT_OK);
+    EXPECT(cachalot_check_invariants(allocator.get()) == CACHALOT_OK);
   }
 }
 
@@ -90,10 +90,10 @@ void ownership(const cachalot::allocator& allocator, cachalot_stream stream) {
   cachalot::range moved = std::move(range);
   EXPECT(!range && moved && moved.data() != nullptr);
   moved.commit(0, kPage, stream);
-  EXPECT(allocator.stats().allocated_bytes.current == static_cast<std::int64_t>(kPage));
+  EXPECT(allocator.statistics().allocated_bytes.current == static_cast<std::int64_t>(kPage));
   range = std::move(moved);
   range = cachalot::range(allocator, 64 * kPage);
-  EXPECT(allocator.stats().allocated_bytes.current == 0 && allocator.stats().allocations.current == 1);
+  EXPECT(allocator.statistics().allocated_bytes.current == 0 && allocator.statistics().allocations.current == 1);
   try {
     range.commit(0, 40 * kPage, stream);
     EXPECT(false);
@@ -106,7 +106,7 @@ void ownership(const cachalot::allocator& allocator, cachalot_stream stream) {
     EXPECT(error.status() == CACHALOT_ERROR_INVALID_ARGUMENT);
   }
   range.reset();
-  EXPECT(!range && allocator.stats().allocations.current == 0);
+  EXPECT(!range && allocator.statistics().allocations.current == 0);
 }
 
 // An exported page owns its descriptor.

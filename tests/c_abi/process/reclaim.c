@@ -11,12 +11,12 @@ enum { MEBIBYTE = 1 << 20, SECONDS = 20 };
 
 static int64_t reserved(const cachalot_allocator *allocator) {
   int64_t bytes = 0;
-  NEEDED(cachalot_stat(allocator, 0, "reserved_bytes.all.current", &bytes));
+  NEEDED(cachalot_find_statistic(allocator, 0, "reserved_bytes.all.current", &bytes));
   return bytes;
 }
 
 int main(int argc, char **argv) {
-  cachalot_reclaimed reclaimed = CACHALOT_RECLAIMED_INIT;
+  cachalot_reclaim_statistics reclaimed = CACHALOT_RECLAIM_STATISTICS_INIT;
   cachalot_allocator *allocator;
   void *kept, *idle[3], *block;
   int64_t before;
@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
   begin(argc, argv);
   scene_options.config = argv[argc - 1];
   NEEDED(cachalot_create(&scene_options, &allocator));
-  NEEDED(cachalot_reclaim_stats(allocator, 0, &reclaimed));
+  NEEDED(cachalot_get_reclaim_statistics(allocator, 0, &reclaimed));
   CHECK(reclaimed.looks == 0 && reclaimed.given_back_bytes == 0);
   NEEDED(cachalot_malloc(allocator, 0, 40 * MEBIBYTE, NULL, &kept));
   for (index = 0; index < 3; ++index) {
@@ -46,14 +46,14 @@ int main(int argc, char **argv) {
     usleep(1000);
   }
   NEEDED(cachalot_maintain_every(allocator, 0, 0));
-  NEEDED(cachalot_reclaim_stats(allocator, 0, &reclaimed));
+  NEEDED(cachalot_get_reclaim_statistics(allocator, 0, &reclaimed));
   CHECK(reserved(allocator) <= before - 120 * MEBIBYTE + 2 * MEBIBYTE);
   CHECK(reclaimed.looks > 10 && reclaimed.given_back_bytes >= 120 * MEBIBYTE && reclaimed.given_back_units >= 3);
   CHECK(reclaimed.obtained_again_bytes == 0 && reclaimed.too_early_units == 0);
   NEEDED(cachalot_malloc(allocator, 0, 40 * MEBIBYTE, NULL, &idle[0]));
   NEEDED(cachalot_free(allocator, idle[0]));
   NEEDED(cachalot_free(allocator, kept));
-  NEEDED(cachalot_check(allocator));
+  NEEDED(cachalot_check_invariants(allocator));
   NEEDED(cachalot_destroy(allocator));
   return failures != 0;
 }

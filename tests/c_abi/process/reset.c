@@ -65,7 +65,7 @@ static void lose(enum end end, enum first first, const char *config) {
 
   switch (first) {
     case HEALTH:
-      CHECK(cachalot_health(allocator, 0) == CACHALOT_ERROR_CONTEXT_LOST);
+      CHECK(cachalot_check_health(allocator, 0) == CACHALOT_ERROR_CONTEXT_LOST);
       CHECK(cachalot_last_driver_code() == 709);
       break;
     case REQUEST:
@@ -85,7 +85,7 @@ static void lose(enum end end, enum first first, const char *config) {
   }
   if (first != DESTROY) {
     unsigned long long calls = driver_calls();
-    CHECK(cachalot_health(allocator, 0) == CACHALOT_ERROR_CONTEXT_LOST);
+    CHECK(cachalot_check_health(allocator, 0) == CACHALOT_ERROR_CONTEXT_LOST);
     /* Not from the cache either, which is gone. */
     CHECK(cachalot_malloc(allocator, 0, 30 << 20, NULL, &more) == CACHALOT_ERROR_CONTEXT_LOST && more == NULL);
     CHECK(cachalot_free(allocator, live) == CACHALOT_OK);
@@ -99,7 +99,7 @@ static void lose(enum end end, enum first first, const char *config) {
   NEEDED(cachalot_create(&options, &anew));
   NEEDED(cachalot_malloc(anew, 0, 30 << 20, NULL, &more));
   CHECK(clear((unsigned long long)(size_t)more, 1, 30 << 20) == 0 && synchronize() == 0);
-  NEEDED(cachalot_health(anew, 0));
+  NEEDED(cachalot_check_health(anew, 0));
   NEEDED(cachalot_free(anew, more));
   NEEDED(cachalot_destroy(anew));
   if (end == RESET) {

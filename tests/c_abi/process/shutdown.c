@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
 
   /* A block that another stream uses needs an event, so the free finds out, and the block stays the program's. */
   CHECK(cachalot_free(it.allocator, block) == CACHALOT_ERROR_SHUTDOWN && cachalot_last_driver_code() == 4);
-  CHECK(cachalot_health(it.allocator, 0) == CACHALOT_ERROR_SHUTDOWN);
+  CHECK(cachalot_check_health(it.allocator, 0) == CACHALOT_ERROR_SHUTDOWN);
   calls = driver_calls();
   CHECK(cachalot_free(it.allocator, block) == CACHALOT_ERROR_SHUTDOWN);
   CHECK(cachalot_free(it.allocator, more) == CACHALOT_OK);
@@ -30,7 +30,7 @@ int main(int argc, char **argv) {
   CHECK(cachalot_malloc(it.allocator, 0, 200 << 20, NULL, &more) == CACHALOT_ERROR_SHUTDOWN);
   CHECK(cachalot_stream_destroyed(it.allocator, 0, stream) == CACHALOT_ERROR_SHUTDOWN);
   CHECK(cachalot_empty_cache(it.allocator, 0) == CACHALOT_ERROR_SHUTDOWN);
-  CHECK(cachalot_check(it.allocator) == CACHALOT_OK);
+  CHECK(cachalot_check_invariants(it.allocator) == CACHALOT_OK);
   CHECK(driver_calls() == calls);
   /* Every other device finds out by itself. */
   for (device = 1; device < it.devices; ++device) {

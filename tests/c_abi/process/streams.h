@@ -96,7 +96,7 @@ static inline void finish(cachalot_allocator *allocator, cachalot_stream stream)
 /* Device memory that is held, and blocks that are in use or pending. */
 static inline int64_t statistic(cachalot_allocator *allocator, const char *key) {
   int64_t value = 0;
-  NEEDED(cachalot_stat(allocator, 0, key, &value));
+  NEEDED(cachalot_find_statistic(allocator, 0, key, &value));
   return value;
 }
 

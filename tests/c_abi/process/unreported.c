@@ -101,11 +101,11 @@ static void upkeep(void) {
   CHECK(cuStreamDestroy_v2(gone));
   CHECK(cachalot_free(allocator, block));
   for (int round = 0; round < 4; ++round) {
-    cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+    cachalot_forecast outlook = CACHALOT_FORECAST_INIT;
     cachalot_fit fit = CACHALOT_FIT_INIT;
     CHECK(cachalot_maintain(allocator, 0, 5000, NULL));
-    CHECK(cachalot_forecast(allocator, 0, 3 * (size_t)BYTES, own, &outlook));
-    CHECK(cachalot_would_fit(allocator, 0, sizes, 2, own, &fit));
+    CHECK(cachalot_get_forecast(allocator, 0, 3 * (size_t)BYTES, own, &outlook));
+    CHECK(cachalot_get_fit(allocator, 0, sizes, 2, own, &fit));
     CHECK(cachalot_trim(allocator, 0, BYTES));
     block = block_of(own);
     CHECK(cachalot_free(allocator, block));
@@ -147,16 +147,18 @@ static void parking(void) {
   cachalot_pool pool;
   void *blocks[2];
   CHECK(cachalot_pool_create(allocator, 0, 0, &pool));
-  if (cachalot_pool_tag(allocator, 0, pool, TAG) == CACHALOT_OK) {
+  if (cachalot_pool_set_tag(allocator, 0, pool, TAG) == CACHALOT_OK) {
     CHECK(cachalot_pool_begin(allocator, 0, pool, CACHALOT_ROUTE_ALL, NULL));
     blocks[0] = block_of(gone);
     blocks[1] = block_of(own);
     CHECK(cachalot_pool_end(allocator, 0, pool));
     CHECK(cachalot_pool_release(allocator, 0, pool));
     CHECK(cuStreamDestroy_v2(gone));
-    CHECK(cachalot_park(allocator, 0, TAG, CACHALOT_PARK_KEEP | CACHALOT_PARK_STREAMS));
+    const cachalot_park_target target = {sizeof target, TAG, NULL, CACHALOT_PARK_TAG, 0};
+    const cachalot_park_options options = {sizeof options, CACHALOT_PARK_KEEP, CACHALOT_PARK_AFTER_STREAMS};
+    CHECK(cachalot_park(allocator, 0, &target, &options));
     CHECK(cachalot_free(allocator, block_of(own)));
-    CHECK(cachalot_wake(allocator, 0, TAG));
+    CHECK(cachalot_wake(allocator, 0, &target));
     CHECK(cachalot_free(allocator, blocks[0]));
     CHECK(cachalot_free(allocator, blocks[1]));
   } else {
@@ -182,7 +184,7 @@ static void pinned(void) {
   CHECK(cachalot_free(host, next));
   CHECK(cachalot_process_events(host, 0));
   CHECK(cachalot_empty_cache(host, 0));
-  CHECK(cachalot_check(host));
+  CHECK(cachalot_check_invariants(host));
   CHECK(cachalot_destroy(host));
 }
 
@@ -201,7 +203,7 @@ int main(int argc, char **argv) {
   upkeep();
   ranges();
   parking();
-  CHECK(cachalot_check(allocator));
+  CHECK(cachalot_check_invariants(allocator));
   CHECK(cachalot_destroy(allocator));
   pinned();
   CHECK(cuDevicePrimaryCtxRelease_v2(0));

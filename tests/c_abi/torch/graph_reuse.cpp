@@ -110,6 +110,6 @@ int main(int count, char **arguments) {
   CHECK(stat("allocation.all.current") == 0 && stat("reserved_bytes.all.current") == 0);
   cachalot_allocator *allocator = nullptr;
   NEEDED(cachalot_torch_allocator(&allocator));
-  CHECK(cachalot_check(allocator) == CACHALOT_OK);
+  CHECK(cachalot_check_invariants(allocator) == CACHALOT_OK);
   return failures == 0 ? 0 : 1;
 }

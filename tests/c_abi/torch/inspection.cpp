@@ -143,9 +143,10 @@ static void pools(cudaStream_t stream) {
   release(kept);
   CHECK(cachalot_torch_allocate_at({0, 0}, behind, 2 << 20, 1 << 20) == CACHALOT_ERROR_INVALID_ARGUMENT);
   CHECK(cachalot_torch_allocate_at(pool, behind, 2 << 20, 1 << 20) == CACHALOT_OK);
-  CHECK(cachalot_check(allocator) == CACHALOT_OK && allocate(3 << 20, stream) == kept);
+  CHECK(cachalot_check_invariants(allocator) == CACHALOT_OK && allocate(3 << 20, stream) == kept);
   int64_t bytes = 0;
-  CHECK(cachalot_stat(allocator, 0, "allocated_bytes.all.current", &bytes) == CACHALOT_OK && bytes == 5 << 20);
+  CHECK(cachalot_find_statistic(allocator, 0, "allocated_bytes.all.current", &bytes) == CACHALOT_OK &&
+        bytes == 5 << 20);
   CHECK(cachalot_torch_allocate_at(pool, nullptr, 512, 512) == CACHALOT_ERROR_INVALID_POINTER);
   /* From now on, no block is split: the request has all that is left of the segment. */
   CHECK(cachalot_torch_set_pool_flags(0, pool, CACHALOT_POOL_NO_SPLIT) == CACHALOT_OK);
@@ -226,7 +227,7 @@ static void supplied_pool(cudaStream_t stream) {
   void *small = allocate(1000, stream), *large = allocate(3 << 20, stream), *next = allocate(4 << 20, stream);
   CHECK((own.supplied == std::vector<size_t>{2 << 20, 20 << 20}));
   CHECK(stat("reserved_bytes.all.current") == 22 << 20 && stat("segment.all.current") == 2);
-  CHECK(cachalot_check(allocator) == CACHALOT_OK);
+  CHECK(cachalot_check_invariants(allocator) == CACHALOT_OK);
   for (const Segment &segment : segments()) {
     CHECK(segment.head.pool.second == 7 && segment.head.expandable == 0);
   }
@@ -256,7 +257,7 @@ static void supplied_pool(cudaStream_t stream) {
   release(next);
   cachalot_torch_reset();
   CHECK(own.taken_back.size() == 4 && own.let_go && segments().empty());
-  CHECK(stat("reserved_bytes.all.current") == 0 && cachalot_check(allocator) == CACHALOT_OK);
+  CHECK(stat("reserved_bytes.all.current") == 0 && cachalot_check_invariants(allocator) == CACHALOT_OK);
   NEEDED(cachalot_torch_configure("expandable_segments:False"));
 }
 

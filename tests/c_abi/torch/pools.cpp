@@ -15,9 +15,9 @@ static MempoolId_t pool_of(void *block) {
   cachalot_block found = CACHALOT_BLOCK_INIT;
   std::string text;
   NEEDED(cachalot_torch_allocator(&handle));
-  NEEDED(cachalot_base_of(handle, block, &found));
+  NEEDED(cachalot_get_block(handle, block, &found));
   NEEDED(cachalot_snapshot(
-      handle,
+      handle, nullptr,
       [](void *whole, const char *part, size_t bytes) {
         static_cast<std::string *>(whole)->append(part, bytes);
         return 0;
@@ -163,6 +163,6 @@ int main(int, char **argv) {
   ownership(torch);
   cachalot_allocator *handle = nullptr;
   NEEDED(cachalot_torch_allocator(&handle));
-  NEEDED(cachalot_check(handle));
+  NEEDED(cachalot_check_invariants(handle));
   return failures != 0;
 }

@@ -51,8 +51,8 @@ int main(int, char **argv) {
   driver.use_block(block, 5 << 20, second);
   CHECK(driver.calls("cuDevicePrimaryCtxRetain") == before + 1);
   CHECK(stat("allocation.all.current", 1) == 1 && stat("allocation.all.current", 0) == 0);
-  cachalot_device device = CACHALOT_DEVICE_INIT;
-  NEEDED(cachalot_device_info(handle, 1, &device));
+  cachalot_device_info device = CACHALOT_DEVICE_INFO_INIT;
+  NEEDED(cachalot_get_device_info(handle, 1, &device));
   CHECK(device.ordinal == 1 && device.limit_bytes == device.total_bytes / 2);
   torch.free(block);
 
@@ -91,6 +91,6 @@ int main(int, char **argv) {
   /* There is no Python here whose frames could be told. */
   CHECK(cachalot_torch_record_stacks(1) == CACHALOT_ERROR_UNSUPPORTED);
   CHECK(cachalot_torch_record_stacks(0) == CACHALOT_OK);
-  NEEDED(cachalot_check(handle));
+  NEEDED(cachalot_check_invariants(handle));
   return failures != 0;
 }

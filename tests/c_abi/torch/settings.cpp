@@ -35,11 +35,11 @@ int main(int argc, char **argv) {
   char config[512];
   cachalot_allocator *handle = nullptr;
   NEEDED(cachalot_torch_allocator(&handle));
-  NEEDED(cachalot_config(handle, 0, config, sizeof config, nullptr));
+  NEEDED(cachalot_get_config(handle, 0, config, sizeof config, nullptr));
   std::printf("active: %s\n", config);
   /* From here on they are changed as cachalot_configure does. */
   NEEDED(cachalot_torch_configure("per_process_memory_fraction:0.5"));
-  NEEDED(cachalot_config(handle, 0, config, sizeof config, nullptr));
+  NEEDED(cachalot_get_config(handle, 0, config, sizeof config, nullptr));
   CHECK(std::strstr(config, "per_process_memory_fraction:0.5") != nullptr);
   CHECK(cachalot_torch_configure("per_process_memory_fraction:7") == CACHALOT_ERROR_INVALID_CONFIG);
   CHECK(cachalot_torch_configure(nullptr) == CACHALOT_ERROR_NULL);

@@ -182,11 +182,11 @@ static void receive(int socket) {
 
 /* Shares a block twice. Returns the handle. */
 static std::string share(ExportedPages &pages, const cachalot_allocator *allocator, const void *block) {
-  cachalot_pages before = CACHALOT_PAGES_INIT, after = CACHALOT_PAGES_INIT;
-  NEEDED(cachalot_page_stats(allocator, 0, &before));
+  cachalot_page_statistics before = CACHALOT_PAGE_STATISTICS_INIT, after = CACHALOT_PAGE_STATISTICS_INIT;
+  NEEDED(cachalot_get_page_statistics(allocator, 0, &before));
   const std::string text = pages.share(allocator, block);
   CHECK(PageHandle::is_in(text) && pages.share(allocator, block) == text);
-  NEEDED(cachalot_page_stats(allocator, 0, &after));
+  NEEDED(cachalot_get_page_statistics(allocator, 0, &after));
   CHECK(after.export_fd.calls - before.export_fd.calls == PageHandle::parse(text).pages.size());
   CHECK(before.pinned_bytes == 0 && after.pinned_bytes >= BYTES);
   return text;
@@ -194,8 +194,8 @@ static std::string share(ExportedPages &pages, const cachalot_allocator *allocat
 
 /* Nothing is pinned, and no descriptor of the handle is open. */
 static void check_ended(const cachalot_allocator *allocator, const std::string &text) {
-  cachalot_pages pages = CACHALOT_PAGES_INIT;
-  NEEDED(cachalot_page_stats(allocator, 0, &pages));
+  cachalot_page_statistics pages = CACHALOT_PAGE_STATISTICS_INIT;
+  NEEDED(cachalot_get_page_statistics(allocator, 0, &pages));
   CHECK(pages.pinned_bytes == 0);
   for (const PageHandle::Page &page : PageHandle::parse(text).pages) {
     CHECK(fcntl(static_cast<int>(page.descriptor), F_GETFD) == -1 && errno == EBADF);

@@ -34,7 +34,7 @@ def events():
     parts = []
     writer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
     write = writer(lambda _, part, size: parts.append(part[:size]) or 0)
-    needed(library.cachalot_snapshot(handle, write, None))
+    needed(library.cachalot_snapshot(handle, None, write, None))
     return json.loads(b"".join(parts))["device_traces"][0]
 
 

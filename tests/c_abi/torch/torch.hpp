@@ -173,7 +173,7 @@ inline int64_t stat(const char *key, int device = 0) {
   cachalot_allocator *allocator = nullptr;
   int64_t value = -1;
   NEEDED(cachalot_torch_allocator(&allocator));
-  NEEDED(cachalot_stat(allocator, device, key, &value));
+  NEEDED(cachalot_find_statistic(allocator, device, key, &value));
   return value;
 }
 

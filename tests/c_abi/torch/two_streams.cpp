@@ -38,7 +38,7 @@ int main(int count, char **arguments) {
     std::printf("%s %.0f\n", arguments[at], calls);
     CHECK(calls <= std::atof(arguments[at + 1]));
   }
-  CHECK(cachalot_check(allocator) == CACHALOT_OK);
+  CHECK(cachalot_check_invariants(allocator) == CACHALOT_OK);
   NEEDED(cachalot_destroy(allocator));
   return failures == 0 ? 0 : 1;
 }

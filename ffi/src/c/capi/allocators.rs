@@ -1,6 +1,6 @@
 //! Creation, configuration, description and destruction of allocators.
 
-use crate::c::abi::{cachalot_allocator, cachalot_device, cachalot_options, cachalot_status};
+use crate::c::abi::{cachalot_allocator, cachalot_device_info, cachalot_options, cachalot_status};
 use crate::c::boundary;
 use crate::c::instance::{self, Instance, unknown_device};
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
@@ -14,7 +14,7 @@ use core::ptr::NonNull;
 use std::ffi::CString;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
-unsafe impl Versioned for cachalot_device {
+unsafe impl Versioned for cachalot_device_info {
     // Version 0.1: everything up to `reserved`.
     const FIRST_SIZE: usize = 72;
 }
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn cachalot_configure(
 /// # Safety
 /// `buffer` is NULL or has `capacity` writable bytes, and `length` is NULL or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_config(
+pub unsafe extern "C" fn cachalot_get_config(
     allocator: *const cachalot_allocator,
     device: c_int,
     buffer: *mut c_char,
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn cachalot_config(
 /// # Safety
 /// `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_device_count(
+pub unsafe extern "C" fn cachalot_get_device_count(
     allocator: *const cachalot_allocator,
     out: *mut c_int,
 ) -> cachalot_status {
@@ -123,10 +123,10 @@ pub unsafe extern "C" fn cachalot_device_count(
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_device_info(
+pub unsafe extern "C" fn cachalot_get_device_info(
     allocator: *const cachalot_allocator,
     device: c_int,
-    out: *mut cachalot_device,
+    out: *mut cachalot_device_info,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         // SAFETY: guaranteed by the caller.
@@ -135,8 +135,8 @@ pub unsafe extern "C" fn cachalot_device_info(
         device.open()?;
         let memory = device.memory_info()?;
         instance.allocator.rehearsal(index)?.note_memory(memory)?;
-        out.write(&cachalot_device {
-            struct_size: size_of::<cachalot_device>(),
+        out.write(&cachalot_device_info {
+            struct_size: size_of::<cachalot_device_info>(),
             total_bytes: memory.total,
             free_bytes: memory.free,
             process_bytes: device.process_use().unwrap_or(0),
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn cachalot_device_info(
 
 /// Returns an error status if a failure has made the device unusable.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_health(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+pub extern "C" fn cachalot_check_health(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (index, device) = instance.device(device)?;
         instance.allocator.health(index)?;

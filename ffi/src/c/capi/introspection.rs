@@ -1,19 +1,24 @@
 //! Introspection: traces, snapshots, and the check of all invariants.
 
 use crate::c::abi::{
-    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_allocator, cachalot_format, cachalot_status, cachalot_trace_entry,
-    cachalot_trace_visitor, cachalot_writer,
+    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_allocator, cachalot_snapshot_options, cachalot_status,
+    cachalot_trace_entry, cachalot_trace_visitor, cachalot_writer,
 };
 use crate::c::boundary;
 use crate::c::callbacks;
 use crate::c::instance::Instance;
-use crate::c::marshal;
+use crate::c::marshal::{self, Versioned};
 use crate::c::snapshot;
 use crate::c::status::{
     CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status,
 };
 use cachalot_snapshot::Format;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_int, c_void};
+
+// SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
+unsafe impl Versioned for cachalot_snapshot_options {
+    const FIRST_SIZE: usize = 24;
+}
 
 /// Starts to record the latest `capacity` events of a device, or stops for 0.
 #[unsafe(no_mangle)]
@@ -33,7 +38,7 @@ pub extern "C" fn cachalot_trace_start(
 /// # Safety
 /// The callback may be called with `userdata`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_trace_for_each(
+pub unsafe extern "C" fn cachalot_visit_trace(
     allocator: *const cachalot_allocator,
     device: c_int,
     visit: cachalot_trace_visitor,
@@ -65,41 +70,43 @@ pub unsafe extern "C" fn cachalot_trace_for_each(
     })
 }
 
-/// Passes a snapshot in JSON to a callback.
+/// Passes a snapshot to a callback, or writes it to the file that the options name.
 ///
 /// # Safety
-/// The callback may be called with `userdata`.
+/// `options` is NULL, or points to a structure as long as its first field says, with a path that is NULL or
+/// NUL-terminated. The callback may be called with `userdata`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_snapshot(
     allocator: *const cachalot_allocator,
+    options: *const cachalot_snapshot_options,
     write: cachalot_writer,
     userdata: *mut c_void,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: guaranteed by the caller.
-        unsafe { hand_out(instance, Format::Json, write, userdata) }
-    })
-}
-
-/// Passes a snapshot in a chosen format to a callback.
-///
-/// # Safety
-/// The callback may be called with `userdata`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_snapshot_as(
-    allocator: *const cachalot_allocator,
-    format: cachalot_format,
-    write: cachalot_writer,
-    userdata: *mut c_void,
-) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let format = match format {
-            CACHALOT_JSON => Format::Json,
-            CACHALOT_PICKLE => Format::Pickle,
+        let options = if options.is_null() {
+            None
+        } else {
+            // SAFETY: guaranteed by the caller.
+            Some(unsafe { marshal::read_struct(options, "options") }?)
+        };
+        let format = match options.map_or(0, |options| options.format) {
+            0 => None,
+            CACHALOT_JSON => Some(Format::Json),
+            CACHALOT_PICKLE => Some(Format::Pickle),
             other => return Err(Status::argument(format_args!("{other} is no format of snapshots"))),
         };
-        // SAFETY: guaranteed by the caller.
-        unsafe { hand_out(instance, format, write, userdata) }
+        let path = options.map(|options| options.path).filter(|path| !path.is_null());
+        match (path, write) {
+            (Some(_), Some(_)) => Err(Status::argument(format_args!("a snapshot goes to a file or to a callback"))),
+            (Some(path), None) => {
+                // SAFETY: guaranteed by the caller.
+                let path = unsafe { marshal::text(path, "path", CACHALOT_ERROR_INVALID_ARGUMENT) }?;
+                snapshot::write_file(instance, path.as_ref(), format)
+                    .map_err(|error| Status::new(CACHALOT_ERROR_IO, format_args!("{path}: {error}")))
+            }
+            // SAFETY: guaranteed by the caller.
+            (None, write) => unsafe { hand_out(instance, format.unwrap_or(Format::Json), write, userdata) },
+        }
     })
 }
 
@@ -120,26 +127,9 @@ unsafe fn hand_out(instance: &Instance, format: Format, write: cachalot_writer, 
     })
 }
 
-/// Writes a snapshot to a file.
-///
-/// # Safety
-/// `path` is NULL or NUL-terminated.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_snapshot_to_file(
-    allocator: *const cachalot_allocator,
-    path: *const c_char,
-) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        // SAFETY: guaranteed by the caller.
-        let path = unsafe { marshal::text(path, "path", CACHALOT_ERROR_INVALID_ARGUMENT) }?;
-        snapshot::write_file(instance, path.as_ref())
-            .map_err(|error| Status::new(CACHALOT_ERROR_IO, format_args!("{path}: {error}")))
-    })
-}
-
 /// Checks every invariant of an allocator.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_check(allocator: *const cachalot_allocator) -> cachalot_status {
+pub extern "C" fn cachalot_check_invariants(allocator: *const cachalot_allocator) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         instance.allocator.check_invariants().map_err(|broken| Status::new(CACHALOT_ERROR_PANIC, broken))
     })

@@ -3,7 +3,7 @@
 use crate::c::abi::{
     CACHALOT_BOUND_DEVICE, CACHALOT_BOUND_FRACTION, CACHALOT_BOUND_LIMIT, CACHALOT_BOUND_NONE, CACHALOT_BOUND_OTHER,
     CACHALOT_BOUND_TAG, CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN,
-    CACHALOT_WOULD_RELEASE, cachalot_allocator, cachalot_block, cachalot_fit, cachalot_outlook, cachalot_status,
+    CACHALOT_WOULD_RELEASE, cachalot_allocator, cachalot_block, cachalot_fit, cachalot_forecast, cachalot_status,
     cachalot_stream,
 };
 use crate::c::boundary;
@@ -25,7 +25,7 @@ unsafe impl Versioned for cachalot_block {
 }
 
 // SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
-unsafe impl Versioned for cachalot_outlook {
+unsafe impl Versioned for cachalot_forecast {
     // Version 0.1: everything up to `reserved`.
     const FIRST_SIZE: usize = 32;
 }
@@ -190,7 +190,7 @@ pub extern "C" fn cachalot_stream_unreported(
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_base_of(
+pub unsafe extern "C" fn cachalot_get_block(
     allocator: *const cachalot_allocator,
     address: *const c_void,
     out: *mut cachalot_block,
@@ -240,12 +240,12 @@ pub unsafe extern "C" fn cachalot_explain_address(
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_forecast(
+pub unsafe extern "C" fn cachalot_get_forecast(
     allocator: *const cachalot_allocator,
     device: c_int,
     bytes: usize,
     stream: cachalot_stream,
-    out: *mut cachalot_outlook,
+    out: *mut cachalot_forecast,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         // SAFETY: guaranteed by the caller.
@@ -260,8 +260,8 @@ pub unsafe extern "C" fn cachalot_forecast(
             Forecast::Release(at) => (CACHALOT_WOULD_RELEASE, at, 0),
             Forecast::OutOfMemory => (CACHALOT_WOULD_FAIL, DevicePtr::NULL, 0),
         };
-        out.write(&cachalot_outlook {
-            struct_size: size_of::<cachalot_outlook>(),
+        out.write(&cachalot_forecast {
+            struct_size: size_of::<cachalot_forecast>(),
             address: pointer(address),
             bytes: bytes as usize,
             outcome,
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn cachalot_forecast(
 /// `sizes` is NULL or has `count` entries, and `out` is NULL, or a structure as long as its first
 /// field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_would_fit(
+pub unsafe extern "C" fn cachalot_get_fit(
     allocator: *const cachalot_allocator,
     device: c_int,
     sizes: *const usize,

@@ -2,8 +2,8 @@
 //! under a block.
 
 use crate::c::abi::{
-    CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_pages, cachalot_reclaimed,
-    cachalot_status,
+    CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_page_statistics,
+    cachalot_reclaim_statistics, cachalot_status,
 };
 use crate::c::boundary;
 use crate::c::capi::memory::{self, address};
@@ -19,7 +19,7 @@ use core::ffi::{c_int, c_void};
 use core::time::Duration;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
-unsafe impl Versioned for cachalot_pages {
+unsafe impl Versioned for cachalot_page_statistics {
     // Version 0.2: everything up to `longest_stall_us`.
     const FIRST_SIZE: usize = 192;
 }
@@ -68,7 +68,7 @@ pub extern "C" fn cachalot_maintain_every(
 }
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
-unsafe impl Versioned for cachalot_reclaimed {
+unsafe impl Versioned for cachalot_reclaim_statistics {
     const FIRST_SIZE: usize = 120;
 }
 
@@ -77,10 +77,10 @@ unsafe impl Versioned for cachalot_reclaimed {
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_reclaim_stats(
+pub unsafe extern "C" fn cachalot_get_reclaim_statistics(
     allocator: *const cachalot_allocator,
     device: c_int,
-    out: *mut cachalot_reclaimed,
+    out: *mut cachalot_reclaim_statistics,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         // SAFETY: guaranteed by the caller.
@@ -89,8 +89,8 @@ pub unsafe extern "C" fn cachalot_reclaim_stats(
         let stats = instance.allocator.pages(device)?.reclaim_stats()?;
         let ReclaimStats { looks, given_back, given_back_units, obtained_again, obtained_again_units, .. } = stats;
         let ReclaimStats { too_early_units, driver_us, observed_units, idle, needed_soon, busy, unpaid, .. } = stats;
-        out.write(&cachalot_reclaimed {
-            struct_size: size_of::<cachalot_reclaimed>(),
+        out.write(&cachalot_reclaim_statistics {
+            struct_size: size_of::<cachalot_reclaim_statistics>(),
             looks,
             given_back_bytes: given_back,
             given_back_units,
@@ -115,10 +115,10 @@ pub unsafe extern "C" fn cachalot_reclaim_stats(
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_page_stats(
+pub unsafe extern "C" fn cachalot_get_page_statistics(
     allocator: *const cachalot_allocator,
     device: c_int,
-    out: *mut cachalot_pages,
+    out: *mut cachalot_page_statistics,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         // SAFETY: guaranteed by the caller.
@@ -126,8 +126,8 @@ pub unsafe extern "C" fn cachalot_page_stats(
         let (device, _) = instance.device(device)?;
         let stats = instance.allocator.pages(device)?.stats()?;
         let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap, export } = stats.calls;
-        out.write(&cachalot_pages {
-            struct_size: size_of::<cachalot_pages>(),
+        out.write(&cachalot_page_statistics {
+            struct_size: size_of::<cachalot_page_statistics>(),
             mapped_bytes: stats.mapped,
             spare_bytes: stats.spare,
             stale_bytes: stats.stale,
@@ -167,7 +167,7 @@ fn describe(extent: Extent) -> cachalot_extent {
 /// `count` is NULL or valid for a read and a write, and `extents` is NULL or writable for as many
 /// entries as `count` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_extents(
+pub unsafe extern "C" fn cachalot_get_extents(
     allocator: *const cachalot_allocator,
     block: *const c_void,
     extents: *mut cachalot_extent,

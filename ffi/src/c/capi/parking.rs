@@ -1,14 +1,15 @@
 //! Memory that goes back to the driver for a while, and returns at the same addresses.
 
 use crate::c::abi::{
-    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
-    CACHALOT_WAKING, cachalot_allocator, cachalot_park_report, cachalot_pool, cachalot_remaining_memory,
-    cachalot_status, cachalot_stream,
+    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_AFTER_DEVICE, CACHALOT_PARK_AFTER_STREAMS, CACHALOT_PARK_DROP,
+    CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAM, CACHALOT_PARK_TAG, CACHALOT_PARK_ZERO, CACHALOT_WAKING,
+    cachalot_allocator, cachalot_park_options, cachalot_park_report, cachalot_park_target, cachalot_pool,
+    cachalot_remaining_memory, cachalot_status,
 };
 use crate::c::boundary;
 use crate::c::device::Device;
 use crate::c::instance::Instance;
-use crate::c::marshal::{OutStruct, Versioned};
+use crate::c::marshal::{self, OutStruct, Versioned};
 use crate::c::status::{Outcome, Status};
 use cachalot_core::{
     Growable, ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Parking, PoolId, Remaining, StreamId, Tag,
@@ -26,6 +27,16 @@ unsafe impl Versioned for cachalot_park_report {
 }
 
 // SAFETY: as above.
+unsafe impl Versioned for cachalot_park_target {
+    const FIRST_SIZE: usize = 32;
+}
+
+// SAFETY: as above.
+unsafe impl Versioned for cachalot_park_options {
+    const FIRST_SIZE: usize = 16;
+}
+
+// SAFETY: as above.
 unsafe impl Versioned for cachalot_remaining_memory {
     const FIRST_SIZE: usize = 80;
 }
@@ -35,14 +46,41 @@ pub(super) fn tag_of(tag: u64) -> Outcome<Tag> {
     NonZeroU64::new(tag).map(Tag).ok_or_else(|| Status::argument(format_args!("0 is no tag")))
 }
 
-/// Converts the mode and the order of a park from C.
-fn mode_of(mode: u32) -> Outcome<(ParkMode, ParkOrder)> {
-    let order = if mode & CACHALOT_PARK_STREAMS == 0 { ParkOrder::Device } else { ParkOrder::Streams };
-    match mode & !CACHALOT_PARK_STREAMS {
-        CACHALOT_PARK_KEEP => Ok((ParkMode::Keep, order)),
-        CACHALOT_PARK_DROP => Ok((ParkMode::Drop, order)),
-        CACHALOT_PARK_ZERO => Ok((ParkMode::Zero, order)),
-        _ => Err(Status::argument(format_args!("{mode:#x} is no mode of parking"))),
+/// Converts the mode and the order of a park from C. NULL means the defaults.
+///
+/// # Safety
+/// `options` is NULL, or points to a structure as long as its first field says.
+unsafe fn options_of(options: *const cachalot_park_options) -> Outcome<(ParkMode, ParkOrder)> {
+    if options.is_null() {
+        return Ok((ParkMode::Keep, ParkOrder::Device));
+    }
+    // SAFETY: guaranteed by the caller.
+    let cachalot_park_options { mode, order, .. } = unsafe { marshal::read_struct(options, "options") }?;
+    let mode = match mode {
+        CACHALOT_PARK_KEEP => ParkMode::Keep,
+        CACHALOT_PARK_DROP => ParkMode::Drop,
+        CACHALOT_PARK_ZERO => ParkMode::Zero,
+        _ => return Err(Status::argument(format_args!("{mode} is no mode of parking"))),
+    };
+    let order = match order {
+        CACHALOT_PARK_AFTER_DEVICE => ParkOrder::Device,
+        CACHALOT_PARK_AFTER_STREAMS => ParkOrder::Streams,
+        _ => return Err(Status::argument(format_args!("{order} is no order of parking"))),
+    };
+    Ok((mode, order))
+}
+
+/// Converts a target from C.
+///
+/// # Safety
+/// `target` is NULL, or points to a structure as long as its first field says.
+unsafe fn target_of(target: *const cachalot_park_target, device: &Device) -> Outcome<ParkTarget> {
+    // SAFETY: guaranteed by the caller.
+    let cachalot_park_target { kind, tag, stream, .. } = unsafe { marshal::read_struct(target, "target") }?;
+    match kind {
+        CACHALOT_PARK_TAG => Ok(ParkTarget::Tag(tag_of(tag)?)),
+        CACHALOT_PARK_STREAM => Ok(ParkTarget::Stream(device.stream_id(CuStream(stream.addr()))?)),
+        _ => Err(Status::argument(format_args!("{kind} is no kind of memory to park"))),
     }
 }
 
@@ -52,30 +90,6 @@ fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device
     let (index, device) = instance.device(device)?;
     device.open()?;
     Ok((instance.allocator.parking(index)?, device))
-}
-
-/// Returns the memory of a stream in the default pool.
-fn of_stream(device: &Device, stream: cachalot_stream) -> Outcome<ParkTarget> {
-    Ok(ParkTarget::Stream(device.stream_id(CuStream(stream.addr()))?))
-}
-
-/// Parks the memory of a target, and tells the log how much.
-fn park(instance: &Instance, device: c_int, mode: u32, target: impl FnOnce(&Device) -> Outcome<ParkTarget>) -> Outcome {
-    let (parking, on) = parking_of(instance, device)?;
-    let (mode, order) = mode_of(mode)?;
-    let target = target(on)?;
-    parking.park(target, mode, order)?;
-    tell(device, &parking, target, "parked");
-    Ok(())
-}
-
-/// Wakes the memory of a target, and tells the log how much.
-fn wake(instance: &Instance, device: c_int, target: impl FnOnce(&Device) -> Outcome<ParkTarget>) -> Outcome {
-    let (parking, on) = parking_of(instance, device)?;
-    let target = target(on)?;
-    parking.wake(target)?;
-    tell(device, &parking, target, "awake");
-    Ok(())
 }
 
 /// Tells the log the state of a target.
@@ -96,7 +110,7 @@ fn tell(device: c_int, parking: &Parking<'_, Device, HeapLock, Growable>, target
 
 /// Sets or removes the tag of a private pool.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_pool_tag(
+pub extern "C" fn cachalot_pool_set_tag(
     allocator: *const cachalot_allocator,
     device: c_int,
     pool: cachalot_pool,
@@ -109,109 +123,108 @@ pub extern "C" fn cachalot_pool_tag(
     })
 }
 
-/// Parks the memory of a tag.
-#[unsafe(no_mangle)]
-pub extern "C" fn cachalot_park(
-    allocator: *const cachalot_allocator,
-    device: c_int,
-    tag: u64,
-    mode: u32,
-) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| park(instance, device, mode, |_| Ok(ParkTarget::Tag(tag_of(tag)?))))
-}
-
-/// Parks the memory of a stream in the default pool.
-#[unsafe(no_mangle)]
-pub extern "C" fn cachalot_park_stream(
-    allocator: *const cachalot_allocator,
-    device: c_int,
-    stream: cachalot_stream,
-    mode: u32,
-) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| park(instance, device, mode, |device| of_stream(device, stream)))
-}
-
-/// Wakes the memory of a tag.
-#[unsafe(no_mangle)]
-pub extern "C" fn cachalot_wake(allocator: *const cachalot_allocator, device: c_int, tag: u64) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| wake(instance, device, |_| Ok(ParkTarget::Tag(tag_of(tag)?))))
-}
-
-/// Wakes the memory of a stream in the default pool.
-#[unsafe(no_mangle)]
-pub extern "C" fn cachalot_wake_stream(
-    allocator: *const cachalot_allocator,
-    device: c_int,
-    stream: cachalot_stream,
-) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| wake(instance, device, |device| of_stream(device, stream)))
-}
-
-/// Starts to wake the memory of a tag.
-#[unsafe(no_mangle)]
-pub extern "C" fn cachalot_wake_start(
-    allocator: *const cachalot_allocator,
-    device: c_int,
-    tag: u64,
-) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (parking, _) = parking_of(instance, device)?;
-        Ok(parking.wake_start(ParkTarget::Tag(tag_of(tag)?))?)
-    })
-}
-
-/// Waits until the memory of a tag is awake.
-#[unsafe(no_mangle)]
-pub extern "C" fn cachalot_wake_wait(allocator: *const cachalot_allocator, device: c_int, tag: u64) -> cachalot_status {
-    boundary::with_instance(allocator, |instance| {
-        let (parking, _) = parking_of(instance, device)?;
-        Ok(parking.wake_wait(ParkTarget::Tag(tag_of(tag)?))?)
-    })
-}
-
-/// Reports where the memory of a tag is.
+/// Parks the memory of a target, and tells the log how much.
 ///
 /// # Safety
-/// `out` is NULL, or a structure as long as its first field says.
+/// `target` and `options` are each NULL, or point to a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_parked(
+pub unsafe extern "C" fn cachalot_park(
     allocator: *const cachalot_allocator,
     device: c_int,
-    tag: u64,
-    out: *mut cachalot_park_report,
+    target: *const cachalot_park_target,
+    options: *const cachalot_park_options,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        let (parking, device) = parking_of(instance, device)?;
+        let (parking, on) = parking_of(instance, device)?;
         // SAFETY: guaranteed by the caller.
-        let out = unsafe { OutStruct::new(out, "out") }?;
-        out.write(&describe(parking.report(ParkTarget::Tag(tag_of(tag)?))?, device));
+        let (mode, order) = unsafe { options_of(options) }?;
+        // SAFETY: guaranteed by the caller.
+        let target = unsafe { target_of(target, on) }?;
+        parking.park(target, mode, order)?;
+        tell(device, &parking, target, "parked");
         Ok(())
     })
 }
 
-/// Reports where the memory of a stream in the default pool is.
+/// Wakes the memory of a target, and tells the log how much.
 ///
 /// # Safety
-/// As for `cachalot_parked`.
+/// `target` is NULL, or points to a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_parked_stream(
+pub unsafe extern "C" fn cachalot_wake(
     allocator: *const cachalot_allocator,
     device: c_int,
-    stream: cachalot_stream,
+    target: *const cachalot_park_target,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, on) = parking_of(instance, device)?;
+        // SAFETY: guaranteed by the caller.
+        let target = unsafe { target_of(target, on) }?;
+        parking.wake(target)?;
+        tell(device, &parking, target, "awake");
+        Ok(())
+    })
+}
+
+/// Starts to wake the memory of a target.
+///
+/// # Safety
+/// As for `cachalot_wake`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_wake_start(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    target: *const cachalot_park_target,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, on) = parking_of(instance, device)?;
+        // SAFETY: guaranteed by the caller.
+        Ok(parking.wake_start(unsafe { target_of(target, on) }?)?)
+    })
+}
+
+/// Waits until the memory of a target is awake.
+///
+/// # Safety
+/// As for `cachalot_wake`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_wake_wait(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    target: *const cachalot_park_target,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let (parking, on) = parking_of(instance, device)?;
+        // SAFETY: guaranteed by the caller.
+        Ok(parking.wake_wait(unsafe { target_of(target, on) }?)?)
+    })
+}
+
+/// Reports where the memory of a target is.
+///
+/// # Safety
+/// `target` and `out` are each NULL, or point to a structure as long as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_get_park_report(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    target: *const cachalot_park_target,
     out: *mut cachalot_park_report,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        let (parking, device) = parking_of(instance, device)?;
+        let (parking, on) = parking_of(instance, device)?;
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
-        out.write(&describe(parking.report(of_stream(device, stream)?)?, device));
+        // SAFETY: guaranteed by the caller.
+        let target = unsafe { target_of(target, on) }?;
+        out.write(&describe(parking.report(target)?, on));
         Ok(())
     })
 }
 
 /// Sets whether requests for parked pools are served by the default pool.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_park_elsewhere(
+pub extern "C" fn cachalot_tag_set_fallback(
     allocator: *const cachalot_allocator,
     device: c_int,
     tag: u64,
@@ -225,7 +238,7 @@ pub extern "C" fn cachalot_park_elsewhere(
 
 /// Sets how much host memory stays for the next park.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_park_retain(
+pub extern "C" fn cachalot_retain_host_memory(
     allocator: *const cachalot_allocator,
     device: c_int,
     host_bytes: u64,
@@ -242,7 +255,7 @@ pub extern "C" fn cachalot_park_retain(
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_remaining(
+pub unsafe extern "C" fn cachalot_get_remaining_memory(
     allocator: *const cachalot_allocator,
     device: c_int,
     out: *mut cachalot_remaining_memory,

@@ -1,7 +1,7 @@
 //! The planner: an offset for every buffer of a program that is known in advance.
 
 use crate::c::abi::{
-    CACHALOT_BUFFER_FIXED, CACHALOT_BUFFER_GAP, cachalot_buffer, cachalot_plan_result, cachalot_status,
+    CACHALOT_BUFFER_FIXED, CACHALOT_BUFFER_GAP, cachalot_buffer, cachalot_buffer_plan, cachalot_status,
 };
 use crate::c::boundary;
 use crate::c::marshal::{OutStruct, Versioned, array};
@@ -15,7 +15,7 @@ use core::time::Duration;
 const MOST_BUFFERS: usize = u32::MAX as usize - 1;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
-unsafe impl Versioned for cachalot_plan_result {
+unsafe impl Versioned for cachalot_buffer_plan {
     // Everything up to `reserved`.
     const FIRST_SIZE: usize = 32;
 }
@@ -26,13 +26,13 @@ unsafe impl Versioned for cachalot_plan_result {
 /// `buffers` is NULL, or points to `count` buffers that stay unchanged during the call. `offsets` is NULL, or has room
 /// for `count` numbers that no other thread uses. `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_plan(
+pub unsafe extern "C" fn cachalot_plan_buffers(
     buffers: *const cachalot_buffer,
     count: usize,
     threads: u32,
     deadline_us: u64,
     offsets: *mut u64,
-    out: *mut cachalot_plan_result,
+    out: *mut cachalot_buffer_plan,
 ) -> cachalot_status {
     boundary::without_instance(|| {
         if buffers.is_null() && count > 0 {
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn cachalot_plan(
 }
 
 /// Returns the offset of each entry in the best plan that is found before the deadline, and what is known about the plan.
-fn planned(given: &[cachalot_buffer], threads: u32, deadline: Duration) -> Outcome<(Vec<u64>, cachalot_plan_result)> {
+fn planned(given: &[cachalot_buffer], threads: u32, deadline: Duration) -> Outcome<(Vec<u64>, cachalot_buffer_plan)> {
     let Task { problem, relaxed, entries, places } = Task::of(given)?;
     if problem.buffers.is_empty() {
         return Ok((Vec::new(), result(0, 0, true)));
@@ -161,9 +161,9 @@ fn check_flags(index: usize, buffer: &cachalot_buffer, known: u32) -> Outcome<()
 }
 
 /// Describes a plan for C.
-fn result(peak_bytes: u64, lower_bound_bytes: u64, optimal: bool) -> cachalot_plan_result {
-    cachalot_plan_result {
-        struct_size: size_of::<cachalot_plan_result>(),
+fn result(peak_bytes: u64, lower_bound_bytes: u64, optimal: bool) -> cachalot_buffer_plan {
+    cachalot_buffer_plan {
+        struct_size: size_of::<cachalot_buffer_plan>(),
         peak_bytes,
         lower_bound_bytes,
         optimal: i32::from(optimal),

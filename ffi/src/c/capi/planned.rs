@@ -17,7 +17,7 @@ unsafe impl Versioned for cachalot_plan_report {
 
 /// Announces the end of an iteration and the start of the next.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+pub extern "C" fn cachalot_begin_iteration(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         instance.planner.iteration(&instance.allocator, device)?;
@@ -27,7 +27,7 @@ pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, devic
 
 /// Ends the active plans, and forgets what was observed.
 #[unsafe(no_mangle)]
-pub extern "C" fn cachalot_plans_end(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+pub extern "C" fn cachalot_end_plans(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         Ok(instance.allocator.plans(device)?.give_up()?)
@@ -39,7 +39,7 @@ pub extern "C" fn cachalot_plans_end(allocator: *const cachalot_allocator, devic
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_planned(
+pub unsafe extern "C" fn cachalot_get_plan_report(
     allocator: *const cachalot_allocator,
     device: c_int,
     out: *mut cachalot_plan_report,

@@ -99,7 +99,7 @@ pub extern "C" fn cachalot_pool_release(
 /// # Safety
 /// `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_pool_users(
+pub unsafe extern "C" fn cachalot_get_pool_users(
     allocator: *const cachalot_allocator,
     device: c_int,
     pool: cachalot_pool,

@@ -1,7 +1,8 @@
 //! Statistics, as a structure and by name.
 
 use crate::c::abi::{
-    cachalot_allocator, cachalot_counter, cachalot_stat_visitor, cachalot_statistics, cachalot_status, cachalot_writer,
+    cachalot_allocator, cachalot_counter, cachalot_statistic_visitor, cachalot_statistics, cachalot_status,
+    cachalot_writer,
 };
 use crate::c::boundary;
 use crate::c::marshal::{self, Out, OutStruct, Versioned};
@@ -45,7 +46,7 @@ fn named(stats: &Stats, name: &str) -> cachalot_counter {
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_stats(
+pub unsafe extern "C" fn cachalot_get_statistics(
     allocator: *const cachalot_allocator,
     device: c_int,
     out: *mut cachalot_statistics,
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn cachalot_stats(
 /// # Safety
 /// `key` is NULL or NUL-terminated, and `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_stat(
+pub unsafe extern "C" fn cachalot_find_statistic(
     allocator: *const cachalot_allocator,
     device: c_int,
     key: *const c_char,
@@ -113,10 +114,10 @@ pub unsafe extern "C" fn cachalot_stat(
 /// # Safety
 /// The callback may be called with `userdata`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_stats_for_each(
+pub unsafe extern "C" fn cachalot_visit_statistics(
     allocator: *const cachalot_allocator,
     device: c_int,
-    visit: cachalot_stat_visitor,
+    visit: cachalot_statistic_visitor,
     userdata: *mut c_void,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
@@ -160,7 +161,7 @@ pub extern "C" fn cachalot_reset_accumulated(allocator: *const cachalot_allocato
 /// # Safety
 /// The callback may be called with `userdata`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_metrics(
+pub unsafe extern "C" fn cachalot_write_metrics(
     allocator: *const cachalot_allocator,
     write: cachalot_writer,
     userdata: *mut c_void,

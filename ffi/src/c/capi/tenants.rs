@@ -39,7 +39,7 @@ fn limits_of(limits: &cachalot_tag_limits) -> Outcome<TagLimits> {
 /// # Safety
 /// `limits` is NULL, or points to a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_tag_limit(
+pub unsafe extern "C" fn cachalot_tag_set_limits(
     allocator: *const cachalot_allocator,
     device: c_int,
     tag: u64,
@@ -77,7 +77,7 @@ pub extern "C" fn cachalot_tag_trim(
 /// # Safety
 /// `out` is NULL, or points to a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_tag_held(
+pub unsafe extern "C" fn cachalot_get_tag_report(
     allocator: *const cachalot_allocator,
     device: c_int,
     tag: u64,

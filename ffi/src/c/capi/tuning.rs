@@ -20,7 +20,7 @@ unsafe impl Versioned for cachalot_tune_report {
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cachalot_tuned(
+pub unsafe extern "C" fn cachalot_get_tune_report(
     allocator: *const cachalot_allocator,
     device: c_int,
     out: *mut cachalot_tune_report,

@@ -5,11 +5,12 @@ use crate::abi::{self, blank};
 use crate::finding;
 use crate::permitted::Situation;
 use cachalot::c::abi::{
-    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_buffer, cachalot_device, cachalot_fit, cachalot_pages,
-    cachalot_plan_report, cachalot_plan_result, cachalot_reclaimed, cachalot_remaining_memory, cachalot_statistics,
-    cachalot_trace_entry, cachalot_tune_report,
+    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_buffer, cachalot_buffer_plan, cachalot_device_info, cachalot_fit,
+    cachalot_page_statistics, cachalot_plan_report, cachalot_reclaim_statistics, cachalot_remaining_memory,
+    cachalot_setting, cachalot_snapshot_options, cachalot_statistics, cachalot_trace_entry, cachalot_tune_report,
 };
 use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null;
 
 /// Collects the parts of a text.
 pub(crate) unsafe extern "C" fn collect(text: *mut c_void, part: *const c_char, bytes: usize) -> c_int {
@@ -39,17 +40,24 @@ unsafe extern "C" fn count_event(count: *mut c_void, _: *const cachalot_trace_en
     0
 }
 
+/// Counts a setting.
+unsafe extern "C" fn count_setting(count: *mut c_void, _: *const cachalot_setting) -> c_int {
+    // SAFETY: the user data is the count, which only this call uses.
+    unsafe { *count.cast::<u64>() += 1 };
+    0
+}
+
 impl Worker {
     /// Reads every kind of statistics of a device.
     pub(crate) fn statistics(&mut self) {
         let (allocator, device) = (self.world.allocator, self.any_device() as i32);
         let situation = self.situation_of_device();
-        match self.rng.u8(..13) {
-            0 => drop(allocator.page_stats(device, &mut blank::<cachalot_pages>()).judge(situation)),
-            1 => drop(allocator.reclaim_stats(device, &mut blank::<cachalot_reclaimed>()).judge(situation)),
+        match self.rng.u8(..14) {
+            0 => drop(allocator.page_stats(device, &mut blank::<cachalot_page_statistics>()).judge(situation)),
+            1 => drop(allocator.reclaim_stats(device, &mut blank::<cachalot_reclaim_statistics>()).judge(situation)),
             2 => drop(allocator.planned(device, &mut blank::<cachalot_plan_report>()).judge(situation)),
             3 => drop(allocator.tuned(device, &mut blank::<cachalot_tune_report>()).judge(situation)),
-            4 => drop(allocator.device_info(device, &mut blank::<cachalot_device>()).judge(situation)),
+            4 => drop(allocator.device_info(device, &mut blank::<cachalot_device_info>()).judge(situation)),
             5 => self.remaining(device),
             6 => drop(allocator.health(device).judge(situation)),
             7 => drop(allocator.reset_peaks(device).judge(situation)),
@@ -64,6 +72,13 @@ impl Worker {
                 allocator.stats_for_each(device, Some(count_statistic), (&raw mut count).cast()).judge(situation);
             }
             11 => self.plan(),
+            12 => {
+                let mut count = 0_u64;
+                let reply = abi::visit_settings(Some(count_setting), (&raw mut count).cast());
+                if reply.judge(situation) && count < 40 {
+                    finding::report("settings", &format!("{count} settings"));
+                }
+            }
             _ => self.counters(device),
         }
     }
@@ -79,7 +94,7 @@ impl Worker {
                 cachalot_buffer { start, end, bytes, alignment, offset: 0, flags: 0, reserved: 0 }
             })
             .collect();
-        let (mut offsets, mut out) = (vec![0; count], blank::<cachalot_plan_result>());
+        let (mut offsets, mut out) = (vec![0; count], blank::<cachalot_buffer_plan>());
         let situation = if is_mistake { Situation::MISTAKE } else { Situation::NONE };
         if !abi::plan(&buffers, &mut offsets, &mut out).judge(situation) {
             return;
@@ -140,12 +155,15 @@ impl Worker {
         let into: *mut c_void = (&raw mut text).cast();
         let situation = self.situation();
         match self.rng.u8(..5) {
-            0 => drop(allocator.snapshot(Some(collect), into).judge(situation)),
-            1 => drop(allocator.snapshot_as(CACHALOT_JSON, Some(collect), into).judge(situation)),
-            2 => drop(allocator.snapshot_as(CACHALOT_PICKLE, Some(collect), into).judge(situation)),
+            0 => drop(allocator.snapshot(null(), Some(collect), into).judge(situation)),
+            format @ 1..=2 => {
+                let format = [CACHALOT_JSON, CACHALOT_PICKLE][usize::from(format) - 1];
+                let options = cachalot_snapshot_options { format, ..abi::blank() };
+                let _ = allocator.snapshot(&raw const options, Some(collect), into).judge(situation);
+            }
             3 => drop(allocator.metrics(Some(collect), into).judge(situation)),
             _ => {
-                allocator.snapshot(Some(refuse), into).judge(situation | Situation::STOPPED);
+                allocator.snapshot(null(), Some(refuse), into).judge(situation | Situation::STOPPED);
                 return;
             }
         }

@@ -4,12 +4,17 @@ use super::Worker;
 use crate::abi::{self, blank, pointer, stream};
 use crate::world::add;
 use cachalot::c::abi::{
-    CACHALOT_ROUTE_THREAD, cachalot_block, cachalot_park_report, cachalot_pool, cachalot_statistics,
-    cachalot_tag_report,
+    CACHALOT_PARK_TAG, CACHALOT_ROUTE_THREAD, cachalot_block, cachalot_park_options, cachalot_park_report,
+    cachalot_park_target, cachalot_pool, cachalot_snapshot_options, cachalot_statistics, cachalot_tag_report,
 };
 #[allow(clippy::wildcard_imports, reason = "the header's numbers")]
 use cachalot::c::status::*;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
+
+/// Returns the memory of a tag that no pool has.
+fn unknown_tag() -> cachalot_park_target {
+    cachalot_park_target { kind: CACHALOT_PARK_TAG, tag: 1 << 50, ..blank() }
+}
 
 impl Worker {
     /// Makes a mistake.
@@ -57,12 +62,12 @@ impl Worker {
                 let reply = allocator.pool_begin(device, unknown, CACHALOT_ROUTE_THREAD, stream(0));
                 reply.must_be(CACHALOT_ERROR_UNKNOWN_POOL);
             }
-            4 => allocator.park(device, 1 << 50, 1).must_be(CACHALOT_ERROR_UNKNOWN_TAG),
-            5 => allocator.wake(device, 1 << 50).must_be(CACHALOT_ERROR_UNKNOWN_TAG),
+            4 => allocator.park(device, &unknown_tag(), null()).must_be(CACHALOT_ERROR_UNKNOWN_TAG),
+            5 => allocator.wake(device, &unknown_tag()).must_be(CACHALOT_ERROR_UNKNOWN_TAG),
             6 => allocator.pool_tag(device, unknown, 5).must_be(CACHALOT_ERROR_UNKNOWN_POOL),
             7 => {
                 let mut report = blank::<cachalot_park_report>();
-                allocator.parked(device, 1 << 50, &mut report).must_be(CACHALOT_ERROR_UNKNOWN_TAG);
+                allocator.park_report(device, &unknown_tag(), &mut report).must_be(CACHALOT_ERROR_UNKNOWN_TAG);
             }
             8 => {
                 let mut report = blank::<cachalot_tag_report>();
@@ -82,8 +87,14 @@ impl Worker {
             0 => allocator.malloc(device, 1 << 61, stream(0), &mut address).must_be(CACHALOT_ERROR_TOO_LARGE),
             1 => allocator.malloc(99, 512, stream(0), &mut address).must_be(CACHALOT_ERROR_UNKNOWN_DEVICE),
             2 => allocator.malloc(device, 512, stream(1 << 50), &mut address).must_be(CACHALOT_ERROR_INVALID_STREAM),
-            3 => allocator.park(device, 0, 1).must_be(CACHALOT_ERROR_INVALID_ARGUMENT),
-            4 => allocator.park(device, 1 << 50, 0x40).must_be(CACHALOT_ERROR_INVALID_ARGUMENT),
+            3 => allocator
+                .park(device, &cachalot_park_target { tag: 0, ..unknown_tag() }, null())
+                .must_be(CACHALOT_ERROR_INVALID_ARGUMENT),
+            4 => {
+                let options = cachalot_park_options { mode: 3, ..blank() };
+                let reply = allocator.park(device, &unknown_tag(), &raw const options);
+                reply.must_be(CACHALOT_ERROR_INVALID_ARGUMENT);
+            }
             5 => allocator.pool_create(device, 1 << 9, &mut pool).must_be(CACHALOT_ERROR_INVALID_ARGUMENT),
             6 => allocator.range_reserve(device, 0, null_mut()).must_be(CACHALOT_ERROR_NULL),
             7 => allocator.set_memory_fraction(device, 1.5).must_be(CACHALOT_ERROR_INVALID_FRACTION),
@@ -104,7 +115,11 @@ impl Worker {
                 short.struct_size = 3;
                 allocator.stats(device, &mut short).must_be(CACHALOT_ERROR_STRUCT_SIZE);
             }
-            3 => allocator.snapshot_to_file(c"/nonexistent/folder/file.json".as_ptr()).must_be(CACHALOT_ERROR_IO),
+            3 => {
+                let path = c"/nonexistent/folder/file.json".as_ptr();
+                let options = cachalot_snapshot_options { path, ..blank() };
+                allocator.snapshot(&raw const options, None, null_mut()).must_be(CACHALOT_ERROR_IO);
+            }
             _ => {
                 let mut one = 0;
                 allocator.config(device, null_mut(), 0, &mut length).must_be(CACHALOT_OK);

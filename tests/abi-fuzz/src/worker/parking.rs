@@ -8,9 +8,10 @@ use crate::permitted::Situation;
 use crate::places::{Change, Domain, Kind, Rest, Stream};
 use crate::world::{Group, add};
 use cachalot::c::abi::{
-    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_DROP, CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAMS, CACHALOT_PARK_ZERO,
-    CACHALOT_ROUTE_THREAD, CACHALOT_WAKING, cachalot_park_report, cachalot_pool, cachalot_tag_limits,
-    cachalot_tag_report,
+    CACHALOT_ASLEEP, CACHALOT_AWAKE, CACHALOT_PARK_AFTER_DEVICE, CACHALOT_PARK_AFTER_STREAMS, CACHALOT_PARK_DROP,
+    CACHALOT_PARK_KEEP, CACHALOT_PARK_STREAM, CACHALOT_PARK_TAG, CACHALOT_PARK_ZERO, CACHALOT_ROUTE_THREAD,
+    CACHALOT_WAKING, cachalot_park_mode, cachalot_park_options, cachalot_park_order, cachalot_park_report,
+    cachalot_park_target, cachalot_pool, cachalot_tag_limits, cachalot_tag_report,
 };
 use cachalot::c::status::{
     CACHALOT_ERROR_DRIVER, CACHALOT_ERROR_OUT_OF_MEMORY, CACHALOT_ERROR_UNKNOWN_TAG, CACHALOT_OK,
@@ -45,6 +46,22 @@ impl Target {
             Self::Stream(stream) => &stream.domain,
             Self::Group(group) => &group.domain,
         }
+    }
+
+    /// Returns the target as a structure of the interface.
+    fn to_c(&self) -> cachalot_park_target {
+        let mut target = abi::blank::<cachalot_park_target>();
+        match self {
+            Self::Stream(stream) => {
+                target.kind = CACHALOT_PARK_STREAM;
+                target.stream = abi::stream(stream.handle);
+            }
+            Self::Group(group) => {
+                target.kind = CACHALOT_PARK_TAG;
+                target.tag = group.tag;
+            }
+        }
+        target
     }
 
     fn device(&self) -> i32 {
@@ -222,24 +239,22 @@ impl Worker {
         };
         let mode =
             [CACHALOT_PARK_KEEP, CACHALOT_PARK_KEEP, CACHALOT_PARK_DROP, CACHALOT_PARK_ZERO][self.rng.usize(..4)];
-        let order = if self.rng.bool() { CACHALOT_PARK_STREAMS } else { 0 };
+        let order = if self.rng.bool() { CACHALOT_PARK_AFTER_STREAMS } else { CACHALOT_PARK_AFTER_DEVICE };
         self.park_in(&target, mode, order);
     }
 
     /// Parks a target, if awake.
-    fn park_in(&mut self, target: &Target, mode: u32, order: u32) {
+    fn park_in(&mut self, target: &Target, mode: cachalot_park_mode, order: cachalot_park_order) {
         let alive = if let Target::Stream(stream) = target { Some(stream.alive()) } else { None };
         if matches!(alive, Some(None)) || target.domain().begin(&[Rest::Awake]).is_none() {
             return;
         }
-        history::note(0, 0, || format!("park {target} mode {mode} {order:#x}"));
+        history::note(0, 0, || format!("park {target} mode {mode} order {order}"));
         let (allocator, device) = (self.world.allocator, target.device());
-        let reply = match target {
-            Target::Stream(stream) => allocator.park_stream(device, abi::stream(stream.handle), mode | order),
-            Target::Group(group) => allocator.park(device, group.tag, mode | order),
-        };
-        history::note(0, 0, || format!("park {target} mode {mode} {order:#x}: {}", reply.status));
-        self.say(|| format!("park {target} mode {mode} {order:#x}: {}", reply.status));
+        let options = cachalot_park_options { mode, order, ..abi::blank() };
+        let reply = allocator.park(device, &target.to_c(), &raw const options);
+        history::note(0, 0, || format!("park {target} mode {mode} order {order}: {}", reply.status));
+        self.say(|| format!("park {target} mode {mode} order {order}: {}", reply.status));
         let status = reply.status_in(self.situation_of(target));
         if status == CACHALOT_ERROR_UNKNOWN_TAG {
             return target.domain().set(Rest::Awake);
@@ -269,7 +284,7 @@ impl Worker {
     }
 
     /// Returns the effect of a park's mode on the contents.
-    fn effect(&self, target: &Target, mode: u32) -> Change {
+    fn effect(&self, target: &Target, mode: cachalot_park_mode) -> Change {
         match mode {
             CACHALOT_PARK_KEEP => Change::Kept,
             CACHALOT_PARK_DROP => Change::Dropped,
@@ -293,10 +308,8 @@ impl Worker {
     fn rest_of(&self, target: &Target) -> Rest {
         let mut report = abi::blank::<cachalot_park_report>();
         let (allocator, device) = (self.world.allocator, target.device());
-        let mut ask = || match target {
-            Target::Stream(stream) => allocator.parked_stream(device, abi::stream(stream.handle), &mut report),
-            Target::Group(group) => allocator.parked(device, group.tag, &mut report),
-        };
+        let asked = target.to_c();
+        let mut ask = || allocator.park_report(device, &asked, &mut report);
         // The driver may fail to identify a stream, mostly once.
         let mut status = ask().status_in(self.situation_of(target));
         while matches!(status, CACHALOT_ERROR_DRIVER | CACHALOT_ERROR_OUT_OF_MEMORY) {
@@ -340,16 +353,16 @@ impl Worker {
         }
         history::note(0, 0, || format!("wake {target} step {step}"));
         let (allocator, device) = (self.world.allocator, target.device());
-        let reply: Reply = match (target, step) {
-            (Target::Stream(stream), _) => allocator.wake_stream(device, abi::stream(stream.handle)),
-            (Target::Group(group), 0) => allocator.wake_start(device, group.tag),
-            (Target::Group(group), 1) => allocator.wake_wait(device, group.tag),
-            (Target::Group(group), _) => allocator.wake(device, group.tag),
+        let woken = target.to_c();
+        let reply: Reply = match step {
+            0 => allocator.wake_start(device, &woken),
+            1 => allocator.wake_wait(device, &woken),
+            _ => allocator.wake(device, &woken),
         };
         history::note(0, 0, || format!("wake {target} step {step}: {}", reply.status));
         self.say(|| format!("wake {target} step {step}: {}", reply.status));
         let status = reply.status_in(self.situation_of(target));
-        let started = matches!(target, Target::Group(_)) && step == 0;
+        let started = step == 0;
         let rest = match status {
             CACHALOT_OK if started => Rest::Waking,
             CACHALOT_OK => Rest::Awake,

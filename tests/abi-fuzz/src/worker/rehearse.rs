@@ -7,8 +7,8 @@ use crate::permitted::Situation;
 use crate::places::Rest;
 use crate::world::add;
 use cachalot::c::abi::{
-    CACHALOT_BOUND_DEVICE, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, cachalot_device, cachalot_fit, cachalot_outlook,
-    cachalot_remaining_memory, cachalot_statistics,
+    CACHALOT_BOUND_DEVICE, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, cachalot_device_info, cachalot_fit,
+    cachalot_forecast, cachalot_remaining_memory, cachalot_statistics,
 };
 use cachalot::c::status::CACHALOT_OK;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Worker {
         let bytes = self.any_size();
         let Some(alive) = stream.alive() else { return };
         let alone = self.world.case.threads == 1 && !self.has_pending(stream.device);
-        let mut outlook = blank::<cachalot_outlook>();
+        let mut outlook = blank::<cachalot_forecast>();
         let mut situation = self.situation();
         if stream.domain.rest() != Rest::Awake || self.world.case.threads > 1 {
             situation |= Situation::PARKED;
@@ -69,7 +69,10 @@ impl Worker {
         }
         self.enter(stream.device);
         // The answer is from the latest state of the device that the library knows.
-        self.world.allocator.device_info(stream.device as i32, &mut blank::<cachalot_device>()).judge(self.situation());
+        self.world
+            .allocator
+            .device_info(stream.device as i32, &mut blank::<cachalot_device_info>())
+            .judge(self.situation());
         let sizes: Vec<usize> = (0..self.rng.usize(1..12)).map(|_| self.any_size()).collect();
         let mut fit = blank::<cachalot_fit>();
         let (device, handle) = (stream.device as i32, abi::stream(stream.handle));

@@ -3,10 +3,11 @@
 use super::argument::{Device, Handle, Size, Text, Word};
 use super::world::World;
 use arbitrary::Arbitrary;
-use cachalot::c::abi::{CACHALOT_SIMULATED, cachalot_device, cachalot_options, cachalot_status};
+use cachalot::c::abi::{CACHALOT_SIMULATED, cachalot_device_info, cachalot_options, cachalot_status};
 use cachalot::c::capi::{
-    cachalot_config, cachalot_configure, cachalot_create, cachalot_destroy, cachalot_device_count,
-    cachalot_device_info, cachalot_enable_peer_access, cachalot_health, cachalot_status_name, cachalot_status_text,
+    cachalot_check_health, cachalot_configure, cachalot_create, cachalot_destroy, cachalot_enable_peer_access,
+    cachalot_get_config, cachalot_get_device_count, cachalot_get_device_info, cachalot_status_name,
+    cachalot_status_text,
 };
 use cachalot::c::status::{CACHALOT_ERROR_BUSY, CACHALOT_OK};
 use std::ffi::{CStr, c_int, c_void};
@@ -119,17 +120,17 @@ impl World {
                 let mut length = 0;
                 let length = if *counts { &raw mut length } else { null_mut() };
                 // SAFETY: the buffer has the passed length, and both outlive the call.
-                unsafe { cachalot_config(self.handle(handle), device.0, buffer.as_mut_ptr(), buffer.len(), length) }
+                unsafe { cachalot_get_config(self.handle(handle), device.0, buffer.as_mut_ptr(), buffer.len(), length) }
             }
             Call::Describe(handle, device, size) => {
                 let (handle, mut count) = (self.handle(handle), 0);
                 // SAFETY: the variable outlives the call.
-                let status = unsafe { cachalot_device_count(handle, &raw mut count) };
+                let status = unsafe { cachalot_get_device_count(handle, &raw mut count) };
                 assert_eq!(status == CACHALOT_OK, count > 0);
                 // SAFETY: the room outlives the call.
-                unsafe { cachalot_device_info(handle, device.0, room.of::<cachalot_device>(size)) }
+                unsafe { cachalot_get_device_info(handle, device.0, room.of::<cachalot_device_info>(size)) }
             }
-            Call::Health(handle, device) => cachalot_health(self.handle(handle), device.0),
+            Call::Health(handle, device) => cachalot_check_health(self.handle(handle), device.0),
             Call::EnablePeerAccess(handle, device, peer) => {
                 cachalot_enable_peer_access(self.handle(handle), device.0, peer.0)
             }

@@ -4,11 +4,11 @@ use super::allocators::Room;
 use super::argument::{Address, Bytes, Device, Handle, Size, StreamHandle, Word};
 use super::world::World;
 use arbitrary::Arbitrary;
-use cachalot::c::abi::{cachalot_block, cachalot_outlook, cachalot_plan_report, cachalot_status};
+use cachalot::c::abi::{cachalot_block, cachalot_forecast, cachalot_plan_report, cachalot_status};
 use cachalot::c::capi::{
-    cachalot_base_of, cachalot_empty_cache, cachalot_forecast, cachalot_free, cachalot_free_sized, cachalot_iteration,
-    cachalot_malloc, cachalot_planned, cachalot_process_events, cachalot_record_stream, cachalot_record_use,
-    cachalot_set_caching, cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
+    cachalot_begin_iteration, cachalot_empty_cache, cachalot_free, cachalot_free_sized, cachalot_get_block,
+    cachalot_get_forecast, cachalot_get_plan_report, cachalot_malloc, cachalot_process_events, cachalot_record_stream,
+    cachalot_record_use, cachalot_set_caching, cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
 };
 use cachalot::c::status::CACHALOT_OK;
 use std::ffi::c_void;
@@ -71,12 +71,12 @@ impl World {
             Call::BaseOf(handle, address, size) => {
                 let address = self.address(address);
                 // SAFETY: the room outlives the call.
-                unsafe { cachalot_base_of(self.handle(handle), address, room.of::<cachalot_block>(size)) }
+                unsafe { cachalot_get_block(self.handle(handle), address, room.of::<cachalot_block>(size)) }
             }
             Call::Forecast(handle, device, bytes, stream, size) => {
-                let (stream, out) = (self.stream(stream), room.of::<cachalot_outlook>(size));
+                let (stream, out) = (self.stream(stream), room.of::<cachalot_forecast>(size));
                 // SAFETY: the room outlives the call.
-                unsafe { cachalot_forecast(self.handle(handle), device.0, bytes.0, stream, out) }
+                unsafe { cachalot_get_forecast(self.handle(handle), device.0, bytes.0, stream, out) }
             }
             Call::ProcessEvents(handle, device) => cachalot_process_events(self.handle(handle), device.0),
             Call::EmptyCache(handle, device) => cachalot_empty_cache(self.handle(handle), device.0),
@@ -88,10 +88,12 @@ impl World {
             Call::SetFraction(handle, device, fraction) => {
                 cachalot_set_memory_fraction(self.handle(handle), device.0, *fraction)
             }
-            Call::Iteration(handle, device) => cachalot_iteration(self.handle(handle), device.0),
+            Call::Iteration(handle, device) => cachalot_begin_iteration(self.handle(handle), device.0),
             Call::Planned(handle, device, size) => {
                 // SAFETY: the room outlives the call.
-                unsafe { cachalot_planned(self.handle(handle), device.0, room.of::<cachalot_plan_report>(size)) }
+                unsafe {
+                    cachalot_get_plan_report(self.handle(handle), device.0, room.of::<cachalot_plan_report>(size))
+                }
             }
         }
     }

@@ -5,8 +5,8 @@ use super::world::World;
 use arbitrary::Arbitrary;
 use cachalot::c::abi::{cachalot_pool, cachalot_status};
 use cachalot::c::capi::{
-    cachalot_capture_begin, cachalot_capture_end, cachalot_pool_begin, cachalot_pool_create, cachalot_pool_empty,
-    cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_pool_users, cachalot_simulate_capture,
+    cachalot_capture_begin, cachalot_capture_end, cachalot_get_pool_users, cachalot_pool_begin, cachalot_pool_create,
+    cachalot_pool_empty, cachalot_pool_end, cachalot_pool_release, cachalot_pool_retain, cachalot_simulate_capture,
     cachalot_simulate_progress, cachalot_stream_destroyed,
 };
 use cachalot::c::status::CACHALOT_OK;
@@ -64,7 +64,7 @@ impl World {
             Call::Users(handle, device, pool) => {
                 let (pool, mut users) = (self.pool(pool), 0);
                 // SAFETY: the variable outlives the call.
-                unsafe { cachalot_pool_users(self.handle(handle), device.0, pool, &raw mut users) }
+                unsafe { cachalot_get_pool_users(self.handle(handle), device.0, pool, &raw mut users) }
             }
             Call::Empty(handle, device, pool) => {
                 let pool = self.pool(pool);

@@ -3,8 +3,8 @@
 use super::argument::{Address, Handle, PoolName, StreamHandle};
 use cachalot::c::abi::{cachalot_allocator, cachalot_pool, cachalot_status, cachalot_stream};
 use cachalot::c::capi::{
-    cachalot_capture_end, cachalot_check, cachalot_destroy, cachalot_free, cachalot_last_error, cachalot_pool_end,
-    cachalot_pool_release, cachalot_simulate_capture, cachalot_simulate_progress,
+    cachalot_capture_end, cachalot_check_invariants, cachalot_destroy, cachalot_free, cachalot_last_error,
+    cachalot_pool_end, cachalot_pool_release, cachalot_simulate_capture, cachalot_simulate_progress,
 };
 use cachalot::c::status::{CACHALOT_ERROR_PANIC, CACHALOT_ERROR_POISONED, CACHALOT_OK};
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +144,7 @@ impl World {
             assert_eq!(status, CACHALOT_OK, "a free at the end: {}", last_error());
         }
         undo(&|device, pool| cachalot_pool_release(handle, device, pool));
-        assert_eq!(cachalot_check(handle), CACHALOT_OK, "{}", last_error());
+        assert_eq!(cachalot_check_invariants(handle), CACHALOT_OK, "{}", last_error());
         let status = cachalot_destroy(handle);
         assert_eq!(status, CACHALOT_OK, "{}", last_error());
         self.forget();
