@@ -1,10 +1,11 @@
-//! The core without a heap: every table is an array inside the allocator, whose size is known when it is built.
+//! The core without a heap: every table is an array inside the allocator, whose size is known when
+//! it is built.
 //!
 //! `cargo run -p cachalot-core --no-default-features --example no_heap`
 //!
-//! A program for a bare machine has a lock and a device of its own in place of the ones here. The allocator lies in a static, which
-//! the compiler makes, so no table passes over the stack. The library is `no_std`; only `main` and `println!` use the standard
-//! library.
+//! A program for a bare machine has a lock and a device of its own in place of the ones here. The
+//! allocator lies in a static, which the compiler makes, so no table passes over the stack. The
+//! library is `no_std`; only `main` and `println!` use the standard library.
 
 use cachalot_core::{
     Allocator, BasicDevice, Config, DeviceError, DeviceIndex, DevicePtr, DeviceResult, Error, ErrorKind, Event, Fixed,
@@ -12,7 +13,8 @@ use cachalot_core::{
 };
 use spin::Mutex;
 
-/// One device; 2 heaps, for the small and the large blocks of one stream; 16 blocks in a heap; 64 pages of 2 MiB.
+/// One device; 2 heaps, for the small and the large blocks of one stream; 16 blocks in a heap; 64
+/// pages of 2 MiB.
 type Small = Allocator<Bump, spin::mutex::SpinMutex<()>, Fixed<1, 2, 16, 64>>;
 
 /// The allocator, which `main` starts.
@@ -31,7 +33,8 @@ fn main() -> Result<(), Error> {
     let block = ALLOCATOR.block(DEVICE, 1 << 20, STREAM)?;
     println!("a block of {} bytes at {}", block.bytes(), block.ptr());
     drop(block);
-    // Free memory between blocks has entries as well. A full table is an error, and changes nothing.
+    // Free memory between blocks has entries as well. A full table is an error, and changes
+    // nothing.
     let mut blocks: [Option<_>; 16] = [const { None }; 16];
     let full = blocks.iter_mut().find_map(|place| match ALLOCATOR.block(DEVICE, 512, STREAM) {
         Ok(block) => {
@@ -78,7 +81,8 @@ fn sizes() {
     }
 }
 
-/// A device that hands out addresses from the bottom up, and takes none back. Its streams do their work at once.
+/// A device that hands out addresses from the bottom up, and takes none back. Its streams do their
+/// work at once.
 struct Bump {
     capacity: u64,
     used: Mutex<u64>,

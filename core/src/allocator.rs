@@ -166,22 +166,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
     }
 
-    /// Begins an operation on one device, or on all devices for `None`. Under the feature `paranoid` every invariant of the device is
-    /// checked here, and again when the returned value is dropped.
+    /// Begins an operation on one device, or on all devices for `None`. Under the feature
+    /// `paranoid` every invariant of the device is checked here, and again when the returned value
+    /// is dropped.
     #[inline(always)]
     fn checked(&self, operation: &'static str, device: impl Into<Option<DeviceIndex>>) -> Checked<'_, On<D, R, S>> {
         Checked::begin(operation, || self.arenas.published(), || device.into())
     }
 
-    /// Begins an operation on one device, as [`checked`](Self::checked) does, and returns the device.
+    /// Begins an operation on one device, as [`checked`](Self::checked) does, and returns the
+    /// device.
     #[inline(always)]
     fn begin(&self, operation: &'static str, device: DeviceIndex) -> Result<Begun<'_, D, R, S>, Error> {
         let checked = self.checked(operation, device);
         Ok(Begun { device: self.on(device)?, _checked: checked })
     }
 
-    /// Begins an operation on the device that owns `ptr`, or on all devices if the page map does not
-    /// know the owner.
+    /// Begins an operation on the device that owns `ptr`, or on all devices if the page map does
+    /// not know the owner.
     #[inline(always)]
     fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, On<D, R, S>> {
         Checked::begin(
@@ -229,9 +231,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.on(device)?.malloc(bytes, stream)
     }
 
-    /// Allocates a block as [`malloc`](Self::malloc) does. Inlined where it is called, for the function of another
-    /// language's interface through which all requests come. An error becomes that of the interface off the path, so that
-    /// the result of the path fits into registers.
+    /// Allocates a block as [`malloc`](Self::malloc) does. Inlined where it is called, for the
+    /// function of another language's interface through which all requests come. An error becomes
+    /// that of the interface off the path, so that the result of the path fits into registers.
     ///
     /// # Errors
     /// Those of [`malloc`](Self::malloc).
@@ -316,8 +318,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.free_by::<false, _>(ptr, Some(bytes))
     }
 
-    /// Frees the block at `ptr` as [`free`](Self::free) does, or as [`free_sized`](Self::free_sized) does if `bytes` is given.
-    /// Inlined where it is called, as [`malloc_inlined`](Self::malloc_inlined) is.
+    /// Frees the block at `ptr` as [`free`](Self::free) does, or as
+    /// [`free_sized`](Self::free_sized) does if `bytes` is given. Inlined where it is called, as
+    /// [`malloc_inlined`](Self::malloc_inlined) is.
     ///
     /// # Errors
     /// Those of [`free_sized`](Self::free_sized).
@@ -326,8 +329,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.free_by::<true, E>(ptr, bytes)
     }
 
-    /// Frees the block at `ptr`, after a check of the requested size if `bytes` is given. `INLINED`: the caller is
-    /// [`free_inlined`](Self::free_inlined).
+    /// Frees the block at `ptr`, after a check of the requested size if `bytes` is given.
+    /// `INLINED`: the caller is [`free_inlined`](Self::free_inlined).
     #[inline(always)]
     fn free_by<const INLINED: bool, E: From<Error>>(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), E> {
         let _checked = self.checked_at("free", ptr);
@@ -396,9 +399,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Waits for the pending frees, then releases every segment without blocks in use, except for
-    /// the segments of private pools with users. Those of pools with users are released, too, whose tags have
-    /// [limits](Tags::limit) and that have no memory of a captured graph. Under `policy:planned`, plans without a block in use
-    /// end.
+    /// the segments of private pools with users. Those of pools with users are released, too, whose
+    /// tags have [limits](Tags::limit) and that have no memory of a captured graph. Under
+    /// `policy:planned`, plans without a block in use end.
     ///
     /// While a graph is captured, pending frees stay pending, and plans stay.
     ///
@@ -415,8 +418,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         waited.and(emptied)
     }
 
-    /// Returns whether a graph is being captured on the device, or may be, as far as the allocator was told: a capture was begun and
-    /// has not ended.
+    /// Returns whether a graph is being captured on the device, or may be, as far as the allocator
+    /// was told: a capture was begun and has not ended.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -425,8 +428,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
-    /// most `keep` bytes of the device or no such segment is left. Then, if more is held: free memory of pools with users whose tags
-    /// have limits, and plans without a block in use, as for [`empty_cache`](Self::empty_cache). Does not wait for pending frees.
+    /// most `keep` bytes of the device or no such segment is left. Then, if more is held: free
+    /// memory of pools with users whose tags have limits, and plans without a block in use, as for
+    /// [`empty_cache`](Self::empty_cache). Does not wait for pending frees.
     ///
     /// Device: called if a segment is released. For expandable segments, waits for their stream.
     ///
@@ -443,9 +447,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
     /// nothing.
     ///
-    /// Pending frees count as pending, and decommitted memory of ranges as in use, although [`malloc`](Self::malloc) would
-    /// poll their events. With
-    /// `compact`, work counts as running until a request has asked the device.
+    /// Pending frees count as pending, and decommitted memory of ranges as in use, although
+    /// [`malloc`](Self::malloc) would poll their events. With `compact`, work counts as running
+    /// until a request has asked the device.
     ///
     /// Device: asked for the size of its memory where the limit or the policy depends on the size,
     /// and whether streams capture a graph. No memory is obtained or released.
@@ -498,7 +502,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         }
     }
 
-    /// Returns the configuration in force.
+    /// Returns the active configuration.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -507,9 +511,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Turns the cache of a device on or off. Without the cache every request obtains memory from
-    /// the device and every free releases it, for memory checkers. A request that the device or a limit refuses
-    /// takes the [steps](crate::ladder::steps) that search no cache: it waits for pending blocks, and releases what was
-    /// cached before. Blocks handed out before stay valid. `policy:direct` has no cache to turn on.
+    /// the device and every free releases it, for memory checkers. A request that the device or a
+    /// limit refuses takes the [steps](crate::ladder::steps) that search no cache: it waits for
+    /// pending blocks, and releases what was cached before. Blocks handed out before stay valid.
+    /// `policy:direct` has no cache to turn on.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -538,9 +543,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Announces that a stream is about to be destroyed, so its number may name another
     /// stream.
     ///
-    /// Releases the memory cached for the stream. Captures begun on the stream end. Blocks held by the program stay valid, and are
-    /// freed as usual. Work on the stream need not be done. Call this before the stream is
-    /// destroyed.
+    /// Releases the memory cached for the stream. Captures begun on the stream end. Blocks held by
+    /// the program stay valid, and are freed as usual. Work on the stream need not be done. Call
+    /// this before the stream is destroyed.
     ///
     /// Device: called to release memory.
     ///
@@ -601,7 +606,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.arena(device)?.driver.health()?)
     }
 
-    /// Passes on the result of a call that the host has made to the device by itself. Takes note if the call has lost the context.
+    /// Passes on the result of a call that the host has made to the device by itself. Takes note if
+    /// the call has lost the context.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::Device`] with the result's.
@@ -658,7 +664,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two segments.
+    /// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two
+    /// segments.
     #[cold]
     fn search_every_heap<T>(
         &self,

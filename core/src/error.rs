@@ -45,7 +45,8 @@ pub enum Error {
     },
     /// Nothing that begins at this address is pinned. Returned by
     /// [`Pages::unpin`](crate::Pages::unpin): every pin of the address was undone before, or there
-    /// was none. For [`Pages::export`](crate::Pages::export): no pinned memory contains the address.
+    /// was none. For [`Pages::export`](crate::Pages::export): no pinned memory contains the
+    /// address.
     NotPinned(DevicePtr),
     /// The pinned memory at this address is an ordinary segment, which has no handle. Returned by
     /// [`Pages::export`](crate::Pages::export). The stitched policy and expandable segments place
@@ -60,8 +61,8 @@ pub enum Error {
     /// The device has a pool of this name already. Returned on creation; the caller chooses another
     /// name.
     PoolExists(PoolId),
-    /// A captured graph has memory of the pool, to which it writes at every replay, so free memory of the pool stays until the
-    /// pool has no users. Returned by calls that were to give it back.
+    /// A captured graph has memory of the pool, to which it writes at every replay, so free memory
+    /// of the pool stays until the pool has no users. Returned by calls that were to give it back.
     GraphMemory(PoolId),
     /// No route of this kind leads into the pool. Returned by the calls that end a route or a
     /// capture: each needs a call that began it.
@@ -69,8 +70,9 @@ pub enum Error {
     /// The device has no elastic range of this number: the range was never reserved, or was
     /// released.
     UnknownRange(RangeId),
-    /// The device has too few addresses left. Returned by [`Allocator::reserve_range`](crate::Allocator::reserve_range),
-    /// after the allocator gave back all addresses that it could. The caller can release ranges, empty caches of other
+    /// The device has too few addresses left. Returned by
+    /// [`Allocator::reserve_range`](crate::Allocator::reserve_range), after the allocator gave back
+    /// all addresses that it could. The caller can release ranges, empty caches of other
     /// allocators, or set a smaller `expandable_segments_reserve`.
     OutOfAddresses {
         /// The addresses to be reserved, in bytes.
@@ -90,14 +92,16 @@ pub enum Error {
     /// Memory is not parked, not woken or not tagged, for this reason.
     ParkingRefused(&'static str),
     /// The host lacks the memory for the contents of the memory to be parked. Returned by
-    /// [`Parking::park`](crate::Parking::park). The caller can free memory of the host, or park without the contents.
+    /// [`Parking::park`](crate::Parking::park). The caller can free memory of the host, or park
+    /// without the contents.
     NoHostMemory,
     /// The fraction is outside the closed interval from 0 to 1. Returned when a memory limit is
     /// set.
     InvalidFraction(f64),
     /// The stream number `u64::MAX` is reserved. The caller numbers the stream differently.
     InvalidStream,
-    /// The allocator has its devices. Returned by a second [`Allocator::start`](crate::Allocator::start).
+    /// The allocator has its devices. Returned by a second
+    /// [`Allocator::start`](crate::Allocator::start).
     AlreadyStarted,
     /// The policy of this name keeps tables on the host's heap, and this build has none. Returned
     /// on creation; build with the feature `alloc`, or choose another policy.

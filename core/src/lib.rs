@@ -1,7 +1,7 @@
 //! The core of cachalot: every decision of a GPU memory allocator, over an abstract device.
 //!
-//! The crate is `no_std` and has no unsafe code. No CUDA type appears: the host implements a device, which is a
-//! [`DeviceMemory`]. The module [`simulated`] is a device without a GPU.
+//! The crate is `no_std` and has no unsafe code. No CUDA type appears: the host implements a
+//! device, which is a [`DeviceMemory`]. The module [`simulated`] is a device without a GPU.
 //!
 //! ```
 //! use cachalot_core::simulated::SimulatedDevice;
@@ -20,7 +20,8 @@
 //! * [`Allocator`]: what programs call. [`Block`] and [`Buffer`] own device memory.
 //! * [`config`]: the list of all settings, and the policies.
 //! * [`Fixed`]: tables without a heap, and how many bytes their numbers make.
-//! * [`BasicDevice`]: a device of your own in ten methods, and [`forward`]: a device around another.
+//! * [`BasicDevice`]: a device of your own in ten methods, and [`forward`]: a device around
+//!   another.
 //!
 //! # Features
 //! | feature | effect |
@@ -132,7 +133,8 @@ pub use tables::{Fixed, Storage};
 pub use trace::{Action, CallSite, TraceEntry, TraceExtent};
 pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, RangeId, StreamId, UNIT};
 
-/// The steps of a request for which no free block fits, for programs that explain what a request does.
+/// The steps of a request for which no free block fits, for programs that explain what a request
+/// does.
 pub mod ladder {
     pub use crate::arena::ladder::{Step, steps};
 }

@@ -1,9 +1,10 @@
 //! The page map: finds the heap that owns an address, without a lock. A table over pages of 2 MiB,
 //! for all devices of an allocator together.
 //!
-//! A page shared by segments leads to no single heap; the caller then tries every heap. Segments are that small while
-//! nothing is cached, in private pools that split no segments, and in memory of the host. The map counts the segments on
-//! a shared page: once all are gone, the page is as new.
+//! A page shared by segments leads to no single heap; the caller then tries every heap. Segments
+//! are that small while nothing is cached, in private pools that split no segments, and in memory
+//! of the host. The map counts the segments on a shared page: once all are gone, the page is as
+//! new.
 
 use crate::error::Error;
 use crate::sync::{Lock, MutexGuard, Rank, Ranked};
@@ -22,11 +23,12 @@ const NUMBER_BITS: u32 = 24;
 /// this bit alone that the owner is a heap.
 const NO_HEAP: u32 = 1 << 31;
 
-/// The words of pages shared by segments: the number of the segments in the low bits. No heap and no lane packs to these
-/// values, since no device has the number [`MAX_DEVICES`].
+/// The words of pages shared by segments: the number of the segments in the low bits. No heap and
+/// no lane packs to these values, since no device has the number [`MAX_DEVICES`].
 const SHARED: u32 = NO_HEAP | (MAX_DEVICES as u32) << NUMBER_BITS;
 
-/// The greatest number of segments on a page that is counted. A page with more stays shared for good.
+/// The greatest number of segments on a page that is counted. A page with more stays shared for
+/// good.
 const MOST_SHARING: u32 = (1 << NUMBER_BITS) - 2;
 
 /// The word of an address without an owner.
@@ -186,8 +188,8 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         self.writer.lock_beside()
     }
 
-    /// Returns a map of the pages of one device, as those of device 0. The parameter `_writer` shows that the map does not
-    /// change.
+    /// Returns a map of the pages of one device, as those of device 0. The parameter `_writer`
+    /// shows that the map does not change.
     ///
     /// # Errors
     /// [`Error::TableFull`] if the pages do not fit.
@@ -219,7 +221,8 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     /// again at once.
     pub(crate) fn remove(&self, base: DevicePtr, bytes: u64) {
         let _writer = self.writer.lock();
-        // Which segment is the last one on a shared page is unknown, so the page stays shared until that is gone, too.
+        // Which segment is the last one on a shared page is unknown, so the page stays shared until
+        // that is gone, too.
         let without = |old| if is_shared(old) && old != SHARED | 1 { old - 1 } else { NO_OWNER };
         self.pages.change(pages(base, bytes), |old| if old == SHARED | MOST_SHARING { old } else { without(old) });
     }

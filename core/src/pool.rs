@@ -19,24 +19,25 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// A name under which the memory of private pools is [parked](crate::Parking). Any number but 0; several
-/// pools may have the same.
+/// A name under which the memory of private pools is [parked](crate::Parking). Any number but 0;
+/// several pools may have the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct Tag(pub NonZeroU64);
 
-/// The limits of the pools with a tag, in the words of Linux's control groups. All bytes are of the tag's *charge*: the bytes
-/// that the heaps of its pools hold from the device, which are the live and the pending blocks and the free rest of their
-/// pages and segments.
+/// The limits of the pools with a tag, in the words of Linux's control groups. All bytes are of the
+/// tag's *charge*: the bytes that the heaps of its pools hold from the device, which are the live
+/// and the pending blocks and the free rest of their pages and segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagLimits {
-    /// The greatest charge. A request beyond it has the free memory of the tag given back, and is refused if that does
-    /// not suffice. `None`: no limit.
+    /// The greatest charge. A request beyond it has the free memory of the tag given back, and is
+    /// refused if that does not suffice. `None`: no limit.
     pub max: Option<u64>,
-    /// Bytes of the tag's memory down to which none of it goes back for requests outside the tag. At most `max`.
+    /// Bytes of the tag's memory down to which none of it goes back for requests outside the tag.
+    /// At most `max`.
     pub low: u64,
-    /// The share of the tag beside the weights of the others when memory is short: of two tags equally far above `low`, the
-    /// one with half the weight gives back first. Not 0.
+    /// The share of the tag beside the weights of the others when memory is short: of two tags
+    /// equally far above `low`, the one with half the weight gives back first. Not 0.
     pub weight: u32,
     /// Whether a page that leaves the tag is filled with zeroes before other pools can have it.
     pub clear: bool,
@@ -46,7 +47,8 @@ impl TagLimits {
     /// The weight of a tag without another, and of all memory without a tag.
     pub const WEIGHT: u32 = 100;
 
-    /// Limits without an effect, other than that free memory of the tag goes back when memory is short.
+    /// Limits without an effect, other than that free memory of the tag goes back when memory is
+    /// short.
     pub const NONE: Self = Self { max: None, low: 0, weight: Self::WEIGHT, clear: false };
 }
 
@@ -93,6 +95,6 @@ pub enum Route {
     /// [`Host::thread_id`](crate::device::Host::thread_id).
     Thread(u64),
     /// Requests for which [`Host::leads`](crate::device::Host::leads) returns true
-    /// when called with this number. Routes in force at the same time have different numbers.
+    /// when called with this number. Routes active at the same time have different numbers.
     Host(u64),
 }

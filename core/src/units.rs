@@ -56,8 +56,8 @@ impl StreamId {
     /// The device's default stream.
     pub const DEFAULT: Self = Self(0);
 
-    /// Stands for all streams of a device, where a stream that may be gone cannot be waited for alone. No stream has the
-    /// number: requests with it are refused.
+    /// Stands for all streams of a device, where a stream that may be gone cannot be waited for
+    /// alone. No stream has the number: requests with it are refused.
     pub const EVERY: Self = Self(u64::MAX);
 }
 

@@ -1,6 +1,6 @@
-//! Measures the heuristics on large invented programs: `cargo run --release -p cachalot-tests --example
-//! plan_large [FOLDER]`. With a folder, the program also writes the problems, in the format of `cachalot
-//! plan`.
+//! Measures the heuristics on large invented programs:
+//! `cargo run --release -p cachalot-tests --example plan_large [FOLDER]`. With a folder, the
+//! program also writes the problems, in the format of `cachalot plan`.
 
 use cachalot_planner::{HEURISTICS, Problem, lower_bound, verify};
 use cachalot_tests::planning::large::{MODELS, training_step};

@@ -1,4 +1,5 @@
-//! Tests of the allocator. One program, since the generic code of the core is compiled once for each.
+//! Tests of the allocator. One program, since the generic code of the core is compiled once for
+//! each.
 
 mod agreement;
 mod bfc;

@@ -1,7 +1,8 @@
 //! Checks that operations of the core's arena stay with the part that they need.
 //!
-//! `OnDevice` and `Arena` see every part of a device. A request and a free need most of them, and are methods of these two
-//! types. Whatever else is a method of them could touch anything, and a reader has to look for what it touches.
+//! `OnDevice` and `Arena` see every part of a device. A request and a free need most of them, and
+//! are methods of these two types. Whatever else is a method of them could touch anything, and a
+//! reader has to look for what it touches.
 
 use super::rust_files::{below, name_of_type};
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ const WHOLE: [&str; 2] = ["OnDevice", "Arena"];
 /// The files that add methods to them freely.
 const FREE: [&str; 4] = ["mod.rs", "ladder.rs", "malloc.rs", "free.rs"];
 
-/// The other files that do, with their numbers of methods. The list only becomes shorter, and its numbers lower.
+/// The other files that do, with their numbers of methods. The list only becomes shorter, and its
+/// numbers lower.
 const LISTED: &[(&str, usize)] = &[
     ("checks.rs", 1),
     ("compact.rs", 5),

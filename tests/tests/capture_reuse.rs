@@ -128,7 +128,8 @@ fn a_block_that_branches_of_a_graph_use_waits_for_the_end_of_the_capture() {
 
 #[test]
 fn what_the_graph_does_not_order_waits_for_the_end_of_the_capture() {
-    // The setting is off; a user stream does not capture; nothing is captured; the uses are not joined.
+    // The setting is off; a user stream does not capture; nothing is captured; the uses are not
+    // joined.
     for case in ["off", "outside", "empty", "open"] {
         let (host, pool) = begin(if case == "off" { "" } else { CONFIG });
         let block = host.malloc(BYTES);
@@ -226,7 +227,8 @@ fn the_free_is_complete_in_statistics_and_trace_when_the_block_is_reused() {
     end(&host, pool);
 }
 
-/// A graph whose order is not known keeps the block until the capture ends, and no mark stays behind.
+/// A graph whose order is not known keeps the block until the capture ends, and no mark stays
+/// behind.
 #[test]
 fn any_call_of_a_capture_that_reuses_may_fail() {
     for config in [CONFIG.to_owned(), format!("{CONFIG},parity:False")] {

@@ -88,8 +88,8 @@ fn what_a_capturing_stream_uses_is_freed_when_the_capture_has_ended() {
     }
 }
 
-/// Operations that wait for all work neither fail nor wait on a capture. Blocks behind the capture stay
-/// pending, and all other blocks are released.
+/// Operations that wait for all work neither fail nor wait on a capture. Blocks behind the capture
+/// stay pending, and all other blocks are released.
 #[test]
 fn a_capture_holds_up_only_what_its_stream_uses() {
     for config in ["", "expandable_segments:True", "policy:slab", "policy:planned"] {
@@ -114,8 +114,8 @@ fn a_capture_holds_up_only_what_its_stream_uses() {
     }
 }
 
-/// Blocks behind a capture do not wait for the end of another capture, in any order. A block overtaken by a
-/// second capture stays pending.
+/// Blocks behind a capture do not wait for the end of another capture, in any order. A block
+/// overtaken by a second capture stays pending.
 #[test]
 fn each_block_waits_for_its_own_captures() {
     let host = Host::new("", 1 << 30);
@@ -191,8 +191,8 @@ fn one_answer_counts_for_all_blocks_behind_a_stream() {
     assert_eq!(host.device().calls(Call::IsCapturing) - before, 1);
 }
 
-/// Free memory of a capturing stream stays mapped. Releases do not fail because of the memory, and forecasts
-/// do not count the memory.
+/// Free memory of a capturing stream stays mapped. Releases do not fail because of the memory, and
+/// forecasts do not count the memory.
 #[test]
 fn what_is_free_of_a_capturing_stream_stays_mapped() {
     let host = Host::new("expandable_segments:True", 1 << 30);

@@ -1,4 +1,5 @@
-//! Checks which crates `tests/changed.sh` names for a change, by which `tests/run quick` and `change` choose tests.
+//! Checks which crates `tests/changed.sh` names for a change, by which `tests/run quick` and
+//! `change` choose tests.
 
 use std::collections::BTreeSet;
 use std::process::Command;

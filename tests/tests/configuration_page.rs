@@ -1,5 +1,5 @@
-//! Generates the lists of all settings from the library, `docs/configuration.md` and the documentation of
-//! `cachalot_core::config`, and the sentence of `cachalot.h` with the policies.
+//! Generates the lists of all settings from the library, `docs/configuration.md` and the
+//! documentation of `cachalot_core::config`, and the sentence of `cachalot.h` with the policies.
 //!
 //! To rewrite the lists:
 //! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house configuration_page`.

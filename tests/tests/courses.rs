@@ -1,9 +1,10 @@
-//! Random programs of every operation under every policy: each answer, address, statistic, report, notice and call to the device is as
-//! it was. `golden/courses.csv` has a digest of all that each program sees, and no judgement of what is right: the model and the
-//! theorems judge. A digest changes with each change of a decision, and then tells which settings decide otherwise.
+//! Random programs of every operation under every policy: each answer, address, statistic, report,
+//! notice and call to the device is as it was. `golden/courses.csv` has a digest of all that each
+//! program sees, and no judgement of what is right: the model and the theorems judge. A digest
+//! changes with each change of a decision, and then tells which settings decide otherwise.
 //!
-//! With `CACHALOT_WRITE_DOCS=1`, the tests write the digests. With `CACHALOT_COURSES=FOLDER`, they write each program in words into
-//! the folder: two folders, of two commits, show what has changed.
+//! With `CACHALOT_WRITE_DOCS=1`, the tests write the digests. With `CACHALOT_COURSES=FOLDER`, they
+//! write each program in words into the folder: two folders, of two commits, show what has changed.
 
 use cachalot_tests::course::{Course, Notes};
 use std::path::Path;

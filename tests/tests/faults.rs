@@ -38,7 +38,8 @@ fn sweep() -> Sweep {
 fn the_program_makes_every_call() {
     for (call, made) in sweep().occurrences() {
         // Events are kept and used again, and no memory moves between streams. The sweep of the
-        // stitched policy exports pages, that of `capture_reuse` marks graphs, idle streams are told on demand, and the core's own tests park memory.
+        // stitched policy exports pages, that of `capture_reuse` marks graphs, idle streams are
+        // told on demand, and the core's own tests park memory.
         let elsewhere =
             [Call::DestroyEvent, Call::OrderBehind, Call::Export, Call::MarkCapture, Call::IsBehind, Call::IsIdle];
         let parking =

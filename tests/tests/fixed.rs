@@ -49,7 +49,8 @@ type Nothing = Fixed<2, 1, 0, 1>;
 /// More of everything than a program needs.
 type Ample = Fixed<2, 32, 256, 512>;
 
-/// Runs a test for many capacities, including the smallest possible. Each type takes seconds to compile.
+/// Runs a test for many capacities, including the smallest possible. Each type takes seconds to
+/// compile.
 macro_rules! fixed {
     ($($name:ident: $storage:ty, $cases:literal;)+) => {
         $(

@@ -44,8 +44,8 @@ fn training() -> Vec<csv::StringRecord> {
     lines.map(Result::unwrap).collect()
 }
 
-/// The training program and an elastic range use the same memory by turns: the range grows until the
-/// limit is reached, and gives its memory up for the next training.
+/// The training program and an elastic range use the same memory by turns: the range grows until
+/// the limit is reached, and gives its memory up for the next training.
 #[test]
 fn training_and_a_range_share_their_memory() {
     const PAGE: u64 = 2 * MIB;

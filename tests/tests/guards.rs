@@ -1,11 +1,12 @@
 //! Refuses `then_some` of a value with a destructor.
 //!
-//! `condition.then_some(value)` makes `value` in either case, and drops the value at once if the condition does not hold.
-//! For a guard, the drop ends the turn or the permission of another thread. `if … { Some(…) } else { None }` makes the
-//! value on a single path.
+//! `condition.then_some(value)` makes `value` in either case, and drops the value at once if the
+//! condition does not hold. For a guard, the drop ends the turn or the permission of another
+//! thread. `if … { Some(…) } else { None }` makes the value on a single path.
 //!
-//! A type has a destructor if a source file of the same crate implements `Drop` for the type. An argument counts as such a
-//! value if it names the type, or a variable of the same function whose initial value names the type.
+//! A type has a destructor if a source file of the same crate implements `Drop` for the type. An
+//! argument counts as such a value if it names the type, or a variable of the same function whose
+//! initial value names the type.
 
 use super::rust_files::{self, last_name, name_of_type};
 use std::collections::{HashMap, HashSet};
@@ -86,7 +87,8 @@ impl Visit<'_> for Names {
     }
 }
 
-/// Returns the calls of `then_some` with a destructor in the `sources` of a crate, each behind the name of its source.
+/// Returns the calls of `then_some` with a destructor in the `sources` of a crate, each behind the
+/// name of its source.
 fn misused(sources: &[(String, syn::File)]) -> Vec<String> {
     let mut destructors = Destructors::default();
     sources.iter().for_each(|(_, file)| destructors.visit_file(file));

@@ -1,8 +1,8 @@
-//! Memory histories from the middle of a program: for any cut, a record is replayed from the state found
-//! backward from the record's end.
+//! Memory histories from the middle of a program: for any cut, a record is replayed from the state
+//! found backward from the record's end.
 //!
-//! `CACHALOT_HISTORY_CUTS` sets the number of cuts per record, `CACHALOT_HISTORY_SEED` the choice of the
-//! cuts, and `CACHALOT_HISTORY_RECORD` a part of the names of the records.
+//! `CACHALOT_HISTORY_CUTS` sets the number of cuts per record, `CACHALOT_HISTORY_SEED` the choice
+//! of the cuts, and `CACHALOT_HISTORY_RECORD` a part of the names of the records.
 
 use cachalot_replay::replay::{Options, replay};
 use cachalot_replay::trace::Trace;
@@ -50,8 +50,8 @@ impl Tally {
     }
 }
 
-/// Cuts every record of the files. Fails if a replay differs from its record after the cut or in the final
-/// state.
+/// Cuts every record of the files. Fails if a replay differs from its record after the cut or in
+/// the final state.
 fn cut_all(files: &[PathBuf], cuts: u64, seed: Option<u64>) {
     let cuts = number("CACHALOT_HISTORY_CUTS").unwrap_or(cuts);
     let seed = number("CACHALOT_HISTORY_SEED").or(seed).unwrap_or_else(|| fastrand::u64(..));
@@ -82,8 +82,9 @@ fn a_snapshot_cut_anywhere_is_replayed_without_a_difference() {
 #[test]
 fn a_record_with_a_final_state_cut_anywhere_is_replayed_without_a_difference() {
     let mut files = records(".csv.gz");
-    // Events do not name the pools of graphs, and segments of those that were released are not in the final state: to which
-    // pool they belonged is lost, and with it the order in which one call releases them.
+    // Events do not name the pools of graphs, and segments of those that were released are not in
+    // the final state: to which pool they belonged is lost, and with it the order in which one call
+    // releases them.
     files.retain(|file| !file.ends_with("cuda_graphs__graph.csv.gz"));
     // A size that had to be assumed shows in 1 of 127 cuts, so these are the same each time.
     cut_all(&files, 1, Some(1));

@@ -21,7 +21,8 @@ fn device(allocator: &Simulated) -> &SimulatedDevice {
     allocator.device(DEVICE).unwrap()
 }
 
-/// Returns the numbers of events recorded, of questions after events, and of questions after streams.
+/// Returns the numbers of events recorded, of questions after events, and of questions after
+/// streams.
 fn calls(allocator: &Simulated) -> [u64; 3] {
     [Call::Record, Call::IsComplete, Call::IsIdle].map(|call| device(allocator).calls(call))
 }

@@ -1,9 +1,12 @@
-//! Generates the macros of the C headers that initialize a structure, from the structures in `ffi/src/c/abi.rs`.
+//! Generates the macros of the C headers that initialize a structure, from the structures in
+//! `ffi/src/c/abi.rs`.
 //!
-//! A macro follows its structure. It sets the size, and 0 in every other field. A structure has a macro iff programs
-//! pass the structure to the library, so the library reads the size: iff the structure is `Versioned`.
+//! A macro follows its structure. It sets the size, and 0 in every other field. A structure has a
+//! macro iff programs pass the structure to the library, so the library reads the size: iff the
+//! structure is `Versioned`.
 //!
-//! To rewrite the macros: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house initializers`.
+//! To rewrite the macros:
+//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house initializers`.
 
 use super::rust_files;
 use cachalot_tests::generated;
@@ -73,7 +76,8 @@ impl Structures {
     }
 }
 
-/// Lays a macro out on several lines, with a backslash in the last column of every line but the last.
+/// Lays a macro out on several lines, with a backslash in the last column of every line but the
+/// last.
 fn continued(head: &str, values: &[String]) -> String {
     let mut lines = vec![head.to_owned(), "  {".to_owned()];
     for (at, value) in values.iter().enumerate() {
@@ -90,7 +94,8 @@ fn continued(head: &str, values: &[String]) -> String {
     lines.iter().fold(String::new(), |text, line| text + &format!("{line:<width$}\\\n", width = COLUMNS - 1)) + &last
 }
 
-/// Returns a header with the macro of each structure behind it, and the names of the structures that have one.
+/// Returns a header with the macro of each structure behind it, and the names of the structures
+/// that have one.
 fn with_macros(header: &str, structures: &Structures, versioned: &BTreeSet<String>) -> (String, Vec<String>) {
     let (mut text, mut found) = (String::new(), Vec::new());
     let mut rest = header;

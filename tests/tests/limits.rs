@@ -1,7 +1,8 @@
 //! Limits the length of files, of functions and of the subjects of commits.
 //!
-//! A file or function that is longer than the limit is in a list with its length. The lists may only shrink: an entry
-//! goes once its text is within the limit, and a length in the list is the most that the text may have.
+//! A file or function that is longer than the limit is in a list with its length. The lists may
+//! only shrink: an entry goes once its text is within the limit, and a length in the list is the
+//! most that the text may have.
 
 use super::rust_files;
 use std::process::Command;
@@ -43,8 +44,8 @@ fn declared(line: &str) -> Option<(&str, &str)> {
     before.split_whitespace().all(is_before).then(|| (name, &line[..line.len() - text.len()]))
 }
 
-/// Returns the functions of a file, with their lines. `rustfmt` has formatted the file: the last brace of a function has
-/// the indentation of the first line.
+/// Returns the functions of a file, with their lines. `rustfmt` has formatted the file: the last
+/// brace of a function has the indentation of the first line.
 fn functions(text: &str) -> Vec<(&str, usize)> {
     let lines: Vec<_> = text.lines().collect();
     let measured = lines.iter().enumerate().filter_map(|(at, line)| {

@@ -1,5 +1,6 @@
-//! Checks the notices and the bill of materials of what is shipped: `scripts/release/notices.py` names every crate in the
-//! libraries and in the command, with its licence, and refuses a licence that is not on the list.
+//! Checks the notices and the bill of materials of what is shipped: `scripts/release/notices.py`
+//! names every crate in the libraries and in the command, with its licence, and refuses a licence
+//! that is not on the list.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +24,8 @@ fn has_python(what: &str) -> bool {
     found
 }
 
-/// Returns name and version of every crate from a registry in the normal dependencies of a crate, as cargo prints them.
+/// Returns name and version of every crate from a registry in the normal dependencies of a crate,
+/// as cargo prints them.
 fn dependencies(of: &str) -> BTreeSet<(String, String)> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["tree", "--locked", "--offline", "--edges=normal", "--prefix=none", "--package", of]);

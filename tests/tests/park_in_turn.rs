@@ -1,5 +1,5 @@
-//! A park beside other threads, which act in the middle: they free lent blocks and blocks with further uses, behind
-//! work of their own, and ask for the turn of parking.
+//! A park beside other threads, which act in the middle: they free lent blocks and blocks with
+//! further uses, behind work of their own, and ask for the turn of parking.
 //!
 //! The simulated device refuses to unmap memory in use by unfinished work, and the park fails.
 
@@ -37,8 +37,8 @@ fn wake(allocator: &Interrupted) {
     allocator.parking(DEVICE).unwrap().wake(IDLE).unwrap();
 }
 
-/// Parks stream 1, and calls `act` at the end of the wait number `at` for a stream, or else at the first wait for
-/// copies. Returns whether `act` was called during the park.
+/// Parks stream 1, and calls `act` at the end of the wait number `at` for a stream, or else at the
+/// first wait for copies. Returns whether `act` was called during the park.
 fn park_and_act(
     allocator: &Arc<Interrupted>,
     (mode, order): (ParkMode, ParkOrder),
@@ -72,8 +72,8 @@ fn after(allocator: &Arc<Interrupted>, at: usize, act: Box<dyn FnOnce() + Send>)
     });
 }
 
-/// Requests three blocks on stream 1, frees the middle block, and lends the memory to stream 2. Returns the blocks and
-/// the lent block. Stream 1 also has cached memory.
+/// Requests three blocks on stream 1, frees the middle block, and lends the memory to stream 2.
+/// Returns the blocks and the lent block. Stream 1 also has cached memory.
 fn with_loan(allocator: &Interrupted) -> ([DevicePtr; 3], DevicePtr) {
     let blocks = [41, 21, 41].map(|mib| allocator.malloc(DEVICE, mib * MIB + 512, ONE).unwrap());
     let cached = allocator.malloc(DEVICE, 30 * MIB, ONE).unwrap();
@@ -170,14 +170,16 @@ fn a_stream_without_memory_that_gets_some_during_a_park_stays_awake() {
 fn a_block_that_a_capture_keeps_from_its_free_during_a_park_is_parked() {
     let mut acts = 0;
     for config in ["policy:stitched,slack:0", "expandable_segments:True"] {
-        // By streams, the first wait is for the heap of small blocks. A capture of stream 2 then refuses the park.
+        // By streams, the first wait is for the heap of small blocks. A capture of stream 2 then
+        // refuses the park.
         for (mode, order, at) in every_park().filter(|&(_, order, at)| order == ParkOrder::Device || at > 0) {
             let allocator = allocator(config);
             let [used, other] = [41, 30].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
             allocator.record_stream(used, TWO).unwrap();
             device(&allocator).inner.launch(TWO, used, 20 * MIB).unwrap();
             let acted = park_and_act(&allocator, (mode, order), at, move |allocator| {
-                // The allocator is not told of the capture. No event can be recorded for the block now.
+                // The allocator is not told of the capture. No event can be recorded for the block
+                // now.
                 device(allocator).inner.set_capturing(TWO, true);
                 allocator.free(used).unwrap();
             });

@@ -99,7 +99,8 @@ fn pages_freed_while_they_are_copied_stay_with_the_park() {
                 let allocator = other.upgrade().unwrap();
                 allocator.free(gone).unwrap();
                 allocator.empty_cache(DEVICE).unwrap();
-                // More than the rest of the device: free pages of the parked stream would serve, and must not.
+                // More than the rest of the device: free pages of the parked stream would serve,
+                // and must not.
                 assert!(allocator.malloc(DEVICE, 150 * MIB, TWO).is_err(), "`{policy}`");
                 let small = allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
                 allocator.free(small).unwrap();
@@ -220,7 +221,8 @@ fn a_request_beside_a_park_gets_one_new_page() {
 fn blocks_lent_to_another_stream_stay_awake_and_parked_ones_are_not_lent() {
     for mode in [ParkMode::Keep, ParkMode::Drop, ParkMode::Zero] {
         let allocator = allocator("policy:stitched,slack:0");
-        // A hole of 20 MiB between live blocks: no page of it can move without unmapping, and it is lent as it is.
+        // A hole of 20 MiB between live blocks: no page of it can move without unmapping, and it is
+        // lent as it is.
         let blocks = [41, 21, 41].map(|mib| allocator.malloc(DEVICE, mib * MIB + 512, ONE).unwrap());
         allocator.free(blocks[1]).unwrap();
         let lent = allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();

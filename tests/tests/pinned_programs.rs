@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
-/// The most bytes of a program: asked for by the program, and held by the allocator. And how often memory was pinned.
+/// The most bytes of a program: asked for by the program, and held by the allocator. And how often
+/// memory was pinned.
 #[derive(Debug)]
 struct Figures {
     asked: f64,
@@ -19,8 +20,8 @@ struct Figures {
     pins: u64,
 }
 
-/// The recorded programs, with bounds: the most held, divided by the most asked for, and the most pins. PyTorch's own allocator held 1.01
-/// to 2.61 in the same programs (docs/pinned.md).
+/// The recorded programs, with bounds: the most held, divided by the most asked for, and the most
+/// pins. PyTorch's own allocator held 1.01 to 2.61 in the same programs (docs/pinned.md).
 const PROGRAMS: [(&str, f64, u64); 9] = [
     ("activations", 1.32, 1400),
     ("buckets", 1.05, 10),

@@ -1,5 +1,5 @@
-//! Sizes that are no multiples of their alignments: an alignment rounds offsets, and never ends. The
-//! planner agrees with a search through every order on random programs of few buffers.
+//! Sizes that are no multiples of their alignments: an alignment rounds offsets, and never ends.
+//! The planner agrees with a search through every order on random programs of few buffers.
 
 use cachalot_planner::exact::{Verdict, fits};
 use cachalot_planner::portfolio::Portfolio;
@@ -19,8 +19,8 @@ impl Random {
     }
 }
 
-/// Returns a problem of one to `most` buffers of 1 to 12 bytes with alignments 1, 2, 4 and 8. One in
-/// eight has a fixed offset for its first buffer.
+/// Returns a problem of one to `most` buffers of 1 to 12 bytes with alignments 1, 2, 4 and 8. One
+/// in eight has a fixed offset for its first buffer.
 fn problem(seed: u64, most: u64) -> Problem {
     let mut random = Random(seed);
     let count = 1 + random.below(most);
@@ -108,8 +108,8 @@ fn one_buffer_needs_its_own_bytes_whatever_its_alignment() {
     assert_eq!((portfolio.best().map(|plan| plan.peak), portfolio.lower_bound()), (Some(100), 100));
 }
 
-/// A buffer that leaves much of its last unit unused is best on top, although it lives as long as all
-/// others together: no search may put it on the ground for good.
+/// A buffer that leaves much of its last unit unused is best on top, although it lives as long as
+/// all others together: no search may put it on the ground for good.
 #[test]
 fn the_buffer_with_the_most_unused_bytes_lies_on_top() {
     let buffer = |size| Buffer { start: 0, end: 2, size, alignment: 512, fixed: None };

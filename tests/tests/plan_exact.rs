@@ -97,8 +97,8 @@ fn tetris() {
     assert!(!fits_into(&pieces, 2));
 }
 
-/// Builds two stairs: lives with successive ends, upside down over lives with successive beginnings. The
-/// stairs fit exactly.
+/// Builds two stairs: lives with successive ends, upside down over lives with successive
+/// beginnings. The stairs fit exactly.
 #[test]
 fn stairs() {
     let steps = 12;
@@ -140,9 +140,9 @@ fn run(problem: &Problem, run: u64, capacity: u64) -> (Progress, Option<Plan>, u
 
 /// For each hard instance, the first run with a solution, if fast enough for an unoptimized build.
 ///
-/// All peaks except D's and J's equal the lower bound, and so are optimal. D and J are open: MiniMalloc
-/// reaches 1,046,528 and 1,048,576. A change of the orders changes the runs; the table of
-/// `cachalot-bench-plan` has the new runs.
+/// All peaks except D's and J's equal the lower bound, and so are optimal. D and J are open:
+/// MiniMalloc reaches 1,046,528 and 1,048,576. A change of the orders changes the runs; the table
+/// of `cachalot-bench-plan` has the new runs.
 const HARD: [(&str, u64, u64); 10] = [
     ("A", 1_048_576, 1),
     ("C", 1_039_360, 0),

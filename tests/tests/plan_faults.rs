@@ -58,7 +58,8 @@ fn every_fault_of_a_place_that_is_shared() {
         *plan = Plan { offsets: vec![0, 8, 4, 24], peak: 28 };
     });
     assert_eq!(apart, Err(Fault::Apart { first: 0, second: 3, place: 0, offset: 24 }));
-    // All of a place have the strictest alignment for where it lies, and the peak is the largest end.
+    // All of a place have the strictest alignment for where it lies, and the peak is the largest
+    // end.
     let aligned = |offsets: [u64; 4], peak| {
         fault(|problem, plan| {
             share(problem);

@@ -1,5 +1,5 @@
-//! Pools that change during a request or a release. A request is served by its own pool, and a graph keeps
-//! its memory. The device acts as another thread, in the middle of the call.
+//! Pools that change during a request or a release. A request is served by its own pool, and a
+//! graph keeps its memory. The device acts as another thread, in the middle of the call.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, PoolId, PoolOptions, Route, StreamId};

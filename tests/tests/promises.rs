@@ -1,4 +1,5 @@
-//! Checks the page of promises: each quotation stands in its document, and each test that is named stands in its file.
+//! Checks the page of promises: each quotation stands in its document, and each test that is named
+//! stands in its file.
 
 use super::rust_files;
 use std::path::Path;
@@ -21,8 +22,9 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the words of a document, each with one blank before: without the stars and the dashes in the comments of a header. The
-/// document `include/cachalot.h` is this header with those of its topics.
+/// Returns the words of a document, each with one blank before: without the stars and the dashes in
+/// the comments of a header. The document `include/cachalot.h` is this header with those of its
+/// topics.
 fn words(path: &str) -> String {
     let is_header = Path::new(path).extension().is_some_and(|extension| extension == "h");
     let mut text = read(path);

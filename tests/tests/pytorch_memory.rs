@@ -242,7 +242,8 @@ fn the_program_may_free_memory_when_there_is_a_shortage() {
     assert!(matches!(again, Err(Error::OutOfMemory(_))), "the remedy has nothing left");
 }
 
-/// The program is asked before new memory is obtained. Without a cache, what the program frees goes back to the device.
+/// The program is asked before new memory is obtained. Without a cache, what the program frees goes
+/// back to the device.
 #[test]
 fn what_the_program_frees_at_a_shortage_serves_before_new_memory() {
     for caching in [true, false] {

@@ -1,5 +1,6 @@
-//! `reclaim:auto` beside programs whose work takes time: no memory in use is unmapped, the device is not waited for, no
-//! block changes, and each request is decided as the segments of that moment demand.
+//! `reclaim:auto` beside programs whose work takes time: no memory in use is unmapped, the device
+//! is not waited for, no block changes, and each request is decided as the segments of that moment
+//! demand.
 
 use cachalot_core::config::rounding::PoolKind;
 use cachalot_core::simulated::{Call, Failure, Outstanding};
@@ -73,12 +74,13 @@ fn take(working: &mut Working, step: &Step) -> Outcome {
     })
 }
 
-/// Requests a block, and holds the decision against the snapshot of the moment before: the smallest free
-/// block of the stream that is large enough, at the lowest address.
+/// Requests a block, and holds the decision against the snapshot of the moment before: the smallest
+/// free block of the stream that is large enough, at the lowest address.
 fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     let allocator = &working.host.allocator;
     let config = allocator.config(DEVICE).map_err(|error| error.to_string())?;
-    // A request polls pending frees first, and a forecast does not. A failure is the request's, too.
+    // A request polls pending frees first, and a forecast does not. A failure is the request's,
+    // too.
     let _polled = allocator.process_events(DEVICE);
     let is_native = config.policy().traits().follows_pytorch && !config.expandable_segments();
     let best = is_native.then(|| best_fit(working, bytes.next_multiple_of(512), stream));

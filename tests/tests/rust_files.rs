@@ -7,13 +7,15 @@ use walkdir::{DirEntry, WalkDir};
 /// The folder of the project.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Returns whether the walk enters a folder: neither build outputs nor hidden folders, such as `.tools`.
+/// Returns whether the walk enters a folder: neither build outputs nor hidden folders, such as
+/// `.tools`.
 fn is_entered(entry: &DirEntry) -> bool {
     let name = entry.file_name().to_string_lossy();
     entry.depth() == 0 || !(name.starts_with('.') || name == "target")
 }
 
-/// Iterates over the Rust files at or below a path of the project: the path relative to the project, and the text.
+/// Iterates over the Rust files at or below a path of the project: the path relative to the
+/// project, and the text.
 pub(crate) fn below(path: &str) -> impl Iterator<Item = (PathBuf, String)> {
     let entries = WalkDir::new(Path::new(ROOT).join(path)).into_iter().filter_entry(is_entered);
     let entries = entries.map(|entry| entry.expect("the tree is readable"));

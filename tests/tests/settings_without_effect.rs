@@ -1,5 +1,5 @@
-//! Keys without effect, which `Config::notes` names: a program is decided alike with and without each of them, and
-//! otherwise where the key has an effect.
+//! Keys without effect, which `Config::notes` names: a program is decided alike with and without
+//! each of them, and otherwise where the key has an effect.
 
 use cachalot_core::config::REFERENCE;
 use cachalot_core::simulated::Call;
@@ -28,8 +28,8 @@ fn answer(result: Result<DevicePtr, Error>) -> (String, Option<DevicePtr>) {
     }
 }
 
-/// Runs a program of random requests, frees, uses on another stream and upkeep, and returns each decision, each call
-/// of the driver by kind, and the final segments.
+/// Runs a program of random requests, frees, uses on another stream and upkeep, and returns each
+/// decision, each call of the driver by kind, and the final segments.
 fn decisions(config: &str, limit: Option<u64>) -> Vec<String> {
     let host = Host::new(config, CAPACITY);
     if limit.is_some() {

@@ -1,4 +1,5 @@
-//! Copies the sizes in `docs/install.md` from `tests/results/sizes.md`, which `scripts/release/sizes.sh` measures.
+//! Copies the sizes in `docs/install.md` from `tests/results/sizes.md`, which
+//! `scripts/release/sizes.sh` measures.
 //!
 //! To rewrite the table: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house sizes`.
 

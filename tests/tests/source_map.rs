@@ -10,8 +10,8 @@ const FOLDER: &str = "core/src";
 /// The folders of which the map names every file and every folder.
 const WHOLE: [&str; 2] = ["core/src", "core/src/arena"];
 
-/// Returns the paths in a map, relative to the root. A line names files and folders up to the first word
-/// without a path. A line with a deeper indentation names contents of the first folder above.
+/// Returns the paths in a map, relative to the root. A line names files and folders up to the first
+/// word without a path. A line with a deeper indentation names contents of the first folder above.
 fn named(map: &str) -> BTreeSet<String> {
     let mut folders = vec![FOLDER.to_owned()];
     let mut paths = BTreeSet::new();

@@ -1,6 +1,7 @@
 //! Generates the tables of `docs/statistics.md` from the library's statistics.
 //!
-//! To rewrite the tables: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house statistics_page`.
+//! To rewrite the tables:
+//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house statistics_page`.
 
 use cachalot_core::Statistic;
 use cachalot_tests::generated;

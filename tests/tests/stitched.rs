@@ -102,8 +102,8 @@ fn take(working: &mut Working, step: &Step) -> Outcome {
     })
 }
 
-/// Pins a block, exports the block's first page, and unpins the block, whether or not the export has
-/// failed. Afterwards the page may move again.
+/// Pins a block, exports the block's first page, and unpins the block, whether or not the export
+/// has failed. Afterwards the page may move again.
 fn export(working: &Working, block: usize) -> Outcome {
     let Some(ptr) = working.held.get(block).map(|held| held.ptr) else { return Ok(None) };
     let pages = working.host.allocator.pages(DEVICE).map_err(|error| error.to_string())?;

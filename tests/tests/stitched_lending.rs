@@ -1,5 +1,5 @@
-//! Free blocks lent between streams under the stitched policy: free memory beside live blocks of a page serves
-//! a request of another stream, in order, and no page moves.
+//! Free blocks lent between streams under the stitched policy: free memory beside live blocks of a
+//! page serves a request of another stream, in order, and no page moves.
 
 use cachalot_core::simulated::{Call, Failure, Outstanding};
 use cachalot_core::{BlockState, DeviceError, DevicePtr, ErrorKind, PoolOptions, Route, StreamId};
@@ -13,8 +13,8 @@ const TWO: StreamId = StreamId(2);
 /// A device with room for every budget.
 const CAPACITY: u64 = 1 << 30;
 
-/// A program whose first stream has 3 MiB free between two live blocks: 3 to 6 MiB of the range, with only one whole
-/// page. Returns the address of the free bytes.
+/// A program whose first stream has 3 MiB free between two live blocks: 3 to 6 MiB of the range,
+/// with only one whole page. Returns the address of the free bytes.
 fn with_hole(options: &str) -> (Working, DevicePtr) {
     let mut working = Working::new(&format!("policy:stitched,slack:0{options}"), CAPACITY);
     // The peak of live memory is that of the first block, 12 MiB.
@@ -54,7 +54,8 @@ fn assert_goes_back(working: &mut Working, hole: DevicePtr) {
 fn a_free_block_of_another_stream_serves_a_request_where_it_lies() {
     let (mut working, hole) = with_hole("");
     let before = calls(&working, Call::OrderBehind);
-    // `malloc` launches work, which the device checks for its order after the work of the first stream.
+    // `malloc` launches work, which the device checks for its order after the work of the first
+    // stream.
     assert_eq!(working.malloc(3 * MIB, TWO), Ok(None));
     let lent = working.held[2].clone();
     assert_eq!((lent.ptr, used_mib(&working), calls(&working, Call::OrderBehind) - before), (hole, 12, 1));
@@ -62,7 +63,8 @@ fn a_free_block_of_another_stream_serves_a_request_where_it_lies() {
     assert_eq!(allocator.base_of(hole).unwrap().stream, TWO);
     assert_eq!(allocator.pages(DEVICE).unwrap().stats().unwrap().moved, 0);
     check(&working);
-    // The block waits for the work of the borrower. The lender's next request is ordered after that.
+    // The block waits for the work of the borrower. The lender's next request is ordered after
+    // that.
     assert_eq!(working.free(2), None);
     assert_eq!(working.host.stat("active_bytes.all.current") / MIB as i64, 12);
     assert_eq!(working.malloc(3 * MIB, ONE), Ok(None));
@@ -149,8 +151,8 @@ fn a_use_announced_by_the_borrower_does_not_end_the_loan() {
     assert_goes_back(&mut working, hole);
 }
 
-/// Until its free, a lent block belongs to the requesting stream. The device records events after the work of
-/// ended streams.
+/// Until its free, a lent block belongs to the requesting stream. The device records events after
+/// the work of ended streams.
 #[test]
 fn a_borrower_that_ends_leaves_its_work_before_that_of_the_lender() {
     let (mut working, hole) = with_hole("");

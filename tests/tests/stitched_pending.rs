@@ -1,5 +1,5 @@
-//! Pending memory under the stitched policy: a request that would exceed the budget is ordered after
-//! the uses of freed blocks, the oldest first, and the host does not wait.
+//! Pending memory under the stitched policy: a request that would exceed the budget is ordered
+//! after the uses of freed blocks, the oldest first, and the host does not wait.
 
 use cachalot_core::simulated::{Call, Failure, Outstanding};
 use cachalot_core::{DeviceError, DevicePtr, Error, ErrorKind, Event, PoolOptions, Route, StreamId, StreamOrder};
@@ -14,8 +14,8 @@ const SIDE: StreamId = StreamId(11);
 /// A device with room for every budget.
 const CAPACITY: u64 = 1 << 30;
 
-/// Allocates a block of `mib` for each of `uses`: on the first of two streams, while the second uses the
-/// block. Then frees the blocks, in the same order.
+/// Allocates a block of `mib` for each of `uses`: on the first of two streams, while the second
+/// uses the block. Then frees the blocks, in the same order.
 fn pend(working: &mut Working, mib: u64, uses: &[(StreamId, StreamId)]) -> Vec<DevicePtr> {
     let first = working.held.len();
     for &(stream, side) in uses {
@@ -76,7 +76,8 @@ fn pages_of_a_pending_block_move_to_another_stream() {
     let mut working = with("");
     pend(&mut working, 20, &[(ONE, SIDE); 3]);
     assert_eq!(working.malloc(30 * MIB, TWO), Ok(None));
-    // One event covers the second and the third block. One page is new: the room for pending memory, 60 / 28 MiB.
+    // One event covers the second and the third block. One page is new: the room for pending
+    // memory, 60 / 28 MiB.
     assert_eq!((pending_mib(&working), used_mib(&working)), (0, 62));
     assert_eq!(moved_mib(&working), 28);
     check(&working);
@@ -155,8 +156,8 @@ fn nothing_is_ordered_under_a_capture() {
     check(&working);
 }
 
-/// One event covers the last two blocks, of two streams. The block of the stream that must not be ordered
-/// stays pending.
+/// One event covers the last two blocks, of two streams. The block of the stream that must not be
+/// ordered stays pending.
 #[test]
 fn a_stream_that_captures_or_has_ended_keeps_its_pending_blocks() {
     for ends in [false, true] {
@@ -227,8 +228,8 @@ fn mark(host: &Host, stream: StreamId) -> Event {
     event
 }
 
-/// Input batches are copied on a stream of their own while the batch before is worked on, and the host
-/// is many steps ahead of the device.
+/// Input batches are copied on a stream of their own while the batch before is worked on, and the
+/// host is many steps ahead of the device.
 #[test]
 fn a_prefetcher_holds_little_more_than_it_uses_and_copies_while_it_computes() {
     let (main, feeding) = (ONE, TWO);
@@ -264,9 +265,9 @@ fn a_prefetcher_holds_little_more_than_it_uses_and_copies_while_it_computes() {
     assert_eq!(host.device().calls(Call::Wait), 1, "the host of the test has waited");
 }
 
-/// Steps of a convolutional network whose input is copied and converted on a stream of its own. The host is ahead of
-/// the device within a step, and waits at the end of each. Returns the pages mapped in the latter half, and the
-/// bytes held for the bytes live.
+/// Steps of a convolutional network whose input is copied and converted on a stream of its own. The
+/// host is ahead of the device within a step, and waits at the end of each. Returns the pages
+/// mapped in the latter half, and the bytes held for the bytes live.
 fn train_with_prefetcher() -> (u64, f64) {
     let (main, feeding) = (ONE, TWO);
     let host = Host::new("policy:stitched", 1 << 40);
@@ -320,7 +321,8 @@ fn a_prefetcher_that_repeats_itself_comes_to_map_nothing() {
     assert!(mapped == 0 && held <= 1.025, "{mapped} pages, {held:.3}");
 }
 
-/// A program in which requests are ordered after the uses of pending blocks of their own heap and of others.
+/// A program in which requests are ordered after the uses of pending blocks of their own heap and
+/// of others.
 fn ordering(working: &mut Working) -> Result<(), String> {
     let malloc = |working: &mut Working, mib: u64, stream| working.malloc(mib * MIB, stream).map(|_| ());
     for (stream, side) in [(ONE, SIDE), (TWO, SIDE), (ONE, StreamId(12))] {

@@ -1,5 +1,5 @@
-//! Private pools whose segments the host supplies: under every policy the pool has these segments and no pages, and no
-//! other request has them.
+//! Private pools whose segments the host supplies: under every policy the pool has these segments
+//! and no pages, and no other request has them.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
@@ -90,7 +90,8 @@ fn the_heaps_of_a_supplied_pool_map_no_page_of_the_stitched_policy() {
     assert_eq!((mapped(), host.device().supplied().len()), (100 * MIB, 2));
     let sizes: Vec<_> = segments_of(&host, pool).into_iter().map(|(_, bytes, _)| bytes).collect();
     assert_eq!(sizes.iter().sum::<u64>(), 22 * MIB);
-    // 100 MiB serve the default pool from its own pages. The free memory of the pool serves no one else.
+    // 100 MiB serve the default pool from its own pages. The free memory of the pool serves no one
+    // else.
     blocks.into_iter().for_each(|block| host.free(block));
     let again = host.malloc(100 * MIB);
     assert_eq!((mapped(), host.device().supplied().len()), (100 * MIB, 2));
@@ -184,7 +185,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs a program in a supplied pool. Returns the address of each block, or the report of the failure.
+/// Runs a program in a supplied pool. Returns the address of each block, or the report of the
+/// failure.
 fn places(config: &str, no_split: bool, steps: &[Step]) -> Vec<Result<DevicePtr, OutOfMemory>> {
     let mut config = Config::parse(config).unwrap();
     // Frees are gathered under the stitched policy, and under the caching policy without parity.

@@ -1,5 +1,5 @@
-//! Limits the length of the names of tests. A name says the behaviour that the test checks, and a list of
-//! tests is read line by line.
+//! Limits the length of the names of tests. A name says the behaviour that the test checks, and a
+//! list of tests is read line by line.
 
 use super::rust_files;
 use proc_macro2::{TokenStream, TokenTree};
@@ -7,8 +7,8 @@ use proc_macro2::{TokenStream, TokenTree};
 /// The greatest length of a test's name, in characters.
 const LONGEST: usize = 80;
 
-/// Adds the names of the functions with `#[test]` in a file, also in the arguments of macros, which a parser
-/// does not read.
+/// Adds the names of the functions with `#[test]` in a file, also in the arguments of macros, which
+/// a parser does not read.
 fn tests(tokens: TokenStream, found: &mut Vec<String>) {
     let (mut is_test, mut is_name) = (false, false);
     let mut before = None;

@@ -66,7 +66,8 @@ struct Arena<R: Lock, S: Storage> {
     busy: Mutex<Vec<DevicePtr>>,
     /// Whether memory may be released during the run. A release waits for every stream.
     wild: bool,
-    /// Whether the own stream may wait for the busy one after any use, so that a block is reused earlier.
+    /// Whether the own stream may wait for the busy one after any use, so that a block is reused
+    /// earlier.
     orders: bool,
 }
 
@@ -116,7 +117,8 @@ where
             1 => noted(self.allocator.record_use(ptr, SIDE)),
             _ => false,
         };
-        // Not `record_use`, after which the own stream may wait for the busy one and reuse the block.
+        // Not `record_use`, after which the own stream may wait for the busy one and reuse the
+        // block.
         let busy = !self.wild && !self.orders && random.below(8) == 0 && noted(self.allocator.record_stream(ptr, BUSY));
         if !busy {
             self.shadow.give(ptr);
@@ -182,7 +184,8 @@ where
         self.allocator.reset_peak_stats(DEVICE).unwrap();
     }
 
-    /// Asks whether requests would fit, up to more than there is: the answer waits for pending frees, in a copy.
+    /// Asks whether requests would fit, up to more than there is: the answer waits for pending
+    /// frees, in a copy.
     fn ask(&self, random: &mut Random) {
         let sizes = [1 + random.below(24 * MIB), 1 + random.below(8192), 400 * MIB, 400 * MIB];
         let rehearsal = self.allocator.rehearsal(DEVICE).unwrap();

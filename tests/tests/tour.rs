@@ -1,8 +1,9 @@
 //! Checks that each step of `docs/TOUR.md` names the line on which its function is defined.
 //!
-//! A step begins with the name and the place: ``3. `serve`, `core/src/arena/malloc.rs:180`.``
-//! To write the lines again: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house tour`. A function that
-//! has moved to another file is found there if no other file of its crate defines the name.
+//! A step begins with the name and the place: ``3. `serve`, `core/src/arena/malloc.rs:180`.`` To
+//! write the lines again: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house tour`. A
+//! function that has moved to another file is found there if no other file of its crate defines the
+//! name.
 
 use super::rust_files;
 use cachalot_tests::generated;
@@ -31,7 +32,8 @@ fn step(line: &str) -> Option<Step<'_>> {
     Some(Step { number, name, path, line: line.parse().ok()? })
 }
 
-/// Returns whether a line defines the item with a name: after a keyword, or as a row of a table of functions.
+/// Returns whether a line defines the item with a name: after a keyword, or as a row of a table of
+/// functions.
 fn defines(line: &str, name: &str) -> bool {
     let line = line.trim_start();
     let is_row = line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['(', ' ']) && rest.contains("=>"));
@@ -46,8 +48,8 @@ fn lines_of<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = usize> + '
     (1..).zip(text.lines()).filter(move |(_, line)| defines(line, name)).map(|(number, _)| number)
 }
 
-/// Finds the place of a step: in its file, on the line nearest to the stated one, or else in the only other file of
-/// the crate that defines the name.
+/// Finds the place of a step: in its file, on the line nearest to the stated one, or else in the
+/// only other file of the crate that defines the name.
 fn place(step: &Step<'_>) -> Result<(String, usize), String> {
     // Of `Heap::malloc` the last part is defined.
     let name = step.name.rsplit("::").next().expect("a split has a part");

@@ -1,5 +1,5 @@
-//! Generates the tables of `docs/TRUST.md` from the files of `tests/results/`, and checks that no line is older than the
-//! code by more than a release.
+//! Generates the tables of `docs/TRUST.md` from the files of `tests/results/`, and checks that no
+//! line is older than the code by more than a release.
 //!
 //! To rewrite the tables: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house trust`.
 
@@ -262,8 +262,8 @@ fn releases(changelog: &str) -> Vec<&str> {
     heads.filter_map(|head| head.split_once("] - ")).map(|(_, date)| date.trim()).collect()
 }
 
-/// Returns whether two releases have come since `date`: the results are then those of code before the last release but
-/// one.
+/// Returns whether two releases have come since `date`: the results are then those of code before
+/// the last release but one.
 fn is_stale(date: &str, releases: &[&str]) -> bool {
     releases.iter().filter(|&&release| release > date).count() > 1
 }

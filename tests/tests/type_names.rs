@@ -1,8 +1,8 @@
 //! Checks that no two types or traits of a crate have one name, whether public or private.
 //!
-//! The crates are those with layers in `ARCHITECTURE.md`. Each program beside a library is a crate of its own. A
-//! type in a function, in a test or from a macro does not count, and a file that stands in for another by
-//! `path` is the same type under another setting.
+//! The crates are those with layers in `ARCHITECTURE.md`. Each program beside a library is a crate
+//! of its own. A type in a function, in a test or from a macro does not count, and a file that
+//! stands in for another by `path` is the same type under another setting.
 
 use super::layers::document;
 use super::layers::modules::{self, Read};

@@ -1,6 +1,6 @@
-//! Streams that go without a report: no call uses a stream after its end, under any policy. Memory passes between
-//! streams only once all work on the memory is complete. The device panics at the use of an ended
-//! stream, and reports work on memory in use.
+//! Streams that go without a report: no call uses a stream after its end, under any policy. Memory
+//! passes between streams only once all work on the memory is complete. The device panics at the
+//! use of an ended stream, and reports work on memory in use.
 
 use cachalot_core::simulated::{Call, Outstanding, SimulatedDevice};
 use cachalot_core::{Error, PoolOptions, Route, StreamId};
@@ -16,7 +16,8 @@ const STREAMS: usize = 4;
 /// Room for every program, mostly.
 const CAPACITY: u64 = 512 * MIB;
 
-/// Policies and settings under which memory passes between streams, or goes back to the device, in different ways.
+/// Policies and settings under which memory passes between streams, or goes back to the device, in
+/// different ways.
 const CONFIGS: [&str; 9] = [
     "",
     "parity:False",
@@ -29,8 +30,8 @@ const CONFIGS: [&str; 9] = [
     "policy:stitched",
 ];
 
-/// One step of a program. Numbers of blocks are taken modulo the count, and numbers of streams are places among
-/// the present streams.
+/// One step of a program. Numbers of blocks are taken modulo the count, and numbers of streams are
+/// places among the present streams.
 #[derive(Clone, Debug)]
 enum Step {
     Malloc {
@@ -184,14 +185,16 @@ fn pages_of_a_stream_move_once_its_own_requests_show_that_its_work_is_complete()
     let [first, second, ..] = program.streams;
     assert_eq!(working.malloc(40 * MIB, first), Ok(None));
     assert_eq!(working.free(0), None);
-    // No call that names the first stream reports its work: the pages stay, and new ones are created.
+    // No call that names the first stream reports its work: the pages stay, and new ones are
+    // created.
     working.host.device().complete(first);
     for mib in [20, 2, 20] {
         assert_eq!(working.malloc(mib * MIB, second), Ok(None));
     }
     let used = working.host.device().used();
     assert_eq!(used, 82 * MIB);
-    // A request of the second stream that lacks memory begins an epoch. What is still free then may move later.
+    // A request of the second stream that lacks memory begins an epoch. What is still free then may
+    // move later.
     assert_eq!(working.free(0), None);
     assert_eq!(working.free(0), None);
     assert_eq!(working.malloc(22 * MIB, second), Ok(None));

@@ -1,5 +1,5 @@
-//! Utilisation of recorded programs under the stitched policy, with sizes and waits outside the tuning of the
-//! policy.
+//! Utilisation of recorded programs under the stitched policy, with sizes and waits outside the
+//! tuning of the policy.
 
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::{CompareOptions, Contender, compare};
@@ -7,9 +7,9 @@ use cachalot_replay::program::LeftOut;
 use cachalot_replay::trace::Trace;
 use std::path::Path;
 
-/// Runs a recorded program with all sizes multiplied, several times on one allocator. Returns the peak of
-/// live memory over the peak of held memory. With `waits`, memory used by other streams is free at the
-/// recorded completion, and otherwise at once.
+/// Runs a recorded program with all sizes multiplied, several times on one allocator. Returns the
+/// peak of live memory over the peak of held memory. With `waits`, memory used by other streams is
+/// free at the recorded completion, and otherwise at once.
 fn utilisation(name: &str, size_factor: f64, passes: u32, waits: bool) -> f64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(format!("{name}.csv.gz"));
     let traces = Trace::load(&file).expect("the record is valid");

@@ -1,8 +1,8 @@
 //! Refuses types that hold nothing but a device.
 //!
-//! Such a type is a second name for [`OnDevice`], and hides from a reader which operation works on what. An operation on a
-//! device is a method of `OnDevice`, of `Arena` or of `Mapper`. A type beside them holds something of its own: a target, a
-//! turn, memory in hand.
+//! Such a type is a second name for [`OnDevice`], and hides from a reader which operation works on
+//! what. An operation on a device is a method of `OnDevice`, of `Arena` or of `Mapper`. A type
+//! beside them holds something of its own: a target, a turn, memory in hand.
 
 use super::rust_files::{self, name_of_type};
 use syn::visit::{self, Visit};

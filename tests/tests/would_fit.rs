@@ -1,4 +1,5 @@
-//! The results of requests are as foretold by `would_fit`, under every policy. A forecast changes nothing.
+//! The results of requests are as foretold by `would_fit`, under every policy. A forecast changes
+//! nothing.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Bound, Config, DeviceIndex, Error, Fit, Growable, Lock, Rehearsal, Segments, StreamId};
@@ -117,7 +118,8 @@ fn every_policy() -> impl Iterator<Item = &'static str> {
 proptest! {
     #![proptest_config(proptest_config("regressions/would_fit.txt", 12))]
 
-    /// With a duplicate of the device, events, addresses and captures are equal, and nothing is assumed.
+    /// With a duplicate of the device, events, addresses and captures are equal, and nothing is
+    /// assumed.
     #[test]
     fn requests_come_out_as_told(program in prop::collection::vec(step(with_pools()), 1..150)) {
         for policy in every_policy() {
@@ -168,11 +170,13 @@ fn the_answer_names_the_bound() {
     assert_eq!(unknown, Err(Error::UnknownDevice(DeviceIndex(7))));
 }
 
-/// A thread records an event while another asks. In the copy the thread never finishes, and the answer does not wait for it.
+/// A thread records an event while another asks. In the copy the thread never finishes, and the
+/// answer does not wait for it.
 #[test]
 fn a_thread_at_work_holds_no_answer_up() {
     type Tested = Allocator<Hooked, spin::mutex::SpinMutex<()>, Growable>;
-    // A block that waits in no queue yet stays pending. An event that is recorded anew frees the others.
+    // A block that waits in no queue yet stays pending. An event that is recorded anew frees the
+    // others.
     for (config, served) in [("", 0), ("parity:False", 1), ("policy:stitched,completed_pages_only:True", 1)] {
         let device = Hooked::new(SimulatedDevice::new(100 * MIB));
         let allocator = Arc::new(Tested::new([device], &Config::parse(config).expect("valid")).expect("one device"));

@@ -16,8 +16,8 @@ mod sealed {
     pub trait SealedAllocator {}
 }
 
-/// An allocator as the owners of its memory see it: the owner's type names neither devices nor lock nor tables. Every
-/// [`Allocator`] is one, and nothing else.
+/// An allocator as the owners of its memory see it: the owner's type names neither devices nor lock
+/// nor tables. Every [`Allocator`] is one, and nothing else.
 pub trait BlockAllocator: sealed::SealedAllocator {
     /// The devices.
     type Device: DeviceMemory;
@@ -55,8 +55,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> BlockAllocator for Allocator<D, R, S>
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Allocates a block freed on drop, which borrows the allocator. [`Block::new`] makes a block with a share of the
-    /// allocator.
+    /// Allocates a block freed on drop, which borrows the allocator. [`Block::new`] makes a block
+    /// with a share of the allocator.
     ///
     /// # Errors
     /// The errors of [`malloc`](Self::malloc).
@@ -66,10 +66,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
     /// Sets the function called for each [`Block`] with a failed free on drop, or no function.
     ///
-    /// A drop cannot return an error. Frees fail only for lack of host memory and for errors of the device: see
-    /// [`free`](Self::free). Without a hook the error is lost; the block stays allocated and counts in the
-    /// [statistics](Self::stats). The hook may take the block over with [`Block::from_raw`]. The hook must not
-    /// panic: a panic inside a drop may end the process.
+    /// A drop cannot return an error. Frees fail only for lack of host memory and for errors of the
+    /// device: see [`free`](Self::free). Without a hook the error is lost; the block stays
+    /// allocated and counts in the [statistics](Self::stats). The hook may take the block over with
+    /// [`Block::from_raw`]. The hook must not panic: a panic inside a drop may end the process.
     pub fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>) {
         *self.failed_drop.lock() = hook;
     }
@@ -86,12 +86,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
 /// An owned block of device memory. The drop of a block frees the memory.
 ///
-/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>` for blocks beyond a scope or on several
-/// threads. The memory is the device's, so a block does not dereference: programs pass [`ptr`](Self::ptr) to kernels
-/// and copies.
+/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>` for blocks beyond a scope or
+/// on several threads. The memory is the device's, so a block does not dereference: programs pass
+/// [`ptr`](Self::ptr) to kernels and copies.
 ///
-/// The free is ordered behind the work queued on the block's [`stream`](Self::stream), as [`Allocator::free`] says.
-/// Drop the block once the last use is queued; no wait is needed.
+/// The free is ordered after the work queued on the block's [`stream`](Self::stream), as
+/// [`Allocator::free`] says. Drop the block once the last use is queued; no wait is needed.
 ///
 /// ```
 /// use cachalot_core::simulated::SimulatedDevice;
@@ -126,11 +126,12 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
         Ok(Self { allocator, device, stream, ptr, bytes })
     }
 
-    /// Takes over the live block with the first byte `ptr`. The counterpart of [`into_raw`](Self::into_raw) and of
-    /// [`Allocator::malloc`].
+    /// Takes over the live block with the first byte `ptr`. The counterpart of
+    /// [`into_raw`](Self::into_raw) and of [`Allocator::malloc`].
     ///
-    /// The block must have no owner before. A block with two owners is freed twice, and [`Error::InvalidPointer`]
-    /// goes to the [hook](Allocator::on_failed_drop) unless the address was handed out again in between.
+    /// The block must have no owner before. A block with two owners is freed twice, and
+    /// [`Error::InvalidPointer`] goes to the [hook](Allocator::on_failed_drop) unless the address
+    /// was handed out again in between.
     ///
     /// # Errors
     /// [`Error::InvalidPointer`]: no live block begins at `ptr`.
@@ -142,8 +143,9 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
         Ok(Self { allocator, device, stream, ptr, bytes: requested })
     }
 
-    /// Gives the memory up without a free, and returns the address. [`from_raw`](Self::from_raw) followed by a drop,
-    /// or [`Allocator::free`], frees the memory later. The null address, of an empty block, needs no free.
+    /// Gives the memory up without a free, and returns the address. [`from_raw`](Self::from_raw)
+    /// followed by a drop, or [`Allocator::free`], frees the memory later. The null address, of an
+    /// empty block, needs no free.
     #[must_use = "the memory is lost without its address"]
     pub fn into_raw(mut self) -> DevicePtr {
         // The drop of a block without an address drops the handle, and frees nothing.

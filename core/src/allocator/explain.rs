@@ -10,12 +10,13 @@ use crate::tables::{Devices, Storage};
 use crate::units::{DeviceIndex, DevicePtr};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Explains an address, such as that of a kernel's fault: the block at the address or beside it, who has the block,
-    /// its call sites, and the streams that were said to use it.
+    /// Explains an address, such as that of a kernel's fault: the block at the address or beside
+    /// it, who has the block, its call sites, and the streams that were said to use it.
     ///
-    /// Knows the blocks that the program holds or that still wait for work, with the free memory behind, and under
-    /// [`guard`](crate::config::Guard) those unmapped last, with the addresses around. The call site of a request is
-    /// known while a trace is recorded, and for each guarded block.
+    /// Knows the blocks that the program holds or that still wait for work, with the free memory
+    /// behind, and under [`guard`](crate::config::Guard) those unmapped last, with the addresses
+    /// around. The call site of a request is known while a trace is recorded, and for each guarded
+    /// block.
     ///
     /// Device: not called, so that the method works after the loss of the context.
     ///
@@ -36,8 +37,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.explain_live(address)
     }
 
-    /// Gives back the addresses kept away from further blocks after the frees of [guarded](crate::config::Guard) ones,
-    /// of which [`explain`](Self::explain) then knows nothing. For programs that end their use of a device.
+    /// Gives back the addresses kept away from further blocks after the frees of
+    /// [guarded](crate::config::Guard) ones, of which [`explain`](Self::explain) then knows
+    /// nothing. For programs that end their use of a device.
     ///
     /// Device: called for each freed block.
     ///

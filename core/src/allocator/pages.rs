@@ -1,4 +1,5 @@
-//! The pages of virtual memory of a device: upkeep, the use of the pages, and the memory under a block.
+//! The pages of virtual memory of a device: upkeep, the use of the pages, and the memory under a
+//! block.
 
 use crate::allocator::{Allocator, On};
 use crate::arena::paging::extents::{self, Extent, Extents};
@@ -9,18 +10,21 @@ use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{DeviceIndex, DevicePtr};
 
-/// The use of a device's pages in bytes, at a single moment, and the calls of virtual memory so far.
+/// The use of a device's pages in bytes, at a single moment, and the calls of virtual memory so
+/// far.
 ///
-/// The bytes held from the device are the bytes of ordinary segments, `mapped`, `spare`, and leaked bytes.
+/// The bytes held from the device are the bytes of ordinary segments, `mapped`, `spare`, and leaked
+/// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PageStats {
     /// Bytes of the pages mapped where blocks can use them.
     pub mapped: u64,
-    /// Bytes of the unused pages, which serve the next mapping, and of the parts of pages beside guarded blocks. Work
-    /// before the decommit of an elastic range may still use some of the pages.
+    /// Bytes of the unused pages, which serve the next mapping, and of the parts of pages beside
+    /// guarded blocks. Work before the decommit of an elastic range may still use some of the
+    /// pages.
     pub spare: u64,
-    /// Bytes of addresses with moved pages still mapped, until the work on the addresses is complete. The addresses
-    /// hold no memory of their own.
+    /// Bytes of addresses with moved pages still mapped, until the work on the addresses is
+    /// complete. The addresses hold no memory of their own.
     pub stale: u64,
     /// Bytes of parked memory: addresses without memory of the device.
     pub parked: u64,
@@ -30,8 +34,8 @@ pub struct PageStats {
     pub moved: u64,
     /// Bytes of all pages mapped in place of shorter pages since the allocator was created.
     pub consolidated: u64,
-    /// Bytes of the addresses that are reserved, with memory or without: for segments on pages, elastic ranges and guarded
-    /// blocks.
+    /// Bytes of the addresses that are reserved, with memory or without: for segments on pages,
+    /// elastic ranges and guarded blocks.
     pub reserved_addresses: u64,
     /// The calls of the device's virtual memory since the allocator was created.
     pub calls: MemoryCalls,
@@ -52,31 +56,33 @@ view! {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
-    /// Returns whether the device has virtual memory, and so pages. Without pages the stitched policy
-    /// places blocks as the caching policy does, and segments are never expandable. May open the
-    /// device.
+    /// Returns whether the device has virtual memory, and so pages. Without pages the stitched
+    /// policy places blocks as the caching policy does, and segments are never expandable. May open
+    /// the device.
     #[must_use]
     pub fn are_supported(&self) -> bool {
         self.allocator.device(self.device).is_some_and(|device| device.virtual_memory().is_some())
     }
 
-    /// Does the work put off by requests under the stitched policy, for about `max_us` microseconds of the driver's
-    /// time: removes the old mappings of moved pages, gives memory beyond the budget back, and replaces pairs of
-    /// short pages with frequent meetings by longer pages. Returns true if work is left for another call. Under
-    /// every policy, some stale mappings of elastic ranges are removed, too. Under `reclaim:auto`, idle memory goes
-    /// back to the device by worth: see [`reclaim_stats`](Self::reclaim_stats).
+    /// Does the work put off by requests under the stitched policy, for about `max_us` microseconds
+    /// of the driver's time: removes the old mappings of moved pages, gives memory beyond the
+    /// budget back, and replaces pairs of short pages with frequent meetings by longer pages.
+    /// Returns true if work is left for another call. Under every policy, some stale mappings of
+    /// elastic ranges are removed, too. Under `reclaim:auto`, idle memory goes back to the device
+    /// by worth: see [`reclaim_stats`](Self::reclaim_stats).
     ///
-    /// A host calls the method when idle, or from a separate thread. Other threads may allocate and free
-    /// concurrently.
+    /// A host calls the method when idle, or from a separate thread. Other threads may allocate and
+    /// free concurrently.
     ///
-    /// Stream order: never waits for the device. Memory is given back once the work on the memory is complete.
+    /// Stream order: never waits for the device. Memory is given back once the work on the memory
+    /// is complete.
     ///
-    /// Device: called, unless no work is left. The time is estimated from the measured costs of the driver's calls,
-    /// so a call may take longer on a slower driver.
+    /// Device: called, unless no work is left. The time is estimated from the measured costs of the
+    /// driver's calls, so a call may take longer on a slower driver.
     ///
     /// # Errors
-    /// The first error of the device. Only the memory counted by [`leaked_bytes`](Allocator::leaked_bytes) is lost;
-    /// the rest is left to the next call.
+    /// The first error of the device. Only the memory counted by
+    /// [`leaked_bytes`](Allocator::leaked_bytes) is lost; the rest is left to the next call.
     pub fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let device = self.allocator.begin("maintain", self.device)?;
         device.driver.health()?;
@@ -86,8 +92,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }
 
-    /// Returns the figures of `reclaim:auto`: the memory given back and kept by [`maintain`](Self::maintain). All
-    /// figures are 0 without the setting.
+    /// Returns the figures of `reclaim:auto`: the memory given back and kept by
+    /// [`maintain`](Self::maintain). All figures are 0 without the setting.
     ///
     /// # Errors
     /// None for an existing device.
@@ -95,8 +101,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         Ok(self.allocator.arena(self.device)?.idle.lock().stats())
     }
 
-    /// Returns the use and the costs of the pages. Heaps are read in turn, so the sums may disagree slightly while
-    /// threads allocate.
+    /// Returns the use and the costs of the pages. Heaps are read in turn, so the sums may disagree
+    /// slightly while threads allocate.
     ///
     /// # Errors
     /// None for an existing device.
@@ -128,9 +134,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Calls `each` with every extent of the block at `ptr`, in the order of addresses. The extents
     /// cover the block, which may be longer than requested. The null address has no extents.
     ///
-    /// The extents stay as they are while the block is live, until the block is parked. While the block is
-    /// [pinned](Self::pin), the extents also stay after a free or a park. `each` is called with no lock held, and may
-    /// call the allocator.
+    /// The extents stay as they are while the block is live, until the block is parked. While the
+    /// block is [pinned](Self::pin), the extents also stay after a free or a park. `each` is called
+    /// with no lock held, and may call the allocator.
     ///
     /// Device: not called.
     ///
@@ -155,9 +161,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         self.at_heap(ptr, |heap| heap.extent(ptr, offset))
     }
 
-    /// Holds the memory under the block at `ptr` in place: the pages under the block neither move nor go back to the
-    /// device, also after the block is freed, until [`unpin`](Self::unpin) was called as often as `pin`. Further
-    /// blocks may use the memory after the free. A block of an ordinary segment keeps the whole segment.
+    /// Holds the memory under the block at `ptr` in place: the pages under the block neither move
+    /// nor go back to the device, also after the block is freed, until [`unpin`](Self::unpin) was
+    /// called as often as `pin`. Further blocks may use the memory after the free. A block of an
+    /// ordinary segment keeps the whole segment.
     ///
     /// For memory registered with a network adapter or with another library, which keeps
     /// using the physical memory. Does nothing for the null address.
@@ -165,7 +172,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Device: not called.
     ///
     /// # Errors
-    /// * [`Error::InvalidPointer`]: the program holds no block of this device with the given first byte.
+    /// * [`Error::InvalidPointer`]: the program holds no block of this device with the given first
+    ///   byte.
     /// * [`Error::Parked`]: a part of the block is parked, or about to be.
     /// * [`Error::TableFull`]. Nothing is pinned then.
     pub fn pin(&self, ptr: DevicePtr) -> Result<(), Error> {
@@ -176,11 +184,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         self.at_heap(ptr, |heap| heap.pin(ptr))
     }
 
-    /// Undoes a single [`pin`](Self::pin) of a block with the first byte `ptr`, live or freed. After the last `unpin`
-    /// the memory is cached like all memory.
+    /// Undoes a single [`pin`](Self::pin) of a block with the first byte `ptr`, live or freed.
+    /// After the last `unpin` the memory is cached like all memory.
     ///
-    /// Several blocks of different lengths may have been pinned at `ptr` over time. The longest block is then
-    /// unpinned last. Does nothing for the null address.
+    /// Several blocks of different lengths may have been pinned at `ptr` over time. The longest
+    /// block is then unpinned last. Does nothing for the null address.
     ///
     /// Device: not called.
     ///
@@ -194,16 +202,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         Extents::unpin(self.allocator.on(self.device)?, ptr)
     }
 
-    /// Makes a descriptor of the page with the byte at `ptr`, for another process, which imports the descriptor and
-    /// maps the page as a whole ([`Extent::memory_bytes`] long). `ptr` is any byte of [pinned](Self::pin) memory,
-    /// with the block live or freed.
+    /// Makes a descriptor of the page with the byte at `ptr`, for another process, which imports
+    /// the descriptor and maps the page as a whole ([`Extent::memory_bytes`] long). `ptr` is any
+    /// byte of [pinned](Self::pin) memory, with the block live or freed.
     ///
-    /// The importing process reads and writes the page's bytes, the bytes of further blocks on the page included.
-    /// Keep the memory pinned, and the block live, while the importing process uses the bytes. Without the block, the
-    /// page serves new requests. Without the pin, the page also moves to new addresses or goes back to the device,
-    /// and the device's driver keeps the memory until the importing process releases the memory.
+    /// The importing process reads and writes the page's bytes, the bytes of further blocks on the
+    /// page included. Keep the memory pinned, and the block live, while the importing process uses
+    /// the bytes. Without the block, the page serves new requests. Without the pin, the page also
+    /// moves to new addresses or goes back to the device, and the device's driver keeps the memory
+    /// until the importing process releases the memory.
     ///
-    /// Threads: any, concurrently with allocations and frees. No lock is held during the call of the device.
+    /// Threads: any, concurrently with allocations and frees. No lock is held during the call of
+    /// the device.
     ///
     /// Device: called, about 0.5 ms with the CUDA driver.
     ///

@@ -14,43 +14,47 @@ view! {
     /// Memory parked for a while and woken at the old addresses: a view of an
     /// [`Allocator`].
     ///
-    /// For programs of several parts using the device in turn, for example a generating model and a model
-    /// in training: the memory of the idle part is *parked*, and *wakes* before the part runs again.
-    /// Pointers to blocks, and captured graphs, stay valid, and must not be used while the memory is parked.
+    /// For programs of several parts using the device in turn, for example a generating model and a
+    /// model in training: the memory of the idle part is *parked*, and *wakes* before the part runs
+    /// again. Pointers to blocks, and captured graphs, stay valid, and must not be used while the
+    /// memory is parked.
     ///
-    /// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool is refused with
-    /// [`Error::Parked`], unless such requests are [served elsewhere](Self::serve_elsewhere), and so is a pin of a parked
-    /// block. Statistics count the blocks as allocated and not as reserved.
+    /// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool
+    /// is refused with [`Error::Parked`], unless such requests are
+    /// [served elsewhere](Self::serve_elsewhere), and so is a pin of a parked block. Statistics
+    /// count the blocks as allocated and not as reserved.
     ///
-    /// Threads: any. A call while another thread's call parks or wakes memory of the device is refused.
-    /// Requests and frees outside the target never wait for these calls.
+    /// Threads: any. A call while another thread's call parks or wakes memory of the device is
+    /// refused. Requests and frees outside the target never wait for these calls.
     Parking,
     /// Returns the operations that park memory of `device`.
     parking
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
-    /// Sets the tag under which the memory of a private pool is parked; `None` removes the tag. Present
-    /// segments stay as they are: tag a pool before the first request. New segments of a tagged pool
-    /// are mapped under the caching policy, too. Only mapped memory can be parked: under the caching and the stitched
-    /// policy, and under best fit with coalescing with expandable segments.
+    /// Sets the tag under which the memory of a private pool is parked; `None` removes the tag.
+    /// Present segments stay as they are: tag a pool before the first request. New segments of a
+    /// tagged pool are mapped under the caching policy, too. Only mapped memory can be parked:
+    /// under the caching and the stitched policy, and under best fit with coalescing with
+    /// expandable segments.
     ///
     /// Device: not called.
     ///
     /// # Errors
     /// * [`Error::UnknownPool`], also for the default pool.
     /// * [`Error::Parked`]: the pool, or another pool with the tag, is parked.
-    /// * [`Error::ParkingRefused`]: the policy maps no memory, or the host supplies the pool's segments.
+    /// * [`Error::ParkingRefused`]: the policy maps no memory, or the host supplies the pool's
+    ///   segments.
     /// * [`Error::TableFull`].
     pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
         let device = self.allocator.begin("tag_pool", self.device)?;
         device.heaps.tag_pool(pool, tag, device.settings.uses_pages(PoolMemory::Parkable))
     }
 
-    /// Sets whether the default pool serves requests for parked pools with `tag`. If not, as at first, the requests
-    /// are refused. The choice holds for all pools with the tag, present and future. Blocks so served are
-    /// ordinary blocks of the default pool. Requests of a capture are refused even so, since a graph's memory must
-    /// lie in the graph's pool.
+    /// Sets whether the default pool serves requests for parked pools with `tag`. If not, as at
+    /// first, the requests are refused. The choice holds for all pools with the tag, present and
+    /// future. Blocks so served are ordinary blocks of the default pool. Requests of a capture are
+    /// refused even so, since a graph's memory must lie in the graph's pool.
     ///
     /// Device: not called.
     ///
@@ -61,11 +65,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         if known { Ok(()) } else { Err(Error::UnknownTag(tag)) }
     }
 
-    /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the device. The memory of
-    /// pinned pages and of ordinary segments stays on the device; [`report`](Self::report) tells how much. If the
-    /// memory is parked, parks the pages left on the device by an earlier call: pages left after a failure, and pages
-    /// pinned at the earlier call. Does nothing if no pages are left. Memory on the device keeps the contents in
-    /// every mode.
+    /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the
+    /// device. The memory of pinned pages and of ordinary segments stays on the device;
+    /// [`report`](Self::report) tells how much. If the memory is parked, parks the pages left on
+    /// the device by an earlier call: pages left after a failure, and pages pinned at the earlier
+    /// call. Does nothing if no pages are left. Memory on the device keeps the contents in every
+    /// mode.
     ///
     /// Stream order: waits as `order` says. No work queued later may use the memory before waking.
     ///
@@ -74,14 +79,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// # Errors
     /// * [`Error::UnknownTag`].
     /// * [`Error::ParkingRefused`]: see the text.
-    /// * [`Error::NoHostMemory`]: with [`ParkMode::Keep`], the host lacks the memory for the contents.
+    /// * [`Error::NoHostMemory`]: with [`ParkMode::Keep`], the host lacks the memory for the
+    ///   contents.
     /// * [`Error::Device`], with
-    ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
-    ///   captured.
+    ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a
+    ///   graph is captured.
     ///
-    /// All memory is awake then, with two exceptions. If the device fails in the middle and then fails to map
-    /// again the part parked by then, the part stays parked, with all contents. Without contents to be kept,
-    /// all pages unmapped by the device stay parked. Another call parks the rest.
+    /// All memory is awake then, with two exceptions. If the device fails in the middle and then
+    /// fails to map again the part parked by then, the part stays parked, with all contents.
+    /// Without contents to be kept, all pages unmapped by the device stay parked. Another call
+    /// parks the rest.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _checked = self.allocator.checked("park", self.device);
         self.parker(target)?.park(mode, order)
@@ -96,17 +103,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     ///
     /// # Errors
     /// * [`Error::UnknownTag`], [`Error::ParkingRefused`], [`Error::Device`].
-    /// * [`Error::OutOfMemory`]: the limit or the device lacks the memory, also after everything cached
-    ///   was released.
+    /// * [`Error::OutOfMemory`]: the limit or the device lacks the memory, also after everything
+    ///   cached was released.
     ///
-    /// All memory is parked then, and the contents are kept. The next call handles pages that the device fails to
-    /// unmap.
+    /// All memory is parked then, and the contents are kept. The next call handles pages that the
+    /// device fails to unmap.
     pub fn wake(&self, target: ParkTarget) -> Result<(), Error> {
         self.wake_wait(target)
     }
 
-    /// Begins to wake the memory of `target`: maps all pages, and begins to copy the contents. Targets wake in the
-    /// order of these calls.
+    /// Begins to wake the memory of `target`: maps all pages, and begins to copy the contents.
+    /// Targets wake in the order of these calls.
     ///
     /// Stream order: no work may use the memory before [`wake_wait`](Self::wake_wait) has returned.
     ///
@@ -119,8 +126,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         self.parker(target)?.wake_start()
     }
 
-    /// Waits until the contents of `target` are complete, and lets the memory serve requests again. Begins to wake
-    /// the memory first, unless begun before.
+    /// Waits until the contents of `target` are complete, and lets the memory serve requests again.
+    /// Begins to wake the memory first, unless begun before.
     ///
     /// # Errors
     /// The errors of [`wake`](Self::wake).
@@ -136,8 +143,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         Parker::of(device, target)
     }
 
-    /// Returns where the memory of `target` is. Heaps are read in turn, so the sums may disagree slightly
-    /// while threads allocate.
+    /// Returns where the memory of `target` is. Heaps are read in turn, so the sums may disagree
+    /// slightly while threads allocate.
     ///
     /// Device: not called.
     ///
@@ -149,8 +156,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         Ok(ParkReport::of(arena, target))
     }
 
-    /// Returns the memory in use on the device, by name, for example once everything was parked. Heaps are
-    /// read in turn, so the sums may disagree slightly while threads allocate.
+    /// Returns the memory in use on the device, by name, for example once everything was parked.
+    /// Heaps are read in turn, so the sums may disagree slightly while threads allocate.
     ///
     /// Device: called, to tell the free memory.
     ///

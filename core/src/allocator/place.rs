@@ -10,11 +10,12 @@ use crate::tables::Storage;
 use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Allocates the `size` bytes from `ptr` on for a request of `requested` bytes in `pool`. The block belongs to
-    /// the stream of the memory at `ptr`. Memory before and behind the block stays free.
+    /// Allocates the `size` bytes from `ptr` on for a request of `requested` bytes in `pool`. The
+    /// block belongs to the stream of the memory at `ptr`. Memory before and behind the block stays
+    /// free.
     ///
-    /// To restore an earlier state of a pool, a program frees the blocks of the pool, and then allocates the blocks of
-    /// the earlier state at their old addresses.
+    /// To restore an earlier state of a pool, a program frees the blocks of the pool, and then
+    /// allocates the blocks of the earlier state at their old addresses.
     ///
     /// Device: not called.
     ///

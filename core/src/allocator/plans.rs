@@ -27,11 +27,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
     /// beginning of the next. Does nothing except under `policy:planned`; see [`Observed`].
     ///
     /// One of the first iterations is observed. After plans for the observation were
-    /// [adopted](Self::adopt), the next announcement puts the plans in force. Without memory
+    /// [adopted](Self::adopt), the next announcement activates the plans. Without memory
     /// for the plans nothing changes until a later announcement. Other threads may go on
     /// allocating: their calls count for either iteration.
     ///
-    /// Device: polled for pending frees. When plans come into force the cache is released, and one
+    /// Device: polled for pending frees. When plans become active the cache is released, and one
     /// segment is obtained for each stream. When plans are given up their segments are released.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
     }
 
     /// Verifies plans for an [`observed`](Self::observed) iteration, one for each observed stream
-    /// in order. The next [`end_iteration`](Self::end_iteration) puts the plans in force.
+    /// in order. The next [`end_iteration`](Self::end_iteration) activates the plans.
     ///
     /// # Errors
     /// * [`Error::PlanRefused`]: a plan does not solve its problem, the number of plans is wrong,
@@ -65,7 +65,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
         self.allocator.begin("adopt_plans", self.device)?.plans.adopt_plans(observed, plans)
     }
 
-    /// Gives up the plans in force, and everything observed or planned so far. The next
+    /// Gives up the active plans, and everything observed or planned so far. The next
     /// iteration is observed. Each plan's segment is released once no block in
     /// the segment is in use.
     ///

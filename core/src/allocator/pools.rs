@@ -1,8 +1,8 @@
 //! Private pools and captures, as programs call for them.
 //!
-//! A *private pool* keeps the pool's blocks apart from all further blocks. A *route* leads requests into a pool.
-//! Memory written by a captured graph must stay untouched between launches, so a graph is captured
-//! with a route into a private pool.
+//! A *private pool* keeps the pool's blocks apart from all further blocks. A *route* leads requests
+//! into a pool. Memory written by a captured graph must stay untouched between launches, so a graph
+//! is captured with a route into a private pool.
 
 use super::Allocator;
 use crate::arena::heaps::registry::Purpose;
@@ -49,11 +49,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arena(device)?.heaps.pool_users(pool)
     }
 
-    /// Passes the reserved bytes of the heaps of a device's private pools to `visit`, with the pool and the kind of
-    /// blocks. A pool has two heaps for each stream that has used the pool. Takes time for each heap, and none for
-    /// blocks and segments.
+    /// Passes the reserved bytes of the heaps of a device's private pools to `visit`, with the pool
+    /// and the kind of blocks. A pool has two heaps for each stream that has used the pool. Takes
+    /// time for each heap, and none for blocks and segments.
     ///
-    /// Thread-safe; `visit` must not call the allocator, whose registry of pools is locked. Device: not called.
+    /// Thread-safe; `visit` must not call the allocator, whose registry of pools is locked. Device:
+    /// not called.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -88,12 +89,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         device.heaps.end_route(&device.driver, pool, Purpose::Requests).map(|_| ())
     }
 
-    /// Routes the requests selected by `route` into a private pool while a graph is captured. The user added to the pool
-    /// is the graph.
+    /// Routes the requests selected by `route` into a private pool while a graph is captured. The
+    /// user added to the pool is the graph.
     ///
-    /// A program announces the capture here before the capture begins. An announcement after the start is permitted if
-    /// no other thread calls the allocator between the start and the announcement: a call of another thread may ask the
-    /// device for the id of the capturing stream, or whether the stream is idle, and either question breaks the capture.
+    /// A program announces the capture here before the capture begins. An announcement after the
+    /// start is permitted if no other thread calls the allocator between the start and the
+    /// announcement: a call of another thread may ask the device for the id of the capturing
+    /// stream, or whether the stream is idle, and either question breaks the capture.
     ///
     /// During the capture no event is recorded, and memory is not released for requests on
     /// capturing streams. Waits until no other thread records an event.
@@ -140,8 +142,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Removes a user from a private pool. The free segments of a pool without users are released
-    /// with the rest of the cache, and a capture into the pool that was not ended, ends. The name of the pool is forgotten with the last segment, and at
-    /// once if the pool has none.
+    /// with the rest of the cache, and a capture into the pool that was not ended, ends. The name
+    /// of the pool is forgotten with the last segment, and at once if the pool has none.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::UnknownPool`], also for a pool without users.
@@ -157,19 +159,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///
     /// # Errors
     /// * [`Error::UnknownPool`], and the errors of [`empty_cache`](Self::empty_cache).
-    /// * [`Error::GraphMemory`]: the pool has users, and a graph was captured into it. Its memory stays.
+    /// * [`Error::GraphMemory`]: the pool has users, and a graph was captured into it. Its memory
+    ///   stays.
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
         self.begin("empty_pool", device)?.empty_pool(pool)
     }
 
-    /// Releases free memory of one private pool, with or without users, until the pool holds at most `keep` bytes of the device or
-    /// none of its memory is free. Does not wait for pending frees.
+    /// Releases free memory of one private pool, with or without users, until the pool holds at
+    /// most `keep` bytes of the device or none of its memory is free. Does not wait for pending
+    /// frees.
     ///
     /// Device: called. For expandable segments, waits for their stream.
     ///
     /// # Errors
     /// * [`Error::UnknownPool`], and the errors of [`trim`](Self::trim).
-    /// * [`Error::GraphMemory`], as for [`empty_pool`](Self::empty_pool), if the pool holds more than `keep`.
+    /// * [`Error::GraphMemory`], as for [`empty_pool`](Self::empty_pool), if the pool holds more
+    ///   than `keep`.
     pub fn trim_pool(&self, device: DeviceIndex, pool: PoolId, keep: u64) -> Result<(), Error> {
         self.begin("trim_pool", device)?.trim_pool(pool, keep)
     }

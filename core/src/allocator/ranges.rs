@@ -19,13 +19,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// * [`Error::RangeRefused`]: `bytes` is 0.
     /// * [`Error::TooLarge`]: `bytes` is 1 EiB or more.
-    /// * [`Error::UnknownDevice`], [`Error::TableFull`], [`Error::Device`]; also if the device has no
-    ///   virtual memory.
+    /// * [`Error::UnknownDevice`], [`Error::TableFull`], [`Error::Device`]; also if the device has
+    ///   no virtual memory.
     pub fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
         self.begin("reserve_range", device)?.require_mapper()?.reserve_elastic(bytes)
     }
 
-    /// Gives a part of a range memory. Pages of the part with memory keep the memory and the contents.
+    /// Gives a part of a range memory. Pages of the part with memory keep the memory and the
+    /// contents.
     ///
     /// Device: called, unless all of the part is committed.
     ///
@@ -35,8 +36,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::Device`], also if the device has failed to remove an earlier mapping of the part:
     ///   these addresses are never used again. Other parts of the range can be committed.
     /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
-    /// * [`Error::Device`] of the kind [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
-    ///   captured, if the part was decommitted and the work before the decommit is incomplete. The range is unchanged.
+    /// * [`Error::Device`] of the kind
+    ///   [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
+    ///   captured, if the part was decommitted and the work before the decommit is incomplete. The
+    ///   range is unchanged.
     /// * The errors of every operation on a [`Range`].
     pub fn commit_range(
         &self,
@@ -52,15 +55,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Gives the memory of a part up, behind the present work on `stream`. Pages of the part
     /// without memory stay so.
     ///
-    /// A commit may have mapped the committed part in physical pages longer than a page, but never longer than the
-    /// part. The memory of a longer page is given up once the whole page is decommitted.
+    /// A commit may have mapped the committed part in physical pages longer than a page, but never
+    /// longer than the part. The memory of a longer page is given up once the whole page is
+    /// decommitted.
     ///
     /// Device: called, unless nothing of the part is committed.
     ///
     /// # Errors
     /// * [`Error::Device`] of the kind
-    ///   [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is captured.
-    /// * [`Error::InvalidStream`]; the errors of every operation on a [`Range`]. The range is unchanged.
+    ///   [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is
+    ///   captured.
+    /// * [`Error::InvalidStream`]; the errors of every operation on a [`Range`]. The range is
+    ///   unchanged.
     pub fn decommit_range(
         &self,
         device: DeviceIndex,
@@ -72,9 +78,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.begin("decommit_range", device)?.require_mapper()?.decommit(range, offset, bytes, stream)
     }
 
-    /// Releases a range: gives all memory of the range up, behind the present work of every stream named in a commit
-    /// or a decommit of the range. Of several streams, a single stream waits for the rest. The addresses are released
-    /// once this work is complete, without a wait of the host.
+    /// Releases a range: gives all memory of the range up, behind the present work of every stream
+    /// named in a commit or a decommit of the range. Of several streams, a single stream waits for
+    /// the rest. The addresses are released once this work is complete, without a wait of the host.
     ///
     /// Device: called.
     ///
@@ -95,27 +101,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
 /// An owned elastic range. A drop releases the range.
 ///
-/// An *elastic range* is a range of addresses without memory, for a table or a cache that grows in place. The program
-/// commits, uses and decommits parts. The memory comes from the pages of the allocator, under every policy, and
-/// counts against the common limit: pages given up by ranges or, under [`Policy::Stitched`](crate::config::Policy),
-/// by blocks serve the range, and the reverse.
+/// An *elastic range* is a range of addresses without memory, for a table or a cache that grows in
+/// place. The program commits, uses and decommits parts. The memory comes from the pages of the
+/// allocator, under every policy, and counts against the common limit: pages given up by ranges or,
+/// under [`Policy::Stitched`](crate::config::Policy), by blocks serve the range, and the reverse.
 ///
-/// Offsets and sizes of parts are multiples of [`Reservation::page_bytes`], 2 MiB on today's GPUs. Every other value
-/// is refused, as by `cuMemMap`.
+/// Offsets and sizes of parts are multiples of [`Reservation::page_bytes`], 2 MiB on today's GPUs.
+/// Every other value is refused, as by `cuMemMap`.
 ///
 /// # Stream order
-/// Work queued on the stream of a commit, after the commit, may use the part. Work on other streams must be ordered
-/// behind the commit. A decommit takes effect behind the work queued so far on the decommit's stream: work of other
-/// streams on the part must precede this work. From then on the memory serves further requests, behind the work
-/// before the decommit; contents are lost.
+/// Work queued on the stream of a commit, after the commit, may use the part. Work on other streams
+/// must be ordered after the commit. A decommit takes effect behind the work queued so far on the
+/// decommit's stream: work of other streams on the part must precede this work. From then on the
+/// memory serves further requests, behind the work before the decommit; contents are lost.
 ///
-/// The host does not wait for the device, with two exceptions. A commit waits instead of running out of memory. A
-/// commit of decommitted addresses waits for unfinished work before the decommit if the old page serves another use
-/// already.
+/// The host does not wait for the device, with two exceptions. A commit waits instead of running
+/// out of memory. A commit of decommitted addresses waits for unfinished work before the decommit
+/// if the old page serves another use already.
 ///
 /// # Captures
-/// While the program captures a graph, nothing can be decommitted or released, and a commit gets only memory without
-/// unfinished work.
+/// While the program captures a graph, nothing can be decommitted or released, and a commit gets
+/// only memory without unfinished work.
 ///
 /// # Errors of every operation on a range
 /// * [`Error::UnknownDevice`].
@@ -125,8 +131,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 ///   [`Unsupported`](crate::ErrorKind::Unsupported) if the device has no virtual memory.
 ///
 /// # Owner
-/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>`. A release that fails on drop
-/// goes to the [hook](Allocator::on_failed_drop) of blocks, with the base of the range.
+/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>`. A release that fails on
+/// drop goes to the [hook](Allocator::on_failed_drop) of blocks, with the base of the range.
 ///
 /// ```
 /// use cachalot_core::simulated::SimulatedDevice;

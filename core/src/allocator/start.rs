@@ -1,4 +1,5 @@
-//! How an allocator gets its devices: all at once when it is made, or later, where it lies in a static.
+//! How an allocator gets its devices: all at once when it is made, or later, where it lies in a
+//! static.
 
 use crate::allocator::{Allocator, Called, On};
 use crate::arena::Arena;
@@ -10,7 +11,8 @@ use crate::sync::{Lock, empty};
 use crate::tables::{Devices, Storage, Table};
 use spin::Once;
 
-/// The devices that an allocator is to have, each with its memory if the configuration limits the allocator to a fraction.
+/// The devices that an allocator is to have, each with its memory if the configuration limits the
+/// allocator to a fraction.
 type Given<D, S> = <S as Storage>::ForDevices<(Called<D>, Option<MemoryInfo>)>;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
@@ -36,8 +38,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Self { arenas, pages, failed_drop: lock_api::Mutex::new(None), started }
     }
 
-    /// Checks the devices and the configuration of an allocator. Calls the devices as [`new`](Self::new) says, and starts
-    /// nothing, so that a failure leaves nothing to undo.
+    /// Checks the devices and the configuration of an allocator. Calls the devices as
+    /// [`new`](Self::new) says, and starts nothing, so that a failure leaves nothing to undo.
     fn given(devices: impl IntoIterator<Item = D>, config: &Config) -> Result<Given<D, S>, Error> {
         if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
             return Err(Error::PolicyUnavailable(config.policy_name()));
@@ -73,10 +75,11 @@ where
     D: DeviceMemory,
     R: Lock,
 {
-    /// Returns an allocator without devices, to be [started](Self::start). Every call is answered as for a device that is not
-    /// there.
+    /// Returns an allocator without devices, to be [started](Self::start). Every call is answered
+    /// as for a device that is not there.
     ///
-    /// The value is a constant: in a `static`, the compiler makes it, and no table passes over the stack.
+    /// The value is a constant: in a `static`, the compiler makes it, and no table passes over the
+    /// stack.
     ///
     /// ```
     /// # use cachalot_core::simulated::SimulatedDevice;
@@ -98,8 +101,9 @@ where
         Self::over(empty!(), PageMap::with(empty!()), Once::new())
     }
 
-    /// Gives an [`empty`](Self::empty) allocator its devices and its configuration, as [`new`](Self::new) does. Obtains no
-    /// memory. Of threads that start the allocator at the same time, the others wait for the first.
+    /// Gives an [`empty`](Self::empty) allocator its devices and its configuration, as
+    /// [`new`](Self::new) does. Obtains no memory. Of threads that start the allocator at the same
+    /// time, the others wait for the first.
     ///
     /// Device: asked for the size of its memory if `config` limits the allocator to a fraction.
     ///

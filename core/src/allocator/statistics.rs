@@ -1,7 +1,9 @@
-//! Every figure of a device beside PyTorch's statistics: a row of one table. Rust, C, C++, Python, the metrics and
-//! the documentation read the table, so another statistic is another row and nothing else there.
+//! Every figure of a device beside PyTorch's statistics: a row of one table. Rust, C, C++, Python,
+//! the metrics and the documentation read the table, so another statistic is another row and
+//! nothing else there.
 //!
-//! The rows read a [`Reading`], which is taken at once. What counts is the part of the allocator that acts.
+//! The rows read a [`Reading`], which is taken at once. What counts is the part of the allocator
+//! that acts.
 
 use crate::allocator::{Allocator, PageStats};
 use crate::arena::tuning::{TuneReport, TuneStage};
@@ -38,7 +40,8 @@ impl StatisticKind {
     }
 }
 
-/// A statistic of a device beside those of `torch.cuda.memory_stats()`, which [`Stats`](crate::Stats) has.
+/// A statistic of a device beside those of `torch.cuda.memory_stats()`, which
+/// [`Stats`](crate::Stats) has.
 ///
 /// ```
 /// use cachalot_core::Statistic;
@@ -49,8 +52,9 @@ impl StatisticKind {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Statistic {
-    /// The name: a group, a dot, and a name within the group, such as `pages.moved_bytes`. The part behind the last dot
-    /// is never `current`, `peak`, `allocated` or `freed`, which end the names of PyTorch's statistics.
+    /// The name: a group, a dot, and a name within the group, such as `pages.moved_bytes`. The part
+    /// behind the last dot is never `current`, `peak`, `allocated` or `freed`, which end the names
+    /// of PyTorch's statistics.
     pub name: &'static str,
     /// The unit in the plural, such as `bytes`, `microseconds` and `calls`.
     pub unit: &'static str,
@@ -307,8 +311,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.begin("trace_extent", device)?.recorder().extent())
     }
 
-    /// Reads the [statistics](Statistic) of `device`. Heaps are read in turn, so sums may disagree slightly while threads
-    /// allocate.
+    /// Reads the [statistics](Statistic) of `device`. Heaps are read in turn, so sums may disagree
+    /// slightly while threads allocate.
     ///
     /// Device: not called.
     ///
@@ -336,7 +340,8 @@ impl Reading {
         (statistic.of)(self)
     }
 
-    /// Returns whether the settings use what a statistic counts. Otherwise the value stays as it is, 0 at first.
+    /// Returns whether the settings use what a statistic counts. Otherwise the value stays as it
+    /// is, 0 at first.
     #[must_use]
     pub fn is_in_use(&self, statistic: &Statistic) -> bool {
         match statistic.group() {
@@ -353,7 +358,8 @@ mod tests {
     use super::*;
     use crate::stats::{CallCount, MemoryCalls};
 
-    /// Returns a reading in which no two numbers are the same, and how many numbers there are: from 1 up.
+    /// Returns a reading in which no two numbers are the same, and how many numbers there are: from
+    /// 1 up.
     fn numbered() -> (Reading, u64) {
         let mut last = 0;
         let mut next = || {
@@ -441,7 +447,8 @@ mod tests {
         (reading, last)
     }
 
-    /// A structure with a new field does not compile here, and a number without a row is missing from the values.
+    /// A structure with a new field does not compile here, and a number without a row is missing
+    /// from the values.
     #[test]
     fn every_number_has_one_row() {
         let (reading, last) = numbered();

@@ -1,5 +1,5 @@
-//! Self-adjusting settings (`tune:auto`): the host's interface to search for better settings and to put the settings
-//! in force.
+//! Self-adjusting settings (`tune:auto`): the host's interface to search for better settings and to
+//! activate the settings.
 
 use crate::allocator::Allocator;
 use crate::arena::tuning::{TuneReport, TuneStage};
@@ -15,7 +15,8 @@ use crate::{pool::PoolId, snapshot::SnapshotSegment, trace::TraceEntry};
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 
-/// The latest requests of a device, and the device's memory after the requests: the default pool alone.
+/// The latest requests of a device, and the device's memory after the requests: the default pool
+/// alone.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Debug)]
 pub struct Window {
@@ -23,7 +24,7 @@ pub struct Window {
     pub events: Vec<TraceEntry>,
     /// The segments after the events.
     pub segments: Vec<SnapshotSegment>,
-    /// The settings in force.
+    /// The active settings.
     pub config: Config,
     /// The limit of the device in bytes, if any.
     pub limit: Option<u64>,
@@ -34,17 +35,18 @@ pub struct Window {
 view! {
     /// The tuning of a device: a view of an [`Allocator`], returned by [`Allocator::tuning`].
     ///
-    /// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window on any thread, and
-    /// passes the settings to [`put_in_force`](Self::put_in_force) at the next idle moment. The crate `cachalot-tuner`
-    /// has the search; `cachalot` does all steps on a thread of its own.
+    /// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window
+    /// on any thread, and passes the settings to [`put_in_force`](Self::put_in_force) at the next
+    /// idle moment. The crate `cachalot-tuner` has the search; `cachalot` does all steps on a
+    /// thread of its own.
     Tuning,
     /// Returns the tuning of `device`.
     tuning
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
-    /// Returns whether settings may adjust themselves now: `tune:auto` is set, memory is cached, and
-    /// no graph is being captured.
+    /// Returns whether settings may adjust themselves now: `tune:auto` is set, memory is cached,
+    /// and no graph is being captured.
     ///
     /// # Errors
     /// None for an existing device.
@@ -53,7 +55,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         Ok(arena.settings.may_tune(&arena.driver.flags))
     }
 
-    /// Returns the program's own configuration. [`Allocator::config`] returns the configuration in force.
+    /// Returns the program's own configuration. [`Allocator::config`] returns the configuration in
+    /// force.
     ///
     /// # Errors
     /// None for an existing device.
@@ -62,8 +65,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         Ok(arena.settings.own_config(&arena.tuning))
     }
 
-    /// Returns the latest requests, up to 131072 events, and the memory after them. Exact only if no
-    /// other thread allocates or frees during the call.
+    /// Returns the latest requests, up to 131072 events, and the memory after them. Exact only if
+    /// no other thread allocates or frees during the call.
     ///
     /// # Errors
     /// None for an existing device.
@@ -82,24 +85,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         Ok(Window { events, segments, config, limit: arena.ledger.limit_if_set(), serial })
     }
 
-    /// Puts the settings of placement of `settings` in force. All other settings stay. Idle segments of the
-    /// default pool serve no request any more, and go back once the device has finished with them, at the
-    /// latest when cached memory is released. Call this at an idle moment.
+    /// Activates the settings of placement of `settings`. All other settings stay. Idle
+    /// segments of the default pool serve no request any more, and go back once the device has
+    /// finished with them, at the latest when cached memory is released. Call this at an idle
+    /// moment.
     ///
-    /// Returns false, and changes nothing, if a graph is being captured, if `tune:auto` is off, or if
-    /// the program has changed the configuration since the window of this `serial` was read.
+    /// Returns false, and changes nothing, if a graph is being captured, if `tune:auto` is off, or
+    /// if the program has changed the configuration since the window of this `serial` was read.
     ///
     /// `predicted_bytes` is for the trace.
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
     /// # Errors
-    /// [`Error::Device`]: memory could not be released. The settings are in force even so.
+    /// [`Error::Device`]: memory could not be released. The settings are active even so.
     pub fn put_in_force(&self, settings: &Config, serial: u64, predicted_bytes: u64) -> Result<bool, Error> {
         self.change(settings, serial, Action::SettingsChanged, predicted_bytes)
     }
 
-    /// Puts earlier settings in force again, as [`put_in_force`](Self::put_in_force) does.
+    /// Activates earlier settings again, as [`put_in_force`](Self::put_in_force) does.
     /// `measured_bytes` is for the trace.
     ///
     /// # Errors
@@ -118,9 +122,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         Ok(true)
     }
 
-    /// Gives idle memory back with the form of earlier settings, if the device has finished with the memory. Call
-    /// this method at idle moments. Needs the feature `alloc`; without the feature, cached memory goes back by
-    /// [`Allocator::trim`] and [`Allocator::empty_cache`] alone.
+    /// Gives idle memory back with the form of earlier settings, if the device has finished with
+    /// the memory. Call this method at idle moments. Needs the feature `alloc`; without the
+    /// feature, cached memory goes back by [`Allocator::trim`] and [`Allocator::empty_cache`]
+    /// alone.
     ///
     /// Device: called to release memory. Never waits for the device.
     ///

@@ -12,8 +12,9 @@ use crate::units::{DeviceIndex, DevicePtr, StreamId};
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Announces that work queued on `stream` uses the block at `ptr`.
     ///
-    /// Call this method after the work is queued and before the block is freed. After the free, the block is not
-    /// reused before the work is done. Does nothing for the block's own stream and for the null address.
+    /// Call this method after the work is queued and before the block is freed. After the free, the
+    /// block is not reused before the work is done. Does nothing for the block's own stream and for
+    /// the null address.
     ///
     /// Device: called only while a graph is captured, to ask whether `stream` captures.
     ///
@@ -27,26 +28,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
     /// Announces that the work queued on `stream` so far uses the block at `ptr`.
     ///
-    /// Differs from [`record_stream`](Self::record_stream) in the time of the event: recorded now, and not at the
-    /// free. Work queued on `stream` between this call and the free delays no reuse of the block. A request without a
-    /// fitting free block may use the block before the event is complete. The block's own stream is then ordered
-    /// behind the event; the calling thread does not wait. If a use of the block was also announced by
-    /// [`record_stream`](Self::record_stream), all uses of the block last until the free. Does nothing for the
-    /// block's own stream and for the null address.
+    /// Differs from [`record_stream`](Self::record_stream) in the time of the event: recorded now,
+    /// and not at the free. Work queued on `stream` between this call and the free delays no reuse
+    /// of the block. A request without a fitting free block may use the block before the event is
+    /// complete. The block's own stream is then ordered after the event; the calling thread does
+    /// not wait. If a use of the block was also announced by
+    /// [`record_stream`](Self::record_stream), all uses of the block last until the free. Does
+    /// nothing for the block's own stream and for the null address.
     ///
     /// Device: called to record an event. While a graph is captured, the use lasts until the free.
     ///
     /// # Errors
     /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
-    /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
+    /// * [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`]. The use is not
+    ///   announced then.
     pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_use", ptr);
         self.note(ptr, stream, |device, slot| device.record_use(slot, ptr, stream))
     }
 
-    /// Destroys the allocator's events for uses, except for events waited for at present. A later free of a used
-    /// block creates new events. For a host whose device or context outlives the allocator: call this method behind
-    /// [`empty_cache`](Self::empty_cache).
+    /// Destroys the allocator's events for uses, except for events waited for at present. A later
+    /// free of a used block creates new events. For a host whose device or context outlives the
+    /// allocator: call this method behind [`empty_cache`](Self::empty_cache).
     ///
     /// Device: called for each event.
     ///
@@ -58,8 +61,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         device.waits.destroy_idle_events(&device.driver)
     }
 
-    /// Calls `act` with the slot of the heap that owns the block at `ptr`. Does nothing for the null address, and for a
-    /// block served from a plan on `stream`.
+    /// Calls `act` with the slot of the heap that owns the block at `ptr`. Does nothing for the
+    /// null address, and for a block served from a plan on `stream`.
     fn note(
         &self,
         ptr: DevicePtr,

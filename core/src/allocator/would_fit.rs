@@ -47,17 +47,19 @@ impl Bound {
 /// The answer of [`Rehearsal::would_fit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
-    /// Number of requests served, from the first on: the index of the first failing request, or the number of all
-    /// requests.
+    /// Number of requests served, from the first on: the index of the first failing request, or the
+    /// number of all requests.
     pub served: usize,
     /// Bytes held from the device after the served requests.
     pub reserved_bytes: u64,
     /// Bytes to be added by the served requests to the bytes held from the device.
     pub new_bytes: u64,
-    /// The reason why the next request behind the served requests would fail. `None` if all would be served.
+    /// The reason why the next request behind the served requests would fail. `None` if all would
+    /// be served.
     pub bound: Option<Bound>,
-    /// Free memory of the device assumed by the answer: the device's latest answer, changed by the memory obtained
-    /// and given back since. `None` if the device was never asked; the answer then assumes enough.
+    /// Free memory of the device assumed by the answer: the device's latest answer, changed by the
+    /// memory obtained and given back since. `None` if the device was never asked; the answer then
+    /// assumes enough.
     pub device_free: Option<u64>,
 }
 
@@ -69,23 +71,27 @@ view! {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
-    /// Tells whether requests of `sizes` bytes on `stream` would be served now, in order, without a free in between.
-    /// Changes nothing.
+    /// Tells whether requests of `sizes` bytes on `stream` would be served now, in order, without a
+    /// free in between. Changes nothing.
     ///
-    /// The requests are made on a copy of the device's heaps, pools, pages and plans, by the code for real requests.
-    /// So the answer is exact for the policy, if no other call comes between. The answer assumes:
-    /// * no work of a stream is complete unless the allocator has found so before, until a request would
-    ///   wait for the work: call [`process_events`](Allocator::process_events) first;
-    /// * [`Host::on_shortage`](crate::Host::on_shortage) frees nothing, and no other thread frees while a request waits;
-    /// * new memory has higher addresses than all present memory, and a host with a supplied pool has enough;
+    /// The requests are made on a copy of the device's heaps, pools, pages and plans, by the code
+    /// for real requests. So the answer is exact for the policy, if no other call comes between.
+    /// The answer assumes:
+    /// * no work of a stream is complete unless the allocator has found so before, until a request
+    ///   would wait for the work: call [`process_events`](Allocator::process_events) first;
+    /// * [`Host::on_shortage`](crate::Host::on_shortage) frees nothing, and no other thread frees
+    ///   while a request waits;
+    /// * new memory has higher addresses than all present memory, and a host with a supplied pool
+    ///   has enough;
     /// * mapping takes no time, which matters only to `strict_stall` of the stitched policy.
     ///
-    /// The copy takes about as long as a [`snapshot`](Allocator::snapshot), and as much memory as the allocator's
-    /// tables. The copy is the state of a single moment: other threads' calls wait while the copy is made. Calls in
-    /// progress on other threads count as unfinished, and the frees queried by these calls as pending.
+    /// The copy takes about as long as a [`snapshot`](Allocator::snapshot), and as much memory as
+    /// the allocator's tables. The copy is the state of a single moment: other threads' calls wait
+    /// while the copy is made. Calls in progress on other threads count as unfinished, and the
+    /// frees queried by these calls as pending.
     ///
-    /// Device: asked for the device's virtual memory, which may open the device, and while a graph is captured, for
-    /// the capturing streams. Otherwise not called.
+    /// Device: asked for the device's virtual memory, which may open the device, and while a graph
+    /// is captured, for the capturing streams. Otherwise not called.
     ///
     /// # Errors
     /// * [`Error::InvalidStream`], [`Error::TooLarge`].
@@ -96,9 +102,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
         self.would_fit_on(onto, sizes, stream)
     }
 
-    /// Answers as [`would_fit`](Self::would_fit), with the copy over a device of the caller: `onto` has the state of
-    /// the allocator's device, with equal addresses, events and pages. So the answer assumes nothing over a
-    /// [`duplicate`](crate::simulated::SimulatedDevice::duplicate) of a simulated device.
+    /// Answers as [`would_fit`](Self::would_fit), with the copy over a device of the caller: `onto`
+    /// has the state of the allocator's device, with equal addresses, events and pages. So the
+    /// answer assumes nothing over a [`duplicate`](crate::simulated::SimulatedDevice::duplicate) of
+    /// a simulated device.
     ///
     /// Device: not called.
     ///
@@ -130,8 +137,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
         Ok(answer(sizes.len(), ledger.reserved(), None))
     }
 
-    /// Stores the memory of a device, after the program has asked the device: a later [`would_fit`](Self::would_fit)
-    /// assumes the stored memory. The allocator stores the answers to its own questions.
+    /// Stores the memory of a device, after the program has asked the device: a later
+    /// [`would_fit`](Self::would_fit) assumes the stored memory. The allocator stores the answers
+    /// to its own questions.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].

@@ -17,8 +17,8 @@ pub struct Allocation {
     pub size: u64,
     /// Bytes requested by the program; not 0.
     pub requested: u64,
-    /// Own stream of the block: the stream of the request, also if the segment is another stream's, which has
-    /// lent the block, and after the stream has ended.
+    /// Own stream of the block: the stream of the request, also if the segment is another stream's,
+    /// which has lent the block, and after the stream has ended.
     pub stream: StreamId,
     /// Device of the block.
     pub device: DeviceIndex,

@@ -1,15 +1,18 @@
-//! Checks every invariant of a device when an operation of the allocator begins and when it ends: under the feature `paranoid`.
+//! Checks every invariant of a device when an operation of the allocator begins and when it ends:
+//! under the feature `paranoid`.
 //!
-//! All invariants hold between operations. While several operations run at once, only the invariants of a lane, and of a heap of
-//! which no part is held for a mapping or a release, hold under their locks. The check is then limited to them.
+//! All invariants hold between operations. While several operations run at once, only the
+//! invariants of a lane, and of a heap of which no part is held for a mapping or a release, hold
+//! under their locks. The check is then limited to them.
 
 use crate::arena::{Arena, Platform};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, impl_empty};
 use crate::units::DeviceIndex;
 
-/// How many blocks each beginning and each end of an operation pays for. A check that visited more delays the next one until
-/// as many are paid for. So every operation is checked on a device with few blocks, and about every tenth check takes place on
-/// one with 640. Without this the cost of an operation would grow with the number of blocks.
+/// How many blocks each beginning and each end of an operation pays for. A check that visited more
+/// delays the next one until as many are paid for. So every operation is checked on a device with
+/// few blocks, and about every tenth check takes place on one with 640. Without this the cost of an
+/// operation would grow with the number of blocks.
 const VISITS_PAID: u64 = 64;
 
 /// The count of running operations while every invariant of the device is checked: none may begin.
@@ -26,8 +29,9 @@ pub(crate) struct Schedule {
 impl_empty! { Schedule { running, unpaid } }
 
 impl Schedule {
-    /// Returns the schedule of a copy of the device, made by a running operation. An operation beside it never ends in the
-    /// copy, which then keeps only the invariants that hold while operations run.
+    /// Returns the schedule of a copy of the device, made by a running operation. An operation
+    /// beside it never ends in the copy, which then keeps only the invariants that hold while
+    /// operations run.
     pub(super) fn of_copy(&self) -> Self {
         let others = self.running.load(Ordering::Relaxed).saturating_sub(1);
         Self { running: AtomicU32::new(others), unpaid: AtomicU64::new(0) }

@@ -1,5 +1,5 @@
-//! The setting `compact`: bounds the memory held beyond the most memory ever in use, without virtual
-//! memory.
+//! The setting `compact`: bounds the memory held beyond the most memory ever in use, without
+//! virtual memory.
 //!
 //! ```text
 //! no free block fits closely ─┬─ another segment is within the budget ─▶ obtain.rs
@@ -7,17 +7,19 @@
 //!                                  └─ none: release quiet segments ─▶ obtain.rs
 //! ```
 //!
-//! Under `exact_segments` no free block is cut while the limit and the device have memory: a segment of one block's size that is cut
-//! would serve no block of its own size again. The budget then counts what the program holds, without pending blocks.
+//! Under `exact_segments` no free block is cut while the limit and the device have memory: a
+//! segment of one block's size that is cut would serve no block of its own size again. The budget
+//! then counts what the program holds, without pending blocks.
 //!
-//! The budget is `(1 + compact) · most bytes ever active`, and `compact_slack_mb` for freed memory that waits. Only large heaps take part. Segments of 2
-//! MiB for small blocks are left alone: a call of the driver moves little memory there. With small
-//! heaps the recorded programs need four times the time in the driver, for the same utilisation.
+//! The budget is `(1 + compact) · most bytes ever active`, and `compact_slack_mb` for freed memory
+//! that waits. Only large heaps take part. Segments of 2 MiB for small blocks are left alone: a
+//! call of the driver moves little memory there. With small heaps the recorded programs need four
+//! times the time in the driver, for the same utilisation.
 //!
 //! A driver waits for running work before it frees memory, 75 ms behind a kernel of 80 ms. So a
-//! segment is released for a request only if the segment is quiet (see paging/epochs.rs): all work that used
-//! the segment is known to be done. Without enough quiet segments the request exceeds the budget,
-//! and a later request repays.
+//! segment is released for a request only if the segment is quiet (see paging/epochs.rs): all work
+//! that used the segment is known to be done. Without enough quiet segments the request exceeds the
+//! budget, and a later request repays.
 
 use crate::arena::flags::{self, Flags};
 use crate::arena::give::units::{Unit, quiet_cover};
@@ -36,27 +38,32 @@ use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 use core::iter::from_fn;
 
-/// Number of segments given back for one of another size before sizes are rounded up, on a device that
-/// [pins](crate::Segments::pins). A program of equal sizes exchanges none, and one that has just begun some.
+/// Number of segments given back for one of another size before sizes are rounded up, on a device
+/// that [pins](crate::Segments::pins). A program of equal sizes exchanges none, and one that has
+/// just begun some.
 const EXCHANGES: u32 = 16;
 
-/// Number of such exchanges before the budget is raised from [`TIGHT`] to [`WIDE`], on the same devices: a program whose live blocks
-/// have many sizes at once pins at most requests even if they are rounded up.
+/// Number of such exchanges before the budget is raised from [`TIGHT`] to [`WIDE`], on the same
+/// devices: a program whose live blocks have many sizes at once pins at most requests even if they
+/// are rounded up.
 const MANY_EXCHANGES: u32 = 64;
 /// The budget of pinned memory unless the settings name another one.
 const TIGHT: f64 = 0.01;
-/// The raised budget. Of the recorded programs that exchange so much, one pins 7,737 times in 9,600 requests within 0.01, 7,372
-/// within 0.05, 6,943 within 0.1, 3,005 within 0.25 and 1,560 within 0.5, and holds 1.05, 1.09, 1.14, 1.33 and 1.60 of what it uses.
+/// The raised budget. Of the recorded programs that exchange so much, one pins 7,737 times in 9,600
+/// requests within 0.01, 7,372 within 0.05, 6,943 within 0.1, 3,005 within 0.25 and 1,560 within
+/// 0.5, and holds 1.05, 1.09, 1.14, 1.33 and 1.60 of what it uses.
 const WIDE: f64 = 0.25;
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Returns whether any free block serves a request beyond the budget before segments are released. Under
-    /// `exact_segments` only where the limit would not allow the request's segment in place of a released one.
+    /// Returns whether any free block serves a request beyond the budget before segments are
+    /// released. Under `exact_segments` only where the limit would not allow the request's segment
+    /// in place of a released one.
     pub(super) fn any_block_serves_first(self, request: &Request) -> bool {
         let arena = self.arena;
         let is_exact = arena.heaps.lock(request.slot).rules.compact.parts_segments();
-        // A cut segment of one block's size would serve no block of that size again. A released one makes room
-        // for at least `request.size`: that is too little if the limit was lowered below what is held.
+        // A cut segment of one block's size would serve no block of that size again. A released one
+        // makes room for at least `request.size`: that is too little if the limit was lowered below
+        // what is held.
         let any = !is_exact
             || !arena.ledger.has_room_for(
                 arena
@@ -68,7 +75,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Returns by how many bytes another segment for the request would exceed the budget. Returns
-    /// `None` within the budget, and unless `compact` is in force for the request's heap.
+    /// `None` within the budget, and unless `compact` is active for the request's heap.
     fn excess_of(self, request: &Request) -> Option<u64> {
         let arena = self.arena;
         let stat = {
@@ -113,8 +120,9 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(None)
     }
 
-    /// Notes that memory was given back for a segment of another size. Where each byte of a segment costs time, sizes are
-    /// rounded up after some such exchanges: segments of equal sizes serve each other's requests. After many, more is held.
+    /// Notes that memory was given back for a segment of another size. Where each byte of a segment
+    /// costs time, sizes are rounded up after some such exchanges: segments of equal sizes serve
+    /// each other's requests. After many, more is held.
     fn note_exchange(self, request: &Request) {
         let is_exact = self.heaps.lock(request.slot).rules.compact == Compacting::Exact;
         let is_costly = is_exact && self.driver.device().pins();
@@ -134,8 +142,9 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// The rule of `compact`: of all large heaps the quiet segment that covers the excess best, until a segment for
-    /// the request is within the budget. Yields what is known to be quiet, and does not ask the device.
+    /// The rule of `compact`: of all large heaps the quiet segment that covers the excess best,
+    /// until a segment for the request is within the budget. Yields what is known to be quiet, and
+    /// does not ask the device.
     pub(super) fn quiet_segments(self, request: &Request) -> impl Iterator<Item = Unit> {
         let heaps = &self.arena.heaps;
         // The excess shrinks with each unit, unless other threads allocate.
@@ -149,7 +158,8 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the block from which [`search_any_block`](crate::arena::Arena::search_any_block) would serve a request.
+    /// Returns the block from which [`search_any_block`](crate::arena::Arena::search_any_block)
+    /// would serve a request.
     pub(super) fn predict_any_block(&self, request: &Request) -> Option<DevicePtr> {
         let mut heap = self.lock(request.slot);
         find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
@@ -157,8 +167,8 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<P: Platform> GivenUp<'_, P> {
-    /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that names
-    /// the stream `named`. Returns whether any began.
+    /// Begins an epoch of each heap with a free segment that no epoch covers yet, for a call that
+    /// names the stream `named`. Returns whether any began.
     fn begin_all_epochs(&self, named: StreamId) -> bool {
         let heaps = self.heaps;
         let mut began = false;
@@ -171,13 +181,13 @@ impl<P: Platform> GivenUp<'_, P> {
     }
 }
 
-/// Returns whether segments may be released for a request: not for a graph that is captured, nor while an event
-/// might become part of a graph.
+/// Returns whether segments may be released for a request: not for a graph that is captured, nor
+/// while an event might become part of a graph.
 fn may_release_quiet(flags: &Flags, request: &Request) -> bool {
     !request.capturing && !flags.has(flags::CAPTURE)
 }
 
-/// Whether `compact` is in force for a heap. A sub-allocator places by its own rules.
+/// Whether `compact` is active for a heap. A sub-allocator places by its own rules.
 fn is_compact<S: Storage>(heap: &Heap<S>) -> bool {
     heap.rules.compact != Compacting::No && heap.suballocator.is_none()
 }
@@ -193,8 +203,8 @@ fn budget(most: u64, compact: f64, slack: u64) -> u64 {
     most.saturating_add((most as f64 * compact) as u64).saturating_add(slack)
 }
 
-/// Orders segments of `size` bytes by how well they cover `excess` bytes: first the sufficient ones,
-/// the smallest first; then the rest, the largest first.
+/// Orders segments of `size` bytes by how well they cover `excess` bytes: first the sufficient
+/// ones, the smallest first; then the rest, the largest first.
 fn rank(size: u64, excess: u64) -> (bool, u64) {
     if size >= excess { (false, size) } else { (true, u64::MAX - size) }
 }

@@ -1,4 +1,5 @@
-//! Calls to the device: none once its context is lost, and no event is recorded while a graph is captured.
+//! Calls to the device: none once its context is lost, and no event is recorded while a graph is
+//! captured.
 
 use crate::arena::flags::{self, FlagWord, Flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, MemoryInfo};
@@ -27,15 +28,16 @@ pub(crate) struct Driver<D> {
     device: Once<D>,
     /// The code of the first error that lost the context, or [`HEALTHY`].
     lost: AtomicU64,
-    /// How many calls record events at this moment: each found that no graph is being captured. On a
-    /// cache line of its own: each of them writes it twice, and every call reads the fields beside.
+    /// How many calls record events at this moment: each found that no graph is being captured. On
+    /// a cache line of its own: each of them writes it twice, and every call reads the fields
+    /// beside.
     recording: CachePadded<AtomicU32>,
     /// Taken by the thread that polls the events of all streams for a request.
     asking: CachePadded<Turn>,
     /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
-    /// The device's latest answer about the memory: the bytes that were free or held by the arena, and
-    /// all bytes. 0 before the first answer.
+    /// The device's latest answer about the memory: the bytes that were free or held by the arena,
+    /// and all bytes. 0 before the first answer.
     room: AtomicU64,
     total: AtomicU64,
 }
@@ -71,7 +73,8 @@ impl<D> Driver<D> {
         self.device.call_once(|| device);
     }
 
-    /// Returns the driver of `device`, with the flags of this one, less `without`, and its answer about virtual memory.
+    /// Returns the driver of `device`, with the flags of this one, less `without`, and its answer
+    /// about virtual memory.
     pub(super) fn for_device<T>(&self, device: T, without: FlagWord) -> Driver<T> {
         let driver = Driver { flags: CachePadded(self.flags.copy(without)), ..Driver::default() };
         driver.start(device);
@@ -85,15 +88,16 @@ impl<D> Driver<D> {
         self.total.store(memory.total, Ordering::Relaxed);
     }
 
-    /// Returns the memory of the device after its latest answer, if the arena holds `reserved` bytes now.
-    /// `None` before the first answer.
+    /// Returns the memory of the device after its latest answer, if the arena holds `reserved`
+    /// bytes now. `None` before the first answer.
     pub(crate) fn known_memory(&self, reserved: u64) -> Option<MemoryInfo> {
         let total = self.total.load(Ordering::Relaxed);
         let free = self.room.load(Ordering::Relaxed).saturating_sub(reserved);
         (total > 0).then_some(MemoryInfo { free, total })
     }
 
-    /// The device. Calls that fail when the context is lost are made through [`call`](Self::call) instead.
+    /// The device. Calls that fail when the context is lost are made through [`call`](Self::call)
+    /// instead.
     #[inline]
     pub(crate) fn device(&self) -> &D {
         self.device.get().expect("the device is set when the arena starts")
@@ -107,9 +111,11 @@ impl<D> Driver<D> {
         }
     }
 
-    /// Permission to record events, unless a graph is being captured. While it is kept no capture begins.
+    /// Permission to record events, unless a graph is being captured. While it is kept no capture
+    /// begins.
     pub(super) fn may_record(&self) -> Option<RecordPermission<'_>> {
-        // Counted before the look: a capture that begins sets its flag first and then waits for the count.
+        // Counted before the look: a capture that begins sets its flag first and then waits for the
+        // count.
         self.recording.fetch_add(1, Ordering::SeqCst);
         let permission = RecordPermission(&self.recording);
         if self.flags.load_ordered() & flags::CAPTURE == 0 { Some(permission) } else { None }
@@ -130,7 +136,8 @@ impl<D: DeviceMemory> Driver<D> {
         self.note_loss(call(self.device()))
     }
 
-    /// Takes note if a call to the device has lost the context, and passes the result of the call on.
+    /// Takes note if a call to the device has lost the context, and passes the result of the call
+    /// on.
     pub(crate) fn note_loss<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
         if let Err(error) = &result
             && error.kind == ErrorKind::ContextLost
@@ -143,25 +150,26 @@ impl<D: DeviceMemory> Driver<D> {
         result
     }
 
-    /// Waits for the calls that record events. A graph is about to be captured, and [`flags::CAPTURE`] is set. An event that is
-    /// recorded on a stream while the stream begins to capture would become part of the graph.
+    /// Waits for the calls that record events. A graph is about to be captured, and
+    /// [`flags::CAPTURE`] is set. An event that is recorded on a stream while the stream begins to
+    /// capture would become part of the graph.
     pub(super) fn wait_for_recordings(&self) {
         while self.recording.load(Ordering::SeqCst) > 0 {
             self.give_way();
         }
     }
 
-    /// Lets other threads go on, between two looks at what they change. The caller holds no lock: where
-    /// threads run in turn, as under valgrind, a loop that only takes a lock again and again keeps the
-    /// lock from a thread that sleeps for it.
+    /// Lets other threads go on, between two looks at what they change. The caller holds no lock:
+    /// where threads run in turn, as under valgrind, a loop that only takes a lock again and again
+    /// keeps the lock from a thread that sleeps for it.
     pub(super) fn give_way(&self) {
         if !self.device().pause(GIVEN_WAY_US) {
             core::hint::spin_loop();
         }
     }
 
-    /// Returns the result of `call`, and how many ticks of the device's clock the call took; 0 without a
-    /// clock.
+    /// Returns the result of `call`, and how many ticks of the device's clock the call took; 0
+    /// without a clock.
     pub(super) fn timed<T>(&self, call: impl FnOnce() -> T) -> (T, u64) {
         let began = self.device().ticks();
         let result = call();
@@ -200,15 +208,16 @@ impl<D: DeviceMemory> Driver<D> {
         asked.is_ok()
     }
 
-    /// Returns whether a call of the allocator may use the handle of `stream`: the call names that stream, or the host
-    /// would have reported the stream's end ([`reports_end`](crate::device::StreamOrder::reports_end)). `named` is the stream
-    /// that the call names, or [`NO_STREAM`].
+    /// Returns whether a call of the allocator may use the handle of `stream`: the call names that
+    /// stream, or the host would have reported the stream's end
+    /// ([`reports_end`](crate::device::StreamOrder::reports_end)). `named` is the stream that the
+    /// call names, or [`NO_STREAM`].
     pub(super) fn may_use(&self, stream: StreamId, named: StreamId) -> bool {
         stream == named || self.device().reports_end(stream)
     }
 
-    /// Returns the stream of a heap, if a call may use its handle, as [`may_use`](Self::may_use) says. `None` if the
-    /// stream has ended, or if the heap has none.
+    /// Returns the stream of a heap, if a call may use its handle, as [`may_use`](Self::may_use)
+    /// says. `None` if the stream has ended, or if the heap has none.
     pub(super) fn usable_stream<S: Storage>(&self, heap: &Heap<S>, named: StreamId) -> Option<StreamId> {
         let exists = heap.stream != NO_STREAM && !heap.ended && self.may_use(heap.stream, named);
         exists.then_some(heap.stream)

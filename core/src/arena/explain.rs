@@ -1,4 +1,5 @@
-//! Addresses explained from the tables. Works after the loss of the context: the device is not called.
+//! Addresses explained from the tables. Works after the loss of the context: the device is not
+//! called.
 
 use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
@@ -38,7 +39,8 @@ impl<P: Platform> Paging<P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Explains an address in a block of the heap in `slot`, or in free memory behind a block. `None` where no block is.
+    /// Explains an address in a block of the heap in `slot`, or in free memory behind a block.
+    /// `None` where no block is.
     pub(crate) fn explain(&self, sites: &CallSites<P::Lock>, slot: u32, address: DevicePtr) -> Option<Explanation> {
         let mut heap = self.slots.get(slot)?.heap.lock();
         let around = heap.containing(address)?;

@@ -1,11 +1,13 @@
-//! What is written to blocks: cleared or filled when new or freed, and a canary behind the requested bytes.
+//! What is written to blocks: cleared or filled when new or freed, and a canary behind the
+//! requested bytes.
 //!
 //! ```text
 //! block   | requested bytes | canary, 512 to 1,023 bytes |
 //! free ─ the work known at the free is complete ─▶ canary read ─▶ block filled ─▶ free for further requests
 //! ```
 //!
-//! The own stream of each block counts as a use (`WATCHED`), so every free comes to the end of its waits.
+//! The own stream of each block counts as a use (`WATCHED`), so every free comes to the end of its
+//! waits.
 
 use crate::arena::Platform;
 use crate::arena::driver::Driver;
@@ -24,7 +26,8 @@ use crate::units::{DeviceIndex, DevicePtr, NO_STREAM, StreamId, UNIT};
 /// The value of the bytes behind the requested ones.
 const CANARY: u8 = 0xCB;
 
-/// The greatest number of bytes behind the requested ones that are checked: the margin, and what a unit is rounded up by.
+/// The greatest number of bytes behind the requested ones that are checked: the margin, and what a
+/// unit is rounded up by.
 const CHECKED: usize = 1024;
 
 const _: () = assert!(CHECKED as u64 >= CANARY_MARGIN + UNIT);
@@ -35,7 +38,8 @@ fn checked_bytes(size: u64, requested: u64) -> usize {
 }
 
 impl Guarding {
-    /// Writes what the settings say to a new block of the heap in `slot`, in the order of its stream.
+    /// Writes what the settings say to a new block of the heap in `slot`, in the order of its
+    /// stream.
     ///
     /// # Errors
     /// The error of the device.
@@ -63,13 +67,14 @@ impl Guarding {
         if canary && slack > 0 { driver.call(|_| contents.fill(stream, at, slack, CANARY)) } else { Ok(()) }
     }
 
-    /// Returns whether something is to be done with the contents of a pending block before the block becomes free.
+    /// Returns whether something is to be done with the contents of a pending block before the
+    /// block becomes free.
     pub(super) fn has_end(&self, flags: &Flags, pool: u32) -> bool {
         flags.has(flags::WATCHED) && self.filling().ends_frees() && pool == 0
     }
 
-    /// Checks and fills a pending block of the heap in `slot` for which no work is waited for any longer. No other call
-    /// touches the block. A failure of the device shows in its health.
+    /// Checks and fills a pending block of the heap in `slot` for which no work is waited for any
+    /// longer. No other call touches the block. A failure of the device shows in its health.
     pub(super) fn end_contents<P: Platform>(
         &self,
         Recorder { driver, heaps, history }: Recorder<'_, P>,
@@ -122,8 +127,9 @@ impl Guarding {
         self.filling().on_free
     }
 
-    /// Lets the ends of frees in the heap of `slot` read and write blocks again, after a park, and fills the free memory if
-    /// some of them have not. The heap's pages are mapped, and it serves no request. A failure shows in the health.
+    /// Lets the ends of frees in the heap of `slot` read and write blocks again, after a park, and
+    /// fills the free memory if some of them have not. The heap's pages are mapped, and it serves
+    /// no request. A failure shows in the health.
     pub(in crate::arena) fn end_rest<P: Platform>(&self, driver: &Driver<P::Device>, heaps: &Heaps<P>, slot: u32) {
         let missed = heaps.lock(slot).end_rest();
         let (Some(contents), Some(value)) = (driver.device().contents(), self.value_of_freed()) else {
@@ -143,7 +149,8 @@ impl Guarding {
         }
     }
 
-    /// Writes the canaries of live blocks on a page again, where a park has not kept the contents, and waits for the end.
+    /// Writes the canaries of live blocks on a page again, where a park has not kept the contents,
+    /// and waits for the end.
     pub(in crate::arena) fn renew_canaries<P: Platform>(
         &self,
         driver: &Driver<P::Device>,
@@ -169,7 +176,8 @@ impl Guarding {
         }
     }
 
-    /// Sets whether the own stream of each block counts as a use. It always does where blocks are filled.
+    /// Sets whether the own stream of each block counts as a use. It always does where blocks are
+    /// filled.
     pub(crate) fn watch_frees(&self, flags: &Flags, on: bool) {
         flags.set(flags::WATCHED, on || self.filling() != Filling::NOTHING);
     }

@@ -1,6 +1,7 @@
 //! Conditions that keep requests off the fast path, as bits of a word.
 //!
-//! A bit outside [`FAST_PATH_FLAGS`] sends every request to `declined` (malloc.rs). Frees test three bits of their own.
+//! A bit outside [`FAST_PATH_FLAGS`] sends every request to `declined` (malloc.rs). Frees test
+//! three bits of their own.
 
 use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::event_queue::EventQueues;
@@ -44,8 +45,8 @@ pub(crate) const GATHERED: FlagWord = 0xFFFF << 32;
 /// Blocks wait for events recorded at their uses, and only a request that no free block can
 /// serve polls the events.
 pub(crate) const ORDERED: FlagWord = 1 << 14;
-/// Blocks used by a captured graph may be reused within the graph (`graph_capture_record_stream_reuse`). In the upper half, as
-/// [`GATHERED`].
+/// Blocks used by a captured graph may be reused within the graph
+/// (`graph_capture_record_stream_reuse`). In the upper half, as [`GATHERED`].
 pub(crate) const REUSES: FlagWord = 1 << 48;
 /// The rules of heaps of the default pool are not [plain](crate::heap::Heap::plain).
 pub(crate) const RULES: FlagWord = 1 << 9;
@@ -130,7 +131,8 @@ impl Flags {
         self.load() & bits != 0
     }
 
-    /// Sets or clears `bits`. Setting is ordered with [`Driver::may_record`](super::driver::Driver::may_record).
+    /// Sets or clears `bits`. Setting is ordered with
+    /// [`Driver::may_record`](super::driver::Driver::may_record).
     #[inline]
     pub(crate) fn set(&self, bits: FlagWord, on: bool) {
         if self.has(bits) == on {

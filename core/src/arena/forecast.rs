@@ -69,14 +69,16 @@ impl<P: Platform> OnDevice<'_, P> {
         first.map_or_else(|| self.forecast_of_reclaim(request), Ok)
     }
 
-    /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the work before all decommits.
+    /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the
+    /// work before all decommits.
     fn spare(self, has_waited: bool) -> u64 {
         let pages = self.paging.bytes();
         pages.spare + if has_waited { pages.departed } else { 0 }
     }
 
-    /// Returns the effect of a growth of the request's heap, or `None` if the limit or the addresses do not allow it.
-    /// `has_waited` tells whether the request has waited for the work before all decommits.
+    /// Returns the effect of a growth of the request's heap, or `None` if the limit or the
+    /// addresses do not allow it. `has_waited` tells whether the request has waited for the work
+    /// before all decommits.
     pub(super) fn forecast_of_growth(self, request: &Request, has_waited: bool) -> Result<Option<Forecast>, Error> {
         if self.is_held_to_max(request) {
             let first = if request.capturing { None } else { self.first_for_max(request) };

@@ -1,12 +1,13 @@
-//! Guarded blocks: each is a segment of its heap, on pages of its own, and is unmapped when it is free.
+//! Guarded blocks: each is a segment of its heap, on pages of its own, and is unmapped when it is
+//! free.
 //!
 //! ```text
 //! request ─ its turn ─▶ obtain_guarded ─▶ a segment with one block, which its own stream "uses"
 //! free ─▶ the block waits for its own stream and for all streams announced ─▶ segment removed ─▶ pages unmapped
 //! ```
 //!
-//! The use by the own stream sends each free of a guarded block the way of blocks that several streams use. The fast
-//! paths know nothing of guards.
+//! The use by the own stream sends each free of a guarded block the way of blocks that several
+//! streams use. The fast paths know nothing of guards.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
@@ -72,7 +73,8 @@ impl Guarding {
     /// Counts a request. Returns whether the request is to get a guarded block.
     fn is_due(&self) -> bool {
         let since = self.since.fetch_add(1, Ordering::Relaxed) + 1;
-        // Of threads that count at once, each may find the interval exceeded. The last one starts again from 0.
+        // Of threads that count at once, each may find the interval exceeded. The last one starts
+        // again from 0.
         let due = since >= self.guard().interval();
         if due {
             self.since.store(0, Ordering::Relaxed);
@@ -94,8 +96,8 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Lets the free of the block at `ptr`, of the heap in `slot`, wait for the block's own stream, too. Without an entry for the use, the free is
-    /// complete at once.
+    /// Lets the free of the block at `ptr`, of the heap in `slot`, wait for the block's own stream,
+    /// too. Without an entry for the use, the free is complete at once.
     pub(super) fn watch(&self, driver: &Driver<P::Device>, slot: u32, ptr: DevicePtr) {
         let mut heap = self.lock(slot);
         let reports_end = driver.may_use(heap.stream, NO_STREAM);
@@ -110,8 +112,8 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<P: Platform> Paging<P> {
-    /// Keeps a guarded block pending whose free is complete, if the program has its memory pinned: other blocks at its
-    /// addresses would not be guarded. Returns whether it was one.
+    /// Keeps a guarded block pending whose free is complete, if the program has its memory pinned:
+    /// other blocks at its addresses would not be guarded. Returns whether it was one.
     pub(in crate::arena) fn stays_pinned(&self, flags: &Flags, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         let BlockEntry { addr, segment, .. } = heap.blocks[block];
         let is_pinned = flags.has(flags::GUARDED) && heap.segments[segment].pins > 0;
@@ -124,13 +126,15 @@ impl<P: Platform> Paging<P> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Serves a request with a guarded block, if it is the request's turn. Returns `None` for an ordinary block.
+    /// Serves a request with a guarded block, if it is the request's turn. Returns `None` for an
+    /// ordinary block.
     pub(super) fn malloc_guarded(self, bytes: u64, stream: StreamId) -> Result<Option<DevicePtr>, Error> {
         if !self.guarding.is_due() || bytes > MAX_REQUEST / 2 {
             return Ok(None);
         }
         self.driver.health()?;
-        // With no lock held: the host may walk the stack of an interpreter. Asked without a trace as well.
+        // With no lock held: the host may walk the stack of an interpreter. Asked without a trace
+        // as well.
         let site = self.driver.device().call_site(CallSite::Alloc);
         let served = self.with_request(bytes, stream, site, Heaps::use_pair, |request| self.obtain_guarded(request));
         match served {
@@ -148,7 +152,8 @@ impl<P: Platform> OnDevice<'_, P> {
             && self.mapper().is_some_and(|mapper| mapper.has_room_to_guard(self.guarding.guard(), request.size))
     }
 
-    /// Obtains a guarded block. Returns `None` in a private pool, during a capture, and if the memory lacks.
+    /// Obtains a guarded block. Returns `None` in a private pool, during a capture, and if the
+    /// memory lacks.
     fn obtain_guarded(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if request.pool != 0 || request.capturing {
             return Ok(None);
@@ -195,8 +200,8 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(self.reconcile(slot, served))
     }
 
-    /// Completes the free of the guarded block at `at`, the whole of `segment`, if the block has stayed for a pin that is over.
-    /// Unlocks the heap.
+    /// Completes the free of the guarded block at `at`, the whole of `segment`, if the block has
+    /// stayed for a pin that is over. Unlocks the heap.
     pub(in crate::arena) fn end_pin(self, slot: u32, mut heap: HeapGuard<'_, P>, at: DevicePtr, segment: u32) {
         let is_over = self.driver.flags.has(flags::GUARDED) && heap.segments[segment].pins == 0;
         if is_over && self.paging.end_guarded_pin(at) {
@@ -206,8 +211,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Removes the guarded block `block`, which has just become free, from its heap. Returns the address to unmap once
-    /// the heap is unlocked. `None` for an ordinary block.
+    /// Removes the guarded block `block`, which has just become free, from its heap. Returns the
+    /// address to unmap once the heap is unlocked. `None` for an ordinary block.
     pub(in crate::arena) fn remove_guarded(
         self,
         slot: u32,
@@ -225,8 +230,9 @@ impl<P: Platform> OnDevice<'_, P> {
         Some(at)
     }
 
-    /// Notes what is known of a pending block at its free, if a guarded block, and frees the block as
-    /// [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the heap; no other call touches a pending block.
+    /// Notes what is known of a pending block at its free, if a guarded block, and frees the block
+    /// as [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the heap; no other call touches a
+    /// pending block.
     pub(in crate::arena) fn note_and_wait(
         self,
         heap: HeapGuard<'_, P>,

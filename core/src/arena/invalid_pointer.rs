@@ -15,8 +15,8 @@ pub(crate) fn not_in_heap<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> Error {
     Error::InvalidPointer { ptr, fault: fault_in(heap, ptr) }
 }
 
-/// Returns what is wrong with `ptr` by the entries of `heap` alone. The address may belong to another
-/// heap.
+/// Returns what is wrong with `ptr` by the entries of `heap` alone. The address may belong to
+/// another heap.
 fn fault_in<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> PointerFault {
     let Some(block) = heap.containing(ptr) else {
         // Free sub-blocks have no entry, so the segment decides.

@@ -10,8 +10,8 @@ use crate::tables::Storage;
 
 impl<P: Platform> Arena<P> {
     /// Checks every invariant of the device, and returns how many blocks were visited. While other
-    /// operations run, `is_exclusive` is false: then only the invariants that hold under the lock of
-    /// one heap or one lane are checked.
+    /// operations run, `is_exclusive` is false: then only the invariants that hold under the lock
+    /// of one heap or one lane are checked.
     ///
     /// # Errors
     /// A description of the first invariant that does not hold.
@@ -58,7 +58,8 @@ impl<P: Platform> Arena<P> {
 impl<R: Lock> Peaks<R> {
     /// Checks that each heap is tight or in the list of the loose ones, and the sums of the leases.
     ///
-    /// A call that only reads makes a heap loose, too, and counts as no operation: the heap's lock keeps the heap as it is.
+    /// A call that only reads makes a heap loose, too, and counts as no operation: the heap's lock
+    /// keeps the heap as it is.
     fn check_leases<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>) -> Result<(), &'static str> {
         for slot in counters.heaps.slot_numbers().map(|number| counters.heaps.slot(number)) {
             let heap = slot.heap.lock();
@@ -78,7 +79,8 @@ impl<R: Lock> Peaks<R> {
     }
 }
 
-/// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the device without the lock.
+/// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the
+/// device without the lock.
 fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
     let held = |block: &BlockEntry| matches!(block.state, State::Detached | State::Mapping);
     heap.segments().any(|(_, segment)| heap.tiles(segment).any(|(_, block)| held(block)))

@@ -5,13 +5,13 @@
 //! forecast ─ predicts step after step, until an effect ─▶ the first effect
 //! ```
 //!
-//! A step is written once, in terms of a few acts: search, give back by a rule, grow. Each act is either done or
-//! predicted, so a forecast goes the way of the request.
+//! A step is written once, in terms of a few acts: search, give back by a rule, grow. Each act is
+//! either done or predicted, so a forecast goes the way of the request.
 //!
-//! PyTorch's allocator (2.11) makes the same choices in the same order, except for the search after the wait for pending
-//! blocks. The search prevents a failure when the only fitting block was waiting for an event (pytorch issue 189504).
-//! Where frees are gathered, the request waits event by event and searches in between, and so waits for no more work than
-//! needed (171771).
+//! PyTorch's allocator (2.11) makes the same choices in the same order, except for the search after
+//! the wait for pending blocks. The search prevents a failure when the only fitting block was
+//! waiting for an event (pytorch issue 189504). Where frees are gathered, the request waits event
+//! by event and searches in between, and so waits for no more work than needed (171771).
 
 use crate::arena::forecast::Forecast;
 use crate::arena::give::rules;
@@ -44,14 +44,15 @@ type Effect = Result<Option<Forecast>, Error>;
 pub struct Step {
     /// The step in a sentence.
     pub text: &'static str,
-    /// Whether the step may wait for the device, which a capture does not permit: a request of a capturing stream leaves
-    /// the step out.
+    /// Whether the step may wait for the device, which a capture does not permit: a request of a
+    /// capturing stream leaves the step out.
     pub waits: bool,
 }
 
-/// Returns the steps of a request without a fitting free block, in order, for programs to explain a request. The first
-/// successful step ends the request, and after the last step the request fails. Every allocator has all steps: a step
-/// without an effect under the policy or the settings in force does nothing.
+/// Returns the steps of a request without a fitting free block, in order, for programs to explain a
+/// request. The first successful step ends the request, and after the last step the request fails.
+/// Every allocator has all steps: a step without an effect under the policy or the settings in
+/// force does nothing.
 ///
 /// Device: not called.
 pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Step> {
@@ -61,7 +62,8 @@ pub fn steps<D: DeviceMemory, R: Lock, S: Storage>() -> impl Iterator<Item = Ste
 /// A step of the ladder: a step, done or predicted.
 struct LadderStep<P: Platform> {
     step: Step,
-    /// Whether the step searches the cache, or has a meaning with a cache alone: a request without a cache leaves the step out.
+    /// Whether the step searches the cache, or has a meaning with a cache alone: a request without
+    /// a cache leaves the step out.
     needs_cache: bool,
     run: fn(&Ladder<'_, P>) -> Effect,
 }
@@ -163,8 +165,9 @@ impl<P: Platform> Ladder<'_, P> {
             "Release every free segment, by the shares of tags with limits, and obtain a segment.",
             |on| on.release_all(),
         ),
-        // Both were tried before the wait, which has made more memory free. The same request must not fail now and be served by
-        // them at once afterwards. The steps between are PyTorch's, in its order.
+        // Both were tried before the wait, which has made more memory free. The same request must
+        // not fail now and be served by them at once afterwards. The steps between are PyTorch's,
+        // in its order.
         LadderStep {
             step: Step {
                 text: "Use the free blocks of the private pools with that flag, after the wait.",
@@ -207,7 +210,8 @@ impl<P: Platform> Ladder<'_, P> {
         }
     }
 
-    /// Serves the request by `take`, which cannot be predicted: the device, the program or another thread decides.
+    /// Serves the request by `take`, which cannot be predicted: the device, the program or another
+    /// thread decides.
     fn act(&self, take: impl FnOnce() -> Result<Option<DevicePtr>, Error>) -> Effect {
         self.serve(take, || Ok(None))
     }
@@ -231,12 +235,14 @@ impl<P: Platform> Ladder<'_, P> {
         self.serve(|| self.device.search(request), || Ok(predict().map(Forecast::Hit)))
     }
 
-    /// Serves the request from the free blocks of private pools with the flag `CACHALOT_POOL_USE_ON_OOM`.
+    /// Serves the request from the free blocks of private pools with the flag
+    /// `CACHALOT_POOL_USE_ON_OOM`.
     fn search_oom_pools(&self) -> Effect {
         self.device.heaps.in_oom_pools(self.request, |request| self.search(request).transpose()).transpose()
     }
 
-    /// Releases oversize segments, and serves the request from new memory. `has_waited` as for [`grow`](Self::grow).
+    /// Releases oversize segments, and serves the request from new memory. `has_waited` as for
+    /// [`grow`](Self::grow).
     fn give_oversize(&self, has_waited: bool) -> Effect {
         let missing = Cell::new(0);
         let released = self.give(rules::oversize(&self.device.heaps, self.request, &missing))?;
@@ -252,7 +258,8 @@ impl<P: Platform> Ladder<'_, P> {
         )
     }
 
-    /// Serves the request from new memory. `has_waited` tells whether the wait for pending blocks comes before.
+    /// Serves the request from new memory. `has_waited` tells whether the wait for pending blocks
+    /// comes before.
     fn grow(&self, has_waited: bool) -> Effect {
         let predict = || self.device.forecast_of_growth(self.request, has_waited);
         self.serve(|| self.device.grow(self.request), predict)
@@ -268,13 +275,14 @@ impl<P: Platform> Ladder<'_, P> {
         self.serve(reject, || Ok(Some(Forecast::OutOfMemory)))
     }
 
-    /// Serves the request from memory that has become free: from the cache, or without a cache from the device.
+    /// Serves the request from memory that has become free: from the cache, or without a cache from
+    /// the device.
     fn try_again(&self) -> Result<Option<DevicePtr>, Error> {
         if self.caches { self.device.search(self.request) } else { self.device.grow(self.request) }
     }
 
-    /// Waits for all pending blocks, and serves the request from the first fitting block; without a cache, from the
-    /// device, to which the blocks have gone back.
+    /// Waits for all pending blocks, and serves the request from the first fitting block; without a
+    /// cache, from the device, to which the blocks have gone back.
     fn wait(&self) -> Result<Option<DevicePtr>, Error> {
         let (device, request) = (self.device, self.request);
         if !self.caches {
@@ -305,7 +313,8 @@ impl<P: Platform> Ladder<'_, P> {
         if self.way == Way::Predict {
             return Ok(device.first_by_shares().map(Forecast::Release));
         }
-        // Enough bytes may lie in pieces that the device cannot put together: more then, as long as there are any.
+        // Enough bytes may lie in pieces that the device cannot put together: more then, as long as
+        // there are any.
         while device.give_by_shares(device.growth_bytes(self.request))? > 0 {
             let served = self.grow(true)?;
             if served.is_some() {
@@ -315,7 +324,8 @@ impl<P: Platform> Ladder<'_, P> {
         Ok(None)
     }
 
-    /// Releases every free segment, and serves the request from new memory, if the policy releases the cache.
+    /// Releases every free segment, and serves the request from new memory, if the policy releases
+    /// the cache.
     fn release_all(&self) -> Effect {
         let device = self.device;
         if device.driver.flags.has(flags::TENANTS) {
@@ -388,16 +398,16 @@ impl<P: Platform> Ladder<'_, P> {
         Ok(None)
     }
 
-    /// Returns whether other threads could free the memory for the request: it is within the limit and
-    /// the device, and there is something to free.
+    /// Returns whether other threads could free the memory for the request: it is within the limit
+    /// and the device, and there is something to free.
     fn may_become_free(&self) -> Result<bool, Error> {
         let memory = self.device.ledger.memory_info(&self.device.driver)?;
         let report = self.device.report_of(memory, None);
         Ok(self.request.size <= self.device.ledger.limit().min(memory.total) && report.allocated + report.pending > 0)
     }
 
-    /// Returns how many bytes of new memory a request would need, if they would exceed the configured fraction of the
-    /// device and `throw_on_cudamalloc_oom` is set.
+    /// Returns how many bytes of new memory a request would need, if they would exceed the
+    /// configured fraction of the device and `throw_on_cudamalloc_oom` is set.
     fn rejected(&self) -> Result<Option<u64>, Error> {
         let request = self.request;
         let config = self.device.settings.copy();

@@ -24,7 +24,7 @@ pub(crate) struct Ledger {
 impl_empty! { Ledger { reserved, limit: AtomicU64::new(u64::MAX), leaked } }
 
 impl Ledger {
-    /// Returns a ledger with equal bytes and an equal limit.
+    /// Returns a ledger with the same bytes and limit.
     pub(super) fn copy(&self) -> Self {
         let copy = Self::default();
         copy.add(self.reserved());
@@ -64,10 +64,11 @@ impl Ledger {
         self.has_room_without(0, more)
     }
 
-    /// Returns whether the limit allows `more` bytes once `spare` bytes have gone back to the device, or count no
-    /// longer. Charges nothing.
+    /// Returns whether the limit allows `more` bytes once `spare` bytes have gone back to the
+    /// device, or count no longer. Charges nothing.
     pub(crate) fn has_room_without(&self, spare: u64, more: u64) -> bool {
-        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
+        // Subtracted first: whole granules may exceed the limit, and all of the excess may be
+        // spare.
         self.reserved().saturating_sub(spare).checked_add(more).is_some_and(|sum| sum <= self.limit())
     }
 
@@ -111,8 +112,9 @@ impl Ledger {
         self.limit().min(total).saturating_sub(self.reserved())
     }
 
-    /// Returns how many bytes must go back for `growth`: those that the limit or the device lacks, less `spare` bytes. If neither lacks any, the
-    /// whole growth: the device has not enough in one piece, or does not tell.
+    /// Returns how many bytes must go back for `growth`: those that the limit or the device lacks,
+    /// less `spare` bytes. If neither lacks any, the whole growth: the device has not enough in one
+    /// piece, or does not tell.
     pub(super) fn wanted<D: DeviceMemory>(&self, driver: &Driver<D>, growth: u64, spare: u64) -> u64 {
         let room = self.limit().saturating_sub(self.reserved());
         let free = self.memory_info(driver).map_or(0, |memory| memory.free);

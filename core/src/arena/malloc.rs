@@ -6,13 +6,14 @@
 //!        └─ by_flags ─┬─ a trace is recorded ─────────▶ traced ─ from the cache, else ─────────────┐
 //!                     ├─ blocks wait for polled events ▶ after_poll ─ serve_cached, else ──────────┤
 //!                     ├─ blocks are guarded or watched ▶ instrumented ─ serve_cached, else by_flags │
-//!                     ├─ plans are in force ──────────▶ beside_plans ─ serve_cached, else ─────────┤
+//!                     ├─ plans are active ──────────▶ beside_plans ─ serve_cached, else ─────────┤
 //!                     └────────────────────────────────────────────────────────────────────────────┴▶ serve ─▶ ladder.rs
 //! ```
 //!
-//! All run on any thread. `serve_cached` and `traced` hold one lock, that of a heap, and `beside_plans` that of a lane; none of
-//! them is held across a call to the device. Of these ways only `after_poll`, `instrumented` and `serve` call it.
-//! `malloc_inlined`, for other languages, is `serve_cached` for [plain](crate::heap::Heap::plain) heaps.
+//! All run on any thread. `serve_cached` and `traced` hold one lock, that of a heap, and
+//! `beside_plans` that of a lane; none of them is held across a call to the device. Of these ways
+//! only `after_poll`, `instrumented` and `serve` call it. `malloc_inlined`, for other languages, is
+//! `serve_cached` for [plain](crate::heap::Heap::plain) heaps.
 
 use crate::arena::flags::FlagWord;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
@@ -51,18 +52,22 @@ enum Polled {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Serves a request for `bytes` on `stream`. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
+    /// Serves a request for `bytes` on `stream`. See
+    /// [`Allocator::malloc`](crate::allocator::Allocator::malloc).
     #[inline(always)]
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        // One load for all conditions. A flag that another thread sets right after the load counts as set after this request.
+        // One load for all conditions. A flag that another thread sets right after the load counts
+        // as set after this request.
         let word = self.driver.flags.load();
         self.serve_cached(word, bytes, stream, || self.declined(bytes, stream))
     }
 
-    /// Serves a request as [`malloc`](Self::malloc) does. The path of plain heaps is inlined, and all else is a call.
+    /// Serves a request as [`malloc`](Self::malloc) does. The path of plain heaps is inlined, and
+    /// all else is a call.
     ///
-    /// Each way off the path is a cold tail call, and the path calls nothing but the walks of sorted lists: its values stay in
-    /// registers. In one function with the general path it loses them, and the general path is slower, too.
+    /// Each way off the path is a cold tail call, and the path calls nothing but the walks of
+    /// sorted lists: its values stay in registers. In one function with the general path it loses
+    /// them, and the general path is slower, too.
     #[inline(always)]
     pub(crate) fn malloc_inlined<E: From<Error>>(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, E> {
         // As in `malloc` and `serve_cached`.
@@ -94,11 +99,13 @@ impl<P: Platform> OnDevice<'_, P> {
         self.malloc(bytes, stream)
     }
 
-    /// Serves a request that the cache has declined: from the plan of its stream, if it is the next of the plan.
+    /// Serves a request that the cache has declined: from the plan of its stream, if it is the next
+    /// of the plan.
     ///
-    /// Must stay a cold tail call with these arguments only. Inlined, or given the flags or the pair that were found, it makes
-    /// the fast path spill registers: 20 instructions of a malloc/free pair. Every call in this function is inlined or a tail
-    /// call for the same reason: a planned request saves 23 instructions.
+    /// Must stay a cold tail call with these arguments only. Inlined, or given the flags or the
+    /// pair that were found, it makes the fast path spill registers: 20 instructions of a
+    /// malloc/free pair. Every call in this function is inlined or a tail call for the same reason:
+    /// a planned request saves 23 instructions.
     #[cold]
     fn declined(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if bytes == 0 {
@@ -132,7 +139,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.serve(bytes, stream, Miss { site: None, polled: Polled::No })
     }
 
-    /// Serves a request from the cache and records the event, while a trace is recorded and no other flag but rounding is set.
+    /// Serves a request from the cache and records the event, while a trace is recorded and no
+    /// other flag but rounding is set.
     ///
     /// Apart from [`serve_cached`](Arena::serve_cached), which gets slower if the two share code.
     #[inline(never)]
@@ -149,7 +157,8 @@ impl<P: Platform> OnDevice<'_, P> {
                 && !heap.rules.ages
                 && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
             {
-                // Under the heap's lock, so that the events of the block stay in the order in which they happened.
+                // Under the heap's lock, so that the events of the block stay in the order in which
+                // they happened.
                 self.recorder().alloc(&mut heap, call_site, served.value, bytes);
                 drop(heap);
                 return Ok(self.reconcile(slot, served));
@@ -158,7 +167,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.serve(bytes, stream, Miss { site: Some(call_site), polled: Polled::No })
     }
 
-    /// Serves a request while blocks wait for events, every request polls them, and nothing else is unusual.
+    /// Serves a request while blocks wait for events, every request polls them, and nothing else is
+    /// unusual.
     #[inline(never)]
     fn after_poll(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let asking = self.driver.begin_asking();
@@ -197,7 +207,8 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(ptr)
     }
 
-    /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.
+    /// Serves a request while plans are active: from a plan if it deviates only a little, else
+    /// from the heaps.
     #[inline(never)]
     fn beside_plans(self, word: FlagWord, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if let Some(ptr) = self.serve_planned(word, bytes, stream) {
@@ -208,7 +219,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.serve_cached(word & !flags::PLANNED, bytes, stream, decline)
     }
 
-    /// Serves a request from the plan of its stream, in order or not. Returns `None` if a heap has to serve it.
+    /// Serves a request from the plan of its stream, in order or not. Returns `None` if a heap has
+    /// to serve it.
     fn serve_planned(self, word: FlagWord, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         // Routes go before plans: a request led into a private pool is not the plan's.
         if plans::is_unusual(word) && (plans::are_off(&self.driver.flags) || self.heaps.is_routed(&self.driver, stream))
@@ -217,8 +229,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         // The host may make its own requests when asked for the call site: no lock may be held.
         let site = self.call_site(CallSite::Alloc);
-        // Polled only if the result matters: the planned bytes are occupied, and a delegated block may be the reason. The
-        // lane is unlocked for the device calls.
+        // Polled only if the result matters: the planned bytes are occupied, and a delegated block
+        // may be the reason. The lane is unlocked for the device calls.
         if self.driver.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED)
             && self.plans.is_occupied(&self.heaps, bytes, stream)
         {
@@ -229,8 +241,8 @@ impl<P: Platform> OnDevice<'_, P> {
         if peaks_stale {
             self.peaks.reconcile(&self.counters(), (PoolKind::Large, counters), None);
         }
-        // The record goes to the buffer of the home heap, since lanes have none. If the lane has ended since the request was
-        // served, the event is left out of the trace.
+        // The record goes to the buffer of the home heap, since lanes have none. If the lane has
+        // ended since the request was served, the event is left out of the trace.
         if self.driver.flags.has(flags::TRACE)
             && let Some(home) = self.plans.home_of_stream(stream)
         {
@@ -243,7 +255,8 @@ impl<P: Platform> OnDevice<'_, P> {
     #[cold]
     fn serve(self, bytes: u64, stream: StreamId, Miss { site, polled }: Miss) -> Result<DevicePtr, Error> {
         self.driver.health()?;
-        // The host is asked for the call site with no lock held: it may walk the stack of an interpreter.
+        // The host is asked for the call site with no lock held: it may walk the stack of an
+        // interpreter.
         let site = site.unwrap_or_else(|| self.call_site(CallSite::Alloc));
         let serve = |request: &Request| {
             self.heaps.learn_purpose(&self.driver, request);
@@ -252,7 +265,8 @@ impl<P: Platform> OnDevice<'_, P> {
             Ok(ptr)
         };
         match self.with_request(bytes, stream, site, Heaps::use_pair, serve) {
-            // No table has room for another stream. Releasing the cache of a stream that holds nothing makes room for one.
+            // No table has room for another stream. Releasing the cache of a stream that holds
+            // nothing makes room for one.
             Err(Error::TableFull(HEAPS | STREAMS)) if self.release_one_idle() => {
                 self.with_request(bytes, stream, site, Heaps::use_pair, serve)
             }
@@ -260,9 +274,11 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Serves a request from its heap, else from the device, else from memory that is released first.
+    /// Serves a request from its heap, else from the device, else from memory that is released
+    /// first.
     fn serve_routed(self, request: &Request, polled: Polled) -> Result<DevicePtr, Error> {
-        // Blocks whose events are complete become free before the search, so that they can serve this request.
+        // Blocks whose events are complete become free before the search, so that they can serve
+        // this request.
         let polled = if polled == Polled::Yes { polled } else { self.poll_for(request)? };
         if request.capturing {
             self.waits.free_ordered_in_graph(self, request.stream);
@@ -287,7 +303,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let served = self.reclaim(request);
         if served.is_err() {
-            // The search made the heap's tables. Without a segment they would hold 36 KiB for nothing.
+            // The search made the heap's tables. Without a segment they would hold 36 KiB for
+            // nothing.
             self.heaps.drop_tables(&mut self.heaps.lock(request.slot));
         }
         served
@@ -296,7 +313,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Polls the events of all streams for a request, unless another thread does.
     fn poll_for(self, request: &Request) -> Result<Polled, Error> {
         let flags = &self.driver.flags;
-        // Gathered frees are polled once a search has missed. Without a cache none misses, so they are polled here.
+        // Gathered frees are polled once a search has missed. Without a cache none misses, so they
+        // are polled here.
         let searches_first = flags.has(flags::GATHERS) && !flags.has(flags::DIRECT);
         let waiting = if searches_first { flags::PENDING } else { flags::PENDING | flags::GATHERED | flags::DEFERRED };
         if request.capturing || !flags.has(waiting) {
@@ -309,8 +327,9 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Serves a request from a heap of the default pool, if `word` holds none but [`flags::FAST_PATH_FLAGS`] and a free block
-    /// fits. Otherwise calls `decline`, with no lock held.
+    /// Serves a request from a heap of the default pool, if `word` holds none but
+    /// [`flags::FAST_PATH_FLAGS`] and a free block fits. Otherwise calls `decline`, with no lock
+    /// held.
     #[inline(always)]
     fn serve_cached(
         &self,
@@ -327,8 +346,8 @@ impl<P: Platform> Arena<P> {
             let size = self.settings.round(word, bytes);
             let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
-            // The map was read without a lock: the pair may be another stream's by now. `serves` is one comparison for this, for
-            // an ended stream and for a vacant pair.
+            // The map was read without a lock: the pair may be another stream's by now. `serves` is
+            // one comparison for this, for an ended stream and for a vacant pair.
             if heap.serves == stream {
                 let served = if word & flags::AGES != 0 {
                     self.heaps.count_and_malloc(&mut heap, size, bytes, &slot.counters)?
@@ -345,7 +364,8 @@ impl<P: Platform> Arena<P> {
         decline()
     }
 
-    /// Reconciles the peaks for a lane, and returns `ptr`. Lets [`declined`](OnDevice::declined) end in a tail call.
+    /// Reconciles the peaks for a lane, and returns `ptr`. Lets [`declined`](OnDevice::declined)
+    /// end in a tail call.
     #[cold]
     #[inline(never)]
     #[expect(clippy::unnecessary_wraps, reason = "a tail call needs the return type of the caller")]
@@ -366,9 +386,9 @@ impl<P: Platform> Arena<P> {
         Ok(served.map(|served| self.reconcile(slot, served)))
     }
 
-    /// Serves a request from the smallest free block of its heap that is large enough, although more
-    /// of a segment may be lost than `compact` allows. Returns `None` without such a block, and
-    /// unless `compact` is in force for the heap.
+    /// Serves a request from the smallest free block of its heap that is large enough, although
+    /// more of a segment may be lost than `compact` allows. Returns `None` without such a block,
+    /// and unless `compact` is active for the heap.
     pub(crate) fn search_any_block(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
@@ -382,8 +402,8 @@ impl<P: Platform> Arena<P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Serves a request from a heap whose free blocks age, and counts the search if it succeeds. A search that fails is
-    /// repeated on the slow path, which counts it.
+    /// Serves a request from a heap whose free blocks age, and counts the search if it succeeds. A
+    /// search that fails is repeated on the slow path, which counts it.
     #[inline(never)]
     fn count_and_malloc(
         &self,

@@ -1,9 +1,10 @@
-//! One device: its heaps, its pools, its limit and its counters, and every operation on several of them.
+//! One device: its heaps, its pools, its limit and its counters, and every operation on several of
+//! them.
 //!
 //! ```text
 //! malloc · free                 one heap's lock, nothing else
 //!   └─▶ ladder                  the steps without a fitting block
-//!         ├─▶ waits/            pending memory: asked for, ordered behind, waited for
+//!         ├─▶ waits/            pending memory: asked for, ordered after, waited for
 //!         ├─▶ compact           the budget for held memory
 //!         ├─▶ obtain            more memory from the device
 //!         └─▶ give/             memory back to the device
@@ -14,12 +15,13 @@
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
 //!
-//! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`], [`Waits`], [`Driver`], [`Ledger`],
-//! and others. The contents of a part are private to its folder. An operation is a method of the part that it needs, and
-//! takes the others by type. Where it needs several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`]. What
-//! needs most of them, as a request or a free does, is a method of [`Arena`], or of [`OnDevice`] if it adds or removes
-//! segments; what needs virtual memory, a method of [`Mapper`]. Locks and their order are in ARCHITECTURE.md. No lock is
-//! held across a call to the device.
+//! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`],
+//! [`Waits`], [`Driver`], [`Ledger`], and others. The contents of a part are private to its folder.
+//! An operation is a method of the part that it needs, and takes the others by type. Where it needs
+//! several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`]. What needs most of
+//! them, as a request or a free does, is a method of [`Arena`], or of [`OnDevice`] if it adds or
+//! removes segments; what needs virtual memory, a method of [`Mapper`]. Locks and their order are
+//! in ARCHITECTURE.md. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
@@ -85,8 +87,8 @@ use crate::tables::Storage;
 use crate::trace::CallSite;
 use core::marker::PhantomData;
 
-/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. One parameter for all code of the
-/// arena.
+/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. One
+/// parameter for all code of the arena.
 pub(crate) trait Platform: Copy + 'static {
     /// The devices.
     type Device: DeviceMemory;
@@ -108,11 +110,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Platform for Built<D, R, S> {
 /// The page map of an allocator on a platform.
 pub(crate) type OwnerMap<P> = PageMap<<P as Platform>::Lock, <P as Platform>::Storage>;
 
-/// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
+/// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods
+/// may be called from any thread.
 pub(crate) struct Arena<P: Platform> {
     /// The device, and the conditions of the moment.
     pub driver: Driver<P::Device>,
-    /// The policy and the configuration in force.
+    /// The policy and the active configuration.
     pub settings: Settings<P::Lock>,
     /// The heaps, and the pairs and pools to which they belong.
     pub heaps: Heaps<P>,
@@ -138,8 +141,9 @@ pub(crate) struct Arena<P: Platform> {
     schedule: checks::Schedule,
 }
 
-/// A device in its allocator: the arena, and the page map that all devices share. Operations that add or remove segments are
-/// methods of this type; all others are methods of [`Arena`], which this dereferences to.
+/// A device in its allocator: the arena, and the page map that all devices share. Operations that
+/// add or remove segments are methods of this type; all others are methods of [`Arena`], which this
+/// dereferences to.
 #[derive(Clone, Copy)]
 pub(crate) struct OnDevice<'a, P: Platform> {
     pub arena: &'a Arena<P>,
@@ -164,12 +168,14 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the operations on virtual memory, for a call that needs them.
     ///
     /// # Errors
-    /// [`Error::Device`] of the kind [`ErrorKind::Unsupported`] if the device has no virtual memory.
+    /// [`Error::Device`] of the kind [`ErrorKind::Unsupported`] if the device has no virtual
+    /// memory.
     pub(crate) fn require_mapper(self) -> Result<Mapper<'a, P>, Error> {
         self.mapper().ok_or(DeviceError::new(ErrorKind::Unsupported, 0).into())
     }
 
-    /// Returns the operations of the stitched policy, if the policy is in force and the device has virtual memory.
+    /// Returns the operations of the stitched policy, if the policy is active and the device has
+    /// virtual memory.
     pub(crate) fn stitcher(self) -> Option<Stitcher<'a, P>> {
         Stitcher::of(self)
     }
@@ -195,8 +201,9 @@ empty_by! {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Makes the empty arena that of a device, before any other thread finds it. `memory` is that of the device, if `config`
-    /// limits the allocator to a fraction. Of the device, at most the clock is read.
+    /// Makes the empty arena that of a device, before any other thread finds it. `memory` is that
+    /// of the device, if `config` limits the allocator to a fraction. Of the device, at most the
+    /// clock is read.
     pub(crate) fn start(&self, device: P::Device, number: u32, config: &Config, memory: Option<MemoryInfo>) {
         self.driver.start(device);
         self.settings.start(config);
@@ -226,7 +233,8 @@ impl<P: Platform> Arena<P> {
         self.plans.pin(&mut config);
         let mut config = config.clone();
         self.driver.flags.set(flags::ROUNDING, self.settings.set_rounding(&config));
-        // A fence right at the free of a guarded block: a later one would cover work that the free does not know.
+        // A fence right at the free of a guarded block: a later one would cover work that the free
+        // does not know.
         let is_guarded = config.guard() != Guard::Off;
         self.driver.flags.set(flags::GUARDED, is_guarded);
         let gathers = (!self.settings.policy().traits().follows_pytorch || !config.parity()) && !is_guarded;
@@ -260,9 +268,10 @@ impl<P: Platform> Arena<P> {
         }
     }
 
-    /// Asks the device for virtual memory until the device is known to have it, and then makes heaps
-    /// expandable if the configuration says so. Tells the host once if the policy needs virtual memory
-    /// and the device has none. No lock is held, since the question may open the device.
+    /// Asks the device for virtual memory until the device is known to have it, and then makes
+    /// heaps expandable if the configuration says so. Tells the host once if the policy needs
+    /// virtual memory and the device has none. No lock is held, since the question may open the
+    /// device.
     fn learn_virtual_memory(&self) {
         if self.driver.has_virtual_memory() {
             return;

@@ -1,4 +1,5 @@
-//! Operations of the allocator in a build without the feature `paranoid`: nothing is checked when they begin or end.
+//! Operations of the allocator in a build without the feature `paranoid`: nothing is checked when
+//! they begin or end.
 
 use crate::arena::{Arena, Platform};
 use crate::units::DeviceIndex;

@@ -28,7 +28,8 @@ use crate::units::{DevicePtr, GRAIN};
 
 impl<P: Platform> OnDevice<'_, P> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
-    /// new memory. Returns `None` if the device, the limit, or the `max` of the pool's tag does not allow more memory.
+    /// new memory. Returns `None` if the device, the limit, or the `max` of the pool's tag does not
+    /// allow more memory.
     #[inline(always)]
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         // The default pool has no tag, and pays for this test alone.
@@ -67,8 +68,8 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.or_without_addresses(request, served)
             }
             Source::Pages => {
-                // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
-                // the limit by less than one granule for each request, as in PyTorch.
+                // Checked and not charged: `expand` counts each mapped range. Whole granules may
+                // exceed the limit by less than one granule for each request, as in PyTorch.
                 let bytes = self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request);
                 let growth = PageGrowth::of(self).filter(|growth| growth.has_room_to_map(bytes));
                 let served = growth.map_or(Ok(None), |growth| growth.for_request(&request.mapping).expand(request));
@@ -77,8 +78,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Serves a request that pages did not serve for lack of addresses, from an ordinary segment: the device finds a place
-    /// for it where no reservation fits.
+    /// Serves a request that pages did not serve for lack of addresses, from an ordinary segment:
+    /// the device finds a place for it where no reservation fits.
     #[inline]
     fn or_without_addresses(
         self,
@@ -89,8 +90,8 @@ impl<P: Platform> OnDevice<'_, P> {
         if lacks { self.add_unpaged_segment(request) } else { served }
     }
 
-    /// Serves a request from an ordinary segment in a heap on pages. Returns `None` in a pool with a tag, which can be
-    /// parked: only pages can.
+    /// Serves a request from an ordinary segment in a heap on pages. Returns `None` in a pool with
+    /// a tag, which can be parked: only pages can.
     #[cold]
     fn add_unpaged_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if self.heaps.lock(request.slot).parkable {
@@ -126,8 +127,9 @@ impl<P: Platform> OnDevice<'_, P> {
         served
     }
 
-    /// Allocates `bytes`, which are charged against the limit, by `obtain`. Lists them as `owner`'s in the page map. Returns
-    /// `None` if the memory is lacking. Refunds the charge unless the memory is returned.
+    /// Allocates `bytes`, which are charged against the limit, by `obtain`. Lists them as `owner`'s
+    /// in the page map. Returns `None` if the memory is lacking. Refunds the charge unless the
+    /// memory is returned.
     pub(super) fn allocate_charged(
         self,
         bytes: u64,
@@ -192,8 +194,8 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(Some(self.reconcile(slot, served)))
     }
 
-    /// Allocates an ordinary segment for the request's heap, and serves the request from the segment.
-    /// Returns `None` if the device, the host or the limit does not allow more memory.
+    /// Allocates an ordinary segment for the request's heap, and serves the request from the
+    /// segment. Returns `None` if the device, the host or the limit does not allow more memory.
     fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request);
         // Ordinary segments cannot use spare pages.
@@ -225,7 +227,8 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns where the new memory for a request comes from: the source of the heap, but never pages in direct mode.
+    /// Returns where the new memory for a request comes from: the source of the heap, but never
+    /// pages in direct mode.
     pub(in crate::arena) fn source_now(&self, flags: &Flags, request: &Request) -> Source {
         match self.source(request) {
             source if source.maps_pages() && flags.has(flags::DIRECT) => Source::Device,
@@ -263,7 +266,8 @@ impl<R: Lock> Settings<R> {
         }
     }
 
-    /// Returns the first of the policy's segment sizes, from `bytes` down, that is at most `available`. Returns the smallest size that holds `needed` bytes if none fits.
+    /// Returns the first of the policy's segment sizes, from `bytes` down, that is at most
+    /// `available`. Returns the smallest size that holds `needed` bytes if none fits.
     fn shrink_to_available(&self, mut bytes: u64, available: u64, needed: u64) -> u64 {
         while bytes > available
             && let Some(smaller) = self.policy().smaller_segment(bytes, needed)
@@ -301,8 +305,8 @@ fn region_bytes<P: Platform>(
     region.min(available).max(request.size)
 }
 
-/// Returns how many bytes a heap that sizes its own segments would add for a block of `size` bytes: a
-/// heap with a sub-allocator, or one of pages.
+/// Returns how many bytes a heap that sizes its own segments would add for a block of `size` bytes:
+/// a heap with a sub-allocator, or one of pages.
 fn bytes_of_heap<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u64> {
     if let Some(suballocator) = &heap.suballocator {
         return Some(suballocator.segment_bytes(size));

@@ -25,9 +25,9 @@ impl<P: Platform> Arena<P> {
     }
 
     /// Returns the report of `requested` bytes that failed, in a block of `block` bytes for which
-    /// `segment` bytes were to be obtained: the device's memory, and sums over all heaps and ranges.
-    /// `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree slightly
-    /// while threads allocate.
+    /// `segment` bytes were to be obtained: the device's memory, and sums over all heaps and
+    /// ranges. `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree
+    /// slightly while threads allocate.
     pub(crate) fn memory_report(&self, requested: u64, block: u64, segment: u64, slot: Option<u32>) -> OutOfMemory {
         let report = self.report_of(self.ledger.memory_info(&self.driver).unwrap_or_default(), slot);
         OutOfMemory { requested, block, segment, ..report }
@@ -57,8 +57,8 @@ impl<P: Platform> Arena<P> {
             let heap = self.heaps.lock(number);
             let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
                 .map(|stat| heap_slot.counters.current(stat) as u64);
-            // Before it was parked, a heap gave up the memory that blocks did not use. So what is on the device
-            // is in use, and the blocks beyond it are parked.
+            // Before it was parked, a heap gave up the memory that blocks did not use. So what is
+            // on the device is in use, and the blocks beyond it are parked.
             let [allocated, active] =
                 [allocated, active].map(|bytes| if heap.asleep { bytes.min(reserved) } else { bytes });
             report.allocated += allocated;

@@ -26,8 +26,8 @@ pub(crate) struct Peaks<R: Lock> {
     pub(super) turn: CachePadded<Ranked<R, u32>>,
     /// Peaks and event counts.
     pub device: CachePadded<DevicePeaks>,
-    /// The most bytes allocated and awake at one time; 0 until memory is parked, which begins the count. Until then all
-    /// allocated bytes are awake.
+    /// The most bytes allocated and awake at one time; 0 until memory is parked, which begins the
+    /// count. Until then all allocated bytes are awake.
     pub most_awake: AtomicU64,
 }
 
@@ -52,14 +52,14 @@ pub(crate) struct Counters<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Counters<'a, P> {
-    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
-    /// included: their accumulated counts are still part of the sums.
+    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs
+    /// are included: their accumulated counts are still part of the sums.
     pub(crate) fn all(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
         self.heaps.heap_counters().chain(self.others())
     }
 
-    /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the lanes and of the elastic
-    /// ranges. The lock of the peaks is held.
+    /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the
+    /// lanes and of the elastic ranges. The lock of the peaks is held.
     fn loose(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
         self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters)).chain(self.others())
     }
@@ -100,13 +100,13 @@ impl<R: Lock> Peaks<R> {
         }
     }
 
-    /// Makes the loose heaps tight, so no thread has to read them until they change again. Costs each heap as much as
-    /// becoming loose.
+    /// Makes the loose heaps tight, so no thread has to read them until they change again. Costs
+    /// each heap as much as becoming loose.
     #[cold]
     fn tighten<P: Platform<Lock = R>>(&self, heaps: &Heaps<P>) {
         let mut next = heaps.loose.first();
-        // Bounded by the count of loose heaps: a heap that another thread has made loose again stands at the start of the
-        // list, from where the walk would go through the list once more.
+        // Bounded by the count of loose heaps: a heap that another thread has made loose again
+        // stands at the start of the list, from where the walk would go through the list once more.
         for _ in 0..heaps.loose_count() {
             let Some(number) = next else { return };
             let slot = heaps.slot(number);
@@ -121,27 +121,29 @@ impl<R: Lock> Peaks<R> {
         }
     }
 
-    /// Keeps the peak of active blocks exact after a block of the heap with `counters` has become pending. The
-    /// block stays active, so fewer blocks may be allocated before the peaks are reconciled.
+    /// Keeps the peak of active blocks exact after a block of the heap with `counters` has become
+    /// pending. The block stays active, so fewer blocks may be allocated before the peaks are
+    /// reconciled.
     #[inline]
     pub(super) fn follow_pending(&self, counters: &HeapCounters) {
-        // Without the lock wherever the lease has room: every free of a block with user streams comes
-        // here, of all threads. The thread that changes leases passes a fence, too, once it holds the
-        // lock: either this thread sees the lock taken, or that thread sees the pending block.
+        // Without the lock wherever the lease has room: every free of a block with user streams
+        // comes here, of all threads. The thread that changes leases passes a fence, too, once it
+        // holds the lock: either this thread sees the lock taken, or that thread sees the pending
+        // block.
         fence(Ordering::SeqCst);
         let is_locked = self.turn.is_locked();
-        // This thread may also see that the lock is free again. It must then see the leases that were set
-        // under the lock.
+        // This thread may also see that the lock is free again. It must then see the leases that
+        // were set under the lock.
         fence(Ordering::Acquire);
         if is_locked || !counters.covers_pending() {
             self.locked(|_| counters.follow_pending());
         }
     }
 
-    /// Returns the most bytes that were ever allocated at one time, or are if `more` bytes are allocated
-    /// now. A reset of the peaks does not lower the number. Pending blocks do not count. Neither do blocks
-    /// in parked memory, of which `asleep` bytes are pages: of what was allocated at one time since memory was parked first,
-    /// only moments of these calls are known.
+    /// Returns the most bytes that were ever allocated at one time, or are if `more` bytes are
+    /// allocated now. A reset of the peaks does not lower the number. Pending blocks do not count.
+    /// Neither do blocks in parked memory, of which `asleep` bytes are pages: of what was allocated
+    /// at one time since memory was parked first, only moments of these calls are known.
     pub(super) fn most_live_with<P>(&self, counters: &Counters<'_, P>, more: u64, asleep: impl FnOnce() -> u64) -> u64
     where
         P: Platform<Lock = R>,
@@ -194,7 +196,8 @@ mod tests {
         for config in ["", "expandable_segments:True", "policy:stitched", "policy:buddy", "policy:slab"] {
             let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &Config::parse(config).unwrap()).unwrap();
             let loose = || allocator.arena(DEVICE).unwrap().heaps.loose_count();
-            // The blocks that are held, and bytes as the allocator counts them: now, and the most since the last reset.
+            // The blocks that are held, and bytes as the allocator counts them: now, and the most
+            // since the last reset.
             let (mut held, mut number, mut peak) = (Vec::<DevicePtr>::new(), 1_u64, 0);
             for step in 0..6 * STREAMS {
                 number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

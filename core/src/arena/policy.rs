@@ -10,7 +10,8 @@ use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
 
-/// A rule for sizes that are not rounded to a unit. A word of its own for the fast path, which does not look at the policy.
+/// A rule for sizes that are not rounded to a unit. A word of its own for the fast path, which does
+/// not look at the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Rounding {
@@ -67,15 +68,16 @@ impl Policy {
         match (self, memory) {
             (_, PoolMemory::Supplied) => Source::Host,
             _ if !virtual_memory => Source::Device,
-            // Of the others, only pages can be parked, where the policy knows how to place blocks on pages.
+            // Of the others, only pages can be parked, where the policy knows how to place blocks
+            // on pages.
             (Self::Stitched(_), _) | (Self::Caching, PoolMemory::Parkable) => Source::Pages,
             _ if config.expandable_segments() && !self.suballocates(kind) => Source::Pages,
             _ => Source::Device,
         }
     }
 
-    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual memory. Only pages can be
-    /// parked.
+    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual
+    /// memory. Only pages can be parked.
     pub(crate) fn uses_pages(self, config: &Config, memory: PoolMemory) -> bool {
         let kinds: &[PoolKind] =
             if self.small_max() > 0 { &[PoolKind::Small, PoolKind::Large] } else { &[PoolKind::Large] };

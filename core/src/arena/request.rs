@@ -13,8 +13,8 @@ use crate::sync::Ordering;
 use crate::units::{MAX_REQUEST, StreamId};
 use core::cell::Cell;
 
-/// A request on its way through the slow path. Its pair of heaps is used for as long as this exists, so no other call can give
-/// the pair to another stream.
+/// A request on its way through the slow path. Its pair of heaps is used for as long as this
+/// exists, so no other call can give the pair to another stream.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// The requested size in bytes.
@@ -55,10 +55,11 @@ impl RequestCalls {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Rounds and routes a request, and calls `serve` with it. `pair` finds or makes the pair of heaps. The pool stays in use
-    /// until `serve` has returned.
+    /// Rounds and routes a request, and calls `serve` with it. `pair` finds or makes the pair of
+    /// heaps. The pool stays in use until `serve` has returned.
     ///
-    /// Errors: [`Error::TooLarge`], those of `pair` and `serve`, and those of the device if it is asked about a capture.
+    /// Errors: [`Error::TooLarge`], those of `pair` and `serve`, and those of the device if it is
+    /// asked about a capture.
     pub(crate) fn with_request<T>(
         &self,
         bytes: u64,
@@ -162,7 +163,8 @@ impl<P: Platform> Heaps<P> {
                 let mut registry = self.registry.lock();
                 let may_serve = |&pool: &u32| {
                     let entry = &registry.pools[pool as usize];
-                    // A captured graph writes to its pool at every replay, and a tag with limits keeps its memory apart.
+                    // A captured graph writes to its pool at every replay, and a tag with limits
+                    // keeps its memory apart.
                     let lends = entry.exists && entry.options.use_on_oom && !entry.captured;
                     lends && registry.limited_pool(pool).is_none()
                 };

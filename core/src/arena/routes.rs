@@ -41,7 +41,8 @@ impl<P: Platform> Heaps<P> {
             registry.pools[pool as usize].captured = false;
             self.apply_use(&registry, pool);
         }
-        // Before the first request: what was allocated in the pool until now may be used by the graph as well.
+        // Before the first request: what was allocated in the pool until now may be used by the
+        // graph as well.
         if purpose == Purpose::Capture {
             self.set_captured(&mut registry, pool);
         }
@@ -117,7 +118,8 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Clears the capture mark of an undeclared route whose request is on a stream without capture:
-    /// the request shows that the route is not for a capture. Notes that the pool of a captured request has memory of a graph.
+    /// the request shows that the route is not for a capture. Notes that the pool of a captured
+    /// request has memory of a graph.
     pub(crate) fn learn_purpose(&self, driver: &Driver<P::Device>, request: &Request) {
         if request.capturing && request.pool != 0 {
             self.set_captured(&mut self.registry.lock(), request.pool);
@@ -134,8 +136,8 @@ impl<P: Platform> Heaps<P> {
     }
 }
 
-/// Sets the flags that sum the routes up. The registry is locked, so concurrent begins and ends leave the flags in agreement
-/// with the routes.
+/// Sets the flags that sum the routes up. The registry is locked, so concurrent begins and ends
+/// leave the flags in agreement with the routes.
 fn sum_routes_up<S: Storage>(flags: &Flags, registry: &Registry<S>) {
     flags.set(flags::ROUTES, registry.routes_len > 0);
     flags.set(flags::CAPTURE, registry.is_capturing());

@@ -13,23 +13,27 @@ use spin::Once;
 
 /// The policy and the configuration of one device, and what rounding derives from both.
 pub(crate) struct Settings<R: Lock> {
-    /// The policy, which never changes after the start: [`Allocator::configure`](crate::Allocator::configure) leaves
-    /// the policy as it is.
+    /// The policy, which never changes after the start:
+    /// [`Allocator::configure`](crate::Allocator::configure) leaves the policy as it is.
     policy: Once<Policy>,
-    /// Sizes are multiples of a power of two bytes; this is one less: the bits that a size has clear. A word of its own, as the
-    /// fast path reads it.
+    /// Sizes are multiples of a power of two bytes; this is one less: the bits that a size has
+    /// clear. A word of its own, as the fast path reads it.
     below_unit: AtomicU64,
-    /// The largest size of the small pool, in bytes; 0 if there is none. A word of its own, as the fast path reads it.
+    /// The largest size of the small pool, in bytes; 0 if there is none. A word of its own, as the
+    /// fast path reads it.
     small_max: AtomicU64,
     /// The [`Rounding`] of the policy. Read while [`flags::ROUNDING`] is set.
     rounding: AtomicU32,
-    /// Bytes that a block has beyond its request, before it is rounded (`canary`). Read while [`flags::ROUNDING`] is set.
+    /// Bytes that a block has beyond its request, before it is rounded (`canary`). Read while
+    /// [`flags::ROUNDING`] is set.
     margin: AtomicU64,
-    /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is set.
+    /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is
+    /// set.
     divisions: [AtomicU32; INTERVALS],
-    /// The configuration in force.
+    /// The active configuration.
     pub config: Ranked<R, Config>,
-    /// Number of segments given back for one of another size, on a device that [pins](crate::Segments::pins).
+    /// Number of segments given back for one of another size, on a device that
+    /// [pins](crate::Segments::pins).
     pub exchanges: AtomicU32,
     /// 0 ⟺ a request searches the free blocks again after it has waited for events.
     pub single_search: AtomicU32,
@@ -51,7 +55,7 @@ impl_empty! {
 
 impl<R: Lock> Settings<R> {
     /// Sets the policy and the configuration, which
-    /// [`apply_config`](Arena::apply_config) puts in force.
+    /// [`apply_config`](Arena::apply_config) activates.
     pub(super) fn start(&self, config: &Config) {
         self.set_policy(config.policy());
         self.config.lock().clone_from(config);
@@ -70,7 +74,7 @@ impl<R: Lock> Settings<R> {
         self.policy.get().copied().unwrap_or_default()
     }
 
-    /// Returns a copy of the settings, with `config` in force, for another device.
+    /// Returns a copy of the settings, with `config` active, for another device.
     pub(super) fn duplicate(&self, config: Config) -> Self {
         let copy = Self {
             divisions: core::array::from_fn(|at| AtomicU32::new(self.divisions[at].load(Ordering::Relaxed))),
@@ -83,12 +87,13 @@ impl<R: Lock> Settings<R> {
         copy
     }
 
-    /// Returns a copy of the configuration in force.
+    /// Returns a copy of the active configuration.
     pub(crate) fn copy(&self) -> Config {
         self.config.lock().clone()
     }
 
-    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual memory.
+    /// Returns whether pools with such `memory` place blocks on pages, on a device with virtual
+    /// memory.
     pub(crate) fn uses_pages(&self, memory: PoolMemory) -> bool {
         self.policy().uses_pages(&self.config.lock(), memory)
     }
@@ -98,7 +103,8 @@ impl<R: Lock> Settings<R> {
     /// word of flags.
     #[inline(always)]
     pub(super) fn round(&self, word: flags::FlagWord, bytes: u64) -> u64 {
-        // Nearly every configuration rounds to the unit alone, so the fast path asks for that with one bit.
+        // Nearly every configuration rounds to the unit alone, so the fast path asks for that with
+        // one bit.
         if word & flags::ROUNDING == 0 {
             self.round_to_unit(bytes)
         } else {
@@ -111,24 +117,24 @@ impl<R: Lock> Settings<R> {
         }
     }
 
-    /// Adds the margin, which only policies that round in this way have, and rounds up as `roundup_power2_divisions` says.
-    /// Out of line: few programs set either.
+    /// Adds the margin, which only policies that round in this way have, and rounds up as
+    /// `roundup_power2_divisions` says. Out of line: few programs set either.
     #[inline(never)]
     fn divide(&self, bytes: u64) -> u64 {
         let bytes = bytes + self.margin.load(Ordering::Relaxed);
         divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
     }
 
-    /// Raises the budget of `compact` from `tight` to `wide`. Another budget is the program's choice, and stays. Returns whether the
-    /// configuration has changed, which the caller applies.
+    /// Raises the budget of `compact` from `tight` to `wide`. Another budget is the program's
+    /// choice, and stays. Returns whether the configuration has changed, which the caller applies.
     pub(in crate::arena) fn raise_budget(&self, tight: f64, wide: f64) -> bool {
         let mut config = self.config.lock();
         let is_tight = config.compact().is_some_and(|budget| (budget - tight).abs() < f64::EPSILON);
         is_tight && config.set_compact(Some(wide)).is_ok()
     }
 
-    /// Rounds sizes up to `divisions` steps in each doubling from now on, once the settings are applied, unless they say how.
-    /// Returns whether the settings have changed.
+    /// Rounds sizes up to `divisions` steps in each doubling from now on, once the settings are
+    /// applied, unless they say how. Returns whether the settings have changed.
     pub(in crate::arena) fn round_up(&self, divisions: Divisions) -> bool {
         let mut config = self.config.lock();
         let is_unset = *config.roundup_power2_divisions() == Divisions::NONE;
@@ -138,7 +144,8 @@ impl<R: Lock> Settings<R> {
         is_unset
     }
 
-    /// Writes what rounding derives from a configuration. Returns whether it rounds beyond the unit.
+    /// Writes what rounding derives from a configuration. Returns whether it rounds beyond the
+    /// unit.
     pub(super) fn set_rounding(&self, config: &Config) -> bool {
         let divisions = config.roundup_power2_divisions().intervals();
         for (word, &divisions) in self.divisions.iter().zip(divisions) {

@@ -7,12 +7,12 @@
 //! memory is short ─▶ (charge − low) / weight, the most first ─▶ free memory goes back, down to `low`
 //! ```
 //!
-//! The counters of the heaps make the charge, so nothing is to be undone if the device fails. Only growth in progress is
-//! counted apart ([`TagEntry::growing`]), from the comparison with `max` until the memory is in the heap: the sum is never
-//! too low. Only growth and release look at tags.
+//! The counters of the heaps make the charge, so nothing is to be undone if the device fails. Only
+//! growth in progress is counted apart ([`TagEntry::growing`]), from the comparison with `max`
+//! until the memory is in the heap: the sum is never too low. Only growth and release look at tags.
 //!
-//! Free memory of a private pool in use stays otherwise, since a captured graph may write to it. A pool with limits gives
-//! back as long as no graph was captured into it.
+//! Free memory of a private pool in use stays otherwise, since a captured graph may write to it. A
+//! pool with limits gives back as long as no graph was captured into it.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
@@ -40,7 +40,8 @@ use core::cmp::Ordering;
 /// The kinds of heaps, in the order in which a tag gives back.
 const KINDS: [PoolKind; 2] = [PoolKind::Large, PoolKind::Small];
 
-/// Bytes that enter or leave the charge of a tag, from the decision until the counters of the heap have them.
+/// Bytes that enter or leave the charge of a tag, from the decision until the counters of the heap
+/// have them.
 pub(in crate::arena) struct InProgress<'a, P: Platform> {
     heaps: &'a Heaps<P>,
     /// The place of the tag's entry.
@@ -63,8 +64,8 @@ pub(in crate::arena) struct BeyondMax;
 /// Memory that goes back would leave a tag below its `low`.
 pub(in crate::arena) struct BelowLow;
 
-/// How far a tag, or all memory without a limited tag, is above its `low`. Ordered by the bytes above `low` for each unit
-/// of weight.
+/// How far a tag, or all memory without a limited tag, is above its `low`. Ordered by the bytes
+/// above `low` for each unit of weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Share {
     /// `None` for the memory without a limited tag.
@@ -99,7 +100,8 @@ impl Ord for Share {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the charge of a tag: the bytes that the heaps of its pools hold from the device. Parked memory does not count.
+    /// Returns the charge of a tag: the bytes that the heaps of its pools hold from the device.
+    /// Parked memory does not count.
     pub(in crate::arena) fn charge_of(&self, registry: &Registry<P::Storage>, tag: Tag) -> u64 {
         self.sum_of(registry, tag, Stat::ReservedBytes)
     }
@@ -114,7 +116,8 @@ impl<P: Platform> Heaps<P> {
 
     /// Returns the charge of a limited tag with the growth in progress.
     fn charge_with_growth(&self, registry: &Registry<P::Storage>, entry: &TagEntry) -> u64 {
-        // Growth that ended before the registry was locked is in the counters, and no other is missing from `growing`.
+        // Growth that ended before the registry was locked is in the counters, and no other is
+        // missing from `growing`.
         entry.growing + self.charge_of(registry, entry.tag)
     }
 
@@ -152,8 +155,8 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the tag of the request's pool and the bytes by which `growth` for the request would exceed the tag's
-    /// `max`, if it would.
+    /// Returns the tag of the request's pool and the bytes by which `growth` for the request would
+    /// exceed the tag's `max`, if it would.
     fn excess(&self, request: &Request, growth: u64) -> Option<(Tag, u64)> {
         let registry = self.registry.lock();
         let entry = &registry.limited[registry.limited_pool(request.pool)?];
@@ -162,8 +165,8 @@ impl<P: Platform> Heaps<P> {
         (sum > max).then(|| (entry.tag, sum - max))
     }
 
-    /// Charges `bytes` of growth for the request to the tag of its pool until the returned value is dropped, which takes
-    /// the registry's lock. The value is `None` without limits.
+    /// Charges `bytes` of growth for the request to the tag of its pool until the returned value is
+    /// dropped, which takes the registry's lock. The value is `None` without limits.
     ///
     /// # Errors
     /// [`BeyondMax`].
@@ -178,7 +181,8 @@ impl<P: Platform> Heaps<P> {
         if request.pool == 0 { Ok(None) } else { self.charge_pool(flags, request.pool, bytes) }
     }
 
-    /// Charges `bytes` of growth to the tag of a private pool, as [`charge_tag`](Self::charge_tag) does.
+    /// Charges `bytes` of growth to the tag of a private pool, as [`charge_tag`](Self::charge_tag)
+    /// does.
     #[cold]
     fn charge_pool(&self, flags: &Flags, pool: u32, bytes: u64) -> Result<Option<InProgress<'_, P>>, BeyondMax> {
         if !flags.has(flags::TENANTS) {
@@ -188,7 +192,8 @@ impl<P: Platform> Heaps<P> {
         let Some(entry_at) = registry.limited_pool(pool) else { return Ok(None) };
         let entry = &registry.limited[entry_at];
         let max = entry.limits.and_then(|limits| limits.max).unwrap_or(u64::MAX);
-        // The comparison and the addition are one step under the lock: two threads cannot exceed `max` together.
+        // The comparison and the addition are one step under the lock: two threads cannot exceed
+        // `max` together.
         if self.charge_with_growth(&registry, entry).saturating_add(bytes) > max {
             return Err(BeyondMax);
         }
@@ -204,7 +209,8 @@ impl<P: Platform> Heaps<P> {
         self.sum_of(&registry, tag, Stat::ActiveBytes).saturating_add(request.size) > max
     }
 
-    /// Returns the highest share below `spent`, and the bytes by which it is above the next one. `reserved` bytes are held from the device. `None` if no tag has limits.
+    /// Returns the highest share below `spent`, and the bytes by which it is above the next one.
+    /// `reserved` bytes are held from the device. `None` if no tag has limits.
     fn next_giver(&self, reserved: u64, spent: Option<Share>) -> Option<(Share, u64)> {
         let registry = self.registry.lock();
         let mut untagged = reserved;
@@ -233,8 +239,8 @@ impl<P: Platform> Heaps<P> {
         first.map(|share: Share| (share, share.down_to(second)))
     }
 
-    /// Gives `wanted` bytes of a tag's free memory back by `give_up`, or a little more, as pages are whole. `for_others`: no more than
-    /// `low` allows. Returns the number of bytes.
+    /// Gives `wanted` bytes of a tag's free memory back by `give_up`, or a little more, as pages
+    /// are whole. `for_others`: no more than `low` allows. Returns the number of bytes.
     fn give_of_tag(
         &self,
         tag: Tag,
@@ -271,12 +277,14 @@ impl<P: Platform> Heaps<P> {
         registry.limited_tag(tag).map_or(0, |at| self.above_low(&registry, &registry.limited[at]))
     }
 
-    /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped. Returns `None` if the bytes go back
-    /// for a request of others (`for_others`) and would leave the tag below its `low`, or if another thread has removed the limits.
+    /// Notes that `bytes` of a tag are about to go back, until the returned value is dropped.
+    /// Returns `None` if the bytes go back for a request of others (`for_others`) and would leave
+    /// the tag below its `low`, or if another thread has removed the limits.
     pub(in crate::arena) fn begin_giving(&self, tag: Tag, bytes: u64, for_others: bool) -> Option<InProgress<'_, P>> {
         let mut registry = self.registry.lock();
         let at = registry.limited_tag(tag)?;
-        // Compared and noted in one step: two threads that both found the bytes do not give twice as many.
+        // Compared and noted in one step: two threads that both found the bytes do not give twice
+        // as many.
         if for_others && self.above_low(&registry, &registry.limited[at]) < bytes {
             return None;
         }
@@ -284,8 +292,8 @@ impl<P: Platform> Heaps<P> {
         Some(InProgress { heaps: self, entry: at, growing: 0, giving: bytes })
     }
 
-    /// Notes that `bytes` of the heap in `slot` are about to go back, which serve nobody at present, until the returned value is
-    /// dropped. The value is `None` for the default pool.
+    /// Notes that `bytes` of the heap in `slot` are about to go back, which serve nobody at
+    /// present, until the returned value is dropped. The value is `None` for the default pool.
     ///
     /// # Errors
     /// [`BelowLow`].
@@ -308,7 +316,8 @@ impl<P: Platform> Heaps<P> {
         slots.filter_map(|slot| self.unit_within(slot, 1, most)).map(|unit| unit.ptr()).next()
     }
 
-    /// Iterates over the heaps outside the limited tags whose free memory may go back, in PyTorch's order; none unless the policy `releases` cached memory.
+    /// Iterates over the heaps outside the limited tags whose free memory may go back, in PyTorch's
+    /// order; none unless the policy `releases` cached memory.
     fn untagged_heaps(&self, releases: bool) -> impl Iterator<Item = (u32, PairUse<'_, P>)> {
         let heaps = self;
         let pools =
@@ -316,7 +325,8 @@ impl<P: Platform> Heaps<P> {
         heaps.heaps_of(pools, by_pool).filter(|&(slot, _)| !heaps.lock(slot).asleep)
     }
 
-    /// Gives at least `wanted` bytes of free memory outside the limited tags back by `give_up`, or all of it. Returns the number of bytes.
+    /// Gives at least `wanted` bytes of free memory outside the limited tags back by `give_up`, or
+    /// all of it. Returns the number of bytes.
     fn give_untagged(
         &self,
         releases: bool,
@@ -370,8 +380,8 @@ impl<P: Platform> Heaps<P> {
         Ok(())
     }
 
-    /// Counts the refusal of a request if its tag's `max` has held it back (`is_held`), and returns what the tags hold, if
-    /// some have limits.
+    /// Counts the refusal of a request if its tag's `max` has held it back (`is_held`), and returns
+    /// what the tags hold, if some have limits.
     pub(in crate::arena) fn tag_shares(&self, flags: &Flags, request: &Request, is_held: bool) -> TagShares {
         let mut shares = TagShares::default();
         if !flags.has(flags::TENANTS) {
@@ -395,7 +405,8 @@ impl<P: Platform> Heaps<P> {
         shares
     }
 
-    /// Checks the charges of the tags against the pages and segments of the heaps, while no operation is in progress.
+    /// Checks the charges of the tags against the pages and segments of the heaps, while no
+    /// operation is in progress.
     ///
     /// # Errors
     /// A description of the invariant, if it does not hold.
@@ -432,8 +443,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Returns the tag of the request's pool and the bytes by which the growth for the request would exceed the tag's
-    /// `max`, if it would.
+    /// Returns the tag of the request's pool and the bytes by which the growth for the request
+    /// would exceed the tag's `max`, if it would.
     #[cold]
     fn excess(self, request: &Request) -> Option<(Tag, u64)> {
         let limits = self.driver.flags.has(flags::TENANTS);
@@ -446,9 +457,10 @@ impl<P: Platform> OnDevice<'_, P> {
         request.pool != 0 && self.excess(request).is_some()
     }
 
-    /// Gives free memory back of the tag that the request's private pool has, until the growth for the request is within the tag's
-    /// `max`. Returns whether the growth would exceed `max` even so. Nothing goes back where it would not suffice: the blocks in use
-    /// alone may be too many, and a capture permits no wait.
+    /// Gives free memory back of the tag that the request's private pool has, until the growth for
+    /// the request is within the tag's `max`. Returns whether the growth would exceed `max` even
+    /// so. Nothing goes back where it would not suffice: the blocks in use alone may be too many,
+    /// and a capture permits no wait.
     ///
     /// # Errors
     /// Those of the device.
@@ -463,14 +475,16 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(false)
     }
 
-    /// Returns the address of the first memory that [`is_refused_by_max`](Self::is_refused_by_max) would give back.
+    /// Returns the address of the first memory that [`is_refused_by_max`](Self::is_refused_by_max)
+    /// would give back.
     pub(in crate::arena) fn first_for_max(self, request: &Request) -> Option<DevicePtr> {
         let (tag, _) = self.excess(request)?;
         if self.heaps.is_full_of_blocks(request, tag) { None } else { self.heaps.first_of_tag(tag, u64::MAX) }
     }
 
-    /// Gives free memory back for `growth` bytes that the device or the limit refuses, if tags have limits: the most above
-    /// `low` by weight gives first, and none below `low`. Returns the number of bytes.
+    /// Gives free memory back for `growth` bytes that the device or the limit refuses, if tags have
+    /// limits: the most above `low` by weight gives first, and none below `low`. Returns the number
+    /// of bytes.
     ///
     /// # Errors
     /// Those of the device.
@@ -498,7 +512,8 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(given)
     }
 
-    /// Returns the address of the first memory in the way of [`give_by_shares`](Self::give_by_shares).
+    /// Returns the address of the first memory in the way of
+    /// [`give_by_shares`](Self::give_by_shares).
     pub(in crate::arena) fn first_by_shares(self) -> Option<DevicePtr> {
         let mut spent = None;
         while let Some((share, _)) = self.heaps.next_giver(self.ledger.reserved(), spent) {
@@ -514,8 +529,9 @@ impl<P: Platform> OnDevice<'_, P> {
         None
     }
 
-    /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0 if another thread has taken
-    /// memory of the unit since it was found, or the stream is capturing. The caller keeps the pair of heaps in use, so that it stays.
+    /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0
+    /// if another thread has taken memory of the unit since it was found, or the stream is
+    /// capturing. The caller keeps the pair of heaps in use, so that it stays.
     pub(in crate::arena) fn give_up(self, unit: Unit) -> Result<u64, Error> {
         if unit.kind == UnitKind::Segment {
             return self.give([unit]);
@@ -534,8 +550,9 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(unit.bytes)
     }
 
-    /// Fills the pages of a detached block with zeroes and waits for the end, if the tag of the heap in `slot` asks for zeroes.
-    /// The block is free again after an error. No work uses the block.
+    /// Fills the pages of a detached block with zeroes and waits for the end, if the tag of the
+    /// heap in `slot` asks for zeroes. The block is free again after an error. No work uses the
+    /// block.
     ///
     /// # Errors
     /// Those of the device.
@@ -551,7 +568,8 @@ impl<P: Platform> OnDevice<'_, P> {
         // A copy on which requests are tried has no contents.
         let Some(contents) = self.driver.device().contents() else { return Ok(()) };
         let cleared = match stream {
-            // In the order of the stream: whatever fails, the fill is complete before a later request's work.
+            // In the order of the stream: whatever fails, the fill is complete before a later
+            // request's work.
             Some(stream) => {
                 let filled = self.driver.call(|_| contents.fill(stream, at, bytes, 0));
                 filled.and_then(|()| self.driver.call(|device| device.synchronize(stream))).map_err(Error::from)
@@ -561,7 +579,8 @@ impl<P: Platform> OnDevice<'_, P> {
         cleared.inspect_err(|_| self.heaps.lock(slot).attach_range(block))
     }
 
-    /// Fills the pages of `bytes` from `at` on with zeroes, on no stream of the program, and waits for the end.
+    /// Fills the pages of `bytes` from `at` on with zeroes, on no stream of the program, and waits
+    /// for the end.
     fn clear_apart(self, contents: &dyn Contents, slot: u32, at: DevicePtr, bytes: u64) -> Result<(), Error> {
         let (mut next, end) = (at.0, at.0 + bytes);
         let page_at = |next: u64| self.heaps.lock(slot).sets.pages.from(next).filter(|page| page.at < end);

@@ -43,9 +43,9 @@ pub(crate) struct Recorder<'a, P: Platform> {
 }
 
 impl<P: Platform> Recorder<'_, P> {
-    /// Starts recording the latest `capacity` events, or stops recording for 0; with `tunes`, also a window of them for
-    /// searches. Drops earlier events and call sites. Returns false, and records nothing, if there is no memory for the
-    /// ring.
+    /// Starts recording the latest `capacity` events, or stops recording for 0; with `tunes`, also
+    /// a window of them for searches. Drops earlier events and call sites. Returns false, and
+    /// records nothing, if there is no memory for the ring.
     pub(crate) fn start(&self, capacity: usize, tunes: bool) -> bool {
         // Off while the ring is replaced. Events still in the buffers of heaps are older than the
         // ticks passed here, and the new ring passes over events up to these ticks.
@@ -70,7 +70,8 @@ impl<P: Platform> Recorder<'_, P> {
         self.heaps.trace.extent()
     }
 
-    /// Moves the events that heaps buffer into the ring, which lacks the latest events of each heap.
+    /// Moves the events that heaps buffer into the ring, which lacks the latest events of each
+    /// heap.
     fn flush(&self) {
         for slot in self.heaps.slot_numbers() {
             self.heaps.flush_trace(&mut self.heaps.lock(slot));

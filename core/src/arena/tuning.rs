@@ -1,8 +1,8 @@
-//! Settings that adjust themselves (`tune:auto`): the window of latest requests, settings put in force
-//! at a safe moment. `hosted/old_form.rs` gives memory of the old form back.
+//! Settings that adjust themselves (`tune:auto`): the window of latest requests, settings put in
+//! force at a safe moment. `hosted/old_form.rs` gives memory of the old form back.
 //!
-//! The search itself is no part of the core: a host reads the window, searches with it on any thread
-//! and without a lock, and passes settings back.
+//! The search itself is no part of the core: a host reads the window, searches with it on any
+//! thread and without a lock, and passes settings back.
 
 use crate::arena::flags::{self, Flags};
 use crate::arena::settings::Settings;
@@ -22,7 +22,7 @@ pub enum TuneStage {
     Recording,
     /// A search is running.
     Searching,
-    /// Other settings are in force, and are being measured.
+    /// Other settings are active, and are being measured.
     Trial,
 }
 
@@ -31,7 +31,7 @@ pub enum TuneStage {
 pub struct TuneReport {
     /// The present stage.
     pub stage: TuneStage,
-    /// Whether the settings in force are other than the program's.
+    /// Whether the active settings are other than the program's.
     pub is_tuned: bool,
     /// Windows read, for searches and for trials.
     pub windows: u64,
@@ -41,7 +41,7 @@ pub struct TuneReport {
     pub candidates: u64,
     /// Searches without settings that are better in the part of the window held back.
     pub without_gain: u64,
-    /// Settings put in force.
+    /// Activations of other settings.
     pub switches: u64,
     /// Trials with the predicted peak.
     pub held: u64,
@@ -57,8 +57,8 @@ pub struct TuneReport {
     pub after_bytes: u64,
     /// Bytes of idle memory given back after switches.
     pub given_back_bytes: u64,
-    /// Bytes of segments that go back once the device has finished with them. They serve no request,
-    /// and are in no other sum.
+    /// Bytes of segments that go back once the device has finished with them. They serve no
+    /// request, and are in no other sum.
     pub retired_bytes: u64,
 }
 
@@ -85,7 +85,7 @@ impl_empty! {
 /// What `tune:auto` keeps for a device.
 #[derive(Clone)]
 pub(crate) struct TuningState {
-    /// The program's own configuration, while other settings are in force.
+    /// The program's own configuration, while other settings are active.
     pub own: Option<Config>,
     /// Counts the program's changes of the configuration.
     pub serial: u64,
@@ -125,8 +125,8 @@ impl<P: Platform> Arena<P> {
         self.follow_tuning();
     }
 
-    /// Puts settings of placement in force, unless a graph is being captured or the program has
-    /// changed the configuration since `serial`. Returns whether they are in force.
+    /// Activates settings of placement, unless a graph is being captured or the program has
+    /// changed the configuration since `serial`. Returns whether they are active.
     pub(crate) fn put_in_force(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> bool {
         if !self.settings.may_tune(&self.driver.flags) {
             return false;

@@ -13,8 +13,8 @@ use crate::sync::Ordering;
 use crate::units::{DevicePtr, StreamId};
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Releases the free segments of marked heaps of ended streams, and the caches of idle streams if a
-    /// sweep of the pairs has asked for the release.
+    /// Releases the free segments of marked heaps of ended streams, and the caches of idle streams
+    /// if a sweep of the pairs has asked for the release.
     pub(crate) fn release_ended(self) {
         // Heaps that are marked again have to wait for the next call.
         let mut from = 0;
@@ -34,8 +34,8 @@ impl<P: Platform> OnDevice<'_, P> {
         }
     }
 
-    /// Releases the cache of a heap whose stream has ended. If something is left, as while the stream
-    /// captures a graph, the heap is marked: a later request tries again.
+    /// Releases the cache of a heap whose stream has ended. If something is left, as while the
+    /// stream captures a graph, the heap is marked: a later request tries again.
     fn release_of_ended(self, slot: u32) -> Result<(), Error> {
         let released = self.release_heap(slot);
         if self.heaps.units_of(slot).next().is_some() {
@@ -87,8 +87,9 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Releases the cache of a stream that has ended, in every pool. The stream's number may be
     /// used for another stream afterwards.
     ///
-    /// Live blocks of the stream stay valid, and so do the segments of pools in use. Captures that were begun on the stream end. Each pair of
-    /// the stream becomes vacant when its last segment is released.
+    /// Live blocks of the stream stay valid, and so do the segments of pools in use. Captures that
+    /// were begun on the stream end. Each pair of the stream becomes vacant when its last segment
+    /// is released.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ fn sets_rounding(config: &Config) -> bool {
     config.max_non_split_rounding != config.large_segment_size
 }
 
-/// Whether `max_split_size_mb` is not in force on the pages of expandable segments, the memory of every ordinary pool.
+/// Whether `max_split_size_mb` is not active on the pages of expandable segments, the memory of every ordinary pool.
 fn splits_any(config: &Config) -> bool {
     config.expandable_segments && !config.parity
 }

@@ -111,7 +111,7 @@ fn set_policy(config: &mut Config, value: &Value<'_>) -> Result<(), ConfigError>
     Ok(())
 }
 
-/// Writes the string that parses to an equal configuration. Omits settings with their default
+/// Writes the string that parses to the same configuration. Omits settings with their default
 /// value.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,6 +7,7 @@ pub(super) const LACKING: DeviceError = DeviceError::new(ErrorKind::Unsupported,
 
 /// A device without memory, events and a clock, which tells the program nothing.
 ///
-/// A device with only some methods of a trait forwards the trait ([`forward`](crate::forward)) to a bare device.
+/// A device with only some methods of a trait forwards the trait ([`forward`](crate::forward)) to a
+/// bare device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Bare;

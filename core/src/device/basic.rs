@@ -7,12 +7,14 @@ use crate::device::{DeviceMemory, Segments, StreamOrder};
 use crate::pool::PoolId;
 use crate::units::{DevicePtr, StreamId};
 
-/// A device with segments and events only. A basic device is a [`DeviceMemory`]: [`Bare`] answers all calls of the
-/// missing parts, and a stream is ordered behind an event by waiting for the event.
+/// A device with segments and events only. A basic device is a [`DeviceMemory`]: [`Bare`] answers
+/// all calls of the missing parts, and a stream is ordered after an event by waiting for the
+/// event.
 ///
-/// A device with further parts implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host) directly. These
-/// traits have no provided methods: the compiler names each missing method. A device with only some methods of a
-/// trait forwards the rest to [`Bare`], as described in [`forward`](crate::forward).
+/// A device with further parts implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host)
+/// directly. These traits have no provided methods: the compiler names each missing method. A
+/// device with only some methods of a trait forwards the rest to [`Bare`], as described in
+/// [`forward`](crate::forward).
 ///
 /// ```
 /// use cachalot_core::{Allocator, BasicDevice, Config, DeviceIndex, DevicePtr, DeviceResult, Event, Growable};

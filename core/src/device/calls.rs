@@ -1,11 +1,13 @@
-//! The names of a device's driver calls: for counting calls, for their costs, and for making calls fail.
+//! The names of a device's driver calls: for counting calls, for their costs, and for making calls
+//! fail.
 
-/// Declares the calls once: the method, and the driver's call below. Calls of events of copies have names of their own, since
-/// their costs differ.
+/// Declares the calls once: the method, and the driver's call below. Calls of events of copies have
+/// names of their own, since their costs differ.
 macro_rules! calls {
     ($($call:ident = $name:literal, $driver:literal;)*) => {
         /// The methods of [`Segments`](crate::Segments), [`StreamOrder`](crate::StreamOrder),
-        /// [`VirtualMemory`](crate::VirtualMemory) and [`Contents`](crate::Contents) that reach a driver, and may fail.
+        /// [`VirtualMemory`](crate::VirtualMemory) and [`Contents`](crate::Contents) that reach a
+        /// driver, and may fail.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[allow(missing_docs, reason = "each is the method of the same name")]
         #[non_exhaustive]

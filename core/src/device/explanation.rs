@@ -1,4 +1,5 @@
-//! What is known of an address at which a kernel has gone wrong: the nearest block, and the block's life.
+//! What is known of an address at which a kernel has gone wrong: the nearest block, and the block's
+//! life.
 
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 use core::fmt;
@@ -53,8 +54,8 @@ pub struct Explanation {
     pub holder: Holder,
     /// Whether the block is [guarded](crate::config::Guard).
     pub guarded: bool,
-    /// Whether the address lies in free memory behind the block: a kernel has gone beyond the block, or has used a block there that
-    /// was freed before.
+    /// Whether the address lies in free memory behind the block: a kernel has gone beyond the
+    /// block, or has used a block there that was freed before.
     pub in_free_memory: bool,
     /// The call sites of the request and of the free, by the host's numbers; 0 if unknown.
     pub allocated_at: u32,
@@ -67,7 +68,8 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Returns the streams, beside the block's own, that were said to use the block, up to its free: the first six.
+    /// Returns the streams, beside the block's own, that were said to use the block, up to its
+    /// free: the first six.
     #[must_use]
     pub fn used_on(&self) -> &[StreamId] {
         &self.used_on

@@ -10,21 +10,23 @@ pub trait Forwarder: Send + Sync + 'static {
     /// Returns the inner device.
     ///
     /// # Errors
-    /// The error of each forwarded call while the inner device is absent. Infallible methods then answer like
-    /// [`Bare`](crate::Bare).
+    /// The error of each forwarded call while the inner device is absent. Infallible methods then
+    /// answer like [`Bare`](crate::Bare).
     fn inner(&self) -> DeviceResult<&Self::Inner>;
 
-    /// Called before each method of a forwarded trait, also if the wrapper has a method of its own. `method` is the
-    /// name of the method, and `call` the kind of the call if the method reaches a driver.
+    /// Called before each method of a forwarded trait, also if the wrapper has a method of its own.
+    /// `method` is the name of the method, and `call` the kind of the call if the method reaches a
+    /// driver.
     #[inline]
     fn before(&self, method: &'static str, call: Option<Call>) {
         let _ = (method, call);
     }
 }
 
-/// Declares a trait of devices, its answers by [`Bare`](crate::Bare), and its forwarding. `[Call]` is the kind of a
-/// method that reaches a driver, and may fail. `= answer` is the answer of a bare device; without it, a bare device
-/// lacks a method with a kind, and does nothing in a method without.
+/// Declares a trait of devices, its answers by [`Bare`](crate::Bare), and its forwarding. `[Call]`
+/// is the kind of a method that reaches a driver, and may fail. `= answer` is the answer of a bare
+/// device; without it, a bare device lacks a method with a kind, and does nothing in a method
+/// without.
 macro_rules! device_trait {
     (
         $(#[$doc:meta])* pub trait $Trait:ident: Send + Sync;

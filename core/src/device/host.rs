@@ -1,4 +1,5 @@
-//! A device as the host of an allocator: threads, pauses and the clock, routes, and calls of the program.
+//! A device as the host of an allocator: threads, pauses and the clock, routes, and calls of the
+//! program.
 
 use crate::device::explanation::Explanation;
 use crate::device::forwarder::{Forwarder, device_trait};
@@ -8,7 +9,8 @@ use crate::trace::{CallSite, TraceEntry};
 use crate::units::{DevicePtr, StreamId};
 
 device_trait! {
-    /// The host of an allocator: threads and time, routes decided by the host, and reports to the program.
+    /// The host of an allocator: threads and time, routes decided by the host, and reports to the
+    /// program.
     pub trait Host: Send + Sync;
 
     /// Forwards [`Host`], except for the methods written in the implementation.
@@ -34,10 +36,10 @@ device_trait! {
     /// 0 without a clock.
     fn time_us(&self, ticks: u64) -> u64 = 0;
 
-    /// Returns whether the [`Route::Host`](crate::pool::Route::Host) with the number `route` leads requests on
-    /// `stream` into the route's pool.
+    /// Returns whether the [`Route::Host`](crate::pool::Route::Host) with the number `route` leads
+    /// requests on `stream` into the route's pool.
     ///
-    /// Called without a lock at each request while the route is in force, and possibly once more
+    /// Called without a lock at each request while the route is active, and possibly once more
     /// just after the route has ended; the answer is then false. Must not call the allocator.
     fn leads(&self, route: u64, stream: StreamId) -> bool = false;
 
@@ -53,36 +55,38 @@ device_trait! {
     /// blocks as the caching policy does. Called once, at the first request, with no lock held.
     fn on_missing_virtual_memory(&self);
 
-    /// Tells the program of a page of virtual memory, mapped and accessible from `at` on. Called before any address
-    /// of the page is handed out, and before parked blocks on the page wake. A moving page may be mapped at two
-    /// places.
+    /// Tells the program of a page of virtual memory, mapped and accessible from `at` on. Called
+    /// before any address of the page is handed out, and before parked blocks on the page wake. A
+    /// moving page may be mapped at two places.
     ///
-    /// Called without a lock, on the thread of the mapping call: a request, upkeep, or a wake. May call the
-    /// allocator.
+    /// Called without a lock, on the thread of the mapping call: a request, upkeep, or a wake. May
+    /// call the allocator.
     fn on_map(&self, at: DevicePtr, bytes: u64);
 
-    /// Tells the program that a page, announced by [`on_map`](Self::on_map), is about to be unmapped: the `bytes`
-    /// from `at` on. No work uses the addresses, and no block lies on the page, except for blocks about to be parked.
-    /// If the device then fails to unmap the page, the addresses are never used again. Exception: a page left mapped
-    /// by a failed park or wake stays in use, and `on_map` announces the page once more.
+    /// Tells the program that a page, announced by [`on_map`](Self::on_map), is about to be
+    /// unmapped: the `bytes` from `at` on. No work uses the addresses, and no block lies on the
+    /// page, except for blocks about to be parked. If the device then fails to unmap the page, the
+    /// addresses are never used again. Exception: a page left mapped by a failed park or wake stays
+    /// in use, and `on_map` announces the page once more.
     ///
     /// Called as [`on_map`](Self::on_map) is.
     fn on_unmap(&self, at: DevicePtr, bytes: u64);
 
     /// Tells the host of an event as it happens, while the events of the device are
-    /// [reported](crate::Allocator::report_events). `pool` is the pool of the block or segment. The time of
-    /// `entry` is 0.
+    /// [reported](crate::Allocator::report_events). `pool` is the pool of the block or segment. The
+    /// time of `entry` is 0.
     ///
     /// Called on the thread whose call causes the event, under a heap's lock: must not block, and
     /// must not call the allocator.
     fn on_event(&self, entry: &TraceEntry, pool: PoolId);
 
-    /// Tells the program that bytes behind the end of a block were overwritten (`canary`): the address of `block` is that of
-    /// the first one. Called at the end of the block's free, with no lock held. Must not call the allocator.
+    /// Tells the program that bytes behind the end of a block were overwritten (`canary`): the
+    /// address of `block` is that of the first one. Called at the end of the block's free, with no
+    /// lock held. Must not call the allocator.
     fn on_damage(&self, block: &Explanation);
 
-    /// Returns the number of the calling thread's place in the program, for the trace; 0 for a thread without a
-    /// place. The host assigns the numbers and resolves the numbers.
+    /// Returns the number of the calling thread's place in the program, for the trace; 0 for a
+    /// thread without a place. The host assigns the numbers and resolves the numbers.
     ///
     /// Called without a lock while a trace is recorded, once for each request and each free. May
     /// call the allocator, if those calls are not traced through this method again.

@@ -1,13 +1,13 @@
-//! The interface of the allocator's host: [`DeviceMemory`], which is [`Segments`] for memory, [`StreamOrder`] for
-//! events and streams and [`Host`] for threads, time and the program. Devices may also have [`VirtualMemory`], and
-//! [`Contents`] for the contents of parked memory.
+//! The interface of the allocator's host: [`DeviceMemory`], which is [`Segments`] for memory,
+//! [`StreamOrder`] for events and streams and [`Host`] for threads, time and the program. Devices
+//! may also have [`VirtualMemory`], and [`Contents`] for the contents of parked memory.
 //!
-//! An implementation stands for **one** device. Any thread may call any method, several threads at once. The
-//! allocator holds no lock needed by another stream's fast path during a call, so the methods may block. A failed
-//! call must have changed nothing, or document the state left.
+//! An implementation stands for **one** device. Any thread may call any method, several threads at
+//! once. The allocator holds no lock needed by another stream's fast path during a call, so the
+//! methods may block. A failed call must have changed nothing, or document the state left.
 //!
-//! The traits have no provided methods. A device takes the answers of missing parts from [`Bare`], as a
-//! [`BasicDevice`] or by [`forward`].
+//! The traits have no provided methods. A device takes the answers of missing parts from [`Bare`],
+//! as a [`BasicDevice`] or by [`forward`].
 
 mod bare;
 mod basic;
@@ -45,10 +45,11 @@ pub use types::{CaptureMark, Descriptor, Event, MemoryInfo, PhysicalHandle};
 pub(crate) use unlocked::Unlocked;
 pub use virtual_memory::VirtualMemory;
 
-/// A device: allocates segments, tells when its streams have finished their work, and is the allocator's host.
+/// A device: allocates segments, tells when its streams have finished their work, and is the
+/// allocator's host.
 ///
-/// Every type with the three traits is a device. A device with segments and events only implements [`BasicDevice`]
-/// instead, and a device that passes calls on to an inner device uses [`forward`].
+/// Every type with the three traits is a device. A device with segments and events only implements
+/// [`BasicDevice`] instead, and a device that passes calls on to an inner device uses [`forward`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no device",
     note = "implement `BasicDevice`, or `Segments`, `StreamOrder` and `Host`, or forward them with `cachalot_core::forward`"

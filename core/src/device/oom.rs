@@ -1,12 +1,14 @@
-//! The out-of-memory report: what was requested and held, the block needed, the reasons why it could
-//! not be allocated, and what would help. The text is the library's own or in the words of PyTorch.
+//! The out-of-memory report: what was requested and held, the block needed, the reasons why it
+//! could not be allocated, and what would help. The text is the library's own or in the words of
+//! PyTorch.
 
 use crate::device::MemoryInfo;
 use crate::pool::Tag;
 use crate::units::DeviceIndex;
 use core::fmt;
 
-/// The report of a request failed for lack of memory. All figures are in bytes, at the time of the failure.
+/// The report of a request failed for lack of memory. All figures are in bytes, at the time of the
+/// failure.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent condition of the report")]
@@ -29,8 +31,9 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// Bytes reserved from the device, without spare pages.
     pub reserved: u64,
-    /// Bytes of pages of virtual memory mapped at addresses unusable for blocks. The pages could neither serve the
-    /// request nor go back to the device. Parts of pages beside guarded blocks count as well.
+    /// Bytes of pages of virtual memory mapped at addresses unusable for blocks. The pages could
+    /// neither serve the request nor go back to the device. Parts of pages beside guarded blocks
+    /// count as well.
     pub spare: u64,
     /// Bytes that guarded blocks leave of their pages. Part of `spare`.
     pub beside_guarded: u64,
@@ -64,7 +67,8 @@ pub struct OutOfMemory {
     pub address_bytes: u64,
 }
 
-/// Why a request lacked addresses. Addresses are a resource of the process: 128 TiB for all its devices.
+/// Why a request lacked addresses. Addresses are a resource of the process: 128 TiB for all its
+/// devices.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub enum AddressLack {
@@ -115,8 +119,8 @@ impl TagShares {
     }
 }
 
-/// A size in the largest unit not above the size: whole for a multiple of the unit, else with two decimals. A size is
-/// written in bytes if the decimals would round the size to a multiple.
+/// A size in the largest unit not above the size: whole for a multiple of the unit, else with two
+/// decimals. A size is written in bytes if the decimals would round the size to a multiple.
 pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {
@@ -254,8 +258,8 @@ impl fmt::Display for ReportInPyTorchWords<'_> {
 }
 
 impl OutOfMemory {
-    /// Returns the text of `PyTorch` for the report, followed by the block needed and the reasons. For hosts whose
-    /// users know and search for the words of `PyTorch`.
+    /// Returns the text of `PyTorch` for the report, followed by the block needed and the reasons.
+    /// For hosts whose users know and search for the words of `PyTorch`.
     pub fn in_words_of_pytorch(&self) -> impl fmt::Display + '_ {
         ReportInPyTorchWords(self)
     }
@@ -354,7 +358,8 @@ impl OutOfMemory {
         }
     }
 
-    /// Writes what the tag of the request and the other tags hold. Writes nothing if no tag has limits, or none holds memory.
+    /// Writes what the tag of the request and the other tags hold. Writes nothing if no tag has
+    /// limits, or none holds memory.
     fn explain_tags<D: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, size: &impl Fn(u64) -> D) -> fmt::Result {
         let TagShares { own, greatest, others } = self.tags;
         if let Some(TagReport { tag, charge, max }) = own {

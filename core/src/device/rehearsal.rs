@@ -11,13 +11,15 @@ use spin::Mutex;
 /// The first address of the device: above those of every device.
 const FIRST_ADDRESS: u64 = 1 << 60;
 
-/// The first number of an event and of a physical handle: above the numbers of drivers, which are addresses.
+/// The first number of an event and of a physical handle: above the numbers of drivers, which are
+/// addresses.
 const FIRST_NUMBER: u64 = 1 << 60;
 
 /// The alignment of segments and reservations, in bytes.
 const ALIGNMENT: u64 = 2 << 20;
 
-/// Memory of a device without a known size: above the memory of any device, and small enough to be multiplied.
+/// Memory of a device without a known size: above the memory of any device, and small enough to be
+/// multiplied.
 pub(crate) const UNKNOWN_MEMORY: u64 = 1 << 44;
 
 /// The answers of the copied allocator's device.

@@ -5,7 +5,8 @@ use crate::device::{CaptureMark, DeviceError, DeviceResult, ErrorKind, Event};
 use crate::units::StreamId;
 
 device_trait! {
-    /// The order of a device's streams: tells when streams have finished their work, and orders streams.
+    /// The order of a device's streams: tells when streams have finished their work, and orders
+    /// streams.
     pub trait StreamOrder: Send + Sync;
 
     /// Forwards [`StreamOrder`], except for the methods written in the implementation.
@@ -17,18 +18,20 @@ device_trait! {
     /// Any error of the device.
     fn create_event(&self) -> DeviceResult<Event> [CreateEvent];
 
-    /// Creates an event for [`order_behind`](Self::order_behind), else as [`create_event`](Self::create_event) does. Behind an
-    /// event of `create_event`, a stream may be ordered by a wait of the host.
+    /// Creates an event for [`order_behind`](Self::order_behind), else as
+    /// [`create_event`](Self::create_event) does. After an event of `create_event`, a stream may
+    /// be ordered by a wait of the host.
     ///
     /// # Errors
     /// Any error of the device.
     fn create_order_event(&self) -> DeviceResult<Event> [CreateEvent];
 
-    /// Returns whether [`order_behind`](Self::order_behind) makes a stream wait for `event`, and not the host: of an event of
-    /// [`create_order_event`](Self::create_order_event), unless the device had no more of these and made another one. Calls no device.
+    /// Returns whether [`order_behind`](Self::order_behind) makes a stream wait for `event`, and
+    /// not the host: of an event of [`create_order_event`](Self::create_order_event), unless the
+    /// device had no more of these and made another one. Calls no device.
     fn orders(&self, event: Event) -> bool = true;
 
-    /// Destroys an event. Streams may still be ordered behind the event.
+    /// Destroys an event. Streams may still be ordered after the event.
     ///
     /// # Errors
     /// Any error of the device.
@@ -40,18 +43,21 @@ device_trait! {
     /// Any error of the device. The event then counts as unrecorded, and never as complete.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> [Record];
 
-    /// Records `event` behind the announced work of `stream` ([`record_stream`](crate::Allocator::record_stream)).
-    /// The stream may have ended, with or without a [report](Self::reports_end).
+    /// Records `event` behind the announced work of `stream`
+    /// ([`record_stream`](crate::Allocator::record_stream)). The stream may have ended, with or
+    /// without a [report](Self::reports_end).
     ///
     /// A device unable to distinguish the announced work records behind all work of the stream. For
-    /// [`StreamId::EVERY`], `event` comes behind all work of the device's context; the call may wait for that work.
+    /// [`StreamId::EVERY`], `event` comes behind all work of the device's context; the call may
+    /// wait for that work.
     ///
     /// # Errors
     /// The errors of [`record`](Self::record).
     fn record_announced(&self, event: Event, stream: StreamId) -> DeviceResult<()> [Record];
 
-    /// Records `event` behind all work queued so far on every stream of the device's context. Does not block. Called only if
-    /// [`can_record_all`](Self::can_record_all), and not while the allocator knows of a capture, which the call would break.
+    /// Records `event` behind all work queued so far on every stream of the device's context. Does
+    /// not block. Called only if [`can_record_all`](Self::can_record_all), and not while the
+    /// allocator knows of a capture, which the call would break.
     ///
     /// # Errors
     /// The errors of [`record`](Self::record).
@@ -75,21 +81,24 @@ device_trait! {
     /// Makes the work queued on `stream` from now on wait for `event`, which is recorded.
     /// The event may be recorded again or destroyed right afterwards.
     ///
-    /// Does not block the calling thread where the device can order streams, and the event is made for it
-    /// ([`create_order_event`](Self::create_order_event)). Elsewhere the call may block until the event is complete.
+    /// Does not block the calling thread where the device can order streams, and the event is made
+    /// for it ([`create_order_event`](Self::create_order_event)). Elsewhere the call may block
+    /// until the event is complete.
     ///
     /// # Errors
     /// Any error of the device. The order then does not count as established.
     fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> [OrderBehind];
 
-    /// Returns whether [`order_behind`](Self::order_behind) makes the work of `stream` wait, and not the host. If the
-    /// host would wait, a request obtains memory in preference. Calls no device.
+    /// Returns whether [`order_behind`](Self::order_behind) makes the work of `stream` wait, and
+    /// not the host. If the host would wait, a request obtains memory in preference. Calls no
+    /// device.
     fn can_order(&self, stream: StreamId) -> bool = false;
 
     /// Returns whether the allocator is told of the end of `stream`
-    /// ([`stream_destroyed`](crate::Allocator::stream_destroyed)) before the stream goes. If not, the stream may have
-    /// gone at any moment outside a call with the stream's name. Only calls with the stream's name then use the
-    /// stream, except for [`record_announced`](Self::record_announced) and [`synchronize`](Self::synchronize). Calls
+    /// ([`stream_destroyed`](crate::Allocator::stream_destroyed)) before the stream goes. If not,
+    /// the stream may have gone at any moment outside a call with the stream's name. Only calls
+    /// with the stream's name then use the stream, except for
+    /// [`record_announced`](Self::record_announced) and [`synchronize`](Self::synchronize). Calls
     /// no device.
     fn reports_end(&self, stream: StreamId) -> bool = true;
 
@@ -99,19 +108,20 @@ device_trait! {
     /// Any error of the device.
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> [Synchronize];
 
-    /// Blocks the calling thread until all work queued so far on every stream of the device's context is done. If the
-    /// device can distinguish work queued by other threads during the call, the call does not wait for this work.
+    /// Blocks the calling thread until all work queued so far on every stream of the device's
+    /// context is done. If the device can distinguish work queued by other threads during the call,
+    /// the call does not wait for this work.
     ///
     /// Not called while the allocator knows of a capture.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the device has no wait for a whole context; [`ErrorKind::NotPermittedInCapture`]
-    /// if a stream captures; any error of the device.
+    /// [`ErrorKind::Unsupported`] if the device has no wait for a whole context;
+    /// [`ErrorKind::NotPermittedInCapture`] if a stream captures; any error of the device.
     fn synchronize_all(&self) -> DeviceResult<()> [SynchronizeAll];
 
-    /// Returns whether all work queued on `stream` is complete: of a stream that may have ended without a
-    /// [report](Self::reports_end), all announced work. Returns `None` if the device cannot tell without an event, or if the
-    /// stream captures a graph.
+    /// Returns whether all work queued on `stream` is complete: of a stream that may have ended
+    /// without a [report](Self::reports_end), all announced work. Returns `None` if the device
+    /// cannot tell without an event, or if the stream captures a graph.
     ///
     /// # Errors
     /// Any error of the device.
@@ -124,17 +134,18 @@ device_trait! {
     /// Any error of the device.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> [IsCapturing] = Ok(false);
 
-    /// Marks the work captured so far by `stream`: with a new mark, or with `mark`, which then marks the work of
-    /// several streams. Returns `None` if the stream captures no graph, or a graph different from the graph of
-    /// `mark`; `mark` is removed then, as on an error. Returns `None` also if the device cannot look into a graph
-    /// during capture.
+    /// Marks the work captured so far by `stream`: with a new mark, or with `mark`, which then
+    /// marks the work of several streams. Returns `None` if the stream captures no graph, or a
+    /// graph different from the graph of `mark`; `mark` is removed then, as on an error. Returns
+    /// `None` also if the device cannot look into a graph during capture.
     ///
     /// # Errors
     /// Any error of the device.
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> [MarkCapture] = Ok(None);
 
-    /// Returns whether all later captures of `stream` come behind the work of `mark` in the graph. False if `stream`
-    /// captures no graph or a graph different from the graph of `mark`, and if no work was captured at the mark.
+    /// Returns whether all later captures of `stream` come behind the work of `mark` in the graph.
+    /// False if `stream` captures no graph or a graph different from the graph of `mark`, and if no
+    /// work was captured at the mark.
     ///
     /// # Errors
     /// Any error of the device.

@@ -5,7 +5,8 @@
 #[repr(transparent)]
 pub struct Event(pub u64);
 
-/// A mark in a graph being captured: the work captured so far by some streams. Opaque to the allocator.
+/// A mark in a graph being captured: the work captured so far by some streams. Opaque to the
+/// allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct CaptureMark(pub u64);
@@ -15,8 +16,8 @@ pub struct CaptureMark(pub u64);
 #[repr(transparent)]
 pub struct PhysicalHandle(pub u64);
 
-/// A POSIX file descriptor of physical memory, for another process. The receiver owns the descriptor,
-/// and closes it.
+/// A POSIX file descriptor of physical memory, for another process. The receiver owns the
+/// descriptor, and closes it.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the receiver closes the descriptor"]
 pub struct Descriptor(pub i32);

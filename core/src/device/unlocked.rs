@@ -1,4 +1,5 @@
-//! A device that panics on a call by a thread with a lock of the core: under the feature `paranoid`.
+//! A device that panics on a call by a thread with a lock of the core: under the feature
+//! `paranoid`.
 
 use crate::device::forward::{
     ForwardContents, ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder,
@@ -7,9 +8,10 @@ use crate::device::{Call, Contents, DeviceMemory, DeviceResult, VirtualMemory};
 use crate::sync::assert_no_lock_held;
 use core::borrow::Borrow;
 
-/// Methods called under a lock, because the methods call no driver: `virtual_memory` and `granularity` (asked while a
-/// heap's rules change), `can_order`, `can_record_all`, `orders` and `reports_end` (while uses are looked at), `thread_id` (while a
-/// request is routed), `ticks` and `on_event` (for each event of a heap) and `time_us` (for each event read).
+/// Methods called under a lock, because the methods call no driver: `virtual_memory` and
+/// `granularity` (asked while a heap's rules change), `can_order`, `can_record_all`, `orders` and
+/// `reports_end` (while uses are looked at), `thread_id` (while a request is routed), `ticks` and
+/// `on_event` (for each event of a heap) and `time_us` (for each event read).
 const EXEMPT: [&str; 10] = [
     "virtual_memory",
     "granularity",

@@ -7,14 +7,16 @@ use crate::device::{Descriptor, DeviceResult, PhysicalHandle};
 use crate::units::DevicePtr;
 
 device_trait! {
-    /// Virtual memory: addresses and physical memory are allocated separately, and joined by mappings.
+    /// Virtual memory: addresses and physical memory are allocated separately, and joined by
+    /// mappings.
     ///
     /// Sizes and addresses are multiples of [`granularity`](Self::granularity). A mapping covers a
     /// whole handle, and is unmapped as a whole.
     pub trait VirtualMemory: Send + Sync;
 
-    /// Forwards [`VirtualMemory`] to the virtual memory of the inner device, except for the methods written in the
-    /// implementation. [`virtual_memory`](crate::Segments::virtual_memory) of the wrapper then returns the wrapper.
+    /// Forwards [`VirtualMemory`] to the virtual memory of the inner device, except for the methods
+    /// written in the implementation. [`virtual_memory`](crate::Segments::virtual_memory) of the
+    /// wrapper then returns the wrapper.
     pub trait ForwardVirtualMemory, to crate::device::inner_virtual_memory;
 
     /// Returns the smallest size for creating and mapping, in bytes; a power of two.
@@ -51,11 +53,13 @@ device_trait! {
     /// * Any error of the device. No descriptor exists then.
     fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> [Export];
 
-    /// Announces calls of [`map`](Self::map), and a single call of [`set_access`](Self::set_access) for all mappings,
-    /// by this thread. [`end_mapping`](Self::end_mapping) follows, with no different call between.
+    /// Announces calls of [`map`](Self::map), and a single call of [`set_access`](Self::set_access)
+    /// for all mappings, by this thread. [`end_mapping`](Self::end_mapping) follows, with no
+    /// different call between.
     ///
-    /// A device may fail if two threads change mappings concurrently. The implementation for a device with this limit
-    /// lets a second thread wait in `begin_mapping`, and in [`unmap`](Self::unmap).
+    /// A device may fail if two threads change mappings concurrently. The implementation for a
+    /// device with this limit lets a second thread wait in `begin_mapping`, and in
+    /// [`unmap`](Self::unmap).
     fn begin_mapping(&self);
 
     /// Ends the calls announced by [`begin_mapping`](Self::begin_mapping).

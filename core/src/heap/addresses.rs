@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Two free blocks are never neighbours, and neither are two unmapped ones. Unmapped blocks begin
-//! and end on granules. The device maps and unmaps outside the heap's lock. During the call
-//! the blocks concerned are *detached*: in no set, so no other operation touches them. An operation has two
-//! steps under the lock, before and after the call to the device:
+//! and end on granules. The device maps and unmaps outside the heap's lock. During the call the
+//! blocks concerned are *detached*: in no set, so no other operation touches them. An operation has
+//! two steps under the lock, before and after the call to the device:
 //!
 //! ```text
 //! hold_room    ─▶ map   ─▶ extend, or release_room if nothing was mapped     (growth.rs)
@@ -49,8 +49,9 @@ pub(super) struct Cut {
     pub behind: Option<u32>,
 }
 
-/// Detaches the addresses from `from` to `end` of a free or unmapped block. The parts before and behind stay unmapped, or
-/// free since the same time, as if never allocated. Room for two blocks was made.
+/// Detaches the addresses from `from` to `end` of a free or unmapped block. The parts before and
+/// behind stay unmapped, or free since the same time, as if never allocated. Room for two blocks
+/// was made.
 pub(super) fn cut_out<S: Storage>(heap: &mut Heap<S>, block: u32, from: u64, end: u64) -> Cut {
     let BlockEntry { addr, freed_at, state, .. } = heap.blocks[block];
     let block_end = heap.blocks[block].end();
@@ -126,8 +127,8 @@ impl<S: Storage> Heap<S> {
         Some((DevicePtr(addr), size))
     }
 
-    /// Returns the range of the first pages that lie wholly inside a free block and for which `wanted`
-    /// returns true, up to a page for which it does not. `None` if there is none.
+    /// Returns the range of the first pages that lie wholly inside a free block and for which
+    /// `wanted` returns true, up to a page for which it does not. `None` if there is none.
     pub(crate) fn whole_pages(&self, block: u32, wanted: impl Fn(&HomePage) -> bool) -> Option<AddressRange> {
         let BlockEntry { addr, segment, backing, .. } = self.blocks[block];
         if backing == Backing::Ordinary {

@@ -39,8 +39,8 @@ pub(crate) enum State {
     Detached,
     /// Detached, and about to be mapped.
     Mapping,
-    /// The old mapping of a moved page: detached until unmapped. `requested` is the page's number and `freed_at` the
-    /// time of the move.
+    /// The old mapping of a moved page: detached until unmapped. `requested` is the page's number
+    /// and `freed_at` the time of the move.
     Stale,
     /// Could not be unmapped: detached for good. The bytes are counted as leaked instead of
     /// reserved.
@@ -55,17 +55,18 @@ pub(crate) struct BlockEntry {
     pub addr: u64,
     /// Length in bytes, more than 0. The blocks of a segment tile the segment.
     pub size: u64,
-    /// Bytes requested by the program at the last allocation of the block; 0 for a block never allocated.
+    /// Bytes requested by the program at the last allocation of the block; 0 for a block never
+    /// allocated.
     pub requested: u64,
     /// The heap's `clock` when the block became free.
     pub freed_at: u64,
-    /// The neighbour at lower addresses; `NONE` iff the block is the first of the segment. For a sub-block: the
-    /// sub-allocator's number for the sub-block.
+    /// The neighbour at lower addresses; `NONE` iff the block is the first of the segment. For a
+    /// sub-block: the sub-allocator's number for the sub-block.
     pub prev: u32,
     /// The neighbour at higher addresses; `NONE` iff the block is the last of the segment.
     pub next: u32,
-    /// The link of the block's list. Allocated: next block with an equal hash. Free: next block of the bin. Vacant
-    /// entry: next vacant entry. Detached blocks may form a list, too.
+    /// The link of the block's list. Allocated: next block with the same hash. Free: next block of
+    /// the bin. Vacant entry: next vacant entry. Detached blocks may form a list, too.
     pub chain: u32,
     /// The previous free block of the bin; not `NONE` ⟹ free.
     pub before: u32,
@@ -76,8 +77,8 @@ pub(crate) struct BlockEntry {
     /// Number of events awaited by the block, and a [bit for the frontier](FRONTIER_BIT);
     /// not 0 ⟹ pending.
     pub events: u32,
-    /// The bin of the free index for `size`; meaningless for a sub-block. Computed when the size changes: computed at
-    /// the free, the result would delay the free and the next request.
+    /// The bin of the free index for `size`; meaningless for a sub-block. Computed when the size
+    /// changes: computed at the free, the result would delay the free and the next request.
     pub bin: u16,
     /// Which set holds the block, if any.
     pub state: State,
@@ -118,7 +119,8 @@ impl BlockEntry {
         self.prev & self.next != NONE
     }
 
-    /// Returns an entry for the first `size` bytes of the block, as a block before `this`, the number of the block.
+    /// Returns an entry for the first `size` bytes of the block, as a block before `this`, the
+    /// number of the block.
     #[inline(always)]
     pub(crate) fn front(&self, this: u32, size: u64, requested: u64, state: State) -> Self {
         Self {
@@ -187,8 +189,8 @@ pub(crate) type Blocks<S> = SlotTable<BlockEntry, S>;
 pub(crate) type HeapSegments<S> = SlotTable<Segment, S>;
 
 impl<S: Storage> Blocks<S> {
-    /// Cuts the first `size` bytes off the detached block `block`, as a detached block of their own. Returns the
-    /// front block.
+    /// Cuts the first `size` bytes off the detached block `block`, as a detached block of their
+    /// own. Returns the front block.
     pub(super) fn cut(&mut self, block: u32, size: u64, segments: &mut HeapSegments<S>) -> u32 {
         let BlockEntry { prev, segment, requested, state, .. } = self[block];
         debug_assert!(!matches!(state, State::Free | State::Unmapped), "a block in a set keeps its size");
@@ -240,7 +242,8 @@ impl<S: Storage> HeapSegments<S> {
         number
     }
 
-    /// Removes `segment` from the list of segments with the head `newest`, and vacates the segment's entry.
+    /// Removes `segment` from the list of segments with the head `newest`, and vacates the
+    /// segment's entry.
     pub(super) fn unlink(&mut self, segment: u32, newest: &mut u32) {
         let Segment { prev, next, .. } = self[segment];
         if prev == NONE {

@@ -32,7 +32,8 @@ struct Sums {
 }
 
 impl<S: Storage> Heap<S> {
-    /// Checks every invariant between two operations, and returns the bytes of device memory in the heap.
+    /// Checks every invariant between two operations, and returns the bytes of device memory in the
+    /// heap.
     pub(crate) fn check_invariants(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
         if self.plain && !self.is_plain() {
             return Err("a heap is marked as plain, and is not");
@@ -74,7 +75,8 @@ impl<S: Storage> Heap<S> {
         Ok(sums.reserved_bytes)
     }
 
-    /// Returns the bytes that the heap holds from the device, added up from its pages and ordinary segments.
+    /// Returns the bytes that the heap holds from the device, added up from its pages and ordinary
+    /// segments.
     pub(crate) fn held_bytes(&self) -> u64 {
         if self.is_empty() {
             return 0;
@@ -85,7 +87,8 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// A walk over the segments of a heap, which checks each block and adds up the expected values of the counters.
+/// A walk over the segments of a heap, which checks each block and adds up the expected values of
+/// the counters.
 struct Walk<'a, S: Storage> {
     heap: &'a Heap<S>,
     sums: Sums,
@@ -145,8 +148,8 @@ impl<S: Storage> Walk<'_, S> {
         if at == entry.base + entry.bytes { Ok(()) } else { Err("blocks do not fill their segment") }
     }
 
-    /// Checks a segment cut by a sub-allocator: live and free sub-blocks tile the segment, and the block for the
-    /// whole segment is free.
+    /// Checks a segment cut by a sub-allocator: live and free sub-blocks tile the segment, and the
+    /// block for the whole segment is free.
     fn check_suballocated(&mut self, segment: u32) -> Result<(), &'static str> {
         let heap = self.heap;
         let entry = &heap.segments[segment];

@@ -11,14 +11,16 @@
 //!                 epoch 8      epoch 9: its fence is complete ⟹ blocks with freed_at < 9 are quiet
 //! ```
 //!
-//! The fences wait among the [departures](crate::pages::departures) of the device. The heap only counts the epochs.
+//! The fences wait among the [departures](crate::pages::departures) of the device. The heap only
+//! counts the epochs.
 
 use crate::sync::impl_empty;
 
 /// The number of epochs of one heap that may be unfinished at one time.
 pub(crate) const MAX_UNFINISHED: u32 = 4;
 
-/// The unfinished epochs of the heap in a slot. The heap may have had another stream and pool when they began.
+/// The unfinished epochs of the heap in a slot. The heap may have had another stream and pool when
+/// they began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Epochs {
     /// Epochs with a fence not known to be complete. At most [`MAX_UNFINISHED`].
@@ -47,8 +49,8 @@ impl Epochs {
         self.unfinished -= 1;
     }
 
-    /// Returns the stamp of the newest unfinished epoch: blocks with an earlier stamp become quiet without another
-    /// fence. 0 without an unfinished epoch.
+    /// Returns the stamp of the newest unfinished epoch: blocks with an earlier stamp become quiet
+    /// without another fence. 0 without an unfinished epoch.
     pub(crate) fn newest(self) -> u64 {
         if self.unfinished > 0 { self.last } else { 0 }
     }

@@ -8,8 +8,9 @@
 //!                            └─ fails ─▶ release_room
 //! ```
 //!
-//! The two ways to choose are the [rules](PageRules) of the heap's pages; what follows is the same. The held blocks are in no
-//! set, so nobody else uses them. The unmapped ones among them are the *parts* of the room, and pages fill them all.
+//! The two ways to choose are the [rules](PageRules) of the heap's pages; what follows is the same.
+//! The held blocks are in no set, so nobody else uses them. The unmapped ones among them are the
+//! *parts* of the room, and pages fill them all.
 
 use super::{Heap, Outcome};
 use crate::heap::addresses::{AddressRange, Run, cut_out};
@@ -22,7 +23,8 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
-/// Unmapped addresses of a heap, held for pages to be mapped, with the free blocks for the same request.
+/// Unmapped addresses of a heap, held for pages to be mapped, with the free blocks for the same
+/// request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldRoom {
     /// The held blocks.
@@ -57,12 +59,12 @@ struct Gap {
 }
 
 impl<S: Storage> FreeIndex<S> {
-    /// Chooses among blocks on pages that [stay](PageRules::Stay), where `block` is the smallest free block that fits, and is
-    /// on pages. Returns the chosen block and its bytes.
+    /// Chooses among blocks on pages that [stay](PageRules::Stay), where `block` is the smallest
+    /// free block that fits, and is on pages. Returns the chosen block and its bytes.
     ///
     /// If `may_grow`, each block counts as large as the block can become in place: a gap between
-    /// other blocks is filled before the block at the end of the mapped range. Otherwise blocks on pages
-    /// are skipped.
+    /// other blocks is filled before the block at the end of the mapped range. Otherwise blocks on
+    /// pages are skipped.
     #[cold]
     pub(super) fn best_in_place(&self, mut block: u32, blocks: &Blocks<S>, may_grow: bool) -> Option<(u32, u64)> {
         let size_of = |block: u32| (block, blocks[block].size);
@@ -119,9 +121,9 @@ impl<S: Storage> Blocks<S> {
 }
 
 impl<S: Storage> Heap<S> {
-    /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks with them, as the rules of the heap's
-    /// pages say. Up to `spare_room` bytes more than needed are held if pages move. Returns `None` if no range has the
-    /// addresses. Room for two blocks was made.
+    /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks with them, as
+    /// the rules of the heap's pages say. Up to `spare_room` bytes more than needed are held if
+    /// pages move. Returns `None` if no range has the addresses. Room for two blocks was made.
     pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
         if self.rules.pages == PageRules::Move {
             return self.hold_gap(size, spare_room);
@@ -132,7 +134,8 @@ impl<S: Storage> Heap<S> {
         Some(HeldRoom { run, needed, room: needed, upper: false })
     }
 
-    /// Returns the memory missing for a request of `size` bytes, or `None` if no range has the addresses.
+    /// Returns the memory missing for a request of `size` bytes, or `None` if no range has the
+    /// addresses.
     pub(crate) fn lacking(&self, size: u64) -> Option<Lacking> {
         if self.rules.pages == PageRules::Stay {
             return self.bytes_to_map(size).map(|needed| Lacking { needed, beside: 0 });
@@ -150,8 +153,8 @@ impl<S: Storage> Heap<S> {
         Some(Lacking { needed, beside: movable(before, prev) + movable(after, next) })
     }
 
-    /// Returns the room beyond `bytes` to the heap: the pages to be mapped have so many bytes. Room for two blocks was made
-    /// if the room is longer.
+    /// Returns the room beyond `bytes` to the heap: the pages to be mapped have so many bytes. Room
+    /// for two blocks was made if the room is longer.
     pub(crate) fn trim_room(&mut self, held: HeldRoom, bytes: u64) -> HeldRoom {
         let HeldRoom { mut run, room, upper, .. } = held;
         debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
@@ -167,8 +170,9 @@ impl<S: Storage> Heap<S> {
         HeldRoom { run, room: bytes, ..held }
     }
 
-    /// Returns held room, where nothing is mapped, to the unmapped blocks. Returns the addresses of the segment if nothing of
-    /// the segment is mapped or held any more. [Lost](Self::lose_part) parts are never used again.
+    /// Returns held room, where nothing is mapped, to the unmapped blocks. Returns the addresses of
+    /// the segment if nothing of the segment is mapped or held any more. [Lost](Self::lose_part)
+    /// parts are never used again.
     pub(crate) fn release_room(&mut self, held: HeldRoom) -> Option<(DevicePtr, u64)> {
         self.attach_run(held.run)
     }
@@ -178,8 +182,8 @@ impl<S: Storage> Heap<S> {
         self.parts_of(held.run).find(|part| part.at.0 >= from)
     }
 
-    /// Returns the address in held room of the page that follows one that ends at `end`; 0 asks for the first page. Without a
-    /// part, there is no page: the free blocks of the room are enough.
+    /// Returns the address in held room of the page that follows one that ends at `end`; 0 asks for
+    /// the first page. Without a part, there is no page: the free blocks of the room are enough.
     pub(crate) fn place_in(&self, held: HeldRoom, end: u64) -> DevicePtr {
         let part = self.parts_of(held.run).find(|part| end < part.at.0 + part.bytes);
         DevicePtr(part.map_or(end, |part| part.at.0.max(end)))
@@ -191,8 +195,9 @@ impl<S: Storage> Heap<S> {
         self.blocks[part.expect("the part is held")].state = State::Lost;
     }
 
-    /// Makes held room, of which all parts are mapped by now, one free block together with free neighbours. The block takes
-    /// over the requested size of the last part. Returns the block and the number of parts. The caller lists the pages.
+    /// Makes held room, of which all parts are mapped by now, one free block together with free
+    /// neighbours. The block takes over the requested size of the last part. Returns the block and
+    /// the number of parts. The caller lists the pages.
     pub(crate) fn extend(&mut self, held: HeldRoom, counters: &HeapCounters) -> Outcome<(u32, u64)> {
         let run = held.run;
         let (mut parts, mut peaks_stale) = (0, false);
@@ -247,8 +252,9 @@ impl<S: Storage> Heap<S> {
         None
     }
 
-    /// Returns the bytes that [`detach_run`](Self::detach_run) would leave to be mapped for `size` bytes, in the run that
-    /// [`find_run`](Self::find_run) returns. Returns `None` without such a run.
+    /// Returns the bytes that [`detach_run`](Self::detach_run) would leave to be mapped for `size`
+    /// bytes, in the run that [`find_run`](Self::find_run) returns. Returns `None` without such a
+    /// run.
     fn bytes_to_map(&self, size: u64) -> Option<u64> {
         let mut block = self.find_run(size)?;
         let (mut held, mut lacking) = (0, 0);
@@ -295,8 +301,8 @@ impl<S: Storage> Heap<S> {
         Run { first, last: block }
     }
 
-    /// Holds room in a single unmapped block, as [`hold_room`](Self::hold_room) does: where the fewest bytes are to be
-    /// mapped, and else at the end of the newest range.
+    /// Holds room in a single unmapped block, as [`hold_room`](Self::hold_room) does: where the
+    /// fewest bytes are to be mapped, and else at the end of the newest range.
     fn hold_gap(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
         let Gap { block, needed, before, after } = self.least_gap(size)?;
         let BlockEntry { addr, size: gap_bytes, prev, next, .. } = self.blocks[block];
@@ -318,8 +324,8 @@ impl<S: Storage> Heap<S> {
         Some(HeldRoom { run, needed, room, upper })
     }
 
-    /// Finds the unmapped block with the fewest bytes to map for a request of `size` bytes. Among equal blocks, the
-    /// end of the newest range comes first, then the lowest address.
+    /// Finds the unmapped block with the fewest bytes to map for a request of `size` bytes. Among
+    /// equal blocks, the end of the newest range comes first, then the lowest address.
     fn least_gap(&self, size: u64) -> Option<Gap> {
         let mut best = self.tail().and_then(|block| self.gap_at(block, size));
         let mut from = 0;
@@ -336,8 +342,8 @@ impl<S: Storage> Heap<S> {
         best
     }
 
-    /// Returns how the unmapped `block` and the neighbouring free blocks can hold `size` bytes with the fewest bytes
-    /// mapped. `None` if the blocks cannot hold `size` bytes.
+    /// Returns how the unmapped `block` and the neighbouring free blocks can hold `size` bytes with
+    /// the fewest bytes mapped. `None` if the blocks cannot hold `size` bytes.
     fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
         let BlockEntry { size: room, prev, next, segment, .. } = self.blocks[block];
         let granule = self.segments[segment].granule;

@@ -5,9 +5,10 @@
 //! blocks   | allocated | free      | allocated | stale         | free | allocated | unmapped   |
 //! ```
 //!
-//! A page has a single *home*: the addresses at which blocks use the page. Blocks need not begin or end where pages
-//! do. A moving page leaves the old mapping *stale*: the addresses stay mapped until the work on the addresses is
-//! complete, and no block is ever placed at a stale address again.
+//! A page has a single *home*: the addresses at which blocks use the page. Blocks need not begin or
+//! end where pages do. A moving page leaves the old mapping *stale*: the addresses stay mapped
+//! until the work on the addresses is complete, and no block is ever placed at a stale address
+//! again.
 
 use crate::heap::age::Idle;
 use crate::heap::block::{BlockEntry, Blocks, State};
@@ -34,13 +35,15 @@ pub(crate) struct HomePage {
     pub at: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The number of the page in the device's pool of pages. For a vacant entry: the next vacant entry.
+    /// The number of the page in the device's pool of pages. For a vacant entry: the next vacant
+    /// entry.
     pub page: u32,
     /// How often the program has pinned the page. A pinned page does not move, and is not released.
     pub pins: u32,
     /// Whether the page has to stay for the moment, and why.
     pub stays: Stays,
-    /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped at the addresses.
+    /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped at
+    /// the addresses.
     pub asleep: bool,
     /// Since when the page of an expandable segment is idle.
     pub idle: Idle,
@@ -164,8 +167,8 @@ impl<S: Storage> HomePages<S> {
         self.by_address.below(self.root, bound, by_address(&self.entries)).map(|entry| self.entries[entry])
     }
 
-    /// Calls `change` with the page at the address `at`, which keeps its address and its length. Does nothing if no page
-    /// begins there.
+    /// Calls `change` with the page at the address `at`, which keeps its address and its length.
+    /// Does nothing if no page begins there.
     pub(crate) fn change(&mut self, at: u64, change: impl FnOnce(&mut HomePage)) {
         if let Some(home) = self.page_from(at).filter(|home| home.at == at) {
             change(home);
@@ -177,7 +180,8 @@ impl<S: Storage> HomePages<S> {
         self.change(at, |home| home.pins = home.pins.saturating_add_signed(change));
     }
 
-    /// Marks the pages with a byte in the addresses from `begin` to `end` as staying where they are.
+    /// Marks the pages with a byte in the addresses from `begin` to `end` as staying where they
+    /// are.
     pub(super) fn keep_mapped(&mut self, begin: u64, end: u64) {
         let mut at = self.containing(begin).map_or(begin, |page| page.at);
         while let Some(page) = self.page_from(at).filter(|page| page.at < end) {
@@ -243,7 +247,8 @@ pub(crate) struct StaleList {
 impl_empty! { StaleList { first: NONE, last: NONE, count, bytes } }
 
 impl StaleList {
-    /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends the block.
+    /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends the
+    /// block.
     pub(crate) fn push<S: Storage>(&mut self, block: u32, page: u32, stamp: u64, blocks: &mut Blocks<S>) {
         let entry = &mut blocks[block];
         debug_assert!(entry.state == State::Detached, "a page is detached before it moves");
@@ -258,8 +263,8 @@ impl StaleList {
         self.last = block;
     }
 
-    /// Removes the oldest mapping, as a detached block, if the mapping became stale before `stamp`. Returns the block
-    /// and the number of the page.
+    /// Removes the oldest mapping, as a detached block, if the mapping became stale before `stamp`.
+    /// Returns the block and the number of the page.
     pub(crate) fn pop<S: Storage>(&mut self, stamp: u64, blocks: &mut Blocks<S>) -> Option<(u32, u32)> {
         let block = self.first;
         let entry: &mut BlockEntry = if block == NONE { return None } else { &mut blocks[block] };

@@ -6,11 +6,11 @@
 //! look k + 1    |   free: 8 s   |   free: new           |        the third page was joined: freed_at ≥ mark
 //! ```
 //!
-//! A heap is *looked at* from time to time, and nothing is counted in between: requests and frees take
-//! no note of idleness. Each look advances the heap's clock. A free block with an earlier stamp was
-//! not touched since the look before. The stamp of a free block is also renewed by a neighbour joining
-//! the block, and by a request for the front: a page behind all allocations since the look
-//! ([`Heap::high`]) was not touched either.
+//! A heap is *looked at* from time to time, and nothing is counted in between: requests and frees
+//! take no note of idleness. Each look advances the heap's clock. A free block with an earlier
+//! stamp was not touched since the look before. The stamp of a free block is also renewed by a
+//! neighbour joining the block, and by a request for the front: a page behind all allocations since
+//! the look ([`Heap::high`]) was not touched either.
 
 use crate::heap::Heap;
 use crate::heap::age::{Found, Idle, Moment};
@@ -19,8 +19,8 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 
 impl<S: Storage> Heap<S> {
-    /// Looks at every unit, and calls `tell` with every finding. The caller has advanced the clock since the
-    /// last free. Sub-allocated heaps have no units, and pages that move are none.
+    /// Looks at every unit, and calls `tell` with every finding. The caller has advanced the clock
+    /// since the last free. Sub-allocated heaps have no units, and pages that move are none.
     pub(crate) fn look(&mut self, now: Moment, mut tell: impl FnMut(Found)) {
         if self.is_empty() || self.suballocator.is_some() || !self.sets.is_made() {
             return;
@@ -75,8 +75,8 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// Tells the finding of a look at a unit with `before`, and returns the new value. `untouched`: not used
-/// since the last look, if idle then.
+/// Tells the finding of a look at a unit with `before`, and returns the new value. `untouched`: not
+/// used since the last look, if idle then.
 fn seen(before: Idle, is_idle: bool, untouched: bool, bytes: u64, now: Moment, tell: &mut impl FnMut(Found)) -> Idle {
     let was_idle = before.age(now).is_some();
     if before == Idle::NEW {

@@ -1,5 +1,5 @@
-//! A heap: the blocks of a stream in a pool, the free index of the blocks, and every placement decision about the
-//! blocks.
+//! A heap: the blocks of a stream in a pool, the free index of the blocks, and every placement
+//! decision about the blocks.
 //!
 //! ```text
 //! malloc   make_room ─▶ best fit in `sets.free` ─▶ split or whole block ─▶ `live` ─▶ counters
@@ -63,7 +63,8 @@ pub(crate) struct Outcome<T> {
     pub peaks_stale: bool,
 }
 
-/// The result of [`Heap::detach`]: whether a block is allocated at the address, and the caller's next step.
+/// The result of [`Heap::detach`]: whether a block is allocated at the address, and the caller's
+/// next step.
 pub(crate) enum FreeOutcome {
     /// No allocated block begins at the address.
     NotLive,
@@ -80,10 +81,11 @@ pub(crate) enum FreeOutcome {
 pub(crate) enum Keeps {
     /// For nobody: it may go back to the device.
     Nothing,
-    /// For the users of a private pool. It goes back by calls that name the pool, and for requests of the pool.
+    /// For the users of a private pool. It goes back by calls that name the pool, and for requests
+    /// of the pool.
     ForUsers,
-    /// For captured graphs, which write to it at every replay, as long as the pool has users. None goes back, whoever
-    /// asks.
+    /// For captured graphs, which write to it at every replay, as long as the pool has users. None
+    /// goes back, whoever asks.
     ForGraphs,
 }
 
@@ -93,47 +95,50 @@ pub(crate) enum Keeps {
 pub(crate) struct Heap<S: Storage> {
     /// The stream of the heap; `NO_STREAM` while the heap is vacant.
     pub stream: StreamId,
-    /// The stream served by the fast path from the heap. Equal to `stream` in the default pool unless the stream has
-    /// ended or the heap is asleep, else `NO_STREAM`, which no request names.
+    /// The stream served by the fast path from the heap. Equal to `stream` in the default pool
+    /// unless the stream has ended or the heap is asleep, else `NO_STREAM`, which no request names.
     pub serves: StreamId,
-    /// Whether the heap is *plain*. Set ⟹ the heap has no sub-allocator, [plain rules](Rules::are_plain), and ordinary
-    /// segments only.
+    /// Whether the heap is *plain*. Set ⟹ the heap has no sub-allocator,
+    /// [plain rules](Rules::are_plain), and ordinary segments only.
     ///
-    /// The fast path is compiled twice: functions with the parameter `PLAIN` leave out the questions that this bit answers,
-    /// and `malloc_inlined` and `free_inlined`, the *straight* path of other languages, use them. That is 118 of 591
-    /// instructions of a pair. The bit decides under the heap's lock; the flag `RULES` only saves a look at the heap.
+    /// The fast path is compiled twice: functions with the parameter `PLAIN` leave out the
+    /// questions that this bit answers, and `malloc_inlined` and `free_inlined`, the *straight*
+    /// path of other languages, use them. That is 118 of 591 instructions of a pair. The bit
+    /// decides under the heap's lock; the flag `RULES` only saves a look at the heap.
     pub plain: bool,
     /// Number of the pool among the device's pools.
     pub pool: u32,
-    /// The placement rules, copied from the configuration when the heap begins. Set by [`set_rules`](Self::set_rules).
+    /// The placement rules, copied from the configuration when the heap begins. Set by
+    /// [`set_rules`](Self::set_rules).
     pub rules: Rules,
-    /// Bytes from which the smallest free block that fits is not simply taken: the rules may refuse it, or another block
-    /// is chosen, for it is on pages that [fill gaps](PageRules::Stay).
+    /// Bytes from which the smallest free block that fits is not simply taken: the rules may refuse
+    /// it, or another block is chosen, for it is on pages that [fill gaps](PageRules::Stay).
     choose_from: u64,
     /// For whom free memory stays in the heap.
     pub keeps: Keeps,
-    /// Whether the pool has a tag. In a pool with a tag, a request for several granules is mapped in fewer and longer
-    /// pages, since memory is parked and woken page by page. In a pool without a tag, granules go back to the device
-    /// one by one.
+    /// Whether the pool has a tag. In a pool with a tag, a request for several granules is mapped
+    /// in fewer and longer pages, since memory is parked and woken page by page. In a pool without
+    /// a tag, granules go back to the device one by one.
     pub parkable: bool,
     /// Whether a page is filled with zeroes before it leaves the heap (`clear` of the pool's tag).
     pub clears: bool,
-    /// Whether the heap is parked, or about to be parked: no request is served from the heap's memory, and the heap's
-    /// pages stay as they are.
+    /// Whether the heap is parked, or about to be parked: no request is served from the heap's
+    /// memory, and the heap's pages stay as they are.
     pub asleep: bool,
     /// Whether the ends of frees may read and write the blocks. Not `No` ⟹ `asleep`.
     pub rest: Rest,
     /// Whether the stream was reported as ended. A wholly free segment is then released.
     pub ended: bool,
-    /// Whether every lease of the heap is the present value, so a sum over all heaps need not read the counters. Changes
-    /// under the lock of the heap, by [`Heaps::loosen`](crate::arena::heaps::Heaps::loosen).
+    /// Whether every lease of the heap is the present value, so a sum over all heaps need not read
+    /// the counters. Changes under the lock of the heap, by
+    /// [`Heaps::loosen`](crate::arena::heaps::Heaps::loosen).
     pub tight: bool,
-    /// Whether the peaks must be reconciled after the free of the last live block of a segment. Set ⟺ `ended` or
-    /// `tight` is set.
+    /// Whether the peaks must be reconciled after the free of the last live block of a segment. Set
+    /// ⟺ `ended` or `tight` is set.
     tells: bool,
-    /// The sub-allocator of the heap's segments; `None` for the caching policy. If `Some`, an entry of `blocks` is in
-    /// state `Allocated` or `Pending` iff the entry is a live sub-block. Vacant entries keep another state for this
-    /// reason.
+    /// The sub-allocator of the heap's segments; `None` for the caching policy. If `Some`, an entry
+    /// of `blocks` is in state `Allocated` or `Pending` iff the entry is a live sub-block. Vacant
+    /// entries keep another state for this reason.
     pub suballocator: Option<AnySubAllocator<S>>,
     /// The pool's search count when the heap was last searched, or when an epoch of the heap last
     /// began. Ages of free blocks are differences of this count.
@@ -144,17 +149,17 @@ pub(crate) struct Heap<S: Storage> {
     pub blocks: Blocks<S>,
     /// Finds allocated blocks by address. Holds exactly the blocks that are [`State::Allocated`].
     pub live: HashIndex<S>,
-    /// All segments, ordinary and expandable. A field of the heap rather than of `sets`: the fast path of
-    /// sub-allocated heaps then needs no set. Looking the sets up costs 5 instructions per malloc/free pair of a
-    /// sub-allocated heap.
+    /// All segments, ordinary and expandable. A field of the heap rather than of `sets`: the fast
+    /// path of sub-allocated heaps then needs no set. Looking the sets up costs 5 instructions per
+    /// malloc/free pair of a sub-allocated heap.
     pub segments: HeapSegments<S>,
     /// Head of the list of segments; `NONE` iff the heap has no segment.
     pub newest: u32,
-    /// The tables needed only by a heap with memory. Allocated by the first [`Heap::make_room`], because the tables
-    /// take 33 KiB; always present while the heap has a block.
+    /// The tables needed only by a heap with memory. Allocated by the first [`Heap::make_room`],
+    /// because the tables take 33 KiB; always present while the heap has a block.
     pub sets: S::Lazy<Sets<S>>,
-    /// The highest end of the blocks of expandable segments allocated since the last [look](crate::heap::idle). A
-    /// bound: the blocks may have been freed since.
+    /// The highest end of the blocks of expandable segments allocated since the last
+    /// [look](crate::heap::idle). A bound: the blocks may have been freed since.
     pub high: u64,
     /// The epochs whose end is not known yet.
     pub epochs: Epochs,
@@ -209,9 +214,9 @@ impl<S: Storage> Heap<S> {
         self.mark(false, false);
     }
 
-    /// Marks the stream as ended or as running, and the heap as parked or as awake. The fast path skips a heap of an
-    /// ended stream and a parked heap. The slow path then marks an ended stream as in use again, and refuses a
-    /// request for parked memory.
+    /// Marks the stream as ended or as running, and the heap as parked or as awake. The fast path
+    /// skips a heap of an ended stream and a parked heap. The slow path then marks an ended stream
+    /// as in use again, and refuses a request for parked memory.
     pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
         (self.ended, self.asleep) = (ended, asleep);
         self.rest = if asleep { self.rest } else { Rest::No };
@@ -225,7 +230,8 @@ impl<S: Storage> Heap<S> {
         self.mark_paths();
     }
 
-    /// Sets [`plain`](Self::plain) and [`choose_from`](Self::choose_from), after a change of anything that they depend on.
+    /// Sets [`plain`](Self::plain) and [`choose_from`](Self::choose_from), after a change of
+    /// anything that they depend on.
     fn mark_paths(&mut self) {
         self.plain = self.is_plain();
         let fills_gaps = self.segments().any(|(_, segment)| self.fills_gaps(segment.backing));
@@ -258,8 +264,8 @@ impl<S: Storage> Heap<S> {
         self.sets.drop_value();
     }
 
-    /// Makes room for the blocks added by an operation: at most two. After this call, the operation cannot run out of
-    /// entries halfway.
+    /// Makes room for the blocks added by an operation: at most two. After this call, the operation
+    /// cannot run out of entries halfway.
     #[inline(always)]
     pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
         if self.blocks.has_room(2) { Ok(()) } else { self.grow() }
@@ -291,16 +297,16 @@ impl<S: Storage> Heap<S> {
         }
         let mut parts = self.parts();
         let Some(block) = parts.sets.free.best_fit(size, parts.blocks) else { return Ok(None) };
-        // Blocks that the rules may refuse are rare, and so are heaps that choose among their blocks. The search is one call,
-        // so that its registers do not burden the fast path.
+        // Blocks that the rules may refuse are rare, and so are heaps that choose among their
+        // blocks. The search is one call, so that its registers do not burden the fast path.
         if parts.blocks[block as usize].size >= *parts.choose_from {
             return Ok(self.malloc_found(size, requested, counters));
         }
         Ok(Some(parts.allocate_from::<false>(block, size, requested, counters)))
     }
 
-    /// Allocates a cached block of a plain heap, as [`malloc`](Self::malloc) does. Returns `None` without a free block
-    /// for the request, and where a table has to grow first.
+    /// Allocates a cached block of a plain heap, as [`malloc`](Self::malloc) does. Returns `None`
+    /// without a free block for the request, and where a table has to grow first.
     #[inline(always)]
     pub(crate) fn malloc_plainly(
         &mut self,
@@ -317,8 +323,9 @@ impl<S: Storage> Heap<S> {
         Some(parts.allocate_from::<true>(block, size, requested, counters))
     }
 
-    /// Allocates the cached block found by [`find`](Self::find) for a request, like [`malloc`](Self::malloc): a block
-    /// of an expandable segment, or a block possibly refused by the rules.
+    /// Allocates the cached block found by [`find`](Self::find) for a request, like
+    /// [`malloc`](Self::malloc): a block of an expandable segment, or a block possibly refused by
+    /// the rules.
     #[inline(never)]
     fn malloc_found(&mut self, size: u64, requested: u64, counters: &HeapCounters) -> Option<Outcome<DevicePtr>> {
         self.find(size).map(|block| self.allocate_from(block, size, requested, counters))
@@ -387,8 +394,8 @@ impl<S: Storage> Heap<S> {
         }
         let mut block = block;
         while self.rules.refuse(&self.blocks[block], size) {
-            // PyTorch looks at the best fit alone. Under `compact` a larger block, of a segment that
-            // is cut already, may serve.
+            // PyTorch looks at the best fit alone. Under `compact` a larger block, of a segment
+            // that is cut already, may serve.
             if self.rules.compact == Compacting::No {
                 return None;
             }
@@ -408,8 +415,8 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Allocates the first `size` bytes of the free block `block`. The rest stays free if the rules
-    /// split the block. Room was made. Not inlined: slow paths share a single copy, and the fast path
-    /// inlines [`Parts::allocate_from`] instead.
+    /// split the block. Room was made. Not inlined: slow paths share a single copy, and the fast
+    /// path inlines [`Parts::allocate_from`] instead.
     #[inline(never)]
     pub(crate) fn allocate_from(
         &mut self,
@@ -509,7 +516,8 @@ impl<S: Storage> Heap<S> {
         self.finish_free_to::<false>(block, counters)
     }
 
-    /// Does what [`finish_free`](Self::finish_free) does. `PLAIN`: the heap is [plain](Self::plain).
+    /// Does what [`finish_free`](Self::finish_free) does. `PLAIN`: the heap is
+    /// [plain](Self::plain).
     #[inline(always)]
     pub(crate) fn finish_free_to<const PLAIN: bool>(&mut self, block: u32, counters: &HeapCounters) -> bool {
         debug_assert!(!PLAIN || self.is_plain(), "the straight path frees to plain heaps");
@@ -524,8 +532,8 @@ impl<S: Storage> Heap<S> {
         self.parts().join_free(block, tells, counted).1
     }
 
-    /// Adds a detached block to the free index, merged with its free neighbours, and returns the merged block. Not
-    /// inlined: for callers off the fast path.
+    /// Adds a detached block to the free index, merged with its free neighbours, and returns the
+    /// merged block. Not inlined: for callers off the fast path.
     fn join_free(&mut self, block: u32) -> u32 {
         self.parts().join_free(block, false, None).0
     }

@@ -6,9 +6,11 @@
 //! after    | allocated | old mapping   | allocated | free: A ▼ | unmapped ……… |
 //! ```
 //!
-//! A page moves in three steps, each under the lock of the heap concerned: [`hold_room`](Heap::hold_room) detaches the new
-//! addresses, [`take_pages`](PagedHeap::take_pages) detaches wholly free pages, and the device maps the pages with no lock
-//! held. [`extend`](Heap::extend) then makes the room a free block, and the old places become [stale](State::Stale).
+//! A page moves in three steps, each under the lock of the heap concerned:
+//! [`hold_room`](Heap::hold_room) detaches the new addresses, [`take_pages`](PagedHeap::take_pages)
+//! detaches wholly free pages, and the device maps the pages with no lock held.
+//! [`extend`](Heap::extend) then makes the room a free block, and the old places become
+//! [stale](State::Stale).
 
 use super::Heap;
 use crate::heap::addresses::{Cut, cut_out};
@@ -33,8 +35,9 @@ pub(crate) enum Wanted {
 pub(crate) struct PagedHeap<'a, S: Storage>(pub &'a mut Heap<S>);
 
 impl<S: Storage> Blocks<S> {
-    /// Returns the rank of the page at `at` in the free block `block` for [`take_pages`](PagedHeap::take_pages):
-    /// among pages of equal size, the page with the lowest rank is taken first.
+    /// Returns the rank of the page at `at` in the free block `block` for
+    /// [`take_pages`](PagedHeap::take_pages): among pages of equal size, the page with the lowest
+    /// rank is taken first.
     pub(crate) fn order_of_page(&self, block: u32, at: u64) -> (u32, u64, u64, u64) {
         let BlockEntry { size, addr, next, .. } = self[block];
         let gaps = self.gaps_beside(block);
@@ -76,18 +79,20 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
     }
 
-    /// Returns whether free pages of the heap may move or go back to the device. A heap asleep keeps the pages for
-    /// the call to park or wake the heap.
+    /// Returns whether free pages of the heap may move or go back to the device. A heap asleep
+    /// keeps the pages for the call to park or wake the heap.
     pub(super) fn gives_pages(&self) -> bool {
         !self.0.is_empty() && !self.0.asleep
     }
 
-    /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each page and the detached block at the
-    /// page's place. Takes the detached pages off the counts in `chosen`. Stops early if a table is full.
+    /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each page and the
+    /// detached block at the page's place. Takes the detached pages off the counts in `chosen`.
+    /// Stops early if a table is full.
     ///
-    /// The pages of wholly free runs come first, the shortest run first: a run without pages is gone. Then come pages
-    /// at the ends of runs. Pages between live blocks come last, from the largest free block on. A page from the
-    /// middle of a run splits the run, and the rests at both ends are too short for most requests.
+    /// The pages of wholly free runs come first, the shortest run first: a run without pages is
+    /// gone. Then come pages at the ends of runs. Pages between live blocks come last, from the
+    /// largest free block on. A page from the middle of a run splits the run, and the rests at both
+    /// ends are too short for most requests.
     pub(crate) fn take_pages(
         &mut self,
         wanted: Wanted,
@@ -119,7 +124,8 @@ impl<S: Storage> PagedHeap<'_, S> {
                 && let Some(block) = next
                 && self.0.blocks[block].size >= step
             {
-                // The walk down the sizes meets what is left of a block again, and takes nothing of it.
+                // The walk down the sizes meets what is left of a block again, and takes nothing of
+                // it.
                 next = self.0.sets.free.previous(block, self.0.blocks.entries());
                 if at_ends_only && self.0.blocks.gaps_beside(block) == 0 || !self.admits(wanted, block) {
                     continue;
@@ -131,8 +137,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
     }
 
-    /// Detaches the pages of a free block with a size in `chosen`: downwards if the block ends a run, so the rest
-    /// continues the run, else upwards. Returns false if a table is full.
+    /// Detaches the pages of a free block with a size in `chosen`: downwards if the block ends a
+    /// run, so the rest continues the run, else upwards. Returns false if a table is full.
     fn take_pages_of(&mut self, block: u32, chosen: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
         let down = self.0.blocks.is_gap(self.0.blocks[block].next);
         let mut rest = Some(block);
@@ -158,9 +164,9 @@ impl<S: Storage> PagedHeap<'_, S> {
         true
     }
 
-    /// Detaches the first run of movable pages in a quiet free block: two contiguous pages or more, at most `longest`
-    /// bytes, with `joins` true for each page and the next. Returns the detached block and the number of pages.
-    /// Returns `None` also if a table is full.
+    /// Detaches the first run of movable pages in a quiet free block: two contiguous pages or more,
+    /// at most `longest` bytes, with `joins` true for each page and the next. Returns the detached
+    /// block and the number of pages. Returns `None` also if a table is full.
     pub(crate) fn take_run(
         &mut self,
         longest: u64,
@@ -186,7 +192,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         None
     }
 
-    /// Finds a run for [`take_run`](Self::take_run) in a block. Returns the run's addresses and number of pages.
+    /// Finds a run for [`take_run`](Self::take_run) in a block. Returns the run's addresses and
+    /// number of pages.
     fn run_of_pages(
         &self,
         block: u32,
@@ -208,8 +215,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         run.filter(|&(_, _, count)| count > 1).map(|(first, last, count)| (first.at, last.end(), count))
     }
 
-    /// Makes a detached block free again, without work on the block since. The block, merged with the free
-    /// neighbours, counts as free since the last part became free.
+    /// Makes a detached block free again, without work on the block since. The block, merged with
+    /// the free neighbours, counts as free since the last part became free.
     pub(crate) fn return_block(&mut self, block: u32) {
         let BlockEntry { prev, next, freed_at, .. } = self.0.blocks[block];
         let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());
@@ -218,7 +225,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         self.0.blocks[joined].freed_at = since;
     }
 
-    /// Makes the old place of a moved page stale, as of now. Returns the address and bytes of the old place.
+    /// Makes the old place of a moved page stale, as of now. Returns the address and bytes of the
+    /// old place.
     pub(crate) fn leave_stale(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
         let BlockEntry { addr, size, .. } = self.0.blocks[block];
         counters.down(Stat::ReservedBytes, size);
@@ -227,8 +235,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         (DevicePtr(addr), size)
     }
 
-    /// Takes the oldest mapping, to be unmapped, if the mapping became stale before `stamp`. Returns the block, the
-    /// block's addresses, and the number of the page.
+    /// Takes the oldest mapping, to be unmapped, if the mapping became stale before `stamp`.
+    /// Returns the block, the block's addresses, and the number of the page.
     pub(crate) fn take_stale(&mut self, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
         if self.0.is_empty() {
             return None;
@@ -278,7 +286,8 @@ mod tests {
             Self { heap, counters: HeapCounters::default() }
         }
 
-        /// Adds a range at `base` with `pages` pages mapped at the beginning, each with a live block.
+        /// Adds a range at `base` with `pages` pages mapped at the beginning, each with a live
+        /// block.
         fn map(&mut self, base: u64, pages: u32) {
             let Self { heap, counters } = self;
             heap.make_room().unwrap();
@@ -355,7 +364,8 @@ mod tests {
             taken[0]
         }
 
-        /// Holds room for so many pages. Returns the first address to map, the bytes to map, and the bytes held.
+        /// Holds room for so many pages. Returns the first address to map, the bytes to map, and
+        /// the bytes held.
         fn hold(&mut self, pages: u64) -> (u64, u64, u64) {
             self.heap.make_room().unwrap();
             let held = self.heap.hold_room(pages * STEP, 0).unwrap();

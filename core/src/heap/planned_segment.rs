@@ -1,10 +1,12 @@
-//! The heap behind a lane of the planned policy: the lane's segment, and the lane's blocks with an entry.
+//! The heap behind a lane of the planned policy: the lane's segment, and the lane's blocks with an
+//! entry.
 //!
-//! The lane serves blocks from the plan without an entry for each block. A block moves into the heap behind the lane
-//! (*delegation*) when other streams use the block, when the block is freed at a count, or when blocks are inspected
-//! individually. From then on the block is an ordinary entry. When the block becomes free, the heap records the
-//! address for the lane. The heap treats the segment as cut by a sub-allocator, and the segment counts as live for as
-//! long as the lane exists.
+//! The lane serves blocks from the plan without an entry for each block. A block moves into the
+//! heap behind the lane (*delegation*) when other streams use the block, when the block is freed at
+//! a count, or when blocks are inspected individually. From then on the block is an ordinary entry.
+//! When the block becomes free, the heap records the address for the lane. The heap treats the
+//! segment as cut by a sub-allocator, and the segment counts as live for as long as the lane
+//! exists.
 
 use crate::heap::block::{BlockEntry, State};
 use crate::heap::suballoc::AnySubAllocator;
@@ -26,7 +28,8 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Makes a vacant heap the heap behind a lane, with the lane's segment. Room for the segment was made.
+    /// Makes a vacant heap the heap behind a lane, with the lane's segment. Room for the segment
+    /// was made.
     pub(crate) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, counters: &HeapCounters) -> Outcome<()> {
         self.suballocator = Some(AnySubAllocator::Planned(Box::default()));
         self.mark_paths();
@@ -46,9 +49,10 @@ impl<S: Storage> Heap<S> {
         if self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Adds an allocated block of the lane to the heap. The counts of the block move from the first counters to the
-    /// second. The block counts as oversize from `oversize` bytes on: the threshold at the lane's allocation of the
-    /// block, independent of the present settings. Returns true if the peaks must be reconciled.
+    /// Adds an allocated block of the lane to the heap. The counts of the block move from the first
+    /// counters to the second. The block counts as oversize from `oversize` bytes on: the threshold
+    /// at the lane's allocation of the block, independent of the present settings. Returns true if
+    /// the peaks must be reconciled.
     pub(crate) fn take_over(
         &mut self,
         (addr, size): (u64, u64),

@@ -1,7 +1,9 @@
-//! The contents of blocks while their heap is parked: what the end of a free does with them waits for the wake.
+//! The contents of blocks while their heap is parked: what the end of a free does with them waits
+//! for the wake.
 //!
-//! A fill is work like a kernel. A park unmaps pages once the work on them is complete, so from a moment on no end of a
-//! free may queue more. The blocks become free all the same, and the wake fills the free memory.
+//! A fill is work like a kernel. A park unmaps pages once the work on them is complete, so from a
+//! moment on no end of a free may queue more. The blocks become free all the same, and the wake
+//! fills the free memory.
 
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, State};
@@ -41,8 +43,8 @@ impl<S: Storage> Heap<S> {
         core::mem::take(&mut self.rest) == Rest::Missed
     }
 
-    /// Returns the lowest free block from the address `from` on. `None` under a sub-allocator, whose free segments have live
-    /// sub-blocks.
+    /// Returns the lowest free block from the address `from` on. `None` under a sub-allocator,
+    /// whose free segments have live sub-blocks.
     pub(crate) fn next_free(&self, from: u64) -> Option<BlockEntry> {
         if self.is_empty() || self.suballocator.is_some() {
             return None;
@@ -51,7 +53,8 @@ impl<S: Storage> Heap<S> {
         tiles(self.newest, &self.segments, &self.blocks).filter(free).min_by_key(|block| block.addr).copied()
     }
 
-    /// Returns the lowest live or pending block that begins at `from` or above, ends above `begin`, and begins below `end`.
+    /// Returns the lowest live or pending block that begins at `from` or above, ends above `begin`,
+    /// and begins below `end`.
     pub(crate) fn next_used(&self, from: u64, begin: u64, end: u64) -> Option<BlockEntry> {
         let used = |block: &&BlockEntry| {
             let is_there = block.addr >= from && block.end() > begin && block.addr < end;

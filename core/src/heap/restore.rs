@@ -47,9 +47,9 @@ impl<S: Storage> Restoring<'_, S> {
         self.counters.up(Stat::ReservedBytes, bytes) | self.divide(part, blocks)
     }
 
-    /// Allocates the `size` bytes from `ptr` on, for a request of `requested` bytes. The free memory
-    /// before and behind stays free. Returns whether the peaks must be reconciled, or `None` if the
-    /// bytes are not all in one free block. Room for two blocks was made.
+    /// Allocates the `size` bytes from `ptr` on, for a request of `requested` bytes. The free
+    /// memory before and behind stays free. Returns whether the peaks must be reconciled, or `None`
+    /// if the bytes are not all in one free block. Room for two blocks was made.
     pub(crate) fn allocate_at(&mut self, ptr: DevicePtr, size: u64, requested: u64) -> Option<bool> {
         let mut block = self.heap.containing(ptr)?;
         let BlockEntry { addr, size: whole, state, backing, .. } = self.heap.blocks[block];

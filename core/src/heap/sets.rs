@@ -1,4 +1,5 @@
-//! The tables of a heap with memory: the free index, the uses by other streams, the unmapped blocks.
+//! The tables of a heap with memory: the free index, the uses by other streams, the unmapped
+//! blocks.
 
 use crate::device::CopyMark;
 use crate::heap::block::{BlockEntry, Blocks, State};
@@ -30,12 +31,13 @@ pub(crate) struct Sets<S: Storage> {
     pub copied: CopyMark,
     /// The [`State::Stale`] blocks.
     pub stale: StaleList,
-    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses the blocks any longer (see
-    /// [`epochs`](crate::heap::epochs)). At most the heap's clock; 0: no block is known to be quiet. A heap for a
-    /// new stream or pool is empty, and has dropped the sets or resets the stamp.
+    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses the
+    /// blocks any longer (see [`epochs`](crate::heap::epochs)). At most the heap's clock; 0: no
+    /// block is known to be quiet. A heap for a new stream or pool is empty, and has dropped the
+    /// sets or resets the stamp.
     pub quiet: u64,
-    /// The heap's clock at the last [look](crate::heap::idle): free blocks with an earlier `freed_at` were
-    /// not touched since. 0 before the first look.
+    /// The heap's clock at the last [look](crate::heap::idle): free blocks with an earlier
+    /// `freed_at` were not touched since. 0 before the first look.
     pub mark: u64,
     /// The latest events of the heap. Empty while events are not recorded.
     pub trace: EventBuffer<S>,

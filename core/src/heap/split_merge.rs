@@ -34,9 +34,9 @@ struct Coalesced {
 }
 
 impl Coalesced {
-    /// Updates the counters, if any, of inactive split blocks: free blocks whose segment holds other blocks.
-    /// Returns true if the peaks must be reconciled, as always in a tight heap. Returns `tells` if the segment is wholly free
-    /// now: an ended stream's segment is released.
+    /// Updates the counters, if any, of inactive split blocks: free blocks whose segment holds
+    /// other blocks. Returns true if the peaks must be reconciled, as always in a tight heap.
+    /// Returns `tells` if the segment is wholly free now: an ended stream's segment is released.
     #[inline(always)]
     fn count(self, tells: bool, counters: Option<&HeapCounters>) -> bool {
         let Some(counters) = counters else { return tells };
@@ -64,7 +64,8 @@ impl Coalesced {
 /// Borrows the tables of a heap that has memory, each under its own reference. Looking the tables
 /// up through the heap for each access costs 13 instructions more per malloc/free pair.
 pub(super) struct Parts<'a, S: Storage> {
-    /// The entries of all blocks. A slice, whose length stays in a register: an index is checked once.
+    /// The entries of all blocks. A slice, whose length stays in a register: an index is checked
+    /// once.
     pub(super) blocks: &'a mut [BlockEntry],
     /// The vacant ones among the entries.
     pub(super) vacancies: &'a mut Vacancies,
@@ -152,9 +153,9 @@ impl<S: Storage> Parts<'_, S> {
     }
 
     /// Adds the detached block `block` to the free index, merged with its free neighbours. The
-    /// merged block takes over the requested size of `block`, and becomes free at the present time. Returns the merged
-    /// block, and true if the peaks must be reconciled, or if `tells` is set and the block is the whole segment. Counts in `counters`,
-    /// if any, what is inactive.
+    /// merged block takes over the requested size of `block`, and becomes free at the present time.
+    /// Returns the merged block, and true if the peaks must be reconciled, or if `tells` is set and
+    /// the block is the whole segment. Counts in `counters`, if any, what is inactive.
     #[inline(always)]
     pub(super) fn join_free(&mut self, block: u32, tells: bool, counters: Option<&HeapCounters>) -> (u32, bool) {
         let clock = *self.clock;
@@ -163,7 +164,8 @@ impl<S: Storage> Parts<'_, S> {
         debug_assert!(!blocks[block as usize].is_free(), "a block becomes free once");
         let prev_free = blocks.get(prev as usize).is_some_and(BlockEntry::is_free);
         let next_free = blocks.get(next as usize).is_some_and(BlockEntry::is_free);
-        // Each case counts for itself: the number of neighbours is known there. `before` and `after` are those of the merged block.
+        // Each case counts for itself: the number of neighbours is known there. `before` and
+        // `after` are those of the merged block.
         let coalesced = |before, after, absorbed, absorbed_bytes| Coalesced {
             is_split: before != NONE || after != NONE,
             size,

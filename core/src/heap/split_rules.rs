@@ -1,4 +1,5 @@
-//! The placement rules of a heap: which free block may serve a request, and whether to split the block.
+//! The placement rules of a heap: which free block may serve a request, and whether to split the
+//! block.
 
 use crate::config::rounding::{LARGE_SEGMENT, PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
@@ -17,15 +18,15 @@ pub(crate) enum Source {
     Pages,
 }
 
-/// How a heap on pages grows, and whether its free pages may leave it. All heaps on pages of a device have the rules of the
-/// device's policy, which never changes.
+/// How a heap on pages grows, and whether its free pages may leave it. All heaps on pages of a
+/// device have the rules of the device's policy, which never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PageRules {
-    /// Pages of one length, which stay where they are: `PyTorch`'s expandable segments. The heap grows in its lowest gaps, and a
-    /// request prefers the free block that can grow.
+    /// Pages of one length, which stay where they are: `PyTorch`'s expandable segments. The heap
+    /// grows in its lowest gaps, and a request prefers the free block that can grow.
     Stay,
-    /// Pages of any length, which move: the stitched policy. The heap grows where the fewest bytes are to be mapped, and free
-    /// pages of any heap can serve.
+    /// Pages of any length, which move: the stitched policy. The heap grows where the fewest bytes
+    /// are to be mapped, and free pages of any heap can serve.
     Move,
 }
 
@@ -72,14 +73,14 @@ pub(crate) struct Rules {
     pub max_split: u64,
     /// Bytes by which an oversize block may exceed the served oversize request; exclusive.
     max_non_split_rounding: u64,
-    /// Bytes of the smallest block refused by any rule to a request for fewer bytes. At most `max_split`; lower iff
-    /// `compact`.
+    /// Bytes of the smallest block refused by any rule to a request for fewer bytes. At most
+    /// `max_split`; lower iff `compact`.
     pub refuse_from: u64,
-    /// The smallest rest worth splitting off, in bytes. 32 bits keep a heap with its counters in 512
-    /// bytes.
+    /// The smallest rest worth splitting off, in bytes. 32 bits keep a heap with its counters in
+    /// 512 bytes.
     min_rest: u32,
-    /// A rest smaller than both the request and `ample_rest` bytes is not split off. 0: the request's size does not
-    /// matter.
+    /// A rest smaller than both the request and `ample_rest` bytes is not split off. 0: the
+    /// request's size does not matter.
     ample_rest: u64,
     /// Requests of at least this number of bytes receive whole blocks. 0: the pool never splits
     /// blocks.
@@ -90,21 +91,22 @@ pub(crate) struct Rules {
     pub pages: PageRules,
     /// Whether free blocks carry their age, for garbage collection.
     pub ages: bool,
-    /// Whether the setting `compact` is in force for the heap, and how.
+    /// Whether the setting `compact` is active for the heap, and how.
     pub compact: Compacting,
 }
 
-/// How the setting `compact` is in force for a heap. One byte, so a heap with its counters stays
+/// How the setting `compact` is active for a heap. One byte, so a heap with its counters stays
 /// within 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compacting {
-    /// Not in force.
+    /// Not active.
     No,
-    /// In force; blocks share segments.
+    /// Active; blocks share segments.
     Shared,
-    /// In force; each large block has a segment of its own size (`exact_segments`).
+    /// Active; each large block has a segment of its own size (`exact_segments`).
     Exact,
-    /// In force with a budget of at least a quarter; each large block has a segment of its own, whole.
+    /// Active with a budget of at least a quarter; each large block has a segment of its own,
+    /// whole.
     Whole,
 }
 
@@ -140,12 +142,12 @@ impl Rules {
     /// Derives the rules of a heap from the configuration, for a pool with the default options.
     /// `config` has `expandable_segments` only if the device has virtual memory.
     pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, source: Source) -> Self {
-        // Free neighbours of an expandable segment are one block. Oversize, it would serve none of the
-        // requests that it was freed by, and the segment would grow with each of them (pytorch issue
-        // 123548).
+        // Free neighbours of an expandable segment are one block. Oversize, it would serve none of
+        // the requests that it was freed by, and the segment would grow with each of them (pytorch
+        // issue 123548).
         let splits = config.parity() || !source.maps_pages();
         let max_split = config.max_split_size().filter(|_| splits).unwrap_or(u64::MAX);
-        // PyTorch splits off every rest wherever the setting is in force, also in a pool without
+        // PyTorch splits off every rest wherever the setting is active, also in a pool without
         // expandable segments.
         let expandable = config.expandable_segments() && source == Source::Host;
         let mut ample_rest = 0;
@@ -198,9 +200,9 @@ impl Rules {
         Self { whole_from: 0, ..self }
     }
 
-    /// Whether the rules are those of a [plain](crate::heap::Heap::plain) heap: every free block may serve every request that
-    /// fits, no block is oversize, and a rest is split off whatever the size of the request. Blocks are in whole segments,
-    /// and do not age.
+    /// Whether the rules are those of a [plain](crate::heap::Heap::plain) heap: every free block
+    /// may serve every request that fits, no block is oversize, and a rest is split off whatever
+    /// the size of the request. Blocks are in whole segments, and do not age.
     pub(crate) fn are_plain(&self) -> bool {
         // An oversize block is refused to smaller requests, so `max_split` is not asked for.
         let refuses = self.refuse_from != u64::MAX;
@@ -227,9 +229,10 @@ impl Rules {
         block >= self.max_split && (size < self.max_split || block >= size + self.max_non_split_rounding)
     }
 
-    /// Whether the free block is a whole segment with a waste above a quarter of `size`; for a segment allocated for
-    /// a single block, above a 128th, if the budget is small or the waste would be split off. Cut once, the segment could neither
-    /// serve a large request nor be released. A segment already cut serves any request.
+    /// Whether the free block is a whole segment with a waste above a quarter of `size`; for a
+    /// segment allocated for a single block, above a 128th, if the budget is small or the waste
+    /// would be split off. Cut once, the segment could neither serve a large request nor be
+    /// released. A segment already cut serves any request.
     #[inline]
     fn refuse_segment(&self, block: &BlockEntry, size: u64) -> bool {
         let rest = block.size - size;
@@ -345,7 +348,8 @@ mod tests {
         assert!(!exact.refuse(&block(129 * MIB, false), 128 * MIB));
         assert!(exact.refuse(&block(129 * MIB + 512, false), 128 * MIB));
         assert!(exact.refuse(&block(20 * MIB, false), 2 * MIB), "each segment is of one block");
-        // A rest that would be split off is measured as under a small budget, and another one by a quarter.
+        // A rest that would be split off is measured as under a small budget, and another one by a
+        // quarter.
         let whole = large("compact:0.5,exact_segments:True");
         assert!(!whole.refuse(&block(258 * MIB, false), 256 * MIB));
         assert!(whole.refuse(&block(258 * MIB + 512, false), 256 * MIB));

@@ -1,9 +1,10 @@
-//! Pages left mapped by a park: pages pinned by the program, and pages under blocks not parked by the program or
-//! still in use by work.
+//! Pages left mapped by a park: pages pinned by the program, and pages under blocks not parked by
+//! the program or still in use by work.
 //!
-//! A heap asleep lends nothing. So the park leaves exactly the blocks lent at its beginning, and marks the pages
-//! under these blocks. The borrower may free a lent block in the middle of the park, behind work of the borrower's
-//! own: the page keeps the mark until the park has ended, whether the block lives or not.
+//! A heap asleep lends nothing. So the park leaves exactly the blocks lent at its beginning, and
+//! marks the pages under these blocks. The borrower may free a lent block in the middle of the
+//! park, behind work of the borrower's own: the page keeps the mark until the park has ended,
+//! whether the block lives or not.
 
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, Blocks, FRONTIER_BIT, HeapSegments, Segment, State};
@@ -18,8 +19,8 @@ impl<S: Storage> Heap<S> {
         self.keep_pages_under(|block, uses| block.state == State::Allocated && uses::is_lent(block, uses));
     }
 
-    /// Marks the pinned pages. Another thread may unpin them before the park has ended, which has not prepared to save
-    /// their contents then.
+    /// Marks the pinned pages. Another thread may unpin them before the park has ended, which has
+    /// not prepared to save their contents then.
     pub(crate) fn keep_pinned_pages(&mut self) {
         if !self.is_empty() && self.asleep {
             let stays = |page: &HomePage| if page.pins > 0 { Stays::Parking } else { page.stays };
@@ -27,9 +28,9 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Marks the pages under pending blocks waiting for the safe frontier: the program numbers the work on the
-    /// blocks, and no wait of the park ends this work. The work of all remaining pending blocks was announced before
-    /// the park waited.
+    /// Marks the pages under pending blocks waiting for the safe frontier: the program numbers the
+    /// work on the blocks, and no wait of the park ends this work. The work of all remaining
+    /// pending blocks was announced before the park waited.
     pub(crate) fn keep_pages_of_numbered_work(&mut self) {
         self.keep_pages_under(|block, _| block.state == State::Pending && block.events & FRONTIER_BIT != 0);
     }
@@ -53,8 +54,8 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Panics if `page` must not be unmapped: the page lies under a used block not parked by the program. `lent_stays`:
-    /// blocks lent to other streams are not parked.
+    /// Panics if `page` must not be unmapped: the page lies under a used block not parked by the
+    /// program. `lent_stays`: blocks lent to other streams are not parked.
     #[cfg(any(test, feature = "paranoid"))]
     pub(crate) fn assert_unused(&self, page: &HomePage, lent_stays: bool) {
         let is_there = |block: &&BlockEntry| block.addr < page.end() && page.at < block.end();

@@ -1,4 +1,5 @@
-//! Tests of a heap alone, without a device: its marks, the chosen block, rises above leases, looks, and uses.
+//! Tests of a heap alone, without a device: its marks, the chosen block, rises above leases, looks,
+//! and uses.
 
 use super::*;
 use crate::config::{Config, Policy};
@@ -226,8 +227,8 @@ const STATS: [Stat; 11] = [
     Stat::OversizeSegments,
 ];
 
-/// Runs `act` with counters of which some of `stats`, and no others, have no lease left. `act` returns whether the peaks must be
-/// reconciled: if any of these does.
+/// Runs `act` with counters of which some of `stats`, and no others, have no lease left. `act`
+/// returns whether the peaks must be reconciled: if any of these does.
 fn tells_of_each_rise(what: &str, stats: &[Stat], act: impl Fn(&HeapCounters) -> bool) {
     for lacking in 0..1_u32 << stats.len() {
         let counters = HeapCounters::default();

@@ -118,8 +118,8 @@ fn from<S: Storage>(uses: &SlotTable<StreamUse, S>, first: u32) -> impl Iterator
     uses.chain(first, |known| known.next)
 }
 
-/// Returns what `pick` picks of some uses of a block, from the use `next` on, and moves `next` past the
-/// last use looked at.
+/// Returns what `pick` picks of some uses of a block, from the use `next` on, and moves `next` past
+/// the last use looked at.
 fn some<S: Storage, T>(
     uses: &mut SlotTable<StreamUse, S>,
     next: &mut u32,

@@ -55,9 +55,10 @@ impl PageCounts {
         self.of.iter().sum()
     }
 
-    /// Chooses the fewest pages with a sum of at least `wanted` bytes, at most `room` bytes and at most `most` pages.
-    /// Each step takes the smallest page sufficient for the rest, or the largest page if no page suffices. Returns
-    /// the choice. The choice has fewer bytes than `wanted` if no pages with this sum exist within the limits.
+    /// Chooses the fewest pages with a sum of at least `wanted` bytes, at most `room` bytes and at
+    /// most `most` pages. Each step takes the smallest page sufficient for the rest, or the largest
+    /// page if no page suffices. Returns the choice. The choice has fewer bytes than `wanted` if no
+    /// pages with this sum exist within the limits.
     pub(crate) fn choose(&self, wanted: u64, room: u64, most: u32) -> Self {
         let (mut left, mut chosen) = (self.of, Self::new(self.step));
         let (mut rest, mut room, mut allowed) = (wanted.div_ceil(self.step), room / self.step, most);

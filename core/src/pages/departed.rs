@@ -7,7 +7,8 @@
 //!           all                             page ─▶ page ─▶ …
 //! ```
 //!
-//! A commit takes the usable page with the earliest departure among all fitting lengths: a look-up for each length.
+//! A commit takes the usable page with the earliest departure among all fitting lengths: a look-up
+//! for each length.
 
 use super::{Page, PagePool, Place};
 use crate::sync::impl_empty;
@@ -16,7 +17,8 @@ use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable};
 use crate::units::StreamId;
 
-/// The group of the pages whose departure is complete. The group of a queue of departures has the queue's number and 1.
+/// The group of the pages whose departure is complete. The group of a queue of departures has the
+/// queue's number and 1.
 const COMPLETE: u32 = 0;
 
 /// The departed pages usable by a request.
@@ -72,8 +74,8 @@ impl<S: Storage> PagePool<S> {
         self.list_departed(page);
     }
 
-    /// Adds a departed page to the sets, unless the page is stuck. If the sets have no room, the page serves again
-    /// once the departure is complete and the old mapping is removed.
+    /// Adds a departed page to the sets, unless the page is stuck. If the sets have no room, the
+    /// page serves again once the departure is complete and the old mapping is removed.
     fn list_departed(&mut self, page: u32) {
         let behind = self.departures[self.table[page].behind];
         if self.table[page].stuck || !self.departed.nodes.make_room(2) {
@@ -96,7 +98,8 @@ impl<S: Storage> PagePool<S> {
         self.table[page].group = NONE;
     }
 
-    /// Sorts `page` into the group of complete departures if the page is departed and the departure is complete.
+    /// Sorts `page` into the group of complete departures if the page is departed and the departure
+    /// is complete.
     pub(crate) fn follow_departure(&mut self, page: u32) {
         if self.table[page].place == Place::Departed && self.table[page].group != COMPLETE {
             self.unlist_departed(page);
@@ -104,8 +107,8 @@ impl<S: Storage> PagePool<S> {
         }
     }
 
-    /// Takes the page of at most `bytes` with the earliest departure among the pages of `behind`. The page is then
-    /// moving.
+    /// Takes the page of at most `bytes` with the earliest departure among the pages of `behind`.
+    /// The page is then moving.
     pub(crate) fn take_departed(&mut self, bytes: u64, behind: Behind) -> Option<u32> {
         let Departed { by_group: groups, by_length: lengths, .. } = self.departed;
         let of_group = |group: u32| self.first_departed(groups, word_of(group, 0), bytes, by_group(&self.table));
@@ -122,8 +125,8 @@ impl<S: Storage> PagePool<S> {
         Some(page)
     }
 
-    /// Returns the page with the lowest order among the pages of a set with at most `bytes` and with keys of `word`
-    /// and a length.
+    /// Returns the page with the lowest order among the pages of a set with at most `bytes` and
+    /// with keys of `word` and a length.
     fn first_departed(&self, root: Link, word: u64, bytes: u64, key: impl Fn(u32) -> Key) -> Option<u32> {
         let last = word | word_of(0, bytes);
         let next = |major: u64| {
@@ -134,8 +137,8 @@ impl<S: Storage> PagePool<S> {
         lengths.min_by_key(|&page| self.table[page].order)
     }
 
-    /// Takes `wanted` if the page is still departed behind `departure`. Returns whether the page was taken. A taken
-    /// page is then moving.
+    /// Takes `wanted` if the page is still departed behind `departure`. Returns whether the page
+    /// was taken. A taken page is then moving.
     pub(crate) fn take_back(&mut self, wanted: u32, departure: u32) -> bool {
         let Page { place, behind, .. } = self.table[wanted];
         let is_departed = (place, behind) == (Place::Departed, departure);
@@ -165,7 +168,8 @@ mod tests {
     const STREAMS: [StreamId; 3] = [StreamId(5), StreamId(6), StreamId(7)];
 
     proptest! {
-        /// Against a list of (page, bytes, departure, stream), in the order in which the pages departed.
+        /// Against a list of (page, bytes, departure, stream), in the order in which the pages
+        /// departed.
         #[test]
         fn the_page_that_departed_first_is_taken(steps in prop::collection::vec((0_u8..4, 1_u64..4, 0_usize..3), 1..120)) {
             let mut pages = PagePool::<Growable>::default();

@@ -1,17 +1,18 @@
-//! Departures: the work of a stream at the moment when memory was given up, and the consequence once the work is complete.
+//! Departures: the work of a stream at the moment when memory was given up, and the consequence
+//! once the work is complete.
 //!
 //! ```text
 //! given up                    work complete ⟹
-//! pages of a range            their old places are unmapped · before, other streams are ordered behind the fence
+//! pages of a range            their old places are unmapped · before, other streams are ordered after the fence
 //! free blocks of a heap       they are quiet: an epoch of the heap ends
 //! a retired segment           the segment may go back to the device
 //! ```
 //!
-//! The fences of a stream complete in the order of their recording, so only the oldest departure of each stream is
-//! queried. The queues of ended streams keep this order.
+//! The fences of a stream complete in the order of their recording, so only the oldest departure of
+//! each stream is queried. The queues of ended streams keep this order.
 //!
-//! A departure lives as long as a page or an operation refers to the departure. The last reference ends the fence. The
-//! departure of an epoch has the reference of the epoch.
+//! A departure lives as long as a page or an operation refers to the departure. The last reference
+//! ends the fence. The departure of an epoch has the reference of the epoch.
 
 use crate::streams::fences::Fence;
 use crate::sync::impl_empty;
@@ -25,8 +26,8 @@ use crate::units::{DevicePtr, NO_STREAM, StreamId};
 pub(crate) enum Departing {
     /// Pages of ranges.
     Pages,
-    /// The free blocks of the heap in `slot` with a stamp below `stamp`. The heap may belong to another stream and pool
-    /// than `pool` before the work is complete.
+    /// The free blocks of the heap in `slot` with a stamp below `stamp`. The heap may belong to
+    /// another stream and pool than `pool` before the work is complete.
     Blocks { slot: u32, pool: u32, stamp: u64 },
     /// A segment in no heap, which no request gets any more.
     Segment { base: DevicePtr, bytes: u64 },
@@ -37,7 +38,7 @@ pub(crate) enum Departing {
 /// The end of the last work on memory given up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
-    /// Recorded behind the work. `None` ⟹ `complete`.
+    /// Recorded after the work. `None` ⟹ `complete`.
     pub fence: Option<Fence>,
     /// The stream of the work. [`NO_STREAM`] once the stream has ended.
     pub stream: StreamId,
@@ -165,14 +166,15 @@ impl<S: Storage> Departures<S> {
         self.of_pages > 0
     }
 
-    /// Adds a departure with a single reference. Without a fence the work on pages is complete, and a segment is retired
-    /// for good.
+    /// Adds a departure with a single reference. Without a fence the work on pages is complete, and
+    /// a segment is retired for good.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The fence is then the caller's.
     pub(crate) fn add(&mut self, fence: Option<Fence>, what: Departing) -> Result<u32, CapacityError> {
         let count = self.table.len() + 1;
-        // A departure is in one set at a time. The set of the queues, perhaps with one more, needs no node for the last.
+        // A departure is in one set at a time. The set of the queues, perhaps with one more, needs
+        // no node for the last.
         let items = count + self.queues.len();
         let room = self.table.make_room(1) && self.queues.make_room(1) && self.nodes.make_room_for(items);
         if !room {
@@ -197,7 +199,8 @@ impl<S: Storage> Departures<S> {
         Ok(departure)
     }
 
-    /// Adds a departure of nothing, which keeps a fence for [others](Self::add_behind). It has a single reference.
+    /// Adds a departure of nothing, which keeps a fence for [others](Self::add_behind). It has a
+    /// single reference.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The fence is then the caller's.
@@ -208,7 +211,8 @@ impl<S: Storage> Departures<S> {
         Ok(keeper)
     }
 
-    /// Adds a departure of `stream` behind the fence of a keeper, which ends after the last of them.
+    /// Adds a departure of `stream` behind the fence of a keeper, which ends after the last of
+    /// them.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full.
@@ -220,8 +224,8 @@ impl<S: Storage> Departures<S> {
         Ok(departure)
     }
 
-    /// Returns the first departure of a segment, with the address and the bytes of the segment; unless `all`, of a segment
-    /// with complete work.
+    /// Returns the first departure of a segment, with the address and the bytes of the segment;
+    /// unless `all`, of a segment with complete work.
     pub(crate) fn segment(&self, all: bool) -> Option<(u32, DevicePtr, u64)> {
         if self.segment_bytes == 0 {
             return None;
@@ -279,7 +283,8 @@ impl<S: Storage> Departures<S> {
         self.table[departure]
     }
 
-    /// Removes a reference. The last reference removes the departure and returns the fence, which the caller ends.
+    /// Removes a reference. The last reference removes the departure and returns the fence, which
+    /// the caller ends.
     #[must_use]
     pub(crate) fn release(&mut self, departure: u32) -> Option<Fence> {
         let entry = &mut self.table[departure];
@@ -328,8 +333,8 @@ impl<S: Storage> Departures<S> {
         }
     }
 
-    /// Takes a complete departure off the list. Returns the number and a copy of the departure, whose consequence may be
-    /// left to do. Another reference lists the departure again.
+    /// Takes a complete departure off the list. Returns the number and a copy of the departure,
+    /// whose consequence may be left to do. Another reference lists the departure again.
     pub(crate) fn next_completed(&mut self) -> Option<(u32, Departure)> {
         let departure = self.nodes.first(self.completed)?;
         self.completed = self.nodes.remove(self.completed, departure, by_queue(&self.table));
@@ -337,8 +342,9 @@ impl<S: Storage> Departures<S> {
         Some((departure, self.table[departure]))
     }
 
-    /// Adds a reference to the oldest `wanted` departure of the first queue with incomplete ones, from number `queue` on.
-    /// Returns the queue, the departure's number and a copy of the departure.
+    /// Adds a reference to the oldest `wanted` departure of the first queue with incomplete ones,
+    /// from number `queue` on. Returns the queue, the departure's number and a copy of the
+    /// departure.
     pub(crate) fn hold_oldest(
         &mut self,
         queue: u32,
@@ -361,7 +367,8 @@ impl<S: Storage> Departures<S> {
         self.added
     }
 
-    /// Forgets the number of an ended stream: another stream may get the number. The departures keep their queue.
+    /// Forgets the number of an ended stream: another stream may get the number. The departures
+    /// keep their queue.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) {
         let Some(queue) = self.queue_of(stream) else { return };
         self.by_stream = self.nodes.remove(self.by_stream, queue, by_stream(&self.queues));
@@ -410,7 +417,8 @@ mod tests {
         assert_eq!(oldest(&mut departures), [0, 1]);
         departures.complete(added[0]);
         assert_eq!(oldest(&mut departures), [1, 2]);
-        // The order of the stream's departures stays, and a later stream with its number has another.
+        // The order of the stream's departures stays, and a later stream with its number has
+        // another.
         departures.forget_stream(STREAMS[0]);
         let later = departures.add(Some(fence(9, STREAMS[0])), Departing::Pages).unwrap();
         assert_eq!(oldest(&mut departures), [1, 2, 9]);
@@ -502,7 +510,8 @@ mod tests {
         assert_eq!((departures.segment(false), departures.segment_bytes), (None, 30));
         assert_eq!(departures.segment(true), Some((first, DevicePtr(1000), 10)));
         assert!(!departures[for_good].complete && !departures.has_pages(), "no fence tells of the work");
-        // A thread asks whether the departure is complete, and another thread takes the departure's segment meanwhile.
+        // A thread asks whether the departure is complete, and another thread takes the departure's
+        // segment meanwhile.
         let (_, asked, _) = departures.hold_oldest(0, |_| true).unwrap();
         departures.complete(first);
         assert_eq!(departures.segment(false), Some((first, DevicePtr(1000), 10)));

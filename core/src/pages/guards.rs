@@ -1,4 +1,5 @@
-//! Guarded blocks: each at addresses of its own, and remembered for some frees after the addresses were unmapped.
+//! Guarded blocks: each at addresses of its own, and remembered for some frees after the addresses
+//! were unmapped.
 //!
 //! ```text
 //! reserved  |        pages of the block         | never mapped |        the end of the block at the end of a page
@@ -8,9 +9,9 @@
 //!                  └──── the same, while pinned ─▶ pinned ─ unpin ───▲
 //! ```
 //!
-//! Small blocks may share a page: the page is mapped once for each of them, and each lies at an offset of its own. The
-//! *shelf* is the page from which the next ones are cut. Offsets are used once: a page is used again when none of its
-//! blocks is left.
+//! Small blocks may share a page: the page is mapped once for each of them, and each lies at an
+//! offset of its own. The *shelf* is the page from which the next ones are cut. Offsets are used
+//! once: a page is used again when none of its blocks is left.
 
 use crate::device::explanation::UsedOn;
 use crate::sync::impl_empty;
@@ -66,7 +67,7 @@ pub(crate) struct GuardedBlock {
     pub stage: GuardStage,
     /// Number of frees of guarded blocks up to the free of this one.
     pub freed: u64,
-    /// The next block with an equal hash, or the next vacant entry.
+    /// The next block with the same hash, or the next vacant entry.
     chain: u32,
     /// The next younger unmapped block, or [`NONE`].
     younger: u32,
@@ -172,7 +173,8 @@ impl<S: Storage> Guards<S> {
         entry.is_some_and(|entry| self.table[entry].stage != GuardStage::Unmapped)
     }
 
-    /// Notes the free of the block at `at`, with the call site and the streams that were said to use the block.
+    /// Notes the free of the block at `at`, with the call site and the streams that were said to
+    /// use the block.
     pub(crate) fn note_free(&mut self, at: DevicePtr, site: u32, uses: UsedOn) {
         self.frees += 1;
         let frees = self.frees;
@@ -188,20 +190,23 @@ impl<S: Storage> Guards<S> {
         }
     }
 
-    /// Notes that the block at `at` stays for a pin, though its free is complete. Returns false without a mapped block.
+    /// Notes that the block at `at` stays for a pin, though its free is complete. Returns false
+    /// without a mapped block.
     pub(crate) fn stay_pinned(&mut self, at: DevicePtr) -> bool {
         let block = self.at(at).filter(|block| block.stage != GuardStage::Unmapped);
         block.map(|block| block.stage = GuardStage::Pinned).is_some()
     }
 
-    /// Notes the end of the last pin of the block at `at`. Returns whether the block has stayed for it.
+    /// Notes the end of the last pin of the block at `at`. Returns whether the block has stayed for
+    /// it.
     pub(crate) fn end_pin(&mut self, at: DevicePtr) -> bool {
         let block = self.at(at).filter(|block| block.stage == GuardStage::Pinned);
         block.map(|block| block.stage = GuardStage::Freed).is_some()
     }
 
-    /// Marks the block at `at` as unmapped. The caller unmaps the addresses, and then calls [`keep_away`](Self::keep_away).
-    /// Returns the place of the block; `None` without a block, or for an unmapped one.
+    /// Marks the block at `at` as unmapped. The caller unmaps the addresses, and then calls
+    /// [`keep_away`](Self::keep_away). Returns the place of the block; `None` without a block, or
+    /// for an unmapped one.
     pub(crate) fn unmap(&mut self, at: DevicePtr) -> Option<GuardedPlace> {
         let entry = self.index.find(at.0, self.table.entries())?;
         if self.table[entry].stage == GuardStage::Unmapped {
@@ -212,8 +217,8 @@ impl<S: Storage> Guards<S> {
         Some(place)
     }
 
-    /// Keeps the addresses of the block at `at`, which are unmapped now, away from further blocks until
-    /// [`forget_oldest`](Self::forget_oldest).
+    /// Keeps the addresses of the block at `at`, which are unmapped now, away from further blocks
+    /// until [`forget_oldest`](Self::forget_oldest).
     pub(crate) fn keep_away(&mut self, at: DevicePtr) {
         let Some(entry) = self.index.find(at.0, self.table.entries()) else { return };
         if self.youngest == NONE {

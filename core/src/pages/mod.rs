@@ -7,11 +7,12 @@
 //!     └──── destroy ────┴─ spare ◀┴──────────────────────────────┘
 //! ```
 //!
-//! A page is a physical handle. A page is *home* while blocks at a place use the page, *spare* while no work uses the
-//! page, and *moving* while an operation holds the page. A page that left an elastic range is *departed* until the work
-//! before the page's [departure](departures) is complete; work ordered behind the departure may use the page earlier.
-//! A moved page keeps the old mapping as an *alias* until the work on the old addresses is complete; the memory of a
-//! page goes back to the device only after the page's last alias.
+//! A page is a physical handle. A page is *home* while blocks at a place use the page, *spare*
+//! while no work uses the page, and *moving* while an operation holds the page. A page that left an
+//! elastic range is *departed* until the work before the page's [departure](departures) is
+//! complete; work ordered after the departure may use the page earlier. A moved page keeps the old
+//! mapping as an *alias* until the work on the old addresses is complete; the memory of a page goes
+//! back to the device only after the page's last alias.
 //!
 //! The folder holds tables, and never calls the device.
 
@@ -44,14 +45,17 @@ pub(crate) enum Place {
     Guarded,
     /// Held by an operation.
     Moving,
-    /// Parked: a place in a heap, the contents of which the host keeps, without memory of the device.
+    /// Parked: a place in a heap, the contents of which the host keeps, without memory of the
+    /// device.
     Asleep,
-    /// Mapped at the place of an asleep page. The waking page replaces the asleep page once the contents are copied.
+    /// Mapped at the place of an asleep page. The waking page replaces the asleep page once the
+    /// contents are copied.
     Waking,
-    /// Mapped at the place of an asleep page after a failed wake, since the device failed to unmap the page. The next
-    /// wake fills the page.
+    /// Mapped at the place of an asleep page after a failed wake, since the device failed to unmap
+    /// the page. The next wake fills the page.
     Left,
-    /// Never used again: the device failed to remove a mapping. The entry stays until the last alias is removed.
+    /// Never used again: the device failed to remove a mapping. The entry stays until the last
+    /// alias is removed.
     Lost,
 }
 
@@ -75,21 +79,23 @@ pub(crate) struct Page {
     pub bytes: u64,
     /// Old mappings still to be unmapped.
     pub aliases: u32,
-    /// Whether the device failed to remove a mapping: the memory stays with the device's driver even after the handle
-    /// is destroyed. A stuck page is not mapped again, and leaves the table with the last alias.
+    /// Whether the device failed to remove a mapping: the memory stays with the device's driver
+    /// even after the handle is destroyed. A stuck page is not mapped again, and leaves the table
+    /// with the last alias.
     pub stuck: bool,
     /// The state of the page.
     pub place: Place,
-    /// While the page moves: the slot of the old heap, and the detached block at the old place. `None` for a page
-    /// without a home.
+    /// While the page moves: the slot of the old heap, and the detached block at the old place.
+    /// `None` for a page without a home.
     pub origin: Option<(u32, u32)>,
-    /// The departure behind which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a range keeps the
-    /// departure, and the page has an alias in the range.
+    /// The departure behind which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a
+    /// range keeps the departure, and the page has an alias in the range.
     pub behind: u32,
-    /// The contents of the page after the wake. Not [`Kept::Nothing`] ⟹ the page is asleep, or is about to be.
+    /// The contents of the page after the wake. Not [`Kept::Nothing`] ⟹ the page is asleep, or is
+    /// about to be.
     pub kept: Kept,
-    /// The [`Place::Waking`] or [`Place::Left`] page at the place of the asleep page, or [`NONE`]. Not `NONE` ⟹ the
-    /// page is asleep.
+    /// The [`Place::Waking`] or [`Place::Left`] page at the place of the asleep page, or [`NONE`].
+    /// Not `NONE` ⟹ the page is asleep.
     pub replacement: u32,
     /// The follower: the page mapped behind the page at the last mapping in a heap, or [`NONE`].
     follower: u32,
@@ -127,7 +133,8 @@ vacant!(Page, next, keeps, |next| Self {
     next,
 });
 
-/// Bytes of the pages, by place. The sum of all but `asleep` and `guarded_blocks` is the sum of all handles.
+/// Bytes of the pages, by place. The sum of all but `asleep` and `guarded_blocks` is the sum of all
+/// handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageBytes {
     /// Bytes of the pages at home.
@@ -236,7 +243,8 @@ impl<S: Storage> PagePool<S> {
         entry
     }
 
-    /// Gives up a moving page after a failure of the device to unmap. The entry is removed with the last alias.
+    /// Gives up a moving page after a failure of the device to unmap. The entry is removed with the
+    /// last alias.
     pub(crate) fn lose(&mut self, page: u32) {
         self.put(page, Place::Lost);
         self.remove_if_lost(page);
@@ -262,8 +270,9 @@ impl<S: Storage> PagePool<S> {
         usable.map(|page| page.bytes).max()
     }
 
-    /// Returns whether the spare pages hold more bytes than guarded blocks have ever used at once, and none has `bytes`. A page
-    /// serves guarded blocks of its own size only, so a program of ever new sizes would fill the device with spare pages.
+    /// Returns whether the spare pages hold more bytes than guarded blocks have ever used at once,
+    /// and none has `bytes`. A page serves guarded blocks of its own size only, so a program of
+    /// ever new sizes would fill the device with spare pages.
     pub(crate) fn has_spares_of_other_sizes(&self, bytes: u64) -> bool {
         self.bytes.spare > self.guards.most_bytes && !self.spares().any(|page| self.table[page].bytes == bytes)
     }
@@ -302,9 +311,9 @@ impl<S: Storage> PagePool<S> {
         self.spare = page;
     }
 
-    /// Ends the departure of `page`: no work before `departure` uses the page any longer, and the alias in the range
-    /// is unmapped, or `stuck` for good. Returns whether the page was departed, and the fence if the departure is
-    /// over. A departed page is then moving.
+    /// Ends the departure of `page`: no work before `departure` uses the page any longer, and the
+    /// alias in the range is unmapped, or `stuck` for good. Returns whether the page was departed,
+    /// and the fence if the departure is over. A departed page is then moving.
     pub(crate) fn finish_departure(&mut self, page: u32, departure: u32, stuck: bool) -> (bool, Option<Fence>) {
         let was_departed = self.take_back(page, departure);
         self.remove_alias(page, stuck);
@@ -332,9 +341,9 @@ impl<S: Storage> PagePool<S> {
         self.table[page].aliases += 1;
     }
 
-    /// Counts an alias of `page` at the old place. Returns the old place: the slot of a heap and the detached block.
-    /// The caller counts the alias before listing the place as stale, since any thread may unmap a listed place at
-    /// once.
+    /// Counts an alias of `page` at the old place. Returns the old place: the slot of a heap and
+    /// the detached block. The caller counts the alias before listing the place as stale, since any
+    /// thread may unmap a listed place at once.
     pub(crate) fn count_alias_of_origin(&mut self, page: u32) -> Option<(u32, u32)> {
         let origin = self.table[page].origin?;
         self.add_alias(page);
@@ -365,8 +374,8 @@ impl<S: Storage> PagePool<S> {
         self.guards.shelf.as_ref().is_some_and(|shelf| shelf.used + bytes <= self.table[shelf.page].bytes)
     }
 
-    /// Cuts `bytes` off the page that small guarded blocks share, for a block that counts as the page's alias. Returns
-    /// the page, and the offset in it; `None` if no page has `bytes` left.
+    /// Cuts `bytes` off the page that small guarded blocks share, for a block that counts as the
+    /// page's alias. Returns the page, and the offset in it; `None` if no page has `bytes` left.
     pub(crate) fn cut_off_shelf(&mut self, bytes: u64) -> Option<(u32, u64)> {
         let Shelf { page, used } = self.guards.shelf.as_mut()?;
         let (page, offset) = (*page, *used);
@@ -379,8 +388,8 @@ impl<S: Storage> PagePool<S> {
         Some((page, offset))
     }
 
-    /// Ends a mapping of `page` under a guarded block of `size` bytes, which is unmapped or `stuck` for good. The page is
-    /// spare after the last one. Returns the bytes to count as leaked.
+    /// Ends a mapping of `page` under a guarded block of `size` bytes, which is unmapped or `stuck`
+    /// for good. The page is spare after the last one. Returns the bytes to count as leaked.
     pub(crate) fn end_guard(&mut self, page: u32, size: u64, stuck: bool) -> u64 {
         self.bytes.guarded_blocks -= size;
         self.remove_alias(page, stuck);
@@ -417,8 +426,8 @@ impl<S: Storage> PagePool<S> {
         self.table[page].behind = NONE;
     }
 
-    /// Marks an unmapped page at home as asleep. Returns a copy of the entry with the handle, which is to be
-    /// destroyed.
+    /// Marks an unmapped page at home as asleep. Returns a copy of the entry with the handle, which
+    /// is to be destroyed.
     pub(crate) fn fall_asleep(&mut self, page: u32) -> Page {
         let awake = self.table[page];
         debug_assert!(awake.place == Place::Home && self.has_one_mapping(page), "the memory of the page is free now");
@@ -443,15 +452,16 @@ impl<S: Storage> PagePool<S> {
         self.table[self.table[page].replacement].stuck
     }
 
-    /// Marks the accessible page left at the place of `page` as waking: the contents of the asleep `page` are being
-    /// copied.
+    /// Marks the accessible page left at the place of `page` as waking: the contents of the asleep
+    /// `page` are being copied.
     pub(crate) fn begin_to_fill(&mut self, page: u32) {
         let replacement = self.table[page].replacement;
         self.put(replacement, Place::Waking);
         self.table[replacement].stuck = false;
     }
 
-    /// Marks the replacement of `page` as left: `page` stays asleep, and the replacement stays mapped at the place.
+    /// Marks the replacement of `page` as left: `page` stays asleep, and the replacement stays
+    /// mapped at the place.
     pub(crate) fn leave_replacement(&mut self, page: u32) {
         self.put(self.table[page].replacement, Place::Left);
     }
@@ -463,7 +473,8 @@ impl<S: Storage> PagePool<S> {
         self.table[page].replacement = replacement;
     }
 
-    /// Undoes [`begin_to_wake`](Self::begin_to_wake). Returns the replacement, which is mapped nowhere and moving again.
+    /// Undoes [`begin_to_wake`](Self::begin_to_wake). Returns the replacement, which is mapped
+    /// nowhere and moving again.
     pub(crate) fn stay_asleep(&mut self, page: u32) -> u32 {
         let replacement = core::mem::replace(&mut self.table[page].replacement, NONE);
         self.put(replacement, Place::Moving);
@@ -480,8 +491,8 @@ impl<S: Storage> PagePool<S> {
         kept
     }
 
-    /// Puts the replacement of an asleep page into the page's place. The replacement is home then. Returns the
-    /// replacement, and the contents kept for the page.
+    /// Puts the replacement of an asleep page into the page's place. The replacement is home then.
+    /// Returns the replacement, and the contents kept for the page.
     pub(crate) fn wake(&mut self, page: u32) -> (u32, Kept) {
         let replacement = self.table[page].replacement;
         self.settle(replacement);
@@ -513,8 +524,8 @@ impl<S: Storage> PagePool<S> {
         }
     }
 
-    /// Counts the meetings of the pages of a batch, mapped in order: how often in a row each page was mapped beside
-    /// the next page, in either order.
+    /// Counts the meetings of the pages of a batch, mapped in order: how often in a row each page
+    /// was mapped beside the next page, in either order.
     pub(crate) fn count_meetings(&mut self, batch: &Batch) {
         let mut page = Some(batch.first).filter(|_| batch.count > 0);
         while let Some(this) = page {
@@ -573,8 +584,8 @@ impl<S: Storage> PagePool<S> {
 }
 
 impl PageBytes {
-    /// Returns the bytes in use by no block: of spare, departed and waking pages, and [beside](Self::beside_guarded)
-    /// guarded blocks.
+    /// Returns the bytes in use by no block: of spare, departed and waking pages, and
+    /// [beside](Self::beside_guarded) guarded blocks.
     pub(crate) fn unused(&self) -> u64 {
         self.spare + self.departed + self.waking + self.beside_guarded()
     }

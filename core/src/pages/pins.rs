@@ -1,7 +1,7 @@
 //! Pins: the parts of memory held in place by the program.
 //!
-//! A pin outlives the pinned block, so the pin keeps the length, and parts may overlap. The pages and segments count
-//! their pins themselves.
+//! A pin outlives the pinned block, so the pin keeps the length, and parts may overlap. The pages
+//! and segments count their pins themselves.
 
 use crate::sync::impl_empty;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
@@ -81,8 +81,8 @@ impl<S: Storage> Pins<S> {
     /// Returns a pinned part that contains the address `at`.
     pub(crate) fn containing(&self, at: u64) -> Option<Pin> {
         let mut bound = Key { major: at, minor: u64::MAX };
-        // Mostly the first part is the one: parts overlap only where the program has pinned several blocks that had
-        // the memory one after the other.
+        // Mostly the first part is the one: parts overlap only where the program has pinned several
+        // blocks that had the memory one after the other.
         loop {
             let found = self.nodes.below(self.by_address, bound, by_address(&self.table))?;
             let pin = self.table[found];
@@ -98,8 +98,8 @@ impl<S: Storage> Pins<S> {
 
     /// Takes a pin off the shortest part with the address `at`, and returns the part.
     ///
-    /// The memory may have been pinned for several blocks of different lengths over time. The longest part is
-    /// unpinned last, so memory still pinned by another part stays pinned.
+    /// The memory may have been pinned for several blocks of different lengths over time. The
+    /// longest part is unpinned last, so memory still pinned by another part stays pinned.
     pub(crate) fn remove(&mut self, at: u64) -> Option<Pin> {
         let number = self.shortest(at, 0)?;
         let pin = self.table[number];

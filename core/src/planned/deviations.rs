@@ -1,4 +1,5 @@
-//! Deviations of a lane's requests from the lane's sequence: their counts, and the state for resynchronization.
+//! Deviations of a lane's requests from the lane's sequence: their counts, and the state for
+//! resynchronization.
 
 use alloc::vec::Vec;
 

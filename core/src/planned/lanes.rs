@@ -20,8 +20,8 @@ pub(crate) struct Lane {
     pub stream: StreamId,
     /// The observed requests with their planned addresses, and the present position.
     pub sequence: Sequence,
-    /// The slot of the heap with the lane's segment. The lane delegates blocks to the heap, except for blocks with a
-    /// plain allocation and a plain free.
+    /// The slot of the heap with the lane's segment. The lane delegates blocks to the heap, except
+    /// for blocks with a plain allocation and a plain free.
     pub home: u32,
     /// The pool of the heap.
     pub pool: PoolId,
@@ -50,12 +50,12 @@ pub(crate) struct LaneSlot<R: Lock> {
 
 /// The planned policy's state on a device.
 pub(crate) struct PlanServer<R: Lock> {
-    /// The stream of each lane, or [`UNUSED`]. Read without a lock; a thread with a matching stream checks again
-    /// under the lane's lock.
+    /// The stream of each lane, or [`UNUSED`]. Read without a lock; a thread with a matching stream
+    /// checks again under the lane's lock.
     streams: [AtomicU64; LANES],
     /// The lanes, each on cache lines of its own: threads of different streams do not share lines.
     pub(crate) lane_slots: [CachePadded<LaneSlot<R>>; LANES],
-    /// Requests of streams without a lane, counted while plans are in force.
+    /// Requests of streams without a lane, counted while plans are active.
     pub(crate) without_lane: AtomicU64,
     /// Observation and planning: everything between two sets of plans.
     pub(crate) planner: Ranked<R, PlannerState>,
@@ -82,7 +82,8 @@ impl<R: Lock> PlanServer<R> {
         self.lane_slots.iter().map(|slot| slot.lane.lock_beside()).collect()
     }
 
-    /// Returns the state of another device with equal lanes and plans. `lanes` are the locked lanes.
+    /// Returns the state of another device with equal lanes and plans. `lanes` are the locked
+    /// lanes.
     pub(crate) fn copy_of(&self, lanes: &[MutexGuard<'_, R, Option<Lane>>], planner: &PlannerState) -> Self {
         let mut copy = Self::new(self.options);
         for (number, (from, lane)) in self.lane_slots.iter().zip(lanes).enumerate() {
@@ -110,7 +111,8 @@ impl<R: Lock> PlanServer<R> {
         self.lane_slots.get(number as usize).map(|lane_slot| &**lane_slot)
     }
 
-    /// Directs the requests of `stream` to a new lane, or with `None` away from a lane about to be removed.
+    /// Directs the requests of `stream` to a new lane, or with `None` away from a lane about to be
+    /// removed.
     pub(crate) fn assign(&self, lane: usize, stream: Option<StreamId>) {
         self.streams[lane].store(stream.map_or(UNUSED, |stream| stream.0), Ordering::Release);
     }

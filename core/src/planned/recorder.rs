@@ -7,7 +7,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use cachalot_planner::{Buffer, Problem};
 
-/// The most requests of an iteration, which need tables of 24 bytes each. A longer iteration is not planned.
+/// The most requests of an iteration, which need tables of 24 bytes each. A longer iteration is not
+/// planned.
 const MAX_REQUESTS: usize = 1 << 20;
 
 /// A request of the iteration.
@@ -17,7 +18,8 @@ struct LoggedRequest {
     size: u64,
     /// The number of requests of the stream when the block was freed; 0 for a block still live.
     until: u32,
-    /// Other streams used the block, or the block was freed at a count, so the bytes are reusable only later.
+    /// Other streams used the block, or the block was freed at a count, so the bytes are reusable
+    /// only later.
     used: bool,
 }
 
@@ -46,8 +48,8 @@ pub(crate) struct Log {
 pub struct ObservedStream {
     /// The stream.
     pub stream: StreamId,
-    /// The planning problem. A time step is a request of the stream. Blocks beyond the iteration are not part of the
-    /// problem.
+    /// The planning problem. A time step is a request of the stream. Blocks beyond the iteration
+    /// are not part of the problem.
     pub problem: Problem,
     /// Every request, also for blocks beyond the iteration. No step has an offset yet.
     pub(crate) steps: Vec<SequenceStep>,

@@ -12,8 +12,9 @@ const NEAR: u32 = 2;
 /// chance: sizes are seldom unique.
 const LOOKAHEAD: usize = 32;
 
-/// Limits searches of the whole sequence: at most a single search for each `len / SEARCH_INTERVAL` extra requests.
-/// Spread over the extra requests, a search costs about as much per request as looking ahead.
+/// Limits searches of the whole sequence: at most a single search for each `len / SEARCH_INTERVAL`
+/// extra requests. Spread over the extra requests, a search costs about as much per request as
+/// looking ahead.
 const SEARCH_INTERVAL: u64 = 64;
 
 impl Sequence {
@@ -23,7 +24,8 @@ impl Sequence {
         passed - self.deviations.unserved + self.deviations.counts.reordered
     }
 
-    /// Serves a request left by [`next`](Self::next). Returns `None` if the fallback must serve the request.
+    /// Serves a request left by [`next`](Self::next). Returns `None` if the fallback must serve the
+    /// request.
     pub(crate) fn next_deviating(&mut self, bytes: u64) -> Option<Placement> {
         // The request is the next one. `next` failed because it is not planned, or a block is
         // overdue.
@@ -60,8 +62,8 @@ impl Sequence {
         self.deviations.extras = 0;
     }
 
-    /// Serves the request at the cursor, if the request is planned and the planned bytes are free. Moves the cursor
-    /// on in any case.
+    /// Serves the request at the cursor, if the request is planned and the planned bytes are free.
+    /// Moves the cursor on in any case.
     fn serve_at_cursor(&mut self, bytes: u64) -> Option<Placement> {
         let ServedRequest { slot, until, .. } = self.entries[self.cursor as usize];
         if slot == NONE {
@@ -125,7 +127,8 @@ impl Sequence {
         }
     }
 
-    /// Moves the cursor on by a single request. Live blocks planned to end at the request become overdue.
+    /// Moves the cursor on by a single request. Live blocks planned to end at the request become
+    /// overdue.
     fn step(&mut self) {
         self.overdue += self.entries[self.cursor as usize].due;
         self.cursor += 1;
@@ -140,7 +143,8 @@ impl Sequence {
         Some(Placement { addr: slot.addr, size })
     }
 
-    /// Returns whether the request is the next request, and an overdue block is on the planned bytes.
+    /// Returns whether the request is the next request, and an overdue block is on the planned
+    /// bytes.
     pub(crate) fn is_occupied(&mut self, bytes: u64) -> bool {
         let next = &self.entries[self.cursor as usize];
         next.matches(bytes) && next.slot != NONE && !self.is_free(self.cursor)
@@ -172,9 +176,9 @@ impl Sequence {
         free
     }
 
-    /// Returns the place of the latest extra requests and the present request in the sequence, if all occur
-    /// consecutively. Two requests suffice a little further on. Elsewhere a match takes eight requests, first after
-    /// the cursor and then before the cursor.
+    /// Returns the place of the latest extra requests and the present request in the sequence, if
+    /// all occur consecutively. Two requests suffice a little further on. Elsewhere a match takes
+    /// eight requests, first after the cursor and then before the cursor.
     fn find_run(&mut self, bytes: u64) -> Option<u32> {
         let Self { deviations, entries, cursor, .. } = self;
         if deviations.at != *cursor {

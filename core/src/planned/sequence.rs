@@ -1,11 +1,11 @@
-//! The sequence of a lane: the next request, the planned address of the request's block, and whether the bytes at the
-//! address are free.
+//! The sequence of a lane: the next request, the planned address of the request's block, and
+//! whether the bytes at the address are free.
 //!
 //! A single comparison decides whether the bytes are free. The lane counts its
 //! [`overdue`](Sequence::overdue) blocks: live blocks planned to be free by now. When the cursor
-//! passes a request, the live blocks planned to end at the request become overdue ([`ServedRequest::due`]).
-//! No block is overdue ⟹ the plan has every live block live now, so no live block shares bytes with
-//! the next.
+//! passes a request, the live blocks planned to end at the request become overdue
+//! ([`ServedRequest::due`]). No block is overdue ⟹ the plan has every live block live now, so no
+//! live block shares bytes with the next.
 
 use super::address_table::{AddressTable, PlannedAddress};
 use super::deviations::Deviations;
@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 pub(crate) struct SequenceStep {
     /// The size in bytes, a multiple of the [`UNIT`].
     pub size: u64,
-    /// The number of requests of the iteration after which the block is free again. Greater than the request's own
-    /// number, and at most the length of the sequence.
+    /// The number of requests of the iteration after which the block is free again. Greater than
+    /// the request's own number, and at most the length of the sequence.
     pub until: u32,
     /// The offset in the segment; `None` for an unplanned block, which outlives the iteration.
     pub offset: Option<u64>,
@@ -30,7 +30,8 @@ pub(crate) struct SequenceStep {
 pub(crate) struct ServedRequest {
     /// The size in bytes.
     pub size: u64,
-    /// The slot of the planned address; `NONE` ⟺ the block outlives the iteration and is not planned.
+    /// The slot of the planned address; `NONE` ⟺ the block outlives the iteration and is not
+    /// planned.
     pub slot: u32,
     /// The number of requests after which the block is free again.
     pub until: u32,
@@ -145,9 +146,9 @@ impl Sequence {
         self.clone().next_deviating(bytes).map(|handed| handed.addr)
     }
 
-    /// Frees the block at exactly `addr`; with `requested` given, only if the block was requested with `requested`
-    /// bytes. Returns the block and the requested size. `None` if no block is live at `addr`, or the lane has
-    /// delegated the block.
+    /// Frees the block at exactly `addr`; with `requested` given, only if the block was requested
+    /// with `requested` bytes. Returns the block and the requested size. `None` if no block is live
+    /// at `addr`, or the lane has delegated the block.
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at_mut(addr)?;
@@ -160,7 +161,8 @@ impl Sequence {
         Some((Placement { addr, size }, actual))
     }
 
-    /// Returns the live block at exactly `addr` with the requested size, unless the block is delegated.
+    /// Returns the live block at exactly `addr` with the requested size, unless the block is
+    /// delegated.
     pub(crate) fn resident(&self, addr: u64) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
         Some((Placement { addr, size: slot.size }, slot.requested))
@@ -175,7 +177,8 @@ impl Sequence {
         }
     }
 
-    /// Counts as ended a block planned to end before request `until`. The block was freed, or never made.
+    /// Counts as ended a block planned to end before request `until`. The block was freed, or never
+    /// made.
     #[inline(always)]
     pub(crate) fn end(&mut self, until: u32) {
         // The cursor has passed the planned end, so the block was counted as overdue.

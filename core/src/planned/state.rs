@@ -13,7 +13,7 @@ const TOLERATED_IN_A_ROW: u32 = 2;
 /// The most doublings of the tolerated number.
 const MAX_DOUBLINGS: u64 = 5;
 
-/// A stream's plan, ready to be put in force.
+/// A stream's plan, ready to be activated.
 #[derive(Clone)]
 pub(crate) struct Prepared {
     /// The stream.
@@ -38,12 +38,12 @@ pub(crate) enum Phase {
     Observed(Observed),
     /// The program has the observation, and computes plans.
     Planning,
-    /// Plans were passed back; the next announcement puts them in force.
+    /// Plans were passed back; the next announcement activates them.
     Ready(Vec<Prepared>),
-    /// The plans are in force.
+    /// The plans are active.
     Serving,
-    /// A thread is switching phases, without the lock. Meanwhile only a thread that gives the plans up changes the
-    /// phase.
+    /// A thread is switching phases, without the lock. Meanwhile only a thread that gives the plans
+    /// up changes the phase.
     Switching,
 }
 

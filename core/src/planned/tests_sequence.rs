@@ -31,7 +31,8 @@ pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     cachalot_planner::Plan { offsets, peak }
 }
 
-/// An operation of an iteration: a request of a number of units, or the free of the n-th live block.
+/// An operation of an iteration: a request of a number of units, or the free of the n-th live
+/// block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     Malloc(u64),
@@ -346,7 +347,8 @@ fn eight_consecutive_requests_locate_the_program_anywhere() {
 
 #[test]
 fn a_program_that_jumps_is_found_at_its_eighth_request() {
-    // The requests of the sequence, those made before the jump, the first one behind it, and the missing ones.
+    // The requests of the sequence, those made before the jump, the first one behind it, and the
+    // missing ones.
     for (length, made, to, missing) in [(1000, 0, 500, 507), (200, 20, 60, 47), (200, 100, 0, 100)] {
         let ops: Vec<Op> = (1..=length).flat_map(|units| [Op::Malloc(units), Op::Free(0)]).collect();
         let mut run = Run::new(&observe(&ops));

@@ -55,7 +55,8 @@ pub struct SnapshotSegment {
     pub address: DevicePtr,
     /// The size in bytes.
     pub total_size: u64,
-    /// The bytes of the segment that are parked: addresses without memory of the device. Part of `total_size`.
+    /// The bytes of the segment that are parked: addresses without memory of the device. Part of
+    /// `total_size`.
     pub parked: u64,
     /// The stream.
     pub stream: StreamId,

@@ -117,8 +117,8 @@ impl HeapCounters {
 
     /// Counts an allocated block of `bytes` as pending: freed, and waiting for other streams. The
     /// block stays active, so fewer blocks may be allocated within the lease. The caller calls
-    /// [`Peaks::follow_pending`](crate::arena::peaks::Peaks::follow_pending) next, unless the block stops
-    /// pending at once.
+    /// [`Peaks::follow_pending`](crate::arena::peaks::Peaks::follow_pending) next, unless the block
+    /// stops pending at once.
     #[inline]
     pub(crate) fn pend(&self, bytes: u64) {
         for (row, amount) in [(Stat::Active, 1), (Stat::ActiveBytes, bytes)] {
@@ -127,8 +127,8 @@ impl HeapCounters {
         }
     }
 
-    /// Returns whether the thresholds leave enough of the lease on active blocks to the pending ones,
-    /// so [`follow_pending`](Self::follow_pending) would lower none.
+    /// Returns whether the thresholds leave enough of the lease on active blocks to the pending
+    /// ones, so [`follow_pending`](Self::follow_pending) would lower none.
     #[inline]
     pub(crate) fn covers_pending(&self) -> bool {
         [Stat::Allocation as usize, Stat::AllocatedBytes as usize].into_iter().all(|row| {
@@ -137,8 +137,8 @@ impl HeapCounters {
         })
     }
 
-    /// Returns what the lease on active blocks leaves to the allocated blocks of one of the first two
-    /// rows beside the pending ones. Returns `None` for other rows.
+    /// Returns what the lease on active blocks leaves to the allocated blocks of one of the first
+    /// two rows beside the pending ones. Returns `None` for other rows.
     #[inline]
     fn left_beside_pending(&self, row: usize) -> Option<i64> {
         let active = active_of(row)?;
@@ -158,8 +158,8 @@ impl HeapCounters {
     /// Returns whether no row lacks a lease. The thresholds follow the pending blocks.
     #[inline]
     pub(super) fn is_within_leases(&self) -> bool {
-        // The lease on active blocks holds iff the allocated ones are within their threshold, which leaves room for
-        // the pending ones.
+        // The lease on active blocks holds iff the allocated ones are within their threshold, which
+        // leaves room for the pending ones.
         let is_within = |row: usize| {
             let added = self.added[row].load(Acquire) as i64;
             added - self.removed[row].load(Relaxed) as i64 <= self.threshold[row].load(Relaxed)

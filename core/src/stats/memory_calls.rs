@@ -1,4 +1,5 @@
-//! Counts and times of a device's calls of virtual memory, by kind, and of requests held up by calls.
+//! Counts and times of a device's calls of virtual memory, by kind, and of requests held up by
+//! calls.
 
 use crate::sync::{AtomicU64, Ordering, impl_empty};
 
@@ -98,11 +99,12 @@ impl MemoryCallCounters {
         }
     }
 
-    /// Returns the calls of every kind. `now` is a reading of the clock, and `time_us` converts readings to
-    /// microseconds. The times never fall from one call to the next.
+    /// Returns the calls of every kind. `now` is a reading of the clock, and `time_us` converts
+    /// readings to microseconds. The times never fall from one call to the next.
     pub(crate) fn calls(&self, now: u64, time_us: impl Fn(u64) -> u64) -> MemoryCalls {
-        // A clock converts points in time only. All sums are converted from the same point: a difference is rounded by
-        // the point where it begins, so from another point a sum would be a microsecond shorter now and then.
+        // A clock converts points in time only. All sums are converted from the same point: a
+        // difference is rounded by the point where it begins, so from another point a sum would be
+        // a microsecond shorter now and then.
         let first = self.origin.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         let origin = first.map_or_else(|earlier| earlier, |_| now);
         let us = |ticks: u64| time_us(origin.saturating_add(ticks)).saturating_sub(time_us(origin));

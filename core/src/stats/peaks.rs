@@ -14,7 +14,8 @@ pub(crate) struct DevicePeaks {
     /// The highest peak of each statistic before the last reset of the peaks.
     highest_before: [AtomicU64; STATS],
     /// The sum of all heaps' leases, by column and statistic. No higher than the peak while every
-    /// heap is within its lease. Of tight heaps, whose leases are their values, also the sum of the values.
+    /// heap is within its lease. Of tight heaps, whose leases are their values, also the sum of the
+    /// values.
     leased: [[AtomicI64; STATS]; 3],
     /// The total ever added when the accumulated statistics were last reset.
     allocated_before: [[AtomicU64; STATS]; 3],
@@ -63,15 +64,16 @@ impl DevicePeaks {
         peak.max(self.highest_before[stat as usize].load(Relaxed))
     }
 
-    /// Returns the current sum of a statistic over all heaps, of which all but those in `loose` are tight. The caller holds the
-    /// owner's lock.
+    /// Returns the current sum of a statistic over all heaps, of which all but those in `loose` are
+    /// tight. The caller holds the owner's lock.
     pub(crate) fn current<'a>(&self, stat: Stat, loose: impl Iterator<Item = KindCounters<'a>>) -> u64 {
         let row = stat as usize;
         let room: i64 = loose.map(|(_, heap)| heap.lease(row).load(Relaxed) - heap.current_of(row)).sum();
         (self.leased[ALL][row].load(Relaxed) - room).max(0) as u64
     }
 
-    /// Makes every lease of a heap its current value. The caller holds the owner's lock and the heap's.
+    /// Makes every lease of a heap its current value. The caller holds the owner's lock and the
+    /// heap's.
     pub(crate) fn cut_leases(&self, heap: KindCounters<'_>) {
         // As in `reconcile`.
         fence(SeqCst);
@@ -90,25 +92,27 @@ impl DevicePeaks {
         }
     }
 
-    /// Returns whether the sums of leases are those of `heaps`, which are all. The caller holds the owner's lock.
+    /// Returns whether the sums of leases are those of `heaps`, which are all. The caller holds the
+    /// owner's lock.
     pub(crate) fn has_summed_leases<'a>(&self, heaps: impl Iterator<Item = KindCounters<'a>>) -> bool {
         let sums = leases_of(heaps);
         (0..3).all(|of| (0..STATS).all(|stat| self.leased[of][stat].load(Relaxed) == sums[of][stat]))
     }
 
-    /// Reconciles the peaks: leases the heap `asking` at least its current values. Returns whether all of `loose` were read.
+    /// Reconciles the peaks: leases the heap `asking` at least its current values. Returns whether
+    /// all of `loose` were read.
     ///
     /// The lease comes from the part of the peak that no heap has leased; else from half of the
-    /// room that the heaps in `near` have left; else from all heaps, after the peaks were raised
-    /// to the current sums. Of all heaps, those in `loose` have to be read; the rest are tight. The caller holds the owner's
-    /// lock, so one thread reconciles at a time.
+    /// room that the heaps in `near` have left; else from all heaps, after the peaks were raised to
+    /// the current sums. Of all heaps, those in `loose` have to be read; the rest are tight. The
+    /// caller holds the owner's lock, so one thread reconciles at a time.
     pub(crate) fn reconcile<'a, I, N>(&self, loose: &I, asking: KindCounters<'a>, near: &N) -> bool
     where
         I: Iterator<Item = KindCounters<'a>> + Clone,
         N: Iterator<Item = KindCounters<'a>> + Clone,
     {
-        // Either the sums below count a block that becomes pending on another thread now, or that thread
-        // finds the lock taken: the fence pairs with the one of `Arena::follow_pending`.
+        // Either the sums below count a block that becomes pending on another thread now, or that
+        // thread finds the lock taken: the fence pairs with the one of `Arena::follow_pending`.
         fence(SeqCst);
         // Thresholds depend on the pending blocks, which may have changed since the thresholds were
         // set.

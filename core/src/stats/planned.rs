@@ -6,16 +6,17 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Stage {
-    /// The next announcement begins an iteration to observe. All other policies are always in this stage.
+    /// The next announcement begins an iteration to observe. All other policies are always in this
+    /// stage.
     #[default]
     Waiting,
     /// The policy observes the present iteration.
     Observing,
     /// An iteration was observed, and the program has not passed plans back yet.
     Planning,
-    /// The next announcement puts the plans in force.
+    /// The next announcement activates the plans.
     Ready,
-    /// The plans are in force.
+    /// The plans are active.
     Serving,
 }
 
@@ -47,21 +48,22 @@ pub struct PlannedReport {
     pub stage: Stage,
     /// Iterations announced.
     pub announced: u64,
-    /// Sets of plans put in force.
+    /// Activated sets of plans.
     pub plans: u64,
     /// Sets of plans given up because too many requests deviated.
     pub given_up: u64,
-    /// Failed attempts to put plans in force, for lack of memory.
+    /// Failed attempts to activate plans, for lack of memory.
     pub no_memory: u64,
     /// Bytes needed by the present or latest plans, summed over streams.
     pub peak_bytes: u64,
     /// The least bytes of any plan for the requests, summed over streams.
     pub lower_bound_bytes: u64,
-    /// Bytes of the segments reserved for the plans in force.
+    /// Bytes of the segments reserved for the active plans.
     pub segment_bytes: u64,
     /// Requests served from plans.
     pub served: u64,
-    /// Requests observed to outlive their iteration. The fallback serves these requests, which are no deviation.
+    /// Requests observed to outlive their iteration. The fallback serves these requests, which are
+    /// no deviation.
     pub lasting: u64,
     /// Requests found nowhere near in the sequence. The fallback serves them.
     pub extra: u64,
@@ -74,7 +76,7 @@ pub struct PlannedReport {
 }
 
 impl PlannedReport {
-    /// Returns the requests served by the fallback while plans were in force.
+    /// Returns the requests served by the fallback while plans were active.
     #[must_use]
     pub const fn fallback(&self) -> u64 {
         self.lasting + self.extra + self.occupied

@@ -2,8 +2,9 @@
 
 use crate::sync::impl_empty;
 
-/// Memory given back by [`maintain`](crate::Pages::maintain) under `reclaim:auto` since the allocator was
-/// created, and obtained again. The last six figures are of the latest look at the heaps.
+/// Memory given back by [`maintain`](crate::Pages::maintain) under `reclaim:auto` since the
+/// allocator was created, and obtained again. The last six figures are of the latest look at the
+/// heaps.
 ///
 /// A *unit* is a wholly free segment, or a page of an expandable segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,8 +19,8 @@ pub struct ReclaimStats {
     pub obtained_again: u64,
     /// The units obtained in place of units given back.
     pub obtained_again_units: u64,
-    /// Units obtained again before the time had passed for which giving back is worth the cost. They
-    /// make the following decisions more cautious.
+    /// Units obtained again before the time had passed for which giving back is worth the cost.
+    /// They make the following decisions more cautious.
     pub too_early_units: u64,
     /// The time of the driver's calls for giving back, in microseconds.
     pub driver_us: u64,

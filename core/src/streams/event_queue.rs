@@ -99,7 +99,8 @@ impl StreamQueue {
         }
     }
 
-    /// Returns whether blocks of the heap in `slot` may wait here; of any heap, if `slot` is `None`.
+    /// Returns whether blocks of the heap in `slot` may wait here; of any heap, if `slot` is
+    /// `None`.
     fn may_have(&self, slot: Option<u32>) -> bool {
         self.head != NONE && slot.is_none_or(|slot| self.heap == slot || self.heap == NONE)
     }
@@ -232,8 +233,8 @@ impl<S: Storage> EventQueues<S> {
         Ok(self.queues.len() - 1)
     }
 
-    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of
-    /// any heap, if `slot` is `None`.
+    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait;
+    /// of any heap, if `slot` is `None`.
     pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
         (from..self.queues.len()).find(|&queue| self.queues[queue].may_have(slot))
     }

@@ -1,9 +1,10 @@
-//! Constant empty values: what a table holds before its first entry. The compiler makes them, so that an allocator of fixed
-//! tables may lie in a static, and no table passes over the stack.
+//! Constant empty values: what a table holds before its first entry. The compiler makes them, so
+//! that an allocator of fixed tables may lie in a static, and no table passes over the stack.
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
 
-/// A type with a constant empty value. Under `--cfg loom`, whose atomics have no constant value, a function returns it.
+/// A type with a constant empty value. Under `--cfg loom`, whose atomics have no constant value, a
+/// function returns it.
 pub trait Empty: Sized {
     /// The empty value.
     #[cfg(not(loom))]

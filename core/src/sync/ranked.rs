@@ -1,7 +1,8 @@
 //! The locks of the core, each with a rank: the order in which a thread may take the locks.
 //!
-//! The feature `paranoid` records the ranks held by each thread. A lock taken out of order panics with the names of
-//! both locks. Without the feature a [`Ranked`] is a plain mutex, which stores no rank and checks nothing.
+//! The feature `paranoid` records the ranks held by each thread. A lock taken out of order panics
+//! with the names of both locks. Without the feature a [`Ranked`] is a plain mutex, which stores no
+//! rank and checks nothing.
 
 use super::Lock;
 use lock_api::Mutex;
@@ -11,7 +12,7 @@ use lock_api::Mutex;
 pub(crate) enum Rank {
     /// Pools, routes and pairs of heaps.
     Registry,
-    /// The configuration in force.
+    /// The active configuration.
     Config,
     /// A lane of the planned policy.
     Lane,
@@ -76,17 +77,18 @@ impl<R: Lock, T> Ranked<R, T> {
         self.mutex.try_lock()
     }
 
-    /// Locks beside locks of the same tier, for the call that holds all locks of a device. All heaps form a single
-    /// tier in this call. The caller takes the locks of a tier in the order of the ranks, and the locks of a rank in
-    /// the order of their numbers. No other thread holds two locks of a tier, except the two heaps of a pair, in the
-    /// order of the ranks.
+    /// Locks beside locks of the same tier, for the call that holds all locks of a device. All
+    /// heaps form a single tier in this call. The caller takes the locks of a tier in the order of
+    /// the ranks, and the locks of a rank in the order of their numbers. No other thread holds two
+    /// locks of a tier, except the two heaps of a pair, in the order of the ranks.
     pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
         self.mutex.lock()
     }
 }
 
 impl<R: Lock, T> Ranked<R, T> {
-    /// Changes the rank, and the value by `set`, before any other thread knows the lock. Other locks may be held.
+    /// Changes the rank, and the value by `set`, before any other thread knows the lock. Other
+    /// locks may be held.
     #[cfg_attr(not(feature = "paranoid"), expect(unused_variables, reason = "no rank is stored"))]
     pub(crate) fn start(&self, rank: Rank, set: impl FnOnce(&mut T)) {
         #[cfg(feature = "paranoid")]
@@ -108,12 +110,14 @@ mod paranoid {
     use core::ops::{Deref, DerefMut};
 
     std::thread_local! {
-        /// The locks held by the thread: bit `rank as u32` for each. A thread holds each rank at most once.
+        /// The locks held by the thread: bit `rank as u32` for each. A thread holds each rank at
+        /// most once.
         static HELD: Cell<u32> = const { Cell::new(0) };
     }
 
     impl Rank {
-        /// Every rank, in tiers. A thread takes locks of ascending tiers, so a thread never holds two locks of a tier.
+        /// Every rank, in tiers. A thread takes locks of ascending tiers, so a thread never holds
+        /// two locks of a tier.
         const TIERS: [&[Self]; 8] = [
             &[Self::Registry],
             &[Self::Config],

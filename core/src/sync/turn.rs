@@ -14,7 +14,8 @@ impl Turn {
     /// Takes the turn until the returned value is dropped. `None` if the turn is taken.
     #[inline]
     pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
-        // Load first: a failed exchange would take the cache line away from the thread that has the turn.
+        // Load first: a failed exchange would take the cache line away from the thread that has the
+        // turn.
         if self.is_taken() || self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }

@@ -1,5 +1,5 @@
-//! A hash map from `u64` to `u32` read without a lock. The stream index (stream → heaps) uses it, and the page map
-//! (page → heap) where no radix table fits.
+//! A hash map from `u64` to `u32` read without a lock. The stream index (stream → heaps) uses it,
+//! and the page map (page → heap) where no radix table fits.
 //!
 //! Open addressing with linear probing. Readers only load. A writer holds a lock of the map's
 //! owner, so there is one writer at a time. A removed key keeps its cell, with value 0, while the
@@ -211,7 +211,8 @@ impl<C: Cells> AtomicMap<C> {
     /// Returns the value of `key`. Lock-free.
     #[inline(always)]
     pub(crate) fn get(&self, key: u64) -> Option<u32> {
-        // `u64::MAX`, which no map holds, wraps to the key of a vacant cell. Such a cell has no value.
+        // `u64::MAX`, which no map holds, wraps to the key of a vacant cell. Such a cell has no
+        // value.
         let stored = key.wrapping_add(1);
         let found = self.cells.look(|cells| {
             let first = start(key, cells.len());

@@ -73,9 +73,9 @@ impl<S: Storage> HashIndex<S> {
         entry.set_chain(self.add(entry.key(), index));
     }
 
-    /// Adds the entry `index` with this key, and leaves the entry's link to the caller: returns the next entry of the chain.
-    /// A caller that fills the entry anyway stores it once, and no key is loaded. The caller has made room, and no other
-    /// entry has the key.
+    /// Adds the entry `index` with this key, and leaves the entry's link to the caller: returns the
+    /// next entry of the chain. A caller that fills the entry anyway stores it once, and no key is
+    /// loaded. The caller has made room, and no other entry has the key.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(&mut self, key: u64, index: u32) -> u32 {

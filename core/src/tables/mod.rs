@@ -2,8 +2,9 @@
 //! of fixed capacity ([`Fixed`]).
 //!
 //! The rest of the crate is written once, over the traits [`Storage`], [`Table`], [`Lazy`],
-//! [`OnceTable`] and [`Devices`]. An operation that needs a new entry makes room first and changes nothing before,
-//! so a full table is an error of that operation and leaves the allocator as it was.
+//! [`OnceTable`] and [`Devices`]. An operation that needs a new entry makes room first and changes
+//! nothing before, so a full table is an error of that operation and leaves the allocator as it
+//! was.
 
 pub(crate) mod atomic_map;
 pub(crate) mod hash_index;
@@ -61,8 +62,8 @@ pub trait OnceTable<T>: Empty {
     /// Returns the entry at `index`, or `None` if it has not been set.
     fn get(&self, index: u32) -> Option<&T>;
 
-    /// Returns the entry at `index`. If it has not been set, it is an empty value, which `set` changes before any thread
-    /// gets it. `None` if `index` is beyond the table's capacity.
+    /// Returns the entry at `index`. If it has not been set, it is an empty value, which `set`
+    /// changes before any thread gets it. `None` if `index` is beyond the table's capacity.
     fn get_or_set(&self, index: u32, set: impl FnOnce(&T)) -> Option<&T>;
 }
 
@@ -109,8 +110,8 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
     type Cells: Cells;
     /// The table of the page map, which is read without a lock.
     type Pages: PageTable;
-    /// Number of groups of streams, each with event queues of its own: one in fixed tables, where each takes as much
-    /// room as all, else 16.
+    /// Number of groups of streams, each with event queues of its own: one in fixed tables, where
+    /// each takes as much room as all, else 16.
     const GROUPS: u32;
     /// The event queues of the groups.
     type Groups<T: Empty + Send + Sync + 'static>: AsRef<[T]> + Empty + Send + Sync;
@@ -146,11 +147,12 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
 /// `core/examples/no_heap.rs` is a whole program without a heap, with the device that it needs.
 ///
 /// # Stack
-/// An allocator in a static, [`Allocator::empty`](crate::Allocator::empty), is made by the compiler, and
-/// [`start`](crate::Allocator::start) sets it up in place. The stack then has to hold no table. An unoptimised build of
-/// `Fixed<1, 2, 64, 64>` takes 11 KiB of stack for the start, 26 KiB for the first request of a stream, and 34 KiB for a
-/// request that finds no memory. [`Allocator::new`](crate::Allocator::new) returns the allocator by value, and
-/// takes 11 times its size.
+/// An allocator in a static, [`Allocator::empty`](crate::Allocator::empty), is made by the
+/// compiler, and [`start`](crate::Allocator::start) sets it up in place. The stack then has to hold
+/// no table. An unoptimised build of `Fixed<1, 2, 64, 64>` takes 11 KiB of stack for the start, 26
+/// KiB for the first request of a stream, and 34 KiB for a request that finds no memory.
+/// [`Allocator::new`](crate::Allocator::new) returns the allocator by value, and takes 11 times its
+/// size.
 #[derive(Clone, Default, Debug)]
 pub struct Fixed<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>;
 
@@ -233,7 +235,8 @@ impl<T: Empty> Lazy<T> for InPlace<T> {
 #[derive(Debug)]
 pub struct FixedOnceTable<T, const N: usize>([OnceEntry<T>; N]);
 
-/// An entry of a [`FixedOnceTable`]. The value lies in the table from the beginning, so it passes over no stack.
+/// An entry of a [`FixedOnceTable`]. The value lies in the table from the beginning, so it passes
+/// over no stack.
 #[derive(Debug)]
 struct OnceEntry<T> {
     /// Initialized ⟺ the value has been set.
@@ -292,7 +295,8 @@ impl<T: Empty, const N: usize> Devices<T> for FixedDevices<T, N> {
 
     #[inline(always)]
     fn get(&self, index: usize) -> Option<&T> {
-        // A published place is below `N`, so the remainder changes nothing; it spares a second bounds check.
+        // A published place is below `N`, so the remainder changes nothing; it spares a second
+        // bounds check.
         (index < self.published.load(Ordering::Acquire) as usize).then(|| &self.places[index % N])
     }
 }
@@ -458,7 +462,8 @@ mod growable {
     }
 
     impl<T> GrowingOnceTable<T> {
-        /// Returns the numbers of the chunk of the entry `index ≥ FIRST`, and of the entry in the chunk.
+        /// Returns the numbers of the chunk of the entry `index ≥ FIRST`, and of the entry in the
+        /// chunk.
         fn place_of(index: usize) -> (usize, usize) {
             // Both callers have compared `index` with `FIRST`, so the difference does not wrap.
             let index = index - FIRST;
@@ -473,8 +478,8 @@ mod growable {
             further.get()?.get(chunk)?.get()?[at].get()
         }
 
-        /// Returns the entry at `index`, and sets it to `make()` if it has not been set. `None` if `index` is beyond the
-        /// table's capacity.
+        /// Returns the entry at `index`, and sets it to `make()` if it has not been set. `None` if
+        /// `index` is beyond the table's capacity.
         pub(super) fn get_or_make(&self, index: u32, make: impl FnOnce() -> Box<T>) -> Option<&T> {
             let index = index as usize;
             let entry = if index < FIRST {
@@ -494,7 +499,8 @@ mod growable {
             let index = index as usize;
             match self.first.get(index) {
                 Some(entry) => entry.get(),
-                // Of the table, the chunks alone: their address is computed in this arm only, one instruction less for the other.
+                // Of the table, the chunks alone: their address is computed in this arm only, one
+                // instruction less for the other.
                 None => Self::get_further(&self.further, index),
             }
         }

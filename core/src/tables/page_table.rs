@@ -1,6 +1,7 @@
 //! The table of the page map: page → word, read without a lock while one writer changes it.
 //!
-//! On a host with a heap the table is a radix table. Pages have 2 MiB, and a leaf has the words of 16 GiB:
+//! On a host with a heap the table is a radix table. Pages have 2 MiB, and a leaf has the words of
+//! 16 GiB:
 //!
 //! ```text
 //! address  [ far 17 bits | leaf 13 bits | page 13 bits | 21 bits ]
@@ -9,8 +10,9 @@
 //! far > 0:  numbers[far, leaf], a hash map ─▶ leaves[number] ─▶ leaf[page]
 //! ```
 //!
-//! A leaf is made when the first range reaches into it, and stays until the table is dropped. Fixed tables have an
-//! [`AtomicMap`] of single pages instead: a leaf for each far-off page would not fit.
+//! A leaf is made when the first range reaches into it, and stays until the table is dropped. Fixed
+//! tables have an [`AtomicMap`] of single pages instead: a leaf for each far-off page would not
+//! fit.
 
 use crate::tables::atomic_map::{AtomicMap, Cells};
 use core::ops::RangeInclusive;
@@ -23,10 +25,12 @@ pub trait PageTable: Default {
     /// Returns the word of a page, [`VACANT`] for a page outside the table. Lock-free.
     fn get(&self, page: u64) -> u32;
 
-    /// Makes room for a range. Returns false, and changes no word, if the range does not fit. Writers only.
+    /// Makes room for a range. Returns false, and changes no word, if the range does not fit.
+    /// Writers only.
     fn make_room(&self, pages: RangeInclusive<u64>) -> bool;
 
-    /// Replaces the word of each page of a range by `new(word)`. The caller has made room, if pages come in. Writers only.
+    /// Replaces the word of each page of a range by `new(word)`. The caller has made room, if pages
+    /// come in. Writers only.
     fn change(&self, pages: RangeInclusive<u64>, new: impl Fn(u32) -> u32);
 
     /// Calls `visit` with every page of the table and the page's word, in no order. Writers only.
@@ -64,7 +68,8 @@ mod radix {
     use core::ops::Range;
     use once_cell::race::OnceBox;
 
-    /// Log2 of the pages of a leaf: 32 KiB of words. Under loom two pages, so that a model of few steps makes leaves.
+    /// Log2 of the pages of a leaf: 32 KiB of words. Under loom two pages, so that a model of few
+    /// steps makes leaves.
     const LEAF_LOG2: u32 = if cfg!(loom) { 1 } else { 13 };
     /// Pages of a leaf.
     const LEAF: usize = 1 << LEAF_LOG2;
@@ -121,7 +126,8 @@ mod radix {
             let has_room = self.numbers.make_room(1) && self.leaves.get_or_make(index, || filled(vacant)).is_some();
             if has_room {
                 self.count.store(index + 1, Ordering::Relaxed);
-                // A reader that finds the number finds the leaf: the map publishes after the leaf was set.
+                // A reader that finds the number finds the leaf: the map publishes after the leaf
+                // was set.
                 self.numbers.insert(number, index);
             }
             has_room
@@ -148,7 +154,8 @@ mod radix {
             }
         }
 
-        /// Looks a leaf up among the far ones. Out of line, so that a look-up stays a few instructions.
+        /// Looks a leaf up among the far ones. Out of line, so that a look-up stays a few
+        /// instructions.
         #[cold]
         fn far_leaf(&self, number: u64) -> Option<&Leaf> {
             self.far.get()?.get(number)

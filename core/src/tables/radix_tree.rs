@@ -173,7 +173,8 @@ impl<S: Storage> RadixTree<S> {
     }
 
     /// Makes room for `count` further items, in any sets. Returns false if they do not fit. Unlike
-    /// [`make_room_for`](Self::make_room_for) this makes room for no later step: removing an item and adding it with another key needs room again.
+    /// [`make_room_for`](Self::make_room_for) this makes room for no later step: removing an item
+    /// and adding it with another key needs room again.
     pub(crate) fn make_room(&mut self, count: u32) -> bool {
         // An item adds one node at most.
         self.nodes.make_room(count)

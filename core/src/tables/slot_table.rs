@@ -21,8 +21,9 @@ pub(crate) trait Vacant: Clone + Send + 'static {
     fn next_vacant(&self) -> u32;
 }
 
-/// Makes a type an entry of a table: names the field for the link, and gives the vacant entry. An entry that `keeps` has
-/// only its link changed when it becomes vacant, and otherwise becomes as the vacant entry.
+/// Makes a type an entry of a table: names the field for the link, and gives the vacant entry. An
+/// entry that `keeps` has only its link changed when it becomes vacant, and otherwise becomes as
+/// the vacant entry.
 macro_rules! vacant {
     ($Entry:ty, $link:ident $(, $keeps:ident)?, |$next:ident| $vacant:expr) => {
         impl $crate::tables::slot_table::Vacant for $Entry {
@@ -149,8 +150,8 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         &self.table
     }
 
-    /// Iterates over a list of entries and their indices, from the entry `first` on. `next` returns the entry behind
-    /// another, or [`NONE`].
+    /// Iterates over a list of entries and their indices, from the entry `first` on. `next` returns
+    /// the entry behind another, or [`NONE`].
     pub(crate) fn chain(&self, first: u32, next: impl Fn(&T) -> u32) -> impl Iterator<Item = (u32, &T)> {
         let at = move |at: u32| (at != NONE).then(|| (at, &self[at]));
         core::iter::successors(at(first), move |(_, entry)| at(next(entry)))

@@ -169,7 +169,8 @@ fn what_is_not_held_cannot_be_freed() {
     allocator.free(DevicePtr::NULL).unwrap();
 }
 
-/// Every policy stores blocks differently, and recognises a wrong address differently in every operation.
+/// Every policy stores blocks differently, and recognises a wrong address differently in every
+/// operation.
 #[test]
 fn double_frees_interior_and_foreign_addresses_are_told_apart() {
     for config in [

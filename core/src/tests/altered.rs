@@ -1,6 +1,7 @@
 //! The simulated device with another answer, or with calls noted.
 //!
-//! One type for all tests: the compiler writes out the whole allocator for each type of device, which takes 12 s.
+//! One type for all tests: the compiler writes out the whole allocator for each type of device,
+//! which takes 12 s.
 
 use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use crate::device::simulated::SimulatedDevice;

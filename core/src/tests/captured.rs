@@ -1,4 +1,5 @@
-//! The memory of captured graphs: as long as the pool has users, a replay may write to it, so it stays.
+//! The memory of captured graphs: as long as the pool has users, a replay may write to it, so it
+//! stays.
 
 use crate::allocator::Allocator;
 use crate::config::Config;
@@ -233,7 +234,8 @@ impl Program {
         }
     }
 
-    /// Calls something that gives memory back, or that makes requests give memory back. A capture may forbid it.
+    /// Calls something that gives memory back, or that makes requests give memory back. A capture
+    /// may forbid it.
     fn give_back(&mut self) {
         let allocator = &self.allocator;
         let number = self.rng.usize(..3);
@@ -302,7 +304,8 @@ impl Program {
 
 #[test]
 fn whatever_gives_memory_back_the_memory_of_a_graph_stays() {
-    // A program of 300 steps, checked as a whole after each, takes as long as many cases of other properties.
+    // A program of 300 steps, checked as a whole after each, takes as long as many cases of other
+    // properties.
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(32_u64).div_ceil(4);
     for config in CONFIGS {
         for seed in 0..cases {

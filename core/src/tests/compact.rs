@@ -184,7 +184,8 @@ fn segments_of_one_block_are_exact_and_released_before_a_larger_one_is_cut() {
 
 #[test]
 fn with_a_roomy_budget_a_segment_serves_smaller_blocks_whole() {
-    // A request of 4 MiB leaves 1 MiB, which is not split off; one of 32 MiB receives an oversize block whole.
+    // A request of 4 MiB leaves 1 MiB, which is not split off; one of 32 MiB receives an oversize
+    // block whole.
     for (cached, fits, too_small, rest_would_be_cut) in [(5, 4, 3, None), (40, 32, 31, None), (15, 15, 10, Some(12))] {
         let allocator = allocator("parity:False,compact:1,exact_segments:True,max_split_size_mb:20");
         cache(&allocator, STREAM, &[cached]);
@@ -274,8 +275,9 @@ fn the_most_in_use_survives_a_reset_of_the_peaks() {
     allocator.free(live).unwrap();
 }
 
-/// Requests served one after the other, of which the last `window` are live. Returns the segments obtained for all of them,
-/// and for those but the first quarter, and the most memory held in percent of the most in use.
+/// Requests served one after the other, of which the last `window` are live. Returns the segments
+/// obtained for all of them, and for those but the first quarter, and the most memory held in
+/// percent of the most in use.
 fn obtained(pins: bool, window: usize, sizes: impl Iterator<Item = u64>) -> (u64, u64, u64) {
     let device = SimulatedDevice::new(1 << 40).with_work_done_at_once();
     let device = if pins { device.with_pinned_segments() } else { device };

@@ -32,8 +32,8 @@ fn consolidated(allocator: &Simulated) -> u64 {
     allocator.pages(DEVICE).unwrap().stats().unwrap().consolidated / MIB
 }
 
-/// An allocator with more than 2 GiB held and a block of 64 MiB on stream 2. The pages of the block have 2 MiB,
-/// have lain side by side in fours since their creation, and have moved twice.
+/// An allocator with more than 2 GiB held and a block of 64 MiB on stream 2. The pages of the block
+/// have 2 MiB, have lain side by side in fours since their creation, and have moved twice.
 fn with_block() -> (Simulated, DevicePtr) {
     let device = SimulatedDevice::new(1 << 40).with_work_done_at_once();
     // Where only pages of complete work move, no stream lends the block to another instead.
@@ -57,7 +57,8 @@ fn with_run() -> Simulated {
     let (allocator, block) = with_block();
     allocator.free(block).unwrap();
     let pages = allocator.pages(DEVICE).unwrap();
-    // The first call begins an epoch. Each further call removes an old mapping, and has no time for more.
+    // The first call begins an epoch. Each further call removes an old mapping, and has no time for
+    // more.
     pages.maintain(0).unwrap();
     while pages.stats().unwrap().stale > 0 {
         pages.maintain(15).unwrap();
@@ -132,8 +133,8 @@ fn without_time_nothing_is_replaced_and_some_is_left() {
     allocator.check_invariants().unwrap();
 }
 
-/// Sweeps failures over the calls of a consolidation. Until the next call without failures all memory in use is
-/// counted, and only memory possibly still held by the device is lost.
+/// Sweeps failures over the calls of a consolidation. Until the next call without failures all
+/// memory in use is counted, and only memory possibly still held by the device is lost.
 fn fail_at_every_call(kind: ErrorKind, persistent: bool) {
     let error = DeviceError::new(kind, 7);
     for call in [Call::Unmap, Call::Destroy, Call::Create, Call::Map, Call::SetAccess] {

@@ -1,5 +1,5 @@
-//! Requests without a cache: `policy:direct`, also on a device that allocates in the order of streams, and the cache
-//! turned off.
+//! Requests without a cache: `policy:direct`, also on a device that allocates in the order of
+//! streams, and the cache turned off.
 
 use crate::allocator::Allocator;
 use crate::arena::forecast::Forecast;

@@ -1,4 +1,5 @@
-//! What a call gives back that says so: of plans, of pools in use, of tags, and after captures that nobody ended.
+//! What a call gives back that says so: of plans, of pools in use, of tags, and after captures that
+//! nobody ended.
 
 use crate::allocator::Allocator;
 use crate::config::Config;
@@ -57,7 +58,7 @@ fn use_both(allocator: &Simulated) {
     }
 }
 
-/// An allocator with plans in force for two streams, of 100 and 60 MiB.
+/// An allocator with active plans for two streams, of 100 and 60 MiB.
 fn serving() -> Simulated {
     let allocator = allocator("policy:planned");
     for _ in 0..3 {

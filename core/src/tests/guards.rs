@@ -260,7 +260,8 @@ fn without_memory_for_a_page_of_its_own_a_request_gets_an_ordinary_block() {
     let allocator = Simulated::new([SimulatedDevice::new(6 * MIB)], &config).unwrap();
     let blocks: Vec<_> = (0..6).map(|_| malloc(&allocator, 512)).collect();
     let guarded: Vec<_> = blocks.iter().map(|&block| allocator.explain(block).unwrap().guarded).collect();
-    // The cache has one segment, and two pages are left for the second, the fourth and the sixth block.
+    // The cache has one segment, and two pages are left for the second, the fourth and the sixth
+    // block.
     assert_eq!(guarded, [false, true, false, true, false, false]);
     allocator.free(blocks[1]).unwrap();
     let next = [malloc(&allocator, 512), malloc(&allocator, 512)];

@@ -1,4 +1,5 @@
-//! Blocks lent to other streams, pages that move, and failures on the way, under `policy:stitched` and expandable segments.
+//! Blocks lent to other streams, pages that move, and failures on the way, under `policy:stitched`
+//! and expandable segments.
 
 use crate::allocator::Allocator;
 use crate::arena::forecast::Forecast;
@@ -20,7 +21,8 @@ fn allocator(config: &str, device: SimulatedDevice) -> Simulated {
     Simulated::new([device], &Config::parse(config).unwrap()).unwrap()
 }
 
-/// Makes holes of at least so many MiB between live blocks, each of a stream of its own, and returns their addresses.
+/// Makes holes of at least so many MiB between live blocks, each of a stream of its own, and
+/// returns their addresses.
 fn holes<const N: usize>(allocator: &Simulated, sizes: [u64; N]) -> [Range<DevicePtr>; N] {
     let mut stream = 0;
     let blocks = sizes.map(|mib| {

@@ -1,5 +1,5 @@
-//! Models of lock-free sharing between threads, explored by loom: every order of loads and stores allowed by the
-//! memory model. `tests/loom.sh` runs them.
+//! Models of lock-free sharing between threads, explored by loom: every order of loads and stores
+//! allowed by the memory model. `tests/loom.sh` runs them.
 
 use crate::arena::heaps::pair_state::PairState;
 use crate::config::rounding::PoolKind;
@@ -12,7 +12,8 @@ use loom::sync::atomic::{AtomicBool, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// Explores the executions of `run`, with at most three forced switches between threads per execution.
+/// Explores the executions of `run`, with at most three forced switches between threads per
+/// execution.
 pub(super) fn explore(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     (builder.preemption_bound, builder.max_branches) = (Some(3), 100_000);
@@ -83,7 +84,8 @@ fn loom_others_come_and_go_around_a_key() {
             assert!(map.make_room(1));
             map.insert(3, 30);
         });
-        // The answer for a key that goes may be that of the one that takes its cell; callers verify it.
+        // The answer for a key that goes may be that of the one that takes its cell; callers verify
+        // it.
         assert!(matches!(map.get(2), None | Some(20 | 30)));
         assert!(matches!(map.get(3), None | Some(30)));
         assert_eq!(map.get(1), Some(10));
@@ -125,8 +127,8 @@ fn loom_a_removed_key_may_come_back_with_another_value() {
     });
 }
 
-/// Two heaps and their peaks, reconciled as in the arena: by the thread that finds the lock free. Each thread owns a
-/// heap, as if under the heap's lock.
+/// Two heaps and their peaks, reconciled as in the arena: by the thread that finds the lock free.
+/// Each thread owns a heap, as if under the heap's lock.
 struct Heaps {
     all_counters: [HeapCounters; 2],
     peaks: DevicePeaks,
@@ -218,7 +220,8 @@ fn loom_a_block_that_becomes_pending_while_others_settle_still_counts_as_active(
         // Allocated no longer, but active.
         heaps.free_with_uses(0, 60);
         other.join().unwrap();
-        // From here on calls follow one another. What either heap adds is seen once each has been looked at.
+        // From here on calls follow one another. What either heap adds is seen once each has been
+        // looked at.
         heaps.allocate(0, 1);
         heaps.allocate(1, 1);
         heaps.allocate(0, 50);
@@ -229,10 +232,11 @@ fn loom_a_block_that_becomes_pending_while_others_settle_still_counts_as_active(
     });
 }
 
-/// The freeing thread finds the threshold low enough and the lock free, and changes nothing. The settling thread must
-/// then see the pending block: the new thresholds leave room for the block. Each of the two threads needs a fence for
-/// this order. The freeing thread also needs a second fence, to see the thresholds of a thread after the unlock.
-/// Without any of the three fences, the model fails.
+/// The freeing thread finds the threshold low enough and the lock free, and changes nothing. The
+/// settling thread must then see the pending block: the new thresholds leave room for the block.
+/// Each of the two threads needs a fence for this order. The freeing thread also needs a second
+/// fence, to see the thresholds of a thread after the unlock. Without any of the three fences, the
+/// model fails.
 #[test]
 fn loom_a_block_made_pending_without_the_lock_is_seen_when_thresholds_are_set() {
     explore(|| {
@@ -245,7 +249,8 @@ fn loom_a_block_made_pending_without_the_lock_is_seen_when_thresholds_are_set() 
         let other = thread::spawn(move || settling.allocate(1, 30));
         heaps.free_with_uses(0, 60);
         other.join().unwrap();
-        // From here on calls follow one another. The first looks at what the other thread may have left.
+        // From here on calls follow one another. The first looks at what the other thread may have
+        // left.
         heaps.allocate(1, 1);
         heaps.allocate(0, 70);
         heaps.all_counters[0].down(Stat::AllocatedBytes, 70);
@@ -282,8 +287,8 @@ fn loom_what_was_pending_once_does_not_send_every_request_to_settle() {
     });
 }
 
-/// Pairs of heaps like in `heaps.rs`: the map, the states of the pairs and a registry. A heap consists of the heap's
-/// stream and the number of segments.
+/// Pairs of heaps like in `heaps.rs`: the map, the states of the pairs and a registry. A heap
+/// consists of the heap's stream and the number of segments.
 struct Pairs {
     streams: AtomicMap<FixedCells<2>>,
     registry: Mutex<()>,
@@ -303,7 +308,8 @@ impl Pairs {
         })
     }
 
-    /// `Arena::use_pair`: finds the pair of a stream without a lock, or makes a pair under the registry's lock.
+    /// `Arena::use_pair`: finds the pair of a stream without a lock, or makes a pair under the
+    /// registry's lock.
     fn use_pair(&self, stream: u64) -> usize {
         loop {
             if let Some(pair) = self.streams.get(stream) {
@@ -347,7 +353,8 @@ impl Pairs {
         }
     }
 
-    /// A request without a free block: obtains a segment with no lock held, and adds the segment to the heap.
+    /// A request without a free block: obtains a segment with no lock held, and adds the segment to
+    /// the heap.
     fn request(&self, stream: u64) {
         let pair = self.use_pair(stream);
         self.pairs[pair].set_leaving(false);
@@ -360,8 +367,8 @@ impl Pairs {
         self.leave(pair);
     }
 
-    /// `stream_destroyed`: releases the cached memory of the stream. The pair is vacant once the last call with the
-    /// pair has ended.
+    /// `stream_destroyed`: releases the cached memory of the stream. The pair is vacant once the
+    /// last call with the pair has ended.
     fn end(&self, stream: u64) {
         let pair = {
             let _registry = self.registry.lock().unwrap();

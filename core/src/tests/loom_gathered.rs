@@ -1,5 +1,5 @@
-//! A model of gathered frees, explored by loom. The queues are the core's own; the steps between the locks follow
-//! `arena/waits/gathered.rs`, over a device without unfinished work.
+//! A model of gathered frees, explored by loom. The queues are the core's own; the steps between
+//! the locks follow `arena/waits/gathered.rs`, over a device without unfinished work.
 
 use super::loom::explore;
 use crate::device::Event;
@@ -80,7 +80,8 @@ impl Device {
         self.pass(queue, |_heap| true)
     }
 
-    /// `OnDevice::order_first`: passes the first event of a queue for the blocks of the heaps with `leaves` true.
+    /// `OnDevice::order_first`: passes the first event of a queue for the blocks of the heaps with
+    /// `leaves` true.
     fn pass(&self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         let begun = self.queues.lock().unwrap().begin_poll(queue);
         let Some(event) = begun else { return 0 };
@@ -119,8 +120,8 @@ fn loom_an_event_covers_the_blocks_gathered_before_it_and_no_other() {
     });
 }
 
-/// A thread passes the event for the blocks of a heap, while another thread frees a block, queries the event and
-/// records the next event.
+/// A thread passes the event for the blocks of a heap, while another thread frees a block, queries
+/// the event and records the next event.
 #[test]
 fn loom_an_event_passed_for_one_heap_stays_behind_the_blocks_of_the_others() {
     explore(|| {

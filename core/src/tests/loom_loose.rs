@@ -1,5 +1,5 @@
-//! The list of the loose heaps, and peaks found by reading only the loose heaps, explored by `loom`: every order of
-//! threads.
+//! The list of the loose heaps, and peaks found by reading only the loose heaps, explored by
+//! `loom`: every order of threads.
 
 use super::loom::explore;
 use crate::arena::heaps::loose::{LooseLink, LooseList};
@@ -9,8 +9,8 @@ use crate::sync::empty;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// Heaps and their peaks, as in the arena. A heap is a flag: whether the heap is tight. The heap's lock also guards
-/// the counters.
+/// Heaps and their peaks, as in the arena. A heap is a flag: whether the heap is tight. The heap's
+/// lock also guards the counters.
 struct Heaps {
     heaps: [Mutex<bool>; 2],
     counters: [HeapCounters; 2],
@@ -45,7 +45,8 @@ impl Heaps {
         core::iter::successors(self.loose.first(), next).map(|heap| self.of(heap as usize))
     }
 
-    /// Allocates bytes in a heap, like the fast path: the heap becomes loose once the heap's lock is free.
+    /// Allocates bytes in a heap, like the fast path: the heap becomes loose once the heap's lock
+    /// is free.
     fn allocate(&self, heap: usize, bytes: u64) {
         let tight = self.heaps[heap].lock().unwrap();
         let stale = self.counters[heap].up(Stat::AllocatedBytes, bytes);

@@ -1,5 +1,6 @@
-//! Models of the table of the page map: a reader looks a page up while the writer makes leaves, enters pages and removes
-//! pages. Under loom a leaf has two pages, and the near addresses have two leaves.
+//! Models of the table of the page map: a reader looks a page up while the writer makes leaves,
+//! enters pages and removes pages. Under loom a leaf has two pages, and the near addresses have two
+//! leaves.
 
 use super::loom::explore;
 use crate::tables::page_table::{PageTable, RadixPages, VACANT};

@@ -1,5 +1,6 @@
-//! Models of moving pages during the use of heaps by other threads, explored by loom. The heaps and the pool of
-//! pages are the core's own; the steps between the locks follow `arena/paging/growth.rs`, without a device.
+//! Models of moving pages during the use of heaps by other threads, explored by loom. The heaps and
+//! the pool of pages are the core's own; the steps between the locks follow
+//! `arena/paging/growth.rs`, without a device.
 
 use super::loom::explore;
 use crate::config::Config;
@@ -58,8 +59,8 @@ impl Device {
         locked.finish_free(block, &self.counters[heap]);
     }
 
-    /// `PageGrowth::grow`: extends a heap by `room` bytes of pages of the other heap, and of new pages, and
-    /// serves a request of `size` bytes.
+    /// `PageGrowth::grow`: extends a heap by `room` bytes of pages of the other heap, and of new
+    /// pages, and serves a request of `size` bytes.
     fn grow(&self, heap: usize, room: u64, size: u64) -> DevicePtr {
         let held = {
             let mut locked = self.heaps[heap].lock().unwrap();
@@ -149,7 +150,8 @@ impl Device {
         }
     }
 
-    /// `Stitcher::consolidate` for a single run, with all work complete. Returns whether a run was found.
+    /// `Stitcher::consolidate` for a single run, with all work complete. Returns whether a run was
+    /// found.
     fn consolidate(&self, heap: usize) -> bool {
         let run = {
             let mut locked = self.heaps[heap].lock().unwrap();
@@ -218,8 +220,8 @@ fn loom_a_page_moves_while_another_thread_uses_its_heap() {
     });
 }
 
-/// The rest of the moved pages is free before the old places are stale. A second request must not move the pages
-/// again yet.
+/// The rest of the moved pages is free before the old places are stale. A second request must not
+/// move the pages again yet.
 #[test]
 fn loom_pages_that_have_just_moved_stay_until_their_old_places_are_stale() {
     explore(|| {
@@ -257,7 +259,8 @@ fn loom_an_old_place_is_unmapped_before_its_page_settles() {
     });
 }
 
-/// A second thread allocates from the heap, and moves pages of the heap, while two pages become a single page.
+/// A second thread allocates from the heap, and moves pages of the heap, while two pages become a
+/// single page.
 #[test]
 fn loom_pages_become_one_while_another_thread_uses_their_heap() {
     explore(|| {

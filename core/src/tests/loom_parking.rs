@@ -1,6 +1,6 @@
-//! Models of a heap parked and woken while other threads use the heap, explored by loom. The heap, the pages and
-//! the state of the pair are the core's own; the steps between the locks follow `arena/parking` and
-//! `arena/request.rs`, without a device.
+//! Models of a heap parked and woken while other threads use the heap, explored by loom. The heap,
+//! the pages and the state of the pair are the core's own; the steps between the locks follow
+//! `arena/parking` and `arena/request.rs`, without a device.
 
 use super::loom::explore;
 use crate::arena::heaps::pair_state::PairState;

@@ -48,7 +48,7 @@ fn settings_of_placement_come_into_force_and_all_others_stay() {
     assert_eq!(tuning.own_config().unwrap().max_split_size(), Some(64 * MIB));
     malloc(&allocator, 3);
     assert_eq!(used(&allocator), 32);
-    // The program's own settings, put in force again, are no longer settings found.
+    // The program's own settings, activated again, are no longer settings found.
     assert!(change(&allocator, "max_split_size_mb:64"));
     assert!(!tuning.report().unwrap().is_tuned);
 }

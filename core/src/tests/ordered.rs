@@ -327,7 +327,8 @@ fn an_event_is_made_for_streams_only_where_streams_may_wait() {
     }
 }
 
-/// Blocks of the stream, each used once by a side stream, all freed. The device makes `events` events for streams at most.
+/// Blocks of the stream, each used once by a side stream, all freed. The device makes `events`
+/// events for streams at most.
 fn used_blocks(config: &str, events: usize, sides: &[StreamId]) -> (Simulated, Vec<DevicePtr>) {
     let device = SimulatedDevice::new(400 * MIB).with_order_events(events);
     let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();

@@ -41,7 +41,8 @@ pub(super) fn stat(allocator: &Simulated, key: &str) -> i64 {
     allocator.stats(DEVICE).unwrap().get(key).unwrap()
 }
 
-/// Announces an iteration, and plans an observation at once: the plans come into force at the next announcement.
+/// Announces an iteration, and plans an observation at once: the plans become active at the next
+/// announcement.
 fn announce(allocator: &Simulated) {
     allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
     allocator.check_invariants().unwrap();
@@ -51,7 +52,8 @@ fn announce(allocator: &Simulated) {
     }
 }
 
-/// An iteration of a small program: three blocks, with the first block freed before the request of the third.
+/// An iteration of a small program: three blocks, with the first block freed before the request of
+/// the third.
 pub(super) fn iterate(allocator: &Simulated, stream: StreamId) -> [DevicePtr; 3] {
     let first = allocator.malloc(DEVICE, 3 * MIB, stream).unwrap();
     let second = allocator.malloc(DEVICE, 1000, stream).unwrap();
@@ -62,7 +64,7 @@ pub(super) fn iterate(allocator: &Simulated, stream: StreamId) -> [DevicePtr; 3]
     [first, second, third]
 }
 
-/// An allocator with a plan in force for the small program.
+/// An allocator with an active plan for the small program.
 pub(super) fn serving(config: &str) -> Simulated {
     let allocator = allocator(1 << 30, config);
     for _ in 0..2 {
@@ -164,7 +166,8 @@ fn the_plans_memory_is_held_until_it_is_given_up() {
     announce(&allocator);
     assert_eq!(report(&allocator).stage, Stage::Observing);
     assert_eq!((report(&allocator).given_up, report(&allocator).segment_bytes), (1, 0));
-    // What the program still holds of it stays until it is freed, and then it is like any cached segment.
+    // What the program still holds of it stays until it is freed, and then it is like any cached
+    // segment.
     allocator.check_invariants().unwrap();
     assert_eq!(allocator.base_of(held).unwrap().segment_bytes, 4 << 20);
     allocator.empty_cache(DEVICE).unwrap();
@@ -500,7 +503,8 @@ fn the_policy_and_its_settings_stay() {
     assert_eq!(config.policy().name(), "slab");
 }
 
-/// The counting of a block is settled when the block is handed out, by the settings in force when the plan came.
+/// The counting of a block is settled when the block is handed out, by the settings active when
+/// the plan came.
 #[test]
 fn a_block_of_a_plan_counts_as_oversize_by_the_settings_that_the_plan_began_with() {
     for oversize in [false, true] {
@@ -589,7 +593,8 @@ fn a_block_is_found_by_the_number_of_a_lane_that_the_page_map_had_before() {
     allocator.check_invariants().unwrap();
 }
 
-/// Returns whether plans for the iteration `observed` stay in force for several iterations of another kind.
+/// Returns whether plans for the iteration `observed` stay active for several iterations of
+/// another kind.
 fn stays_in_force(observed: impl Fn(&Simulated), repeated: impl Fn(&Simulated)) -> bool {
     let allocator = planned();
     for _ in 0..2 {

@@ -14,7 +14,8 @@ fn a_forecast_grows_into_pages_given_up_by_ranges_before_plans_are_given_up() {
     let range = Range::reserve(&allocator, DEVICE, 32 * MIB).unwrap();
     range.commit(0, 32 * MIB, OTHER).unwrap();
     range.decommit(0, 32 * MIB, OTHER).unwrap();
-    // The plan holds 4 MiB. The request waits for the work of the other stream, and then has room for 36.
+    // The plan holds 4 MiB. The request waits for the work of the other stream, and then has room
+    // for 36.
     assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::Obtain(20 * MIB)));
     let block = allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
     assert_eq!((report(&allocator).stage, stat(&allocator, "reserved_bytes.all.current")), (Stage::Serving, 24 << 20));
@@ -29,7 +30,8 @@ fn a_forecast_knows_the_plan() {
     assert!(matches!(allocator.forecast(DEVICE, 3 * MIB, STREAM), Ok(Forecast::Obtain(_))));
 }
 
-/// A request out of turn, and a request on a stream outside a route: a plan serves the request, and a forecast knows.
+/// A request out of turn, and a request on a stream outside a route: a plan serves the request, and
+/// a forecast knows.
 #[test]
 fn a_forecast_knows_what_a_plan_serves_out_of_turn() {
     let allocator = serving("policy:planned");

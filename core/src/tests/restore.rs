@@ -40,7 +40,8 @@ fn on_device(device: SimulatedDevice, config: &str) -> Simulated {
     allocator
 }
 
-/// Requests and frees from a generator of numbers, equal on any two allocators in an equal state.
+/// Requests and frees from a generator of numbers, the same on any two allocators in the same
+/// state.
 struct Program(u64);
 
 impl Program {
@@ -187,8 +188,8 @@ fn what_contradicts_itself_or_the_device_is_refused() {
     assert!(matches!(restored("policy:buddy", &segments), Err(Error::SnapshotRefused(_))));
 }
 
-/// Restores the segments of a program on a device with a failing `nth` call of each of `calls`, and with all later
-/// calls of the kind failing.
+/// Restores the segments of a program on a device with a failing `nth` call of each of `calls`, and
+/// with all later calls of the kind failing.
 fn restored_with_failures(config: &str, calls: &[(Call, u64)]) -> (Simulated, Result<(), Error>) {
     let original = allocator(config);
     let (mut program, mut held) = (Program(7), Vec::new());
@@ -244,8 +245,8 @@ fn a_segment_that_the_device_does_not_give_is_not_charged() {
     assert_eq!(reserved(&small), 0);
 }
 
-/// A pool's earlier state comes back: the pool's blocks are freed, and the blocks of the earlier state are allocated
-/// at their old addresses.
+/// A pool's earlier state comes back: the pool's blocks are freed, and the blocks of the earlier
+/// state are allocated at their old addresses.
 #[test]
 fn a_pool_returns_to_an_earlier_state() {
     for config in ["", "expandable_segments:True", "max_split_size_mb:20", "policy:bfc"] {

@@ -40,7 +40,8 @@ fn published(r: u64) -> (u64, u64) {
         _ if r <= 11 * MIB - 512 => (plain, 12 * MIB),
         _ => {
             let j = r.div_ceil(2 * MIB) * 2;
-            // The table gives whole blocks from (j − 1) M − 511 on; below that more than 1 M remains.
+            // The table gives whole blocks from (j − 1) M − 511 on; below that more than 1 M
+            // remains.
             let block = if r >= (j - 1) * MIB - 511 { j * MIB } else { plain };
             (block, j * MIB)
         }

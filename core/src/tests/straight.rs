@@ -20,8 +20,8 @@ fn allocator(config: &str) -> Simulated {
     Simulated::new([SimulatedDevice::new(CAPACITY)], &Config::parse(config).unwrap()).unwrap()
 }
 
-/// Runs one random program through both paths, with a change of the settings now and then, and compares every address, every
-/// error, and the statistics.
+/// Runs one random program through both paths, with a change of the settings now and then, and
+/// compares every address, every error, and the statistics.
 fn agree(config: &str, changes: &[&str]) {
     let (general, straight) = (allocator(config), allocator(config));
     let (mut held, mut number) = (Vec::<(DevicePtr, u64)>::new(), 1_u64);

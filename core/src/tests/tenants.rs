@@ -88,8 +88,8 @@ fn charges(allocator: &Simulated) -> [u64; 2] {
     [A, B].map(|tag| use_of(allocator, tag).charge / MIB)
 }
 
-/// Parks 60 MiB of the tag B under a limit of the process, caches 180 MiB of the tag A above its `low` of 40 MiB. Returns the
-/// parked block.
+/// Parks 60 MiB of the tag B under a limit of the process, caches 180 MiB of the tag A above its
+/// `low` of 40 MiB. Returns the parked block.
 fn park_beside_a_cache(allocator: &Simulated, limit: u64) -> DevicePtr {
     allocator.set_limit(DEVICE, Some(limit)).unwrap();
     let a = limited(allocator, A, TagLimits { low: 40 * MIB, ..TagLimits::NONE });
@@ -100,8 +100,8 @@ fn park_beside_a_cache(allocator: &Simulated, limit: u64) -> DevicePtr {
     block
 }
 
-/// An allocator under a limit, whose device tells of the ends of streams or does not. A stream that may have ended untold is not
-/// used: the device fills pages apart.
+/// An allocator under a limit, whose device tells of the ends of streams or does not. A stream that
+/// may have ended untold is not used: the device fills pages apart.
 fn with_told_ends(is_told: bool, limit: u64) -> Simulated {
     let device_of = SimulatedDevice::new(CAPACITY);
     let device_of = if is_told { device_of } else { device_of.with_unreported_ends() };
@@ -159,7 +159,8 @@ fn a_tag_gives_back_no_more_than_its_max_asks_for() {
     allocator.free(free).unwrap();
     malloc_in(&allocator, pool, 3 * PAGE, TWO).unwrap();
     assert_eq!((use_of(&allocator, A).charge, use_of(&allocator, A).given), (8 * PAGE, 2 * PAGE));
-    // Live blocks alone are too many: nothing is given back for a request that is refused in any case.
+    // Live blocks alone are too many: nothing is given back for a request that is refused in any
+    // case.
     malloc_in(&allocator, pool, 6 * PAGE, TWO).unwrap_err();
     assert_eq!((use_of(&allocator, A).charge, use_of(&allocator, A).cached), (8 * PAGE, 5 * PAGE));
     assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64, 8 * PAGE + 40 * MIB);
@@ -179,8 +180,8 @@ fn memory_goes_back_from_who_is_the_most_above_low_by_weight() {
     while malloc(&allocator, 38 * MIB).is_ok() {
         seen.push(charges(&allocator));
     }
-    // At first 210 MiB without a tag for a weight of 100, 60 above `low` for 100, and 200 for 200. Of equal shares, the
-    // lower tag gives first.
+    // At first 210 MiB without a tag for a weight of 100, 60 above `low` for 100, and 200 for 200.
+    // Of equal shares, the lower tag gives first.
     let expected =
         [[100, 200], [100, 180], [100, 140], [80, 120], [80, 80], [60, 60], [40, 40], [40, 0]].map(<[u64; 2]>::from);
     assert_eq!(seen, expected);

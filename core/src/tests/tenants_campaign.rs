@@ -1,12 +1,14 @@
-//! Two tenants and the default pool of one allocator at their limits: a campaign, run by `tests/groups.sh`.
+//! Two tenants and the default pool of one allocator at their limits: a campaign, run by
+//! `tests/groups.sh`.
 //!
 //! ```text
 //! stream ─ route ─▶ pool ─ tag ─▶ limits, which together with the limit of the process are too little for all
 //! ```
 //!
-//! At first the three take turns at random, and both bounds of both tags are checked after each operation: no charge is above
-//! `max`, and no operation of another leaves a charge below `low` that was not below before. Then a thread for each runs the
-//! other half, and checks its own tag. From time to time the charges are compared with a snapshot's segments.
+//! At first the three take turns at random, and both bounds of both tags are checked after each
+//! operation: no charge is above `max`, and no operation of another leaves a charge below `low`
+//! that was not below before. Then a thread for each runs the other half, and checks its own tag.
+//! From time to time the charges are compared with a snapshot's segments.
 
 use crate::allocator::Allocator;
 use crate::config::Config;
@@ -97,7 +99,8 @@ impl Campaign {
         self.allocator.tags(DEVICE).unwrap().held(TAGS[number]).unwrap().charge
     }
 
-    /// Requests or frees a block. The phases of an actor, in which it grows or shrinks, last for hundreds of operations.
+    /// Requests or frees a block. The phases of an actor, in which it grows or shrinks, last for
+    /// hundreds of operations.
     fn act(&self, actor: &mut Actor, at: u64) {
         let grows = (at / 300 + actor.number as u64).is_multiple_of(2);
         let wants = actor.rng.u32(..100) < if grows { 60 } else { 40 };
@@ -118,8 +121,8 @@ impl Campaign {
         }
     }
 
-    /// Checks the bounds of a tag, after an operation before which the tag had `before` bytes. `by_other`: the operation was
-    /// not the tag's own.
+    /// Checks the bounds of a tag, after an operation before which the tag had `before` bytes.
+    /// `by_other`: the operation was not the tag's own.
     fn check(&self, number: usize, before: u64, by_other: bool) {
         let (charge, seen) = (self.charge(number), &self.seen[number]);
         seen.greatest.fetch_max(charge, Relaxed);
@@ -156,8 +159,8 @@ impl Campaign {
         }
     }
 
-    /// Runs an actor on its own thread. A tag that has reached its `low` never falls below it: others do not push it there,
-    /// and it gives back of its own accord only close to `max`.
+    /// Runs an actor on its own thread. A tag that has reached its `low` never falls below it:
+    /// others do not push it there, and it gives back of its own accord only close to `max`.
     fn alone(&self, actor: &mut Actor, operations: u64) {
         let mut reached = 0;
         for at in 0..operations {

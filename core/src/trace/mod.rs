@@ -36,11 +36,11 @@ pub enum Action {
     /// A request failed. The address field has the number of free bytes on the device, and the size
     /// is that of the block the request needed.
     OutOfMemory,
-    /// Other settings came into force (`tune:auto`). The size is the peak of reserved memory that
+    /// Other settings became active (`tune:auto`). The size is the peak of reserved memory that
     /// the search predicts for the requests of the window, in bytes.
     SettingsChanged,
-    /// Settings were taken back (`tune:auto`). The size is the peak of reserved memory measured with
-    /// them, in bytes.
+    /// Settings were taken back (`tune:auto`). The size is the peak of reserved memory measured
+    /// with them, in bytes.
     SettingsTakenBack,
 }
 
@@ -77,8 +77,8 @@ pub enum CallSite {
 pub struct TraceExtent {
     /// The most events that a reader gets; 0 if no trace is recorded.
     pub capacity: u64,
-    /// Events since the start of the recording that a reader no longer gets. Above 0, the history is
-    /// cut: its first events are missing.
+    /// Events since the start of the recording that a reader no longer gets. Above 0, the history
+    /// is cut: its first events are missing.
     pub dropped: u64,
 }
 

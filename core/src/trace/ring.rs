@@ -221,7 +221,8 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         [ring.capacity, ring.window]
     }
 
-    /// Returns the room for a reader's events, and how many since the start a reader no longer gets.
+    /// Returns the room for a reader's events, and how many since the start a reader no longer
+    /// gets.
     pub(crate) fn extent(&self) -> TraceExtent {
         let mut ring = self.ring.lock();
         if ring.capacity == 0 {
@@ -337,8 +338,9 @@ mod tests {
         assert!(trace.start(capacity, 0, 0));
         let room = (capacity + SLACK) as u64;
         (1..=room).for_each(|ticks| trace.add(record(10 * ticks)));
-        // Over the first event. What a heap has kept back from that time on would tell half a story: the first such event is left out,
-        // and the second one goes over an event and ends with it.
+        // Over the first event. What a heap has kept back from that time on would tell half a
+        // story: the first such event is left out, and the second one goes over an event and ends
+        // with it.
         trace.add(record(10 * room + 10));
         trace.add(record(11));
         trace.add(record(12));
@@ -358,7 +360,8 @@ mod tests {
         assert_eq!(trace.window().first().map(|event| event.time_us), Some(20), "11 goes over no event");
         trace.add(record(12));
         assert_eq!(trace.window().first().map(|event| event.time_us), Some(30));
-        // The first event to be overwritten is later than all others but one, which tells half a story.
+        // The first event to be overwritten is later than all others but one, which tells half a
+        // story.
         assert!(trace.start(5, 0, 0));
         let others = SLACK as u64 + 3;
         [1000, 1001]

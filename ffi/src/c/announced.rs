@@ -9,19 +9,21 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of the longest name of a region. Of a longer one compute-sanitizer 2025.3 warns, and counts the warning among the errors.
+/// Bytes of the longest name of a region. Of a longer one compute-sanitizer 2025.3 warns, and
+/// counts the warning among the errors.
 const LONGEST_NAME: usize = 49;
 
 /// The segments that a memory checker knows.
 pub(crate) struct Announced {
     tool: &'static MemoryTool,
-    /// By address: the length, and the checker's name. Locked under a heap's lock; nothing is locked under it.
+    /// By address: the length, and the checker's name. Locked under a heap's lock; nothing is
+    /// locked under it.
     heaps: Mutex<BTreeMap<u64, (u64, ToolHeap)>>,
 }
 
 impl Announced {
-    /// Returns what is announced, if a memory checker listens and the configuration allows it. Takes out of `config`
-    /// what would place blocks on pages, which checkers refuse, and says so.
+    /// Returns what is announced, if a memory checker listens and the configuration allows it.
+    /// Takes out of `config` what would place blocks on pages, which checkers refuse, and says so.
     pub(crate) fn begin(config: &mut Config) -> Option<Self> {
         let tool = MemoryTool::of_process().filter(|_| config.nvtx() && !orders_memory(config))?;
         let before = config.clone();
@@ -68,8 +70,9 @@ impl Announced {
     }
 }
 
-/// Returns whether `policy:direct` allocates in the order of streams: under a memory checker, which can then report a block
-/// that is used before or after its life in that order. Each block is an allocation of the driver, so nothing is announced.
+/// Returns whether `policy:direct` allocates in the order of streams: under a memory checker, which
+/// can then report a block that is used before or after its life in that order. Each block is an
+/// allocation of the driver, so nothing is announced.
 pub(crate) fn orders_memory(config: &Config) -> bool {
     config.policy() == Policy::Direct && config.nvtx() && MemoryTool::of_process().is_some()
 }
@@ -85,8 +88,8 @@ fn name(site: u32, stacks: &Stacks) -> Option<CString> {
     stacks.get(site).frames().first().and_then(|frame| name_of(frame))
 }
 
-/// Returns the place of a request as a name in ASCII: the file without its folders, the line, and the function, cut after
-/// [`LONGEST_NAME`] bytes.
+/// Returns the place of a request as a name in ASCII: the file without its folders, the line, and
+/// the function, cut after [`LONGEST_NAME`] bytes.
 fn name_of(frame: &Frame) -> Option<CString> {
     let file = frame.filename.rsplit('/').next().unwrap_or_default();
     let whole = format!("{file}:{} {}", frame.line, frame.name);

@@ -1,5 +1,5 @@
-//! The order in which a process obtained memory from devices, which libraries that register segments
-//! in several processes go by.
+//! The order in which a process obtained memory from devices, which libraries that register
+//! segments in several processes go by.
 
 use cachalot_core::DevicePtr;
 use std::collections::BTreeMap;

@@ -18,10 +18,11 @@ pub(crate) fn with_instance(
     guarded(allocator, || body(handle::instance(allocator)?))
 }
 
-/// Runs the body of a hot function on an allocator, like [`with_instance`]. Where the fast check of the handle fails,
-/// `$rare` runs the body with a `$call` that is not inlined.
-// Two copies: after a way back from the complete check, which makes calls, every argument would be in a saved register.
-// And a macro: the compiler inlines one closure in neither of two places, which costs a pair 29 instructions.
+/// Runs the body of a hot function on an allocator, like [`with_instance`]. Where the fast check of
+/// the handle fails, `$rare` runs the body with a `$call` that is not inlined.
+// Two copies: after a way back from the complete check, which makes calls, every argument would be
+// in a saved register. And a macro: the compiler inlines one closure in neither of two places,
+// which costs a pair 29 instructions.
 macro_rules! hot {
     ($allocator:expr, $rare:path, |$instance:ident, $call:ident = $inlined:path, or $outlined:path| $body:expr) => {
         match $crate::c::handle::undoubted($allocator) {

@@ -134,8 +134,8 @@ impl Callbacks {
         self.tell_mapping(&self.unmap, device, at, bytes);
     }
 
-    /// Tells the program of a page. Unlike the other callbacks, this one also runs for requests made
-    /// inside a callback: the program would miss a mapping otherwise.
+    /// Tells the program of a page. Unlike the other callbacks, this one also runs for requests
+    /// made inside a callback: the program would miss a mapping otherwise.
     fn tell_mapping(&self, set: &Mutex<Option<(MappingFunction, Userdata)>>, device: c_int, at: DevicePtr, bytes: u64) {
         let set = *set.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((callback, userdata)) = set else { return };

@@ -1,7 +1,8 @@
 //! Changes of plans and of tuned settings, told in the log at the next idle moment.
 //!
-//! The core changes plans in the middle of a request, and the tuner changes settings on any thread. Neither may wait for a
-//! log. Idle moments compare the reports with the reports at the idle moment before.
+//! The core changes plans in the middle of a request, and the tuner changes settings on any thread.
+//! Neither may wait for a log. Idle moments compare the reports with the reports at the idle moment
+//! before.
 
 use crate::c::device::SharedAllocator;
 use cachalot_core::DeviceIndex;
@@ -23,7 +24,8 @@ struct Told {
 pub(crate) struct Changes(Mutex<BTreeMap<u32, Told>>);
 
 impl Changes {
-    /// Logs the changes of a device since the last call. Does nothing if the log does not have the level.
+    /// Logs the changes of a device since the last call. Does nothing if the log does not have the
+    /// level.
     pub(crate) fn tell(&self, allocator: &SharedAllocator, device: DeviceIndex) {
         if !log::has(Level::Info) {
             return;

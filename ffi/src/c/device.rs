@@ -113,7 +113,8 @@ impl Device {
         }
     }
 
-    /// Returns the table of the driver's streams, which all devices of the allocator share. `None` for a simulated device.
+    /// Returns the table of the driver's streams, which all devices of the allocator share. `None`
+    /// for a simulated device.
     pub(crate) fn streams(&self) -> Option<&Streams> {
         match &self.backing {
             Backing::Cuda(device) => Some(device.streams()),
@@ -172,8 +173,8 @@ pub(crate) fn refuse(stream: CuStream, code: u32) -> Status {
     Status::with_driver_code(CACHALOT_ERROR_INVALID_STREAM, code, text)
 }
 
-/// Returns the status of a failed call about a stream: a mistake of the program if the handle is no stream's, and otherwise a
-/// failure of the driver.
+/// Returns the status of a failed call about a stream: a mistake of the program if the handle is no
+/// stream's, and otherwise a failure of the driver.
 #[cold]
 pub(crate) fn of_stream(stream: CuStream, error: DeviceError) -> Status {
     if error.code == CuResult::INVALID_HANDLE.0 { refuse(stream, error.code) } else { error.into() }
@@ -256,7 +257,8 @@ impl ForwardSegments for Device {
         }
     }
 
-    /// A device that is not open stays so: forecasts need the answer alone, and each request has opened the device.
+    /// A device that is not open stays so: forecasts need the answer alone, and each request has
+    /// opened the device.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         match &self.backing {
             Backing::Lazy(later) if later.opened().is_none() => {
@@ -355,7 +357,8 @@ impl Host for Device {
 
     fn on_event(&self, entry: &TraceEntry, pool: PoolId) {
         if let Some(announced) = &self.announced {
-            // compute-sanitizer is not ready for a thread without a context, as each thread is before its first call of the driver.
+            // compute-sanitizer is not ready for a thread without a context, as each thread is
+            // before its first call of the driver.
             self.in_context(|| announced.event(entry, &self.stacks));
         }
         self.callbacks.event(self.number, entry, pool);

@@ -66,14 +66,15 @@ fn slot(handle: u64) -> &'static Slot {
 #[inline(always)]
 pub(crate) fn instance(handle: *const cachalot_allocator) -> Outcome<&'static Instance> {
     match live(handle) {
-        // Last: the first question says which process is the parent, and a NULL handle must not ask.
+        // Last: the first question says which process is the parent, and a NULL handle must not
+        // ask.
         Some(instance) if !fork::in_child() => Ok(instance),
         _ => Err(refuse(number(handle))),
     }
 }
 
-/// Returns the allocator of a handle like [`instance`] in a process that is no forked child beyond doubt. Otherwise
-/// `instance` tells. Makes no call.
+/// Returns the allocator of a handle like [`instance`] in a process that is no forked child beyond
+/// doubt. Otherwise `instance` tells. Makes no call.
 #[inline(always)]
 pub(crate) fn undoubted(handle: *const cachalot_allocator) -> Option<&'static Instance> {
     live(handle).filter(|_| fork::is_parent())

@@ -159,8 +159,9 @@ impl Instance {
         }
     }
 
-    /// Allocates a block of at least `bytes` bytes on the device with a number from C, usable at once on `stream`. Opens
-    /// the device first if necessary. `E` is the failure in the words for the program.
+    /// Allocates a block of at least `bytes` bytes on the device with a number from C, usable at
+    /// once on `stream`. Opens the device first if necessary. `E` is the failure in the words for
+    /// the program.
     pub(crate) fn malloc<E: From<Error> + From<Status>>(
         &self,
         device: c_int,
@@ -427,8 +428,8 @@ impl ParsedOptions {
         later.collect()
     }
 
-    /// Opens devices, with access to each other's memory if asked for. After a failure closes the devices
-    /// already open.
+    /// Opens devices, with access to each other's memory if asked for. After a failure closes the
+    /// devices already open.
     fn open(
         &self,
         driver: &'static Driver,

@@ -39,8 +39,8 @@ impl<T> Out<T> {
 /// The type is `repr(C)` without padding, the first field is `struct_size: usize`, and every bit
 /// pattern is a valid value.
 pub(crate) unsafe trait Versioned: Copy {
-    /// Size of the structure in the version that introduced it: a number, because `size_of` grows with the
-    /// structure, and would then refuse programs that were compiled before.
+    /// Size of the structure in the version that introduced it: a number, because `size_of` grows
+    /// with the structure, and would then refuse programs that were compiled before.
     const FIRST_SIZE: usize;
 }
 
@@ -151,8 +151,8 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str, refusal: cacha
     text.to_str().map_err(|_| Status::new(refusal, format_args!("{what} is not UTF-8")))
 }
 
-/// Copies a text with its NUL to the `capacity` bytes at `buffer`, and the length without the NUL to `length`. Either may
-/// be NULL, but not both; the capacity of a NULL buffer is 0.
+/// Copies a text with its NUL to the `capacity` bytes at `buffer`, and the length without the NUL
+/// to `length`. Either may be NULL, but not both; the capacity of a NULL buffer is 0.
 ///
 /// # Safety
 /// `buffer` is NULL or has `capacity` writable bytes, and `length` is NULL or valid for a write.
@@ -166,7 +166,8 @@ pub(crate) unsafe fn hand_out(text: &CStr, buffer: *mut c_char, capacity: usize,
             let text = format!("the text needs {} bytes, and there are {capacity}", text.len());
             return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
         }
-        // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap with it.
+        // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap with
+        // it.
         unsafe { core::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len()) };
     }
     if let Some(length) = NonNull::new(length) {

@@ -1,7 +1,8 @@
 //! The C interface, and the plug-in for `PyTorch`.
 //!
-//! The functions are in [`capi`], their types in [`abi`], their numbers in [`status`]. The functions of the plug-in for
-//! `PyTorch`, described by `include/cachalot_torch.h`, are in [`torch`].
+//! The functions are in [`capi`], their types in [`abi`], their numbers in [`status`]. The
+//! functions of the plug-in for `PyTorch`, described by `include/cachalot_torch.h`, are in
+//! [`torch`].
 //!
 //! ```text
 //! capi       the exported functions          ─┐

@@ -1,7 +1,7 @@
 //! Private pools whose segments the program supplies.
 //!
-//! The program's functions are called with no lock held. The program learns when neither the pool nor
-//! a segment of the pool is left.
+//! The program's functions are called with no lock held. The program learns when neither the pool
+//! nor a segment of the pool is left.
 
 use crate::c::marshal::Userdata;
 use cachalot_core::{DeviceError, DevicePtr, DeviceResult, ErrorKind, PoolId};
@@ -56,7 +56,8 @@ pub(crate) struct SuppliedPools {
 }
 
 impl SuppliedPools {
-    /// Changes the tables. Returns what the change has taken out, which is dropped without the lock.
+    /// Changes the tables. Returns what the change has taken out, which is dropped without the
+    /// lock.
     fn change<T>(&self, change: impl FnOnce(&mut Tables) -> T) -> T {
         let mut tables = self.lock();
         let result = change(&mut tables);
@@ -111,8 +112,8 @@ impl SuppliedPools {
         }
         let Some(supply) = self.change(|tables| tables.segments.remove(&base)) else { return false };
         let segment = core::ptr::without_provenance_mut(base.0 as usize);
-        // SAFETY: the program passed both, for calls from any thread; the segment came from the other
-        // function; no lock is held.
+        // SAFETY: the program passed both, for calls from any thread; the segment came from the
+        // other function; no lock is held.
         unsafe { (supply.takes_back)(supply.userdata.0, segment, bytes as usize, device) };
         true
     }

@@ -45,8 +45,8 @@ fn malloc(allocator: *const cachalot_allocator, bytes: usize) -> (i32, *mut c_vo
 
 /// Returns the calling thread's last error.
 fn last() -> String {
-    // SAFETY: the text belongs to this thread and is NUL-terminated. Only calls of this thread write
-    // to the text, and none runs while it is copied.
+    // SAFETY: the text belongs to this thread and is NUL-terminated. Only calls of this thread
+    // write to the text, and none runs while it is copied.
     unsafe { core::ffi::CStr::from_ptr(last_error::text()) }.to_string_lossy().into_owned()
 }
 

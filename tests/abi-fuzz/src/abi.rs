@@ -206,7 +206,8 @@ impl Allocator {
     }
 }
 
-/// Declares functions with the allocator as the first argument, functions of a range, and the functions above.
+/// Declares functions with the allocator as the first argument, functions of a range, and the
+/// functions above.
 macro_rules! functions {
     (
         methods { $($method:ident = $name:ident($($arg:ident: $type:ty),*);)* }
@@ -228,7 +229,8 @@ macro_rules! functions {
                 pub(crate) fn $method(self, $($arg: $type),*) -> Reply {
                     begin(Function::$name);
                     #[allow(unused_unsafe, reason = "some functions take numbers only")]
-                    // SAFETY: pointers come from references or are null, and callbacks fit their user data.
+                    // SAFETY: pointers come from references or are null, and callbacks fit their
+                    // user data.
                     let status = unsafe { capi::$name(self.handle(), $($arg),*) };
                     end();
                     Reply { function: Function::$name, status }

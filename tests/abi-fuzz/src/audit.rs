@@ -41,8 +41,8 @@ pub(crate) fn audit(world: &World, workers: &[Worker]) {
     }
 }
 
-/// Returns whether a device reaches `count` active blocks after the end of all work. The library's thread was
-/// told to end, and may still poll an event.
+/// Returns whether a device reaches `count` active blocks after the end of all work. The library's
+/// thread was told to end, and may still poll an event.
 fn gets_idle(world: &World, device: usize, count: i64) -> bool {
     (0..100).any(|look| {
         if look > 0 {
@@ -55,7 +55,8 @@ fn gets_idle(world: &World, device: usize, count: i64) -> bool {
     })
 }
 
-/// Compares the statistics of a device with the blocks and ranges of the program, and with a snapshot.
+/// Compares the statistics of a device with the blocks and ranges of the program, and with a
+/// snapshot.
 fn sums(world: &World, workers: &[Worker], device: usize) {
     let mut found = blank::<cachalot_statistics>();
     world.allocator.stats(device as i32, &mut found).judge(Situation::NONE);
@@ -105,7 +106,8 @@ fn sums(world: &World, workers: &[Worker], device: usize) {
     }
 }
 
-/// Returns the bytes of all segments of a device, by a snapshot, and the first and the last address of each.
+/// Returns the bytes of all segments of a device, by a snapshot, and the first and the last address
+/// of each.
 fn segments(world: &World, device: usize) -> (i64, Vec<(u64, u64)>) {
     let mut text: Vec<u8> = Vec::new();
     let into: *mut c_void = (&raw mut text).cast();

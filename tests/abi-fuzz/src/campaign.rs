@@ -111,7 +111,8 @@ impl Totals {
     }
 }
 
-/// Runs the cases of `seeds`, several at a time, until the time is over. Prints each finding at once.
+/// Runs the cases of `seeds`, several at a time, until the time is over. Prints each finding at
+/// once.
 pub(crate) fn campaign(cases: &[Case], setting: &Setting, jobs: u32, time: Duration) -> Totals {
     let begin = Instant::now();
     let next = AtomicU64::new(0);

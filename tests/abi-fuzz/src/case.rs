@@ -1,11 +1,12 @@
-//! A case: the settings of an allocator and a driver, the threads, the faults, and a seed. A case is a line of JSON,
-//! which repeats the case.
+//! A case: the settings of an allocator and a driver, the threads, the faults, and a seed. A case
+//! is a line of JSON, which repeats the case.
 
 use crate::faults;
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-/// Configurations, each with whether two runs of a thread are equal: the clock and background threads have no part.
+/// Configurations, each with whether two runs of a thread are equal: the clock and background
+/// threads have no part.
 pub(crate) const CONFIGURATIONS: &[(&str, bool)] = &[
     ("", true),
     ("parity:False", true),
@@ -56,8 +57,8 @@ pub(crate) const CONFIGURATIONS: &[(&str, bool)] = &[
     ("policy:planned,plan_deadline_ms:10,expandable_segments:True", false),
 ];
 
-/// Settings of a case. Two runs of a case with one thread are equal, if `step` is set and the configuration has no
-/// part that depends on time.
+/// Settings of a case. Two runs of a case with one thread are equal, if `step` is set and the
+/// configuration has no part that depends on time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Case {
@@ -102,14 +103,16 @@ pub(crate) struct Case {
     pub(crate) plan: Option<String>,
 }
 
-/// Returns whether a configuration takes all memory at the first request, so that other requests may find none.
+/// Returns whether a configuration takes all memory at the first request, so that other requests
+/// may find none.
 fn takes_all(config: &str) -> bool {
     config.contains("allow_growth:False")
 }
 
 impl Case {
-    /// Returns the case of a seed with some operations. The configuration follows from the seed, in turn, and so do
-    /// the number of threads (four in half of the cases) and the faults (in a quarter).
+    /// Returns the case of a seed with some operations. The configuration follows from the seed, in
+    /// turn, and so do the number of threads (four in half of the cases) and the faults (in a
+    /// quarter).
     pub(crate) fn of(seed: u64, ops: u64) -> Self {
         let mut rng = Rng::with_seed(crate::mix(seed, 1, 0));
         let turn = seed as usize % CONFIGURATIONS.len();

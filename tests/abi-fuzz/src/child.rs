@@ -101,7 +101,8 @@ pub(crate) fn run(case: Case, trace: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the library's answers about the library and the devices, and gives devices access to each other.
+/// Checks the library's answers about the library and the devices, and gives devices access to each
+/// other.
 fn describe(world: &World) {
     let (number, text) = abi::version();
     let parts: Vec<u32> = text.split('.').filter_map(|part| part.parse().ok()).collect();

@@ -1,8 +1,9 @@
-//! The contents of memory: stamps at known places, written and checked by host functions in the order of a stream.
+//! The contents of memory: stamps at known places, written and checked by host functions in the
+//! order of a stream.
 //!
-//! A stamp is a word that depends on the tag of the contents and on the address. Small blocks are stamped
-//! throughout, longer blocks at both ends and at multiples of 4 or 64 KiB. Multiples are of the address, so that
-//! two blocks at one place meet in their stamps.
+//! A stamp is a word that depends on the tag of the contents and on the address. Small blocks are
+//! stamped throughout, longer blocks at both ends and at multiples of 4 or 64 KiB. Multiples are of
+//! the address, so that two blocks at one place meet in their stamps.
 
 use crate::finding::{self, Origin};
 use crate::history;
@@ -105,7 +106,8 @@ fn stamp(tag: u64, address: u64) -> u64 {
 
 /// Returns the address at which a word is the stamp of a tag, in the lower half of all addresses.
 fn place(tag: u64, word: u64) -> Option<u64> {
-    // The inverse of the odd factor of a stamp, by Newton's steps: each doubles the number of right bits.
+    // The inverse of the odd factor of a stamp, by Newton's steps: each doubles the number of right
+    // bits.
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let inverse =
         (0..6).fold(FACTOR, |inverse: u64, _| inverse.wrapping_mul(2_u64.wrapping_sub(FACTOR.wrapping_mul(inverse))));
@@ -127,7 +129,8 @@ fn act(job: &Job) {
     }
     match job.action {
         Action::Write(tag) => stamps(job.address, job.bytes, |offset| {
-            // SAFETY: memory of the emulated device while the block lives; otherwise the fault is a finding.
+            // SAFETY: memory of the emulated device while the block lives; otherwise the fault is a
+            // finding.
             unsafe { word(offset).write_volatile(stamp(tag, job.address + offset as u64)) };
         }),
         Action::Check(Contents::Unknown) => {}

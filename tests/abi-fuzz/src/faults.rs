@@ -3,8 +3,8 @@
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-/// Functions that can fail. The list has no functions that make or destroy streams and captures, because only
-/// the program calls them.
+/// Functions that can fail. The list has no functions that make or destroy streams and captures,
+/// because only the program calls them.
 const FUNCTIONS: &[&str] = &[
     "cuMemAlloc_v2",
     "cuMemFree_v2",
@@ -74,8 +74,9 @@ pub(crate) fn plan(rng: &mut Rng, faults: bool, slow: bool) -> String {
 fn fault(rng: &mut Rng) -> Value {
     let function = FUNCTIONS[rng.usize(..FUNCTIONS.len())];
     let code = if rng.bool() { 2 } else { 999 };
-    // A call that acts and fails loses what it made, so most faults come before the call acts. A mapping that a call has
-    // not removed exists: that is all that an error of `cuMemUnmap` can mean.
+    // A call that acts and fails loses what it made, so most faults come before the call acts. A
+    // mapping that a call has not removed exists: that is all that an error of `cuMemUnmap` can
+    // mean.
     let when = if rng.u8(..6) == 0 && function != "cuMemUnmap" { "after" } else { "before" };
     if rng.bool() {
         json!({"fn": function, "nth": rng.u64(1..200), "count": rng.u64(1..6), "code": code, "when": when})

@@ -121,7 +121,8 @@ pub(crate) fn catch_faults() {
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_fault;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: the structure is complete, and the handler makes only calls that are allowed in a handler.
+        // SAFETY: the structure is complete, and the handler makes only calls that are allowed in a
+        // handler.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
 }

@@ -1,5 +1,5 @@
-//! The latest events of all threads. A finding with an address prints the events at the address, for cases
-//! that do not repeat.
+//! The latest events of all threads. A finding with an address prints the events at the address,
+//! for cases that do not repeat.
 
 use crate::finding::{self, Origin};
 use parking_lot::Mutex;
@@ -78,8 +78,8 @@ pub(crate) fn print(address: u64, bytes: u64) {
     }
 }
 
-/// Returns the address and the text of the latest event that wrote a word. `place` returns the address of the
-/// word in a tag's contents.
+/// Returns the address and the text of the latest event that wrote a word. `place` returns the
+/// address of the word in a tag's contents.
 pub(crate) fn writer(place: impl Fn(u64) -> Option<u64>) -> Option<(u64, String)> {
     let events = EVENTS.get()?.1.try_lock()?;
     events.iter().rev().find_map(|event| {

@@ -1,4 +1,5 @@
-//! Random programs over every function of `cachalot.h`, on the emulated driver, with every byte checked.
+//! Random programs over every function of `cachalot.h`, on the emulated driver, with every byte
+//! checked.
 //!
 //! ```text
 //! campaign ─▶ a process for each case ─▶ child: phases of operations by threads ─▶ audit, end
@@ -7,8 +8,8 @@
 //!                                          └ contents: work of streams, which writes and checks bytes
 //! ```
 //!
-//! A case is a line of JSON and follows from its seed. Every operation has random numbers of its own, so that a case
-//! without some of its operations repeats the others.
+//! A case is a line of JSON and follows from its seed. Every operation has random numbers of its
+//! own, so that a case without some of its operations repeats the others.
 
 mod abi;
 mod audit;

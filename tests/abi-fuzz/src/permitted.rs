@@ -1,5 +1,5 @@
-//! The statuses permitted by the header for each function, with conditions. An unpermitted status is a
-//! finding.
+//! The statuses permitted by the header for each function, with conditions. An unpermitted status
+//! is a finding.
 
 #[allow(clippy::enum_glob_use, reason = "the table below names every function")]
 use crate::abi::Function::{self, *};
@@ -72,8 +72,8 @@ const HELD: Situation = Situation::HELD;
 /// A status, and the conditions of the permit.
 type Permit = (cachalot_status, Situation);
 
-/// The permit of functions for park and wake: a concurrent park or wake, no virtual memory, or too little
-/// host memory.
+/// The permit of functions for park and wake: a concurrent park or wake, no virtual memory, or too
+/// little host memory.
 const NOT_PARKABLE: Permit = (CACHALOT_ERROR_NOT_PARKABLE, Situation(OTHERS.0 | ORDINARY.0 | FAULTS.0));
 const NOT_MAPPED: Permit = (CACHALOT_ERROR_NOT_PARKABLE, ORDINARY);
 const NO_PAGES: Permit = (CACHALOT_ERROR_UNSUPPORTED, ORDINARY);

@@ -1,5 +1,5 @@
-//! Streams and domains. A domain is parked as a whole: a stream's memory of the default pool, or the memory
-//! of a tag.
+//! Streams and domains. A domain is parked as a whole: a stream's memory of the default pool, or
+//! the memory of a tag.
 
 use crate::contents::Contents;
 use crate::driver::{Driver, insist};
@@ -75,8 +75,8 @@ impl Domain {
         self.lock.read_recursive()
     }
 
-    /// Makes the domain busy, if the present state is in `from` and no thread submits work. Returns the
-    /// former state.
+    /// Makes the domain busy, if the present state is in `from` and no thread submits work. Returns
+    /// the former state.
     pub(crate) fn begin(&self, from: &[Rest]) -> Option<Rest> {
         let _alone = self.lock.try_write_for(Duration::from_millis(1))?;
         let rest = self.rest();
@@ -155,7 +155,8 @@ impl Stream {
         })
     }
 
-    /// Makes a stream, which the legacy stream does not wait for if `flags` is 1. The device's context is current.
+    /// Makes a stream, which the legacy stream does not wait for if `flags` is 1. The device's
+    /// context is current.
     pub(crate) fn make(driver: &Driver, device: usize, flags: u32) -> Arc<Self> {
         let mut handle = 0;
         insist("cuStreamCreate", || driver.stream_create(&mut handle, flags));

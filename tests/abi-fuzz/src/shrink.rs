@@ -27,7 +27,8 @@ fn joined(mut skip: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     joined
 }
 
-/// Returns the shortest case found within `runs` runs, and the finding. `None` if the case has no finding.
+/// Returns the shortest case found within `runs` runs, and the finding. `None` if the case has no
+/// finding.
 pub(crate) fn shrink(case: &Case, setting: &Setting, mut runs: u32) -> Option<(Case, String)> {
     let mut best = case.clone();
     let Outcome::Found(mut line) = judge(&best, setting) else { return None };

@@ -26,8 +26,8 @@ pub(crate) struct Group {
     pub(crate) elsewhere: AtomicBool,
     /// Whether the group has ended.
     pub(crate) gone: AtomicBool,
-    /// Held while a route leads to a pool of the group: the end of a route ends the newest route to the pool,
-    /// even a route begun by another thread.
+    /// Held while a route leads to a pool of the group: the end of a route ends the newest route to
+    /// the pool, even a route begun by another thread.
     pub(crate) routed: Mutex<()>,
     /// The only thread that requests memory of the group, for graphs.
     pub(crate) owner: Option<u32>,
@@ -184,8 +184,8 @@ impl World {
         mapped.insert(address, bytes);
     }
 
-    /// Notes a page before the page is unmapped. No live block may lie on the page, unless the block's domain
-    /// is parked.
+    /// Notes a page before the page is unmapped. No live block may lie on the page, unless the
+    /// block's domain is parked.
     pub(crate) fn unmapped(&self, address: u64, bytes: u64) {
         history::note(address, bytes, || "on_unmap".to_owned());
         if self.mapped.lock().remove(&address) != Some(bytes) {

@@ -35,7 +35,8 @@ fn every_function_of_the_header_is_known_to_the_fuzzer() {
     assert_eq!(known, declared());
 }
 
-// With one thread, a seed is the same program at every run. Four threads are the campaign's: tests/abi_fuzz.sh.
+// With one thread, a seed is the same program at every run. Four threads are the campaign's:
+// tests/abi_fuzz.sh.
 #[test]
 fn a_short_campaign_calls_every_function_and_finds_nothing() {
     let (output, printed) = fuzzer(&[

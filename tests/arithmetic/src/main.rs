@@ -1,4 +1,5 @@
-//! Prints the constants and values of the core's arithmetic for `proofs.py`, and checks every size below 2^32.
+//! Prints the constants and values of the core's arithmetic for `proofs.py`, and checks every size
+//! below 2^32.
 
 mod code;
 mod sweep;

@@ -1,4 +1,5 @@
-//! Every size below a bound, one after the other: the functions of the core against their definitions.
+//! Every size below a bound, one after the other: the functions of the core against their
+//! definitions.
 
 use crate::code::{bins, class_divide, class_of, class_round_down, class_round_up, divisions};
 use cachalot_core::rounding::{Divisions, PoolKind, SMALL_MAX, round_size, segment_size};
@@ -8,7 +9,8 @@ use std::time::Instant;
 /// Numbers of divisions that are swept.
 const DIVISIONS: [u64; 5] = [1, 2, 8, 64, 1024];
 
-/// Checks each function for the sizes below `bound`, and prints a line for each. Returns how many values are wrong.
+/// Checks each function for the sizes below `bound`, and prints a line for each. Returns how many
+/// values are wrong.
 pub(crate) fn run(bound: u64) -> usize {
     println!("| function | sizes | seconds | wrong |\n|---|---|---|---|");
     let mut wrong = 0;
@@ -65,7 +67,8 @@ pub(crate) fn run(bound: u64) -> usize {
     wrong
 }
 
-/// Returns the next power of two, or the midpoint before it. The first midpoint is no multiple of a unit.
+/// Returns the next power of two, or the midpoint before it. The first midpoint is no multiple of a
+/// unit.
 fn next_class(class: u64) -> u64 {
     match class {
         UNIT => 2 * UNIT,
@@ -74,7 +77,8 @@ fn next_class(class: u64) -> u64 {
     }
 }
 
-/// Whether `size` is the least multiple of the step of `bytes`, of at least `bytes`. The step is a power of two.
+/// Whether `size` is the least multiple of the step of `bytes`, of at least `bytes`. The step is a
+/// power of two.
 fn is_rounded(bytes: u64, size: u64, divisions: u64) -> bool {
     let power = 1 << bytes.ilog2();
     let step = if divisions > 1 && bytes > UNIT * divisions { power >> divisions.trailing_zeros() } else { UNIT };

@@ -1,4 +1,5 @@
-//! A second Rust static library in the program, with its own copy of the standard library, panics included.
+//! A second Rust static library in the program, with its own copy of the standard library, panics
+//! included.
 
 use std::collections::HashMap;
 

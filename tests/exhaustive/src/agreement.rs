@@ -1,4 +1,5 @@
-//! The naive model beside the core: every call of a letter is made on both, and the states are compared.
+//! The naive model beside the core: every call of a letter is made on both, and the states are
+//! compared.
 
 use crate::letter::Letter;
 use crate::world::{Step, World, stream};
@@ -6,7 +7,8 @@ use cachalot_core::{DevicePtr, Error, Route, SnapshotSegment};
 use cachalot_tests::model::{Answer, Model, Purpose, Refusal};
 
 impl World {
-    /// Makes the call of a step on the model, if the setting has a model. Returns the model's answer.
+    /// Makes the call of a step on the model, if the setting has a model. Returns the model's
+    /// answer.
     pub fn follow(&mut self, step: &Step) -> Option<Answer<u64>> {
         let mut model = self.model.take()?;
         let given = core::mem::take(&mut self.device().books().given);
@@ -16,7 +18,8 @@ impl World {
         Some(answer)
     }
 
-    /// Compares core and model behind a step, if the setting has a model: the answers and the segments.
+    /// Compares core and model behind a step, if the setting has a model: the answers and the
+    /// segments.
     ///
     /// # Errors
     /// A message with the difference.
@@ -88,8 +91,8 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
     }
 }
 
-/// Queues the program's work on the device of the model, too: a wait of a stream is over with the work behind the wait, so without work
-/// the model would take later events for incomplete.
+/// Queues the program's work on the device of the model, too: a wait of a stream is over with the
+/// work behind the wait, so without work the model would take later events for incomplete.
 fn work(model: &Model, on: u8, at: DevicePtr, bytes: u64) -> Answer<()> {
     model.device.launch(stream(on), at, bytes).map_err(|_| Refusal::Unexpected)
 }

@@ -1,4 +1,5 @@
-//! The calls of a program besides requests and frees: captures, the elastic range, and parked memory.
+//! The calls of a program besides requests and frees: captures, the elastic range, and parked
+//! memory.
 
 use crate::defects::Defect;
 use crate::theorems::{Theorem, Violation};
@@ -84,7 +85,8 @@ impl World {
                 }
             }
         }
-        // Blocks may share a page, also with a block of the other stream: the last number written holds for all.
+        // Blocks may share a page, also with a block of the other stream: the last number written
+        // holds for all.
         for (at, expected) in self.contents.iter_mut().flatten() {
             if let Some(found) = device.inner.read(*at) {
                 *expected = found;

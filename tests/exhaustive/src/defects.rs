@@ -1,7 +1,8 @@
-//! Twelve defects to plant, each after a defect that was found in another allocator. A search must find each.
+//! Twelve defects to plant, each after a defect that was found in another allocator. A search must
+//! find each.
 //!
-//! A defect is in the device or in the call of the core: the core behaves to the outside as if the core had the
-//! defect, and no line of the core changes.
+//! A defect is in the device or in the call of the core: the core behaves to the outside as if the
+//! core had the defect, and no line of the core changes.
 
 use crate::theorems::Theorem;
 

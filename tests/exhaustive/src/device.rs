@@ -1,6 +1,8 @@
-//! A simulated device whose next call can be made to fail, with an account of streams, addresses and mappings.
+//! A simulated device whose next call can be made to fail, with an account of streams, addresses
+//! and mappings.
 //!
-//! New addresses are the lowest that are free, so addresses depend on the memory held and not on earlier memory.
+//! New addresses are the lowest that are free, so addresses depend on the memory held and not on
+//! earlier memory.
 
 use crate::defects::Defect;
 use crate::order::{Order, Piece, Place, STREAMS};
@@ -38,7 +40,8 @@ pub struct Plan {
 pub struct Questions {
     /// Whether an event was complete right behind its recording.
     pub was_complete_at_once: Option<bool>,
-    /// Whether the stream is idle, as far as the device tells. The outer value is missing before the first question.
+    /// Whether the stream is idle, as far as the device tells. The outer value is missing before
+    /// the first question.
     pub is_idle: Option<Option<bool>>,
 }
 
@@ -50,8 +53,8 @@ pub struct Books {
     pub order: Order,
     /// The place of each event, if recorded.
     pub events: BTreeMap<u64, Option<Place>>,
-    /// The events that the core may still poll, in the order of their recording, each with its number among frees and
-    /// recordings.
+    /// The events that the core may still poll, in the order of their recording, each with its
+    /// number among frees and recordings.
     pub recorded: Vec<(u64, u64)>,
     /// Number of frees and recordings so far.
     pub turns: u64,
@@ -92,7 +95,8 @@ impl Books {
         self.turns
     }
 
-    /// Forgets the recording of an event that the core knows to be complete, or that is recorded again.
+    /// Forgets the recording of an event that the core knows to be complete, or that is recorded
+    /// again.
     fn forget(&mut self, event: Event) {
         self.recorded.retain(|&(recorded, _)| recorded != event.0);
     }

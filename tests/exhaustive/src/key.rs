@@ -1,9 +1,10 @@
 //! The key of a state: equal for states that differ in names only.
 //!
-//! A key has everything that a later answer can depend on, as far as the outside can see the state: the layout, the
-//! blocks of the program, the queues of the streams, the memory of the device, and the device's answers to the core's questions about
-//! work. Blocks are in the order of addresses. Streams, physical handles and segments are numbered by their order. The search can check
-//! the key itself: two programs with one key have to answer every further letter equally.
+//! A key has everything that a later answer can depend on, as far as the outside can see the state:
+//! the layout, the blocks of the program, the queues of the streams, the memory of the device, and
+//! the device's answers to the core's questions about work. Blocks are in the order of addresses.
+//! Streams, physical handles and segments are numbered by their order. The search can check the key
+//! itself: two programs with one key have to answer every further letter equally.
 
 use crate::device::{Books, FIRST_ADDRESS};
 use crate::order::{Order, Place};
@@ -36,7 +37,8 @@ pub fn of(world: &World, snapshot: &[SnapshotSegment]) -> u128 {
     hashed(&words(world, snapshot))
 }
 
-/// Returns a number for the part of a state that a program can see: the blocks, and the memory of the device.
+/// Returns a number for the part of a state that a program can see: the blocks, and the memory of
+/// the device.
 #[must_use]
 pub fn visible(world: &World, snapshot: &[SnapshotSegment]) -> u128 {
     let mut words = Words::default();
@@ -89,7 +91,8 @@ fn add_segments(words: &mut Words, snapshot: &[SnapshotSegment]) {
     }
 }
 
-/// Returns the position of a place among the incomplete items of the place's stream; 0 for a complete place.
+/// Returns the position of a place among the incomplete items of the place's stream; 0 for a
+/// complete place.
 fn rank(order: &Order, (stream, place): Place) -> u64 {
     let line = &order.lines[stream];
     let before = line.items.iter().filter(|item| item.place <= place).count() as u64;
@@ -114,8 +117,9 @@ fn add_program(words: &mut Words, world: &World, order: &Order) {
     }));
 }
 
-/// Adds for each stream which of the freed blocks the recorded events cover, and the answers by which the core decides about
-/// further questions. The core learns of complete work by questions alone, so two states of equal work may go on differently.
+/// Adds for each stream which of the freed blocks the recorded events cover, and the answers by
+/// which the core decides about further questions. The core learns of complete work by questions
+/// alone, so two states of equal work may go on differently.
 fn add_questions(words: &mut Words, world: &World, books: &Books) {
     for (number, answers) in books.questions.iter().enumerate() {
         let blocks = world.waiting.iter().filter(|waiting| waiting.fence.0 == number).map(|waiting| (waiting.turn, 0));

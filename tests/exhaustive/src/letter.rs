@@ -5,8 +5,8 @@ use std::fmt;
 /// Pages of the elastic range.
 pub const RANGE_PAGES: usize = 2;
 
-/// A call of a program. Blocks are numbered by address, among the live blocks. Streams are numbered by order of
-/// appearance.
+/// A call of a program. Blocks are numbered by address, among the live blocks. Streams are numbered
+/// by order of appearance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Letter {
     /// Requests a block: the number of the size, and the stream.

@@ -1,8 +1,9 @@
-//! Bounded-exhaustive checking of the core: every program of at most N calls over a small alphabet, on a simulated
-//! device.
+//! Bounded-exhaustive checking of the core: every program of at most N calls over a small alphabet,
+//! on a simulated device.
 //!
-//! A search visits programs by length. Programs that lead to equal states are visited once. After each call, the
-//! [theorems] are checked. The first program found against a theorem is therefore a shortest program.
+//! A search visits programs by length. Programs that lead to equal states are visited once. After
+//! each call, the [theorems] are checked. The first program found against a theorem is therefore a
+//! shortest program.
 //!
 //! ```text
 //! search         programs by length, states met before left out

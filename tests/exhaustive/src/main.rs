@@ -1,4 +1,5 @@
-//! Searches settings for programs against the theorems, or for planted defects, and prints the tables.
+//! Searches settings for programs against the theorems, or for planted defects, and prints the
+//! tables.
 //!
 //! ```text
 //! cachalot-exhaustive --length 8 --seconds 600      every setting
@@ -27,7 +28,8 @@ struct Options {
     /// The longest time for a setting. The table tells the longest programs of which all were run.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// Of how many meetings of two programs in one state one is checked: whether both go on equally. 0 checks none.
+    /// Of how many meetings of two programs in one state one is checked: whether both go on
+    /// equally. 0 checks none.
     #[arg(long, default_value_t = 0)]
     meetings: u64,
     /// Searches the planted defects instead.

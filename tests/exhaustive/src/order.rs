@@ -1,5 +1,5 @@
-//! Which work precedes which, by vector clocks: an account of streams and events, kept independently of the simulated
-//! device.
+//! Which work precedes which, by vector clocks: an account of streams and events, kept
+//! independently of the simulated device.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ pub type Clock = [u64; STREAMS];
 /// A place of a stream: the number of the stream, and the place, counted from 1.
 pub type Place = (usize, u64);
 
-/// A part of physical memory: the number of the handle, and the bytes within. An ordinary segment has handle 0, and the
-/// bytes are addresses.
+/// A part of physical memory: the number of the handle, and the bytes within. An ordinary segment
+/// has handle 0, and the bytes are addresses.
 pub type Piece = (u64, Range<u64>);
 
 /// An item of a stream's queue.
@@ -80,8 +80,8 @@ impl Order {
         (stream, line.queued)
     }
 
-    /// Queues work that writes to memory. Returns whether all earlier work on the memory is complete, or precedes the
-    /// new work.
+    /// Queues work that writes to memory. Returns whether all earlier work on the memory is
+    /// complete, or precedes the new work.
     pub fn launch(&mut self, stream: usize, pieces: Vec<Piece>) -> bool {
         let clock = self.lines[stream].clock;
         let ordered = self.lines.iter().enumerate().all(|(number, line)| {

@@ -1,7 +1,7 @@
 //! The search: programs by length. A program that leads to a state met before is not continued.
 //!
-//! The core is deterministic and cannot be copied, so a state is a program: each step of the search runs the program
-//! again on an empty core.
+//! The core is deterministic and cannot be copied, so a state is a program: each step of the search
+//! runs the program again on an empty core.
 
 use crate::defects::Defect;
 use crate::key;
@@ -65,7 +65,8 @@ struct Node {
     letters: u64,
 }
 
-/// Of how many states one has all of its statistics added up, which takes longer than every other check together.
+/// Of how many states one has all of its statistics added up, which takes longer than every other
+/// check together.
 const SUMMED: u64 = 8;
 
 /// Letters of a walk behind a meeting.
@@ -245,9 +246,11 @@ impl Search {
         Ok(())
     }
 
-    /// Checks that two programs with one key go on equally with every letter, and behind the letter with a few more.
+    /// Checks that two programs with one key go on equally with every letter, and behind the letter
+    /// with a few more.
     ///
-    /// The visible states are compared, and not the keys: a key may tell states apart that no program can.
+    /// The visible states are compared, and not the keys: a key may tell states apart that no
+    /// program can.
     fn check_meeting(&mut self, met: u32, state: &State, seed: u64) {
         self.outcome.meetings += 1;
         let other = self.program(met);
@@ -269,8 +272,8 @@ impl Search {
 /// What a program sees behind each letter of a walk: the answer, and the visible state.
 type Walked = Vec<(String, u128)>;
 
-/// Goes on from a program with a letter, and with letters chosen by `seed`. Returns what the program sees, or `None` if the core
-/// panics.
+/// Goes on from a program with a letter, and with letters chosen by `seed`. Returns what the
+/// program sees, or `None` if the core panics.
 fn walk(
     setting: &'static Setting,
     defect: Option<Defect>,
@@ -310,8 +313,8 @@ pub struct Meetings {
     pub differing: Option<(Vec<Letter>, Vec<Letter>, Letter)>,
 }
 
-/// Runs `programs` random programs of `length` letters. Where two come to one key by different letters, both go on with two walks and
-/// have to see the same.
+/// Runs `programs` random programs of `length` letters. Where two come to one key by different
+/// letters, both go on with two walks and have to see the same.
 #[must_use]
 pub fn meet_at_random(setting: &'static Setting, programs: u64, length: usize) -> Meetings {
     let mut met: FxHashMap<u128, Vec<Letter>> = FxHashMap::default();

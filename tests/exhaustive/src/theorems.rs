@@ -1,4 +1,5 @@
-//! The theorems: what holds after every call of every program, each sentence with the check that executes it.
+//! The theorems: what holds after every call of every program, each sentence with the check that
+//! executes it.
 
 use crate::device::INJECTED;
 use crate::letter::Letter;
@@ -134,7 +135,8 @@ fn check_answer(world: &World, step: &Step) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks that the blocks of the program are exactly the live blocks of the core, and that no two share memory.
+/// Checks that the blocks of the program are exactly the live blocks of the core, and that no two
+/// share memory.
 fn check_blocks(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Violation> {
     let blocks = snapshot.iter().flat_map(|segment| &segment.blocks);
     let mut held = blocks.filter(|block| block.state == BlockState::ActiveAllocated);
@@ -158,8 +160,8 @@ fn check_blocks(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Viola
     Ok(())
 }
 
-/// Checks that the bytes held from the device are those of the segments and the spare pages, and that live, cached and
-/// pending bytes are their sum.
+/// Checks that the bytes held from the device are those of the segments and the spare pages, and
+/// that live, cached and pending bytes are their sum.
 fn check_sum(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Violation> {
     let invariants = world.core.check_invariants();
     ensure!(Sum, invariants.is_ok(), "{invariants:?}");
@@ -178,7 +180,8 @@ fn check_sum(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Violatio
     }
     let ranges = world.committed.iter().flatten().count() as u64 * (2 << 20);
     let in_blocks = live + cached + pending;
-    // A snapshot lists the committed parts of a range as segments with a live block each, or not at all.
+    // A snapshot lists the committed parts of a range as segments with a live block each, or not at
+    // all.
     ensure!(Sum, total == in_blocks, "{total} bytes of segments, {live} live, {cached} cached, {pending} pending");
     let (used, spare) = (world.device().inner.used(), pages.spare);
     let held = total - parked + spare + leaked;
@@ -187,10 +190,12 @@ fn check_sum(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Violatio
     Ok(())
 }
 
-/// Checks on a copy of the state behind a call out of memory: after a wait for all work and the release of the cache, the
-/// same request must still fail. A program can do all of that by itself, so a step of the request has to have done it.
+/// Checks on a copy of the state behind a call out of memory: after a wait for all work and the
+/// release of the cache, the same request must still fail. A program can do all of that by itself,
+/// so a step of the request has to have done it.
 ///
-/// While a graph is captured the rule has an exception, as in `PyTorch`: nothing is waited for or released then.
+/// While a graph is captured the rule has an exception, as in `PyTorch`: nothing is waited for or
+/// released then.
 ///
 /// # Errors
 /// The request was refused too early.

@@ -1,4 +1,5 @@
-//! A program at a state: the core on its device, the blocks of the program, and the effect of each letter.
+//! A program at a state: the core on its device, the blocks of the program, and the effect of each
+//! letter.
 
 use crate::defects::Defect;
 use crate::device::{Device, Plan};
@@ -100,10 +101,11 @@ pub struct World {
     pub contents: [Vec<(DevicePtr, u64)>; 2],
     /// Number of streams named so far.
     pub streams: u8,
-    /// The streams that have requested memory, the first first, whether of the pool of captures, and for heaps on pages, whether of
-    /// the large heap: such a heap keeps its addresses.
+    /// The streams that have requested memory, the first first, whether of the pool of captures,
+    /// and for heaps on pages, whether of the large heap: such a heap keeps its addresses.
     pub asked: Vec<(u8, bool, bool)>,
-    /// The addresses freed since the last upkeep, lowest first: upkeep asks whether the work before is complete.
+    /// The addresses freed since the last upkeep, lowest first: upkeep asks whether the work before
+    /// is complete.
     pub loose: Vec<DevicePtr>,
     /// The parked streams, in the order of the parks.
     pub rests: Vec<u8>,
@@ -346,7 +348,8 @@ impl World {
             false => self.core.record_use(ptr, stream(other)),
         };
         if announced.is_err() && !captures {
-            // The core knows nothing of the work, so the program orders the block's own stream after the work.
+            // The core knows nothing of the work, so the program orders the block's own stream
+            // after the work.
             self.device().order(stream(own), stream(other)).map_err(Error::Device)?;
         }
         announced?;

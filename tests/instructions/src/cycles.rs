@@ -1,5 +1,6 @@
-//! Cycles of a block used by two streams, and requests for which no memory is cached. The device has finished all
-//! work at once, and the device's calls cost almost nothing. So the count covers the allocator alone.
+//! Cycles of a block used by two streams, and requests for which no memory is cached. The device
+//! has finished all work at once, and the device's calls cost almost nothing. So the count covers
+//! the allocator alone.
 
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use cachalot_core::{
@@ -178,8 +179,9 @@ fn free(allocator: &Counted, block: DevicePtr) -> Result<(), cachalot_core::Erro
     allocator.free(block)
 }
 
-/// Makes `cycles` cycles of request, use by a second stream, and free, with blocks of 4 KiB to 1 MiB in turn,
-/// as in `benches/gpu/streams.cpp`. Returns the number of device calls for events and streams.
+/// Makes `cycles` cycles of request, use by a second stream, and free, with blocks of 4 KiB to 1
+/// MiB in turn, as in `benches/gpu/streams.cpp`. Returns the number of device calls for events and
+/// streams.
 ///
 /// # Errors
 /// The errors of the configuration and of the allocator.
@@ -194,8 +196,8 @@ pub(crate) fn make(config: &str, cycles: u64) -> Result<u64, Box<dyn Error>> {
     Ok(device.calls.load(Ordering::Relaxed))
 }
 
-/// Makes requests for which no memory is cached: the free block is released to the device before the next request.
-/// A live block keeps the tables of its heap.
+/// Makes requests for which no memory is cached: the free block is released to the device before
+/// the next request. A live block keeps the tables of its heap.
 ///
 /// # Errors
 /// The errors of the allocator.

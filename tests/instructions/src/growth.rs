@@ -1,7 +1,7 @@
 //! Programs with growing numbers of objects: pools, pins, pending blocks, released ranges.
 //!
-//! A program has phases. In each phase every object takes one step. A step must cost as much among 100,000
-//! objects as among 1,000. Queued work stays incomplete until a phase completes the work.
+//! A program has phases. In each phase every object takes one step. A step must cost as much among
+//! 100,000 objects as among 1,000. Queued work stays incomplete until a phase completes the work.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
@@ -15,7 +15,8 @@ type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
 
 /// The device.
 const DEVICE: DeviceIndex = DeviceIndex(0);
-/// The memory of the device, in bytes: enough for 100,000 ranges of 4 MiB. Heaps of `policy:stitched` reserve addresses in proportion.
+/// The memory of the device, in bytes: enough for 100,000 ranges of 4 MiB. Heaps of
+/// `policy:stitched` reserve addresses in proportion.
 const CAPACITY: u64 = 1 << 39;
 /// The stream of the requests.
 const STREAM: StreamId = StreamId(0x10_0000);
@@ -23,7 +24,8 @@ const STREAM: StreamId = StreamId(0x10_0000);
 const OTHERS: [StreamId; 3] = [StreamId(0x10_0100), StreamId(0x10_0200), StreamId(0x10_0300)];
 /// The size of most blocks, in bytes.
 const BYTES: u64 = 1000;
-/// Size of half a segment in bytes. Two such blocks fill a segment, and leave no free memory for a request.
+/// Size of half a segment in bytes. Two such blocks fill a segment, and leave no free memory for a
+/// request.
 const HALF: u64 = MIB;
 
 /// An allocator, and the objects of a program.

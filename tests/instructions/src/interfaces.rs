@@ -1,8 +1,10 @@
-//! Pairs through the C interface, beside equal pairs through the Rust interface. Both interfaces serve a device of one
-//! kind, with the library's lock. The difference is the price of the C interface: the look-up of the handle, the
-//! check for a forked child, the number of the stream, the panic boundary, and a device that may be of any kind.
+//! Pairs through the C interface, beside equal pairs through the Rust interface. Both interfaces
+//! serve a device of one kind, with the library's lock. The difference is the price of the C
+//! interface: the look-up of the handle, the check for a forked child, the number of the stream,
+//! the panic boundary, and a device that may be of any kind.
 //!
-//! The functions are those of `libcachalot.a`: the crate `cachalot-library` links the same compiled code.
+//! The functions are those of `libcachalot.a`: the crate `cachalot-library` links the same compiled
+//! code.
 
 use cachalot::c::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options, cachalot_status, cachalot_stream};
 use cachalot::c::capi::{
@@ -23,8 +25,8 @@ use std::ptr::{null_mut, without_provenance_mut};
 const BYTES: u64 = 4096;
 /// The memory of a simulated device, in bytes.
 const CAPACITY: u64 = 1 << 40;
-/// The handles of the stream of the requests, and of a stream that uses their blocks. A driver never sees them: a
-/// request for which a block is cached makes no call.
+/// The handles of the stream of the requests, and of a stream that uses their blocks. A driver
+/// never sees them: a request for which a block is cached makes no call.
 const STREAMS: [u64; 2] = [1 << 20, 1 << 20 | 256];
 const DEVICE: DeviceIndex = DeviceIndex(0);
 
@@ -52,7 +54,8 @@ pub enum Pair {
     Cached,
     /// A request as above, and a free with the size
     Sized,
-    /// A request as above, a use by a second stream, a free, and the end of the second stream's work
+    /// A request as above, a use by a second stream, a free, and the end of the second stream's
+    /// work
     Used,
 }
 
@@ -103,7 +106,8 @@ trait Calls {
     }
 }
 
-/// The Rust interface. Its functions are not inlined, as in a program that calls the library from many places.
+/// The Rust interface. Its functions are not inlined, as in a program that calls the library from
+/// many places.
 impl Calls for Allocator<SimulatedDevice, HeapLock, Growable> {
     #[inline(never)]
     fn malloc(&self, bytes: u64, stream: u64) -> Outcome<DevicePtr> {
@@ -152,7 +156,8 @@ impl Handle {
     fn create(flags: u32) -> Outcome<Self> {
         let options = cachalot_options { flags, simulated_bytes: CAPACITY, ..cachalot_options::INIT };
         let mut handle = null_mut();
-        // SAFETY: the options hold no pointer but NULL, and the handle is a variable of this function.
+        // SAFETY: the options hold no pointer but NULL, and the handle is a variable of this
+        // function.
         checked(unsafe { cachalot_create(&raw const options, &raw mut handle) })?;
         Ok(Self(handle))
     }

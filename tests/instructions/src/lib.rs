@@ -4,7 +4,8 @@
 //! difference belongs to the pairs.
 
 pub mod growth;
-// Not in the program: another user of the core there would change what the compiler inlines for the other counts.
+// Not in the program: another user of the core there would change what the compiler inlines for the
+// other counts.
 pub mod interfaces;
 
 use std::ffi::OsStr;
@@ -19,19 +20,20 @@ pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Returns the instructions of a pair. `program` is the binary `instructions`; `arguments` describes the
-/// work, without the final number of pairs. Returns `None` if the run failed.
+/// Returns the instructions of a pair. `program` is the binary `instructions`; `arguments`
+/// describes the work, without the final number of pairs. Returns `None` if the run failed.
 pub fn per_pair(program: &Path, arguments: &[String]) -> Option<f64> {
     per_pair_of(program, arguments, PAIRS)
 }
 
-/// Returns the instructions of a pair, from runs with `pairs` pairs. A larger number reduces the share of
-/// work whose duration depends on the clock.
+/// Returns the instructions of a pair, from runs with `pairs` pairs. A larger number reduces the
+/// share of work whose duration depends on the clock.
 pub fn per_pair_of(program: &Path, arguments: &[String], pairs: u64) -> Option<f64> {
     per_pair_under(&[], program, arguments, pairs)
 }
 
-/// Returns the instructions of a pair as [`per_pair_of`] does, from runs with environment variables.
+/// Returns the instructions of a pair as [`per_pair_of`] does, from runs with environment
+/// variables.
 pub fn per_pair_under(variables: &[(&str, &OsStr)], program: &Path, arguments: &[String], pairs: u64) -> Option<f64> {
     // Both at once: a count is the same beside the other.
     let (once, twice) = std::thread::scope(|scope| {

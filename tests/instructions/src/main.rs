@@ -1,15 +1,16 @@
-//! Counts the instructions of a pair of `malloc` and `free`, through the Rust interface and through the C
-//! interface, and of a cycle of two streams, and compares the counts with `tests/results/instructions.md`. Also
-//! counts the instructions of an object among few objects and among many. Both counts must be about equal.
+//! Counts the instructions of a pair of `malloc` and `free`, through the Rust interface and through
+//! the C interface, and of a cycle of two streams, and compares the counts with
+//! `tests/results/instructions.md`. Also counts the instructions of an object among few objects and
+//! among many. Both counts must be about equal.
 //!
 //! ```text
 //! check ─▶ valgrind runs `pairs` twice, with different numbers of pairs ─▶ difference per pair ─▶ table ± 1 %
 //!       └▶ valgrind runs `growth` among few objects and among many ─▶ cost of an object ─▶ many ≤ 1.5 · few
 //! ```
 //!
-//! Instructions are the only figure of speed that no second program on the machine disturbs. The count
-//! depends on the compiler. With another compiler than the table's, the program skips the comparison with the
-//! table, and still compares few objects with many.
+//! Instructions are the only figure of speed that no second program on the machine disturbs. The
+//! count depends on the compiler. With another compiler than the table's, the program skips the
+//! comparison with the table, and still compares few objects with many.
 
 mod cycles;
 
@@ -50,8 +51,8 @@ const TOLERANCE: f64 = 0.01;
 /// Numbers of objects, few and many, for the comparison of an object's cost.
 const FEW: u64 = 250;
 const MANY: u64 = 2_500;
-/// Largest ratio of an object's cost among many objects to the cost among few. Trees are a level deeper among
-/// many objects. A walk over all objects costs ten times as much.
+/// Largest ratio of an object's cost among many objects to the cost among few. Trees are a level
+/// deeper among many objects. A walk over all objects costs ten times as much.
 const GROWTH: f64 = 1.5;
 
 /// The columns of the table of interfaces.
@@ -146,7 +147,8 @@ fn compiler() -> Result<String, Box<dyn Error>> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Counts every policy, and prints the table. Returns whether each count is within the committed count.
+/// Counts every policy, and prints the table. Returns whether each count is within the committed
+/// count.
 fn check() -> Result<bool, Box<dyn Error>> {
     if !available() {
         println!("skipped: instructions of a pair, since valgrind is not installed");
@@ -195,8 +197,8 @@ fn check() -> Result<bool, Box<dyn Error>> {
     Ok(is_within & check_interfaces(&program, &table, is_comparable)?)
 }
 
-/// Counts the pairs through both interfaces. Returns whether each count is within the committed count, and each
-/// difference within the committed difference.
+/// Counts the pairs through both interfaces. Returns whether each count is within the committed
+/// count, and each difference within the committed difference.
 fn check_interfaces(program: &Path, table: &Table, is_comparable: bool) -> Result<bool, Box<dyn Error>> {
     let library = built_library()?;
     // The allocator for PyTorch reads settings of the environment, unless this variable is set.
@@ -220,8 +222,8 @@ fn check_interfaces(program: &Path, table: &Table, is_comparable: bool) -> Resul
     Ok(is_within)
 }
 
-/// Counts every program of growing numbers of objects. Returns whether an object costs about as much among
-/// many as among few.
+/// Counts every program of growing numbers of objects. Returns whether an object costs about as
+/// much among many as among few.
 fn check_growth() -> Result<bool, Box<dyn Error>> {
     if !available() {
         println!("skipped: instructions of growing programs, since valgrind is not installed");

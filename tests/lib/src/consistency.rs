@@ -78,7 +78,8 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     Ok(())
 }
 
-/// Checks that blocks tile their segment, and that free neighbours exist only among blocks of fixed sizes.
+/// Checks that blocks tile their segment, and that free neighbours exist only among blocks of fixed
+/// sizes.
 fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String> {
     let unit = if matches!(policy, Policy::Bfc(_)) { GRAIN } else { UNIT };
     let cut = policy.traits().suballocated == Some(segment.kind);

@@ -17,8 +17,9 @@ pub fn assert_current(path: &Path, text: &str) {
     assert!(found == text, "{} is out of date: run this test with CACHALOT_WRITE_DOCS=1", path.display());
 }
 
-/// Checks that `text` stands in the file at `path` between the lines `begin` and `end`. With `CACHALOT_WRITE_DOCS` in
-/// the environment, writes the file first. Several tests may write parts of the same file at the same time.
+/// Checks that `text` stands in the file at `path` between the lines `begin` and `end`. With
+/// `CACHALOT_WRITE_DOCS` in the environment, writes the file first. Several tests may write parts
+/// of the same file at the same time.
 ///
 /// # Panics
 /// If the part differs from `text`, if a line is missing, or if the file cannot be written.

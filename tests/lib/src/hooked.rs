@@ -94,7 +94,8 @@ impl Hooked {
         *self.exporting.lock().unwrap() = Some(Box::new(interruption));
     }
 
-    /// Calls `interruption` once, right before the next wait for copies between the device and the host.
+    /// Calls `interruption` once, right before the next wait for copies between the device and the
+    /// host.
     ///
     /// # Panics
     /// Never: no code of the test runs while the hook is locked.
@@ -133,7 +134,8 @@ impl Hooked {
     }
 }
 
-/// Calls a hook that was set, and removes it. The hook is not locked while it runs, so it may set hooks.
+/// Calls a hook that was set, and removes it. The hook is not locked while it runs, so it may set
+/// hooks.
 fn call_once(hook: &Mutex<Option<Interruption>>) {
     let interruption = hook.lock().unwrap().take();
     if let Some(interruption) = interruption {

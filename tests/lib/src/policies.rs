@@ -29,8 +29,8 @@ const CHOSEN: [&str; 22] = [
     "policy:planned,fallback:bfc",
 ];
 
-/// Returns the configurations: policies with each option that changes decisions, and any further policy of the library
-/// with its defaults.
+/// Returns the configurations: policies with each option that changes decisions, and any further
+/// policy of the library with its defaults.
 pub fn policies() -> impl Iterator<Item = &'static str> + Clone {
     static FURTHER: LazyLock<Vec<String>> = LazyLock::new(|| {
         let is_chosen = |policy: &str| {

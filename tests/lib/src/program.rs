@@ -66,7 +66,8 @@ pub enum Op {
     StopCapturing { stream: u8 },
     /// Captures a piece of work on a stream, if the stream captures.
     CaptureWork { stream: u8 },
-    /// Lets a stream wait for what another has captured, and capture as well, if the other captures.
+    /// Lets a stream wait for what another has captured, and capture as well, if the other
+    /// captures.
     CaptureWait { stream: u8, awaited: u8 },
     /// Reports a stream as destroyed to the allocator.
     StreamDestroyed { stream: u8 },
@@ -108,7 +109,8 @@ const WITHOUT_PARITY: [&str; 4] = [
     "parity:False,graph_capture_record_stream_reuse:True",
 ];
 
-/// The first number of a configuration with `parity:False`. Generated programs change to the configurations below.
+/// The first number of a configuration with `parity:False`. Generated programs change to the
+/// configurations below.
 pub const FIRST_WITHOUT_PARITY: u8 = 192;
 
 /// Returns the configuration with a number.

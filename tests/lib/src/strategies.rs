@@ -35,7 +35,8 @@ fn stream() -> impl Strategy<Value = u8> {
     prop_oneof![3 => Just(0), 2 => Just(1), 1 => 2..STREAMS]
 }
 
-/// Operations on a device without pools: requests, frees, uses on other streams, and releases of memory.
+/// Operations on a device without pools: requests, frees, uses on other streams, and releases of
+/// memory.
 pub fn plain() -> impl Strategy<Value = Op> {
     prop_oneof![
         30 => (bytes(), stream()).prop_map(|(bytes, stream)| Op::Malloc { bytes, stream }),
@@ -92,8 +93,8 @@ pub fn with_pools() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Operations of [`with_pools`], and mostly operations for captures: forks and joins of streams in a captured
-/// graph, and small blocks on the streams.
+/// Operations of [`with_pools`], and mostly operations for captures: forks and joins of streams in
+/// a captured graph, and small blocks on the streams.
 pub fn within_captures() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => with_pools(),

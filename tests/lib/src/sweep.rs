@@ -76,7 +76,8 @@ pub fn capture() -> Vec<Op> {
     ]
 }
 
-/// A program whose captured graph uses blocks on two streams, and uses one of them again behind both.
+/// A program whose captured graph uses blocks on two streams, and uses one of them again behind
+/// both.
 pub fn graph_reuse() -> Vec<Op> {
     vec![
         Op::CreatePool { use_on_oom: false, no_split: false },

@@ -511,7 +511,8 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         before: &BTreeMap<Call, u64>,
     ) -> Result<(), String> {
         let made = |call: Call| self.simulated().calls(call) > before[&call];
-        // A request asks whether the device has finished with free segments, and a forecast does not.
+        // A request asks whether the device has finished with free segments, and a forecast does
+        // not.
         let compact = self.real.config(self.device).is_ok_and(|config| config.compact().is_some());
         if compact && made(Call::Release) && core.is_ok() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! A program with work of some duration on the blocks, on a simulated device. The device reports unordered
-//! work on shared physical memory.
+//! A program with work of some duration on the blocks, on a simulated device. The device reports
+//! unordered work on shared physical memory.
 
 use crate::consistency;
 use crate::host::{DEVICE, Host};
@@ -23,7 +23,8 @@ pub struct Held {
     pub stream: StreamId,
     /// The physical memory under the block at the allocation.
     physical: Vec<(PhysicalHandle, Range<u64>)>,
-    /// Whether a second stream uses the block. The block's own stream must then no longer write to the block.
+    /// Whether a second stream uses the block. The block's own stream must then no longer write to
+    /// the block.
     shared: bool,
 }
 
@@ -51,8 +52,8 @@ impl Working {
         Self { host, held: Vec::new(), capturing: BTreeSet::new() }
     }
 
-    /// Allocates a block on a stream, and queues a write to the block on the stream. Does nothing on a
-    /// capturing stream.
+    /// Allocates a block on a stream, and queues a write to the block on the stream. Does nothing
+    /// on a capturing stream.
     ///
     /// # Errors
     /// The block cannot be accessed, or is still in use.
@@ -70,7 +71,8 @@ impl Working {
         }
     }
 
-    /// Queues work on the block's own stream, unless the stream captures or a second stream uses the block.
+    /// Queues work on the block's own stream, unless the stream captures or a second stream uses
+    /// the block.
     ///
     /// # Errors
     /// Unordered work uses the physical memory of the block.
@@ -104,7 +106,8 @@ impl Working {
         self.host.device().launch(stream, ptr, bytes).map_err(|why| format!("{bytes} bytes on {stream:?}: {why}"))
     }
 
-    /// Frees a block, even during work on the block. A block whose free fails stays with the program.
+    /// Frees a block, even during work on the block. A block whose free fails stays with the
+    /// program.
     pub fn free(&mut self, block: usize) -> Option<Error> {
         let error = self.host.allocator.free(self.held.get(block)?.ptr).err();
         if error.is_none() {
@@ -136,8 +139,8 @@ impl Working {
         }
     }
 
-    /// Checks the invariants of the allocator. Also checks that no block has moved, that no two blocks share
-    /// physical memory, and that the allocator describes each block as requested.
+    /// Checks the invariants of the allocator. Also checks that no block has moved, that no two
+    /// blocks share physical memory, and that the allocator describes each block as requested.
     ///
     /// # Errors
     /// A message with the violated rule.

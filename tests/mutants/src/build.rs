@@ -1,7 +1,8 @@
 //! A single build with all changes of a crate.
 //!
-//! A copy of the workspace is compiled with every change. The compiler's messages name the refused bytes: the change is
-//! left out, or the place is written in another form, until nothing is refused.
+//! A copy of the workspace is compiled with every change. The compiler's messages name the refused
+//! bytes: the change is left out, or the place is written in another form, until nothing is
+//! refused.
 
 use crate::change::{Change, State};
 use crate::conditions::Conditions;
@@ -96,7 +97,8 @@ struct Expansion {
     span: Span,
 }
 
-/// Builds the test programs with every change accepted by the compiler. Returns the changes and the programs.
+/// Builds the test programs with every change accepted by the compiler. Returns the changes and the
+/// programs.
 pub(crate) fn build(order: &Order<'_>) -> Result<(Vec<Change>, Vec<Built>), String> {
     copy(order)?;
     let metadata = metadata(order)?;
@@ -113,7 +115,8 @@ pub(crate) fn build(order: &Order<'_>) -> Result<(Vec<Change>, Vec<Built>), Stri
     eprintln!("{} changes in {} files", changes.len(), files.len());
     let own = (order.package.to_owned(), "--lib".to_owned());
     let targets: Vec<_> = std::iter::once(&own).chain(order.programs).collect();
-    // What the compiler refuses is found without generating code, and first for the tests of the crate itself.
+    // What the compiler refuses is found without generating code, and first for the tests of the
+    // crate itself.
     for round in 1.. {
         let refused = round_of(order, &root, &mut files, &mut changes, &targets[..1], "check")?.1;
         eprintln!("round {round}: {refused} refused");
@@ -149,7 +152,8 @@ fn written(place: places::Place, path: &Path, changes: &mut Vec<Change>) -> Writ
     Written { place, form: Form::Once, numbers }
 }
 
-/// Writes the files, compiles, and leaves out the refused changes. Returns the programs and the number of refusals.
+/// Writes the files, compiles, and leaves out the refused changes. Returns the programs and the
+/// number of refusals.
 fn round_of(
     order: &Order<'_>,
     root: &Path,
@@ -274,7 +278,8 @@ fn folder_of(order: &Order<'_>, metadata: &Metadata, package: &str) -> Result<Pa
     Ok(relative.with_file_name(""))
 }
 
-/// Returns the root of the package's library, relative to the workspace, and the conditions of the build.
+/// Returns the root of the package's library, relative to the workspace, and the conditions of the
+/// build.
 fn library(order: &Order<'_>, metadata: &Metadata) -> Result<(PathBuf, Conditions), String> {
     let package = metadata.package(order.package)?;
     let library = package.targets.iter().find(|target| target.kind.iter().any(|kind| kind.contains("lib")));

@@ -1,4 +1,5 @@
-//! A campaign: every change is taken, and the tests with a way to the change run until a test fails.
+//! A campaign: every change is taken, and the tests with a way to the change run until a test
+//! fails.
 
 use crate::change::{Change, State};
 use crate::tests::{self, End, Program, Test};
@@ -111,7 +112,8 @@ impl Pass {
         format!("{}.{}", self.program.name, if self.is_slow { "slow" } else { "quick" })
     }
 
-    /// Returns the tests of the pass, the fastest first, with the changes reached. The first call measures the tests.
+    /// Returns the tests of the pass, the fastest first, with the changes reached. The first call
+    /// measures the tests.
     fn tests(&self, folder: &Path, jobs: usize) -> Result<Vec<Test>, String> {
         let path = folder.join(format!("{}.json", self.name()));
         if path.exists() {
@@ -168,7 +170,8 @@ pub(crate) struct Pace {
     pub(crate) alone: Option<PathBuf>,
 }
 
-/// Takes every change, and writes a line for each and each pass. Goes on where an earlier call stopped.
+/// Takes every change, and writes a line for each and each pass. Goes on where an earlier call
+/// stopped.
 pub(crate) fn run(folder: &Path, pace: &Pace) -> Result<(), String> {
     let begun = Instant::now();
     let is_over = || pace.limit.is_some_and(|limit| begun.elapsed() > limit);

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A change of the code. The number of a change is the place in the list, counted from 1: the switch is 0 for no change.
+/// A change of the code. The number of a change is the place in the list, counted from 1: the
+/// switch is 0 for no change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Change {
     /// The file, relative to the workspace.

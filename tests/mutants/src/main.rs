@@ -1,5 +1,5 @@
-//! Lists small changes of a crate without a failing test. A single build has all changes, and a test program takes a change at run
-//! time.
+//! Lists small changes of a crate without a failing test. A single build has all changes, and a
+//! test program takes a change at run time.
 //!
 //! ```text
 //! cachalot-mutants build cachalot-core FOLDER --then cachalot-tests:allocator
@@ -7,7 +7,8 @@
 //! cachalot-mutants report FOLDER
 //! ```
 //!
-//! The folder has the test programs and the list of changes: enough for `run` on a machine without a compiler.
+//! The folder has the test programs and the list of changes: enough for `run` on a machine without
+//! a compiler.
 
 mod build;
 mod campaign;
@@ -55,7 +56,8 @@ enum Step {
         #[arg(long, default_value = "target/mutants/work")]
         work: PathBuf,
     },
-    /// Takes every change and runs the tests with a way to the change. Goes on after the last line of the results.
+    /// Takes every change and runs the tests with a way to the change. Goes on after the last line
+    /// of the results.
     Run {
         /// The folder with the programs and the list of changes.
         folder: PathBuf,

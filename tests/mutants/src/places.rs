@@ -1,7 +1,7 @@
 //! The changeable places of a file, found in the syntax.
 //!
-//! The kinds are those of cargo-mutants: a body replaced by a value, a binary operator replaced, a unary operator left out, an
-//! arm or a field left out, a guard always or never true.
+//! The kinds are those of cargo-mutants: a body replaced by a value, a binary operator replaced, a
+//! unary operator left out, an arm or a field left out, a guard always or never true.
 
 use crate::conditions::Conditions;
 use crate::values;

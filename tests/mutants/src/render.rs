@@ -1,8 +1,9 @@
 //! A file with all changes behind switches.
 //!
-//! In most places the operands stand once: `(match (a, b) { (l, r) => if is(7) { l - r } else { l + r } })`. Where the
-//! compiler finds no type, the whole place is written twice. A copy in which a change is taken contains no other switch, since no
-//! two changes are taken at once: nested places do not multiply.
+//! In most places the operands stand once:
+//! `(match (a, b) { (l, r) => if is(7) { l - r } else { l + r } })`. Where the compiler finds no
+//! type, the whole place is written twice. A copy in which a change is taken contains no other
+//! switch, since no two changes are taken at once: nested places do not multiply.
 
 use crate::places::{Bytes, Place, Shape};
 use std::fmt::Write as _;
@@ -69,7 +70,8 @@ impl Writer<'_> {
             if place.start > bytes.end {
                 break;
             }
-            // A place of another part of the same outer place, or one written with the place before.
+            // A place of another part of the same outer place, or one written with the place
+            // before.
             if place.start < at || place.end > bytes.end {
                 next += 1;
                 continue;

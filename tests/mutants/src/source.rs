@@ -12,8 +12,8 @@ pub(crate) struct Source {
     pub(crate) syntax: syn::File,
 }
 
-/// Reads the files of the crate whose first file is `root`, relative to `workspace`. Modules whose `cfg` attributes do not hold under
-/// `conditions` are left out.
+/// Reads the files of the crate whose first file is `root`, relative to `workspace`. Modules whose
+/// `cfg` attributes do not hold under `conditions` are left out.
 pub(crate) fn read(workspace: &Path, root: &Path, conditions: &Conditions) -> Result<Vec<Source>, String> {
     let mut sources = Vec::new();
     let folder = root.parent().ok_or("the root of a crate is in a folder")?;

@@ -5,8 +5,8 @@ pub(crate) const ATTRIBUTES: &str = "#![feature(core_intrinsics, const_eval_sele
 
 /// Returns the module for a crate with so many changes.
 ///
-/// The variable `MUTANT` has the number of the change, and `MUTANT_SEEN` names a file that gets the number of each change whose
-/// place is reached, once for each process.
+/// The variable `MUTANT` has the number of the change, and `MUTANT_SEEN` names a file that gets the
+/// number of each change whose place is reached, once for each process.
 pub(crate) fn module(changes: usize) -> String {
     const MODULE: &str = r#"
 
@@ -34,8 +34,8 @@ pub mod mutant_switch {
 
     #[inline]
     fn at_run_time(number: u32) -> bool {
-        // `TAKEN.load` is a call with little optimisation, and three quarters of the time of a test.
-        // SAFETY: the pointer is that of a static.
+        // `TAKEN.load` is a call with little optimisation, and three quarters of the time of a
+        // test. SAFETY: the pointer is that of a static.
         let taken = unsafe { core::intrinsics::atomic_load::<u32, { core::intrinsics::AtomicOrdering::Relaxed }>(TAKEN.as_ptr()) };
         if taken >= SEEN { unusual(number) } else { taken == number }
     }

@@ -68,7 +68,8 @@ impl Program {
         Ok(seen.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
-    /// Returns the command that runs the program, with a file system of its own in [`alone`](Self::alone).
+    /// Returns the command that runs the program, with a file system of its own in
+    /// [`alone`](Self::alone).
     fn command(&self, folder: &Path) -> Command {
         let program = folder.join(&self.name);
         let Some(alone) = &self.alone else { return Command::new(program) };
@@ -105,8 +106,8 @@ impl Program {
 
 /// Waits for a process. Ends the process at the limit, and returns None.
 ///
-/// The limit is of processor time: a machine with more to do than processors must not make a test seem slow. A process that does
-/// nothing is ended at five times the limit.
+/// The limit is of processor time: a machine with more to do than processors must not make a test
+/// seem slow. A process that does nothing is ended at five times the limit.
 fn ended(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     let mut pause = Duration::from_micros(500);
@@ -128,7 +129,8 @@ fn ended(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatu
 /// Returns the processor time of a process. None where the system does not tell.
 fn used(process: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name of the program, in brackets, may have spaces. After it, the 12th and 13th fields count hundredths of a second.
+    // The name of the program, in brackets, may have spaces. After it, the 12th and 13th fields
+    // count hundredths of a second.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(Duration::from_millis(10 * ticks))

@@ -6,7 +6,8 @@ use syn::{GenericArgument, Ident, PathArguments, ReturnType, Type, TypePath};
 /// Where a rewritten crate finds the standard library, `no_std` or not.
 const STD: &str = "crate::mutant_switch::std";
 
-/// Returns the values for a return type, as source text. The compiler refuses values of the wrong type.
+/// Returns the values for a return type, as source text. The compiler refuses values of the wrong
+/// type.
 pub(crate) fn of_return(output: &ReturnType) -> Vec<String> {
     match output {
         ReturnType::Default => vec!["()".into()],
@@ -33,7 +34,8 @@ fn of_type(of: &Type) -> Vec<String> {
             of_type(&array.elem).iter().map(|value| format!("[{value}; {length}]")).collect()
         }
         Type::Paren(inner) => of_type(&inner.elem),
-        // No value of these types differs from the body in type alone: two opaque types are never equal.
+        // No value of these types differs from the body in type alone: two opaque types are never
+        // equal.
         Type::ImplTrait(_) | Type::Never(_) => Vec::new(),
         _ => vec!["Default::default()".into()],
     }

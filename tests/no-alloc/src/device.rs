@@ -1,4 +1,5 @@
-//! A device whose memory is handed out from the bottom up, closely packed, and taken back from the top.
+//! A device whose memory is handed out from the bottom up, closely packed, and taken back from the
+//! top.
 
 use cachalot_core::{BasicDevice, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT};
 use spin::Mutex;
@@ -16,8 +17,8 @@ const NO_MEMORY: DeviceError = DeviceError::new(ErrorKind::OutOfMemory, 2);
 const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
 
 struct State {
-    /// Base, length and state of each segment, in the order of addresses. A released segment stays until all
-    /// later segments are released.
+    /// Base, length and state of each segment, in the order of addresses. A released segment stays
+    /// until all later segments are released.
     segments: [(u64, u64, bool); SEGMENTS],
     count: usize,
     /// Whether each event is complete. Events from number `events_made` on were never made.

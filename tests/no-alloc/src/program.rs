@@ -1,11 +1,13 @@
-//! The program: requests on two streams, a pool, a shortage, full tables, and everything given back.
+//! The program: requests on two streams, a pool, a shortage, full tables, and everything given
+//! back.
 
 use crate::device::BumpDevice;
 use cachalot_core::{
     Action, Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, MIB, PointerFault, PoolOptions, Route, StreamId,
 };
 
-/// An allocator for one device, two streams, a pool on one of the streams, 24 blocks per heap, and 64 pages.
+/// An allocator for one device, two streams, a pool on one of the streams, 24 blocks per heap, and
+/// 64 pages.
 type Small = Allocator<BumpDevice, spin::mutex::SpinMutex<()>, Fixed<1, 6, 24, 64>>;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
@@ -60,7 +62,8 @@ pub fn run() -> Result<(), Failed> {
 
 fn requests(allocator: &Small) -> Result<(), Failed> {
     let first = allocator.malloc(DEVICE, 1000, STREAMS[0])?;
-    // Behind it, on the same page, is another heap's segment: the address alone does not say whose it is.
+    // Behind it, on the same page, is another heap's segment: the address alone does not say whose
+    // it is.
     let large = allocator.malloc(DEVICE, 3 * MIB, STREAMS[1])?;
     expect(large == first.offset(2 * MIB), "segments are packed")?;
     expect(allocator.base_of(large.offset(5))?.base == large, "an address inside leads to its block")?;

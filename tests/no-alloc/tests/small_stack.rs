@@ -11,7 +11,8 @@ static ALLOCATOR: Tables = Allocator::empty();
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const STREAM: StreamId = StreamId(1);
 
-/// Runs `act` on a thread with a stack of this many bytes. A stack that overflows ends the test program.
+/// Runs `act` on a thread with a stack of this many bytes. A stack that overflows ends the test
+/// program.
 fn on_stack(bytes: usize, act: fn()) {
     Builder::new().stack_size(bytes).spawn(act).unwrap().join().unwrap();
 }
@@ -41,7 +42,8 @@ fn work() {
 
 #[test]
 fn a_static_allocator_starts_and_works_on_a_small_stack() {
-    // The program's own frames, and what the standard library keeps on the stack of a thread, are in the numbers.
+    // The program's own frames, and what the standard library keeps on the stack of a thread, are
+    // in the numbers.
     const START: usize = 16 << 10;
     const WORK: usize = 48 << 10;
     assert!(size_of::<Tables>() > 4 * WORK);

@@ -1,4 +1,5 @@
-//! Checks imports against layers: upward and sideways imports, circles, and modules without a layer.
+//! Checks imports against layers: upward and sideways imports, circles, and modules without a
+//! layer.
 
 use super::document::Layers;
 use super::imports::Imports;
@@ -14,8 +15,8 @@ pub(crate) fn check(layers: &Layers, imports: &Imports) -> Vec<String> {
     wrong
 }
 
-/// Returns the module of a file that has a layer: the top-level module, or in a folder whose modules are listed one by one,
-/// the module in the folder.
+/// Returns the module of a file that has a layer: the top-level module, or in a folder whose
+/// modules are listed one by one, the module in the folder.
 fn room<'a>(layers: &Layers, file: &'a str) -> &'a str {
     let Some((top, rest)) = file.split_once('/') else { return file };
     let is_listed_by_module =

@@ -10,9 +10,9 @@
 //! ````
 //!
 //! Name `a` means the file `a.rs` or `a/mod.rs`, and the folder `a`. A module file and the files in
-//! its folder may use each other. Name `c/first` means the file `c/first.rs` and the folder `c/first`; then every
-//! module of the folder `c` is listed. Two spaces end the names of a line; the rest of the line is a
-//! remark.
+//! its folder may use each other. Name `c/first` means the file `c/first.rs` and the folder
+//! `c/first`; then every module of the folder `c` is listed. Two spaces end the names of a line;
+//! the rest of the line is a remark.
 
 /// The layers of one crate.
 #[derive(Debug, Default, PartialEq, Eq)]

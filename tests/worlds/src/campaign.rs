@@ -28,8 +28,8 @@ pub struct Sum {
     pub of: Outcome,
 }
 
-/// Runs the worlds from `seed` on until `worlds` have ended, `time` is over, or a world has a finding. Returns the sums until then,
-/// and the finding.
+/// Runs the worlds from `seed` on until `worlds` have ended, `time` is over, or a world has a
+/// finding. Returns the sums until then, and the finding.
 pub fn campaign(
     seed: u64,
     worlds: u64,

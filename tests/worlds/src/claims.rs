@@ -1,4 +1,5 @@
-//! The addresses and the physical memory of each live block, and the marks to be found in the memory.
+//! The addresses and the physical memory of each live block, and the marks to be found in the
+//! memory.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{DevicePtr, StreamId};
@@ -19,7 +20,8 @@ pub(crate) struct Block {
     pub home: StreamId,
     /// The stream of the last use.
     pub last: StreamId,
-    /// The contents at the first use, by address. Each piece of physical memory has contents of its own.
+    /// The contents at the first use, by address. Each piece of physical memory has contents of its
+    /// own.
     marks: Vec<(DevicePtr, u64)>,
 }
 
@@ -59,7 +61,8 @@ type Ranges = BTreeMap<u64, (u64, u64)>;
 #[derive(Default, Debug)]
 pub(crate) struct Claims {
     addresses: Ranges,
-    /// For each physical handle, the ranges within. Segments have the handle 0, and addresses as ranges.
+    /// For each physical handle, the ranges within. Segments have the handle 0, and addresses as
+    /// ranges.
     physical: BTreeMap<u64, Ranges>,
     /// The physical memory of each block.
     pieces: BTreeMap<u64, Vec<(u64, Range<u64>)>>,

@@ -4,7 +4,8 @@ use crate::turns;
 use lock_api::{GuardSend, RawMutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The lock of a world. Each call offers the turn, so threads meet in every state between two locks.
+/// The lock of a world. Each call offers the turn, so threads meet in every state between two
+/// locks.
 #[derive(Debug)]
 pub struct Latch(AtomicBool);
 
@@ -18,7 +19,8 @@ impl Latch {
     }
 }
 
-// SAFETY: `take` answers true to one caller until `unlock`, and only then do `lock` and `try_lock` succeed.
+// SAFETY: `take` answers true to one caller until `unlock`, and only then do `lock` and `try_lock`
+// succeed.
 unsafe impl RawMutex for Latch {
     const INIT: Self = Self(AtomicBool::new(false));
 

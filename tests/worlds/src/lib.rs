@@ -1,8 +1,9 @@
-//! A seed is a world: a program of several threads on the core, with streams, faults and parks. Equal seeds repeat every call.
+//! A seed is a world: a program of several threads on the core, with streams, faults and parks.
+//! Equal seeds repeat every call.
 //!
-//! All threads of a world are coroutines on one thread of the system. A thread gives its turn up only at a lock of the core or at
-//! a call to the device, and the seed chooses whose turn is next. The device is simulated: its streams advance in turns of their
-//! own.
+//! All threads of a world are coroutines on one thread of the system. A thread gives its turn up
+//! only at a lock of the core or at a call to the device, and the seed chooses whose turn is next.
+//! The device is simulated: its streams advance in turns of their own.
 //!
 //! ```text
 //! campaign      worlds in turn, until a finding or the end of the time

@@ -19,7 +19,8 @@ const EXCHANGED: usize = 16;
 /// Pages of an elastic range, and bytes of a page.
 const RANGE_PAGES: u64 = 8;
 const PAGE: u64 = 2 << 20;
-/// Calls to wake the memory of a thread at the end, at most: each is refused while another thread parks or wakes.
+/// Calls to wake the memory of a thread at the end, at most: each is refused while another thread
+/// parks or wakes.
 const WAKES: u32 = 1_000_000;
 /// Unused blocks of a thread at most.
 const GUESTS: usize = 6;
@@ -58,7 +59,8 @@ pub(crate) struct Program {
     number: u32,
     rng: Rng,
     blocks: Vec<Block>,
-    /// The memory parked by the thread: of the thread's own stream, or of a pool with a tag, with a route for the stream.
+    /// The memory parked by the thread: of the thread's own stream, or of a pool with a tag, with a
+    /// route for the stream.
     target: ParkTarget,
     /// The mode of the park, while the memory is parked.
     asleep: Option<ParkMode>,
@@ -274,8 +276,9 @@ impl Program {
             }
             return;
         }
-        // The stream of a block may end by the word of its thread alone. A block of memory that its thread parks is freed by the
-        // thread that takes it, at any moment of the park, and not used.
+        // The stream of a block may end by the word of its thread alone. A block of memory that its
+        // thread parks is freed by the thread that takes it, at any moment of the park, and not
+        // used.
         let may_go =
             |block: &Block| block.home != shared.passing(self.number) && block.last != shared.passing(self.number);
         if exchange.len() < EXCHANGED
@@ -413,8 +416,8 @@ impl Program {
         }
     }
 
-    /// Requests a block from a pool with the tag of any thread's memory, which may be parked. The block is not used, and is freed
-    /// by any thread.
+    /// Requests a block from a pool with the tag of any thread's memory, which may be parked. The
+    /// block is not used, and is freed by any thread.
     fn be_guest(&mut self, shared: &Shared) {
         let core = &shared.core;
         let (tag, pool) = self.guests[self.rng.usize(0..self.guests.len())];
@@ -480,7 +483,8 @@ impl Program {
         }
     }
 
-    /// Begins the capture of a graph on the thread's passing stream, a single capture at a time in the world, or ends the capture.
+    /// Begins the capture of a graph on the thread's passing stream, a single capture at a time in
+    /// the world, or ends the capture.
     fn capture(&mut self, shared: &Shared) {
         let (core, stream) = (&shared.core, shared.passing(self.number));
         if let Some(pool) = self.capture.take() {

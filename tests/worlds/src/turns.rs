@@ -85,7 +85,8 @@ pub(crate) fn tell(what: impl FnOnce() -> String) {
     }
 }
 
-/// Returns whether all threads except for the background have returned. The background then returns too.
+/// Returns whether all threads except for the background have returned. The background then returns
+/// too.
 #[must_use]
 pub fn is_ending() -> bool {
     CHOICE.with_borrow(|choice| choice.as_ref().is_none_or(|choice| choice.is_ending))
@@ -121,16 +122,17 @@ pub(crate) fn release(address: usize) {
 
 fn stop(why: Stop) {
     let Some(running) = RUNNING.get() else { return };
-    // SAFETY: `run` sets the value before it resumes the coroutine with this yielder, and only code on the coroutine's stack, below
-    // which the yielder lives, runs until the coroutine stops.
+    // SAFETY: `run` sets the value before it resumes the coroutine with this yielder, and only code
+    // on the coroutine's stack, below which the yielder lives, runs until the coroutine stops.
     unsafe { &*running.yielder }.suspend(why);
 }
 
-/// Runs threads in turn until all have returned. Threads of `background` return once [`is_ending`] answers true. Returns a number
-/// over all turns: equal seeds and threads have equal numbers.
+/// Runs threads in turn until all have returned. Threads of `background` return once [`is_ending`]
+/// answers true. Returns a number over all turns: equal seeds and threads have equal numbers.
 ///
 /// # Errors
-/// Why not all threads have returned. The stacks of such threads stay as they are, with all that lies on them.
+/// Why not all threads have returned. The stacks of such threads stay as they are, with all that
+/// lies on them.
 pub fn run(seed: u64, period: u32, threads: Vec<Body>, background: Vec<Body>) -> Result<u64, Halt> {
     let foreground = threads.len();
     let mut lines: Vec<Line> = threads.into_iter().chain(background).enumerate().map(Line::new).collect();

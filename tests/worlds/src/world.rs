@@ -25,7 +25,8 @@ pub const DEVICE: DeviceIndex = DeviceIndex(0);
 /// Bytes of the device: some hundred pages, so that worlds run short of memory.
 const CAPACITY: u64 = 640 << 20;
 
-/// Streams that all threads use. Each thread has two more of its own: a stream for parked memory, and a passing stream, which ends now and then.
+/// Streams that all threads use. Each thread has two more of its own: a stream for parked memory,
+/// and a passing stream, which ends now and then.
 const SHARED_STREAMS: u64 = 4;
 
 /// Number of the first passing stream. Each has a number of its own.
@@ -85,13 +86,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The state shared by all threads of a world. Nothing is borrowed across a call of the core, during which all threads run.
+/// The state shared by all threads of a world. Nothing is borrowed across a call of the core,
+/// during which all threads run.
 pub(crate) struct Shared {
     pub core: Core,
     pub claims: RefCell<Claims>,
     /// Blocks on their way from thread to thread.
     pub exchange: RefCell<Vec<Block>>,
-    /// The passing streams that have ended since the last rest. A call in the middle of its work may still name them.
+    /// The passing streams that have ended since the last rest. A call in the middle of its work
+    /// may still name them.
     ended: RefCell<Vec<StreamId>>,
     /// For each thread, how many passing streams have ended.
     ends: RefCell<Vec<u64>>,
@@ -206,7 +209,8 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
         digest: Cell::default(),
     });
     let mut rng = Rng::with_seed(seed);
-    // Some worlds change the thread at nearly each chance, some rarely: both meet states that the other does not.
+    // Some worlds change the thread at nearly each chance, some rarely: both meet states that the
+    // other does not.
     let period = 1 << rng.u32(0..7);
     let has_tags = rng.bool();
     let targets: Vec<_> = (0..rules.threads).map(|thread| target(&shared.core, thread, has_tags)).collect();
@@ -253,8 +257,8 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
     })
 }
 
-/// Returns the memory parked by a thread: of the thread's own stream, or of a pool with a tag, with a route for all requests on
-/// the stream.
+/// Returns the memory parked by a thread: of the thread's own stream, or of a pool with a tag, with
+/// a route for all requests on the stream.
 fn target(core: &Core, thread: u32, has_tag: bool) -> (ParkTarget, Option<PoolId>) {
     let stream = Shared::sleeper(thread);
     if !has_tag {

@@ -38,8 +38,9 @@ fn planted_mistakes_are_found() {
     }
 }
 
-/// The seeds at which a departure ended between a look at a page and the order behind it, and at which a park unmapped memory under
-/// work, in the worlds of that time: a change of the steps gives a seed another world.
+/// The seeds at which a departure ended between a look at a page and the order behind it, and at
+/// which a park unmapped memory under work, in the worlds of that time: a change of the steps gives
+/// a seed another world.
 #[test]
 fn earlier_findings_stay_cured() {
     for (seed, config) in [(1, "decisions:improved"), (6, ""), (19, "policy:stitched"), (1156, "policy:stitched")] {
@@ -65,7 +66,8 @@ fn a_hundred_worlds_have_no_finding() {
     }
 }
 
-/// Two threads free blocks that a common stream uses, and one records events while the other waits for them.
+/// Two threads free blocks that a common stream uses, and one records events while the other waits
+/// for them.
 #[test]
 fn an_emptied_cache_has_waited_for_each_earlier_free() {
     const COMMON: StreamId = StreamId(9);

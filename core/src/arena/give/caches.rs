@@ -33,18 +33,18 @@ impl<P: Platform> OnDevice<'_, P> {
 
     /// Releases the free segments of the heap in `slot`, after a block was freed in direct mode.
     ///
-    /// The free has succeeded, so a failed release is not reported here. The leaked bytes count the failure, and the health
-    /// of the context shows a lost device.
+    /// The free has succeeded, so a failed release is not reported here. The leaked bytes count the
+    /// failure, and the health of the context shows a lost device.
     pub(in crate::arena) fn release_directly(self, slot: u32) {
-        // If the freed block was the pair's last, another stream may have the pair by now. In direct mode the free
-        // segments of the other stream are to be released as well.
+        // If the freed block was the pair's last, another stream may have the pair by now. In
+        // direct mode the free segments of the other stream are to be released as well.
         if let Some(_used) = self.heaps.enter_pair(slot / 2) {
             let _counted = self.give_each(self.heaps.segments_of(slot));
         }
     }
 
-    /// Releases every wholly free segment of the heap in `slot`, and unmaps the free granules of expandable segments.
-    /// The caller uses the pair.
+    /// Releases every wholly free segment of the heap in `slot`, and unmaps the free granules of
+    /// expandable segments. The caller uses the pair.
     ///
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
@@ -56,7 +56,8 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.settings.policy().traits().moves_pages { emptied } else { emptied.and(self.destroy_spares()) }
     }
 
-    /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become spare.
+    /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become
+    /// spare.
     pub(super) fn empty_heap(self, slot: u32) -> Result<(), Error> {
         let segments = self.give_each(self.heaps.segments_of(slot));
         let released = segments.and(self.unmap_cached(slot));
@@ -64,8 +65,8 @@ impl<P: Platform> OnDevice<'_, P> {
         released
     }
 
-    /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. A heap asleep also gives up the
-    /// places of freed pages. The caller uses the pair, so no park begins.
+    /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. A heap
+    /// asleep also gives up the places of freed pages. The caller uses the pair, so no park begins.
     pub(in crate::arena) fn unmap_cached(self, slot: u32) -> Result<(), Error> {
         let Some(mapper) = self.mapper() else { return Ok(()) };
         if self.heaps.lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
@@ -83,7 +84,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_any| ()))
     }
 
-    /// Releases every wholly free segment and every spare page, as [`empty_heaps`](Self::empty_heaps) does.
+    /// Releases every wholly free segment and every spare page, as
+    /// [`empty_heaps`](Self::empty_heaps) does.
     pub(crate) fn release_cached(self, only: Option<u32>) -> Result<(), Error> {
         // A page with a stale mapping cannot go back to the device.
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
@@ -91,8 +93,8 @@ impl<P: Platform> OnDevice<'_, P> {
         unmapped.and(decommitted).and(self.empty_heaps(only)).and(self.destroy_spares())
     }
 
-    /// Releases every wholly free segment for memory that could not be had before, and obtains the memory by `attempt`.
-    /// Returns the result of the attempt.
+    /// Releases every wholly free segment for memory that could not be had before, and obtains the
+    /// memory by `attempt`. Returns the result of the attempt.
     ///
     /// # Errors
     /// Those of the attempt; without memory, the first failure of a release.
@@ -114,8 +116,9 @@ impl<P: Platform> OnDevice<'_, P> {
         Ok(served)
     }
 
-    /// Releases every wholly free segment: first of the default pool, then of the private pools without users. With
-    /// `only`, releases the segments of one private pool without users. Pages of virtual memory become spare.
+    /// Releases every wholly free segment: first of the default pool, then of the private pools
+    /// without users. With `only`, releases the segments of one private pool without users. Pages
+    /// of virtual memory become spare.
     ///
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
@@ -126,9 +129,10 @@ impl<P: Platform> OnDevice<'_, P> {
         heaps.fold(retired, |result, (slot, _used)| result.and(self.empty_heap(slot)))
     }
 
-    /// Releases wholly free segments until at most `keep` bytes are held from the device, the largest first. Then unmaps
-    /// free granules of expandable segments, gives free memory of pools in use back whose tags have limits, and ends plans without
-    /// a block in use. Does not wait for pending events.
+    /// Releases wholly free segments until at most `keep` bytes are held from the device, the
+    /// largest first. Then unmaps free granules of expandable segments, gives free memory of pools
+    /// in use back whose tags have limits, and ends plans without a block in use. Does not wait for
+    /// pending events.
     ///
     /// # Errors
     /// The first failure, which ends the trimming.
@@ -161,8 +165,8 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Arena<P> {
-    /// Gives retired segments back with which the device is known to have finished. With `all`, gives every retired
-    /// segment back, which may wait for the device.
+    /// Gives retired segments back with which the device is known to have finished. With `all`,
+    /// gives every retired segment back, which may wait for the device.
     ///
     /// # Errors
     /// The last failure. All other segments are given back even so.
@@ -194,7 +198,8 @@ impl<P: Platform> Heaps<P> {
         self.units_of(slot).find(goes).map(|unit| unit.ptr())
     }
 
-    /// Returns the address of the first segment or range in the way of [`OnDevice::release_cached`].
+    /// Returns the address of the first segment or range in the way of
+    /// [`OnDevice::release_cached`].
     pub(in crate::arena) fn first_releasable(
         &self,
         driver: &Driver<P::Device>,

@@ -1,8 +1,9 @@
-//! Memory of pools in use given back by a call of the program: of one pool, of the pools of a tag, and of all pools whose tags have
-//! limits.
+//! Memory of pools in use given back by a call of the program: of one pool, of the pools of a tag,
+//! and of all pools whose tags have limits.
 //!
-//! A request never gives memory of another pool in use back, unless limits of tags say so (tenants.rs). A call that says so does, and
-//! what it cannot give it names: a captured graph writes to its memory at every replay.
+//! A request never gives memory of another pool in use back, unless limits of tags say so
+//! (tenants.rs). A call that says so does, and what it cannot give it names: a captured graph
+//! writes to its memory at every replay.
 
 use crate::arena::give::rules::by_pool;
 use crate::arena::heaps::registry::Registry;
@@ -17,8 +18,8 @@ use crate::stats::Stat;
 use core::iter::{from_fn, once};
 
 impl<P: Platform> Heaps<P> {
-    /// Iterates over the private pools in use whose tags have limits and that have no memory of a captured graph. They give free
-    /// memory to calls that name no pool.
+    /// Iterates over the private pools in use whose tags have limits and that have no memory of a
+    /// captured graph. They give free memory to calls that name no pool.
     pub(in crate::arena) fn tenant_pools(&self) -> impl Iterator<Item = u32> {
         // The registry is locked for each step and not between steps: callers release segments.
         let mut pool = 0;
@@ -43,7 +44,8 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Gives the whole cache back, with that of pools in use whose tags have limits, and of plans without a block in use.
+    /// Gives the whole cache back, with that of pools in use whose tags have limits, and of plans
+    /// without a block in use.
     ///
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
@@ -80,7 +82,8 @@ impl<P: Platform> OnDevice<'_, P> {
         self.refuse_graphs(held() > keep, once(number))
     }
 
-    /// Gives free memory of the pools with a tag back, until they hold at most `keep` bytes together.
+    /// Gives free memory of the pools with a tag back, until they hold at most `keep` bytes
+    /// together.
     ///
     /// # Errors
     /// [`Error::UnknownTag`], [`Error::GraphMemory`]; the first failure of the device.
@@ -120,14 +123,16 @@ impl<P: Platform> OnDevice<'_, P> {
                 if self.give_up(unit)? == 0 {
                     break;
                 }
-                // The pages given up are spare, and no bytes of any heap: they go to the device, not to another pool.
+                // The pages given up are spare, and no bytes of any heap: they go to the device,
+                // not to another pool.
                 self.destroy_spares()?;
             }
         }
         Ok(())
     }
 
-    /// Refuses a call that leaves `more` than it was to keep, if one of the pools has memory of a captured graph.
+    /// Refuses a call that leaves `more` than it was to keep, if one of the pools has memory of a
+    /// captured graph.
     fn refuse_graphs(self, more: bool, mut pools: impl Iterator<Item = u32>) -> Result<(), Error> {
         let graphs = |pool: u32| {
             let registry = self.heaps.registry.lock();

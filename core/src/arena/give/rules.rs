@@ -1,7 +1,7 @@
 //! Rules: which units go back, in which order, and until when.
 //!
-//! A rule is an iterator of units. Each step looks at the present heaps, so a rule goes on after the last unit was given
-//! back, and the first unit of a rule predicts the first release.
+//! A rule is an iterator of units. Each step looks at the present heaps, so a rule goes on after
+//! the last unit was given back, and the first unit of a rule predicts the first release.
 
 use crate::arena::give::units::{Unit, first_oversize, segments_down};
 use crate::arena::heaps::Heaps;
@@ -16,8 +16,9 @@ pub(in crate::arena) fn by_pool(pool: u32) -> [PoolKind; 2] {
     if pool == 0 { [PoolKind::Large, PoolKind::Small] } else { [PoolKind::Small, PoolKind::Large] }
 }
 
-/// The rule of `garbage_collection_threshold`: large segments of the default pool, as long as more than the
-/// threshold is held. Each pass computes the average age of the segments, and yields every segment at least as old.
+/// The rule of `garbage_collection_threshold`: large segments of the default pool, as long as more
+/// than the threshold is held. Each pass computes the average age of the segments, and yields every
+/// segment at least as old.
 pub(in crate::arena) fn old<P: Platform>(arena: &Arena<P>) -> impl Iterator<Item = Unit> {
     let heaps = &arena.heaps;
     let large = || heaps.heaps_of(once(0), |_| [PoolKind::Large]).flat_map(|(slot, _used)| heaps.segments_of(slot));
@@ -26,7 +27,8 @@ pub(in crate::arena) fn old<P: Platform>(arena: &Arena<P>) -> impl Iterator<Item
             return None;
         }
         let (ages, count) = large().fold((0, 0), |(ages, count), unit| (ages + unit.age, count + 1));
-        // Fixed for the whole pass. A pass without a unit ends the rule: other threads have taken every old one.
+        // Fixed for the whole pass. A pass without a unit ends the rule: other threads have taken
+        // every old one.
         let average = ages as f64 / f64::from(count);
         let mut old = large().filter(move |unit| unit.age as f64 >= average).peekable();
         old.peek().is_some().then_some(old)
@@ -34,8 +36,8 @@ pub(in crate::arena) fn old<P: Platform>(arena: &Arena<P>) -> impl Iterator<Item
     from_fn(pass).flatten()
 }
 
-/// Returns whether more is held than the collection threshold allows. Without a limit and a threshold, nothing is
-/// too much.
+/// Returns whether more is held than the collection threshold allows. Without a limit and a
+/// threshold, nothing is too much.
 fn exceeds_threshold<P: Platform>(arena: &Arena<P>) -> bool {
     let threshold = || arena.settings.config.lock().garbage_collection_threshold();
     let most = |threshold: f64| (threshold * arena.ledger.limit() as f64) as u64;
@@ -43,9 +45,9 @@ fn exceeds_threshold<P: Platform>(arena: &Arena<P>) -> bool {
         && threshold().is_some_and(|threshold| arena.ledger.reserved() > most(threshold))
 }
 
-/// The rule of `max_split_size_mb` for a request short of memory: oversize segments of the request's own heap, the
-/// smallest sufficient segment, or else from the largest down, until enough are yielded. `missing` has the bytes still
-/// missing.
+/// The rule of `max_split_size_mb` for a request short of memory: oversize segments of the
+/// request's own heap, the smallest sufficient segment, or else from the largest down, until enough
+/// are yielded. `missing` has the bytes still missing.
 pub(in crate::arena) fn oversize<P: Platform>(
     heaps: &Heaps<P>,
     request: &Request,
@@ -65,8 +67,8 @@ pub(in crate::arena) fn oversize<P: Platform>(
     })
 }
 
-/// The rule of [`trim`](super::caches::trim): the largest segment of all heaps, of equal segments the last by address,
-/// as long as more than `keep` bytes are held.
+/// The rule of [`trim`](super::caches::trim): the largest segment of all heaps, of equal segments
+/// the last by address, as long as more than `keep` bytes are held.
 pub(super) fn largest<P: Platform>(arena: &Arena<P>, keep: u64) -> impl Iterator<Item = Unit> {
     from_fn(move || {
         if arena.ledger.reserved() <= keep {

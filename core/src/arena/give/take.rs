@@ -4,8 +4,8 @@
 //! unit ─ take: out of the heap, under the heap's lock ─▶ taken ─ release: the device is called, no lock is held
 //! ```
 //!
-//! A segment leaves the heap and the page map before the device releases the memory, so no thread can find the segment
-//! during the call. Pages become spare.
+//! A segment leaves the heap and the page map before the device releases the memory, so no thread
+//! can find the segment during the call. Pages become spare.
 
 use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::{OnDevice, Platform, flags};
@@ -28,7 +28,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Gives units back. Returns the number of bytes.
     ///
     /// # Errors
-    /// The first failure; no further unit is given back. The bytes are counted as leaked if the device failed.
+    /// The first failure; no further unit is given back. The bytes are counted as leaked if the
+    /// device failed.
     pub(in crate::arena) fn give(self, units: impl IntoIterator<Item = Unit>) -> Result<u64, Error> {
         units.into_iter().try_fold(0, |bytes, unit| {
             let taken = unit.take(self)?;
@@ -38,10 +39,12 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl Unit {
-    /// Takes the unit out of the heap. Returns `None` if another thread has used the unit in between.
+    /// Takes the unit out of the heap. Returns `None` if another thread has used the unit in
+    /// between.
     ///
     /// # Errors
-    /// The loss of the context, and [`Error::TableFull`] if a block cannot be cut. Nothing has changed then.
+    /// The loss of the context, and [`Error::TableFull`] if a block cannot be cut. Nothing has
+    /// changed then.
     pub(in crate::arena) fn take<P: Platform>(self, device: OnDevice<'_, P>) -> Result<Option<TakenUnit>, Error> {
         device.driver.health()?;
         let Some(_used) = device.heaps.enter_pair(self.slot / 2) else { return Ok(None) };
@@ -64,8 +67,8 @@ impl Unit {
         Ok(Some(TakenUnit { unit: self, block }))
     }
 
-    /// Detaches pages, as a block of their own. Returns `None` if another thread has used the pages since they were
-    /// found.
+    /// Detaches pages, as a block of their own. Returns `None` if another thread has used the pages
+    /// since they were found.
     ///
     /// # Errors
     /// [`Error::TableFull`] if the block around the pages cannot be cut.
@@ -81,7 +84,8 @@ impl Unit {
 }
 
 impl TakenUnit {
-    /// Releases the memory of a segment, or unmaps pages, which become spare. Returns the number of bytes.
+    /// Releases the memory of a segment, or unmaps pages, which become spare. Returns the number of
+    /// bytes.
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.

@@ -100,7 +100,8 @@ fn change(allocator: &Simulated, config: &str) {
     assert!(tuning.put_in_force(&Config::parse(config).unwrap(), serial, 0).unwrap());
 }
 
-/// Returns the MiB held of two free segments of 40 and 60 MiB after a trim to the bytes held, and after one to a byte less.
+/// Returns the MiB held of two free segments of 40 and 60 MiB after a trim to the bytes held, and
+/// after one to a byte less.
 fn held_after_trims(config: &str) -> [u64; 2] {
     let allocator = allocator(config);
     cache(&allocator, &[40, 60]);

@@ -6,12 +6,13 @@
 //!                                        └── pages: wholly in a free block
 //! ```
 //!
-//! A unit is found under the lock of the heap, and is a plain value afterwards. [`Unit::take`] looks again: memory in use
-//! by another thread since then was freed after the stamp of the unit.
+//! A unit is found under the lock of the heap, and is a plain value afterwards. [`Unit::take`]
+//! looks again: memory in use by another thread since then was freed after the stamp of the unit.
 //!
-//! Refused are: free memory of a captured graph, which writes to it at every replay ([`Keeps::ForGraphs`]), for every rule and
-//! call; other free memory of a private pool in use, unless the pool was named; segments with live sub-blocks; pinned segments and
-//! pages; moving, parked and waking pages.
+//! Refused are: free memory of a captured graph, which writes to it at every replay
+//! ([`Keeps::ForGraphs`]), for every rule and call; other free memory of a private pool in use,
+//! unless the pool was named; segments with live sub-blocks; pinned segments and pages; moving,
+//! parked and waking pages.
 
 use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
@@ -63,7 +64,8 @@ pub(in crate::arena) struct Unit {
     pub quiet: u64,
     /// Number of searches since the free block became free.
     pub age: u64,
-    /// Since when the unit is idle; in use if not untouched since the last [look](crate::heap::idle).
+    /// Since when the unit is idle; in use if not untouched since the last
+    /// [look](crate::heap::idle).
     pub idle: Idle,
 }
 
@@ -122,7 +124,8 @@ impl Unit {
     }
 }
 
-/// Returns the first free block behind a position. An empty heap may have no tables, and `sets` panics without.
+/// Returns the first free block behind a position. An empty heap may have no tables, and `sets`
+/// panics without.
 fn after<S: Storage>(heap: &mut Heap<S>, position: Position) -> Option<u32> {
     if heap.is_empty() { None } else { heap.sets.free.after(position, heap.blocks.entries()) }
 }
@@ -151,8 +154,8 @@ fn units_in<S: Storage>(heap: &Heap<S>, slot: u32, block: u32) -> impl Iterator<
     Unit::segment(heap, slot, block).into_iter().chain(pages.map(move |page| Unit::page(heap, slot, block, page)))
 }
 
-/// Iterates over the units of a heap, page by page from the largest block down. A heap asleep is left alone, for the call
-/// to park or wake the heap.
+/// Iterates over the units of a heap, page by page from the largest block down. A heap asleep is
+/// left alone, for the call to park or wake the heap.
 pub(in crate::arena) fn units_down<S: Storage>(heap: &Heap<S>, slot: u32) -> impl Iterator<Item = Unit> {
     let last = if heap.asleep { None } else { last(heap) };
     down(heap, last).flat_map(move |block| units_in(heap, slot, block))
@@ -163,14 +166,15 @@ pub(in crate::arena) fn segments_down<S: Storage>(heap: &Heap<S>, slot: u32) -> 
     down(heap, last(heap)).filter_map(move |block| Unit::segment(heap, slot, block))
 }
 
-/// Returns the first oversize segment of a heap to release for `wanted` bytes: the smallest sufficient segment, or else
-/// the largest of at least `oversize` bytes. Includes the segments of a private pool in use, for requests of the pool; PyTorch (2.11)
-/// gives those of its captured graphs as well, which a replay then writes to.
+/// Returns the first oversize segment of a heap to release for `wanted` bytes: the smallest
+/// sufficient segment, or else the largest of at least `oversize` bytes. Includes the segments of a
+/// private pool in use, for requests of the pool; PyTorch (2.11) gives those of its captured graphs
+/// as well, which a replay then writes to.
 pub(super) fn first_oversize<S: Storage>(heap: &mut Heap<S>, slot: u32, wanted: u64, oversize: u64) -> Option<Unit> {
     let first = after(heap, (wanted, 0));
     let heap = &*heap;
-    // A block of an expandable segment may be large enough and cannot be released here: no segment suffices then, as in
-    // PyTorch.
+    // A block of an expandable segment may be large enough and cannot be released here: no segment
+    // suffices then, as in PyTorch.
     let counts = |&block: &u32| heap.is_releasable(block) || heap.fills_gaps(heap.blocks[block].backing);
     let sufficing = up(heap, first).find(counts).and_then(|block| Unit::segment(heap, slot, block));
     sufficing.or_else(|| {
@@ -180,14 +184,15 @@ pub(super) fn first_oversize<S: Storage>(heap: &mut Heap<S>, slot: u32, wanted: 
     })
 }
 
-/// Returns the quiet segment of a heap with the best cover of `excess` bytes: the smallest sufficient segment, or else
-/// the largest.
+/// Returns the quiet segment of a heap with the best cover of `excess` bytes: the smallest
+/// sufficient segment, or else the largest.
 pub(in crate::arena) fn quiet_cover<S: Storage>(heap: &mut Heap<S>, slot: u32, excess: u64) -> Option<Unit> {
     let quiet = |heap: &Heap<S>, block| Unit::segment(heap, slot, block).filter(Unit::is_quiet);
     first_up(heap, (excess, 0), quiet).or_else(|| segments_down(heap, slot).find(Unit::is_quiet))
 }
 
-/// Returns the first unit of a free block behind `from`, as found by `unit_of`; the smallest block first.
+/// Returns the first unit of a free block behind `from`, as found by `unit_of`; the smallest block
+/// first.
 fn first_up<S: Storage>(
     heap: &mut Heap<S>,
     from: Position,
@@ -198,13 +203,14 @@ fn first_up<S: Storage>(
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Iterates over the pools whose free memory may go back: the default pool, and the private pools without users.
+    /// Iterates over the pools whose free memory may go back: the default pool, and the private
+    /// pools without users.
     pub(in crate::arena) fn giving_pools(&self) -> impl Iterator<Item = u32> {
         once(0).chain(self.unused_pools())
     }
 
-    /// Iterates over the heaps of `pools`, as slot and guard of the pair: in each pool in the order of `kinds`, then by
-    /// ascending stream.
+    /// Iterates over the heaps of `pools`, as slot and guard of the pair: in each pool in the order
+    /// of `kinds`, then by ascending stream.
     pub(in crate::arena) fn heaps_of<const KINDS: usize>(
         &self,
         pools: impl Iterator<Item = u32>,
@@ -214,8 +220,8 @@ impl<P: Platform> Heaps<P> {
         heaps.flat_map(|(pool, kind)| self.pairs_of(pool).map(move |pair| (pair.slot(kind), pair)))
     }
 
-    /// Iterates over the segments of the heap in `slot`, the smallest first. The heap is locked for each step and not in
-    /// between, so the units can be given back.
+    /// Iterates over the segments of the heap in `slot`, the smallest first. The heap is locked for
+    /// each step and not in between, so the units can be given back.
     pub(in crate::arena) fn segments_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
         let mut from = FROM_START;
         from_fn(move || {
@@ -225,8 +231,8 @@ impl<P: Platform> Heaps<P> {
         })
     }
 
-    /// Iterates over the pages of the heap in `slot`, adjacent pages as a unit, the smallest block first. Steps as
-    /// [`segments_of`](Self::segments_of) does.
+    /// Iterates over the pages of the heap in `slot`, adjacent pages as a unit, the smallest block
+    /// first. Steps as [`segments_of`](Self::segments_of) does.
     pub(in crate::arena) fn pages_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
         let unit_of = move |heap: &Heap<P::Storage>, block| {
             let range = heap.whole_pages(block, HomePage::is_movable)?;
@@ -235,8 +241,8 @@ impl<P: Platform> Heaps<P> {
         let (mut from, mut rest) = (FROM_START, FROM_START);
         from_fn(move || {
             let mut heap = self.lock(slot);
-            // Once pages were taken out of a block, the rest behind is smaller than the block was: the walk up the
-            // sizes does not meet the rest.
+            // Once pages were taken out of a block, the rest behind is smaller than the block was:
+            // the walk up the sizes does not meet the rest.
             let (rest_bytes, rest_at) = rest;
             let behind = if rest_bytes == 0 { None } else { first_up(&mut heap, (rest_bytes, rest_at - 1), unit_of) };
             let unit = match behind.filter(|unit| unit.position == rest) {
@@ -249,9 +255,9 @@ impl<P: Platform> Heaps<P> {
         })
     }
 
-    /// Returns free memory of the heap in `slot` for `wanted` bytes: a segment, or adjacent pages and no more of them than
-    /// needed, of at most `most` bytes in all; from the largest block that has any. A private pool in use gives, too: the caller
-    /// names it, or its tag.
+    /// Returns free memory of the heap in `slot` for `wanted` bytes: a segment, or adjacent pages
+    /// and no more of them than needed, of at most `most` bytes in all; from the largest block that
+    /// has any. A private pool in use gives, too: the caller names it, or its tag.
     pub(in crate::arena) fn unit_within(&self, slot: u32, wanted: u64, most: u64) -> Option<Unit> {
         let heap = self.lock(slot);
         if heap.asleep || heap.is_empty() || heap.keeps == Keeps::ForGraphs {
@@ -277,8 +283,8 @@ impl<P: Platform> Heaps<P> {
         })
     }
 
-    /// Iterates over the units of the heap in `slot` in the order in which the whole cache goes back: the segments,
-    /// then the pages, which go together.
+    /// Iterates over the units of the heap in `slot` in the order in which the whole cache goes
+    /// back: the segments, then the pages, which go together.
     pub(in crate::arena) fn units_of(&self, slot: u32) -> impl Iterator<Item = Unit> {
         self.segments_of(slot).chain(self.pages_of(slot))
     }

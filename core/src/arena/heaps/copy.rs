@@ -34,8 +34,8 @@ impl<P: Platform> Heaps<P> {
         self.ended.lock_beside()
     }
 
-    /// Returns the same heaps, as those of device 0. No call uses a pair of the copy, and the copy has
-    /// no trace.
+    /// Returns the same heaps, as those of device 0. No call uses a pair of the copy, and the copy
+    /// has no trace.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -82,7 +82,8 @@ impl<P: Platform> Heaps<P> {
         Ok(Heaps { registry, ended, ..copy })
     }
 
-    /// Lists the heaps of a copy as loose. The list is the copy's own, and none of its heaps is there at first.
+    /// Lists the heaps of a copy as loose. The list is the copy's own, and none of its heaps is
+    /// there at first.
     pub(crate) fn list_as_loose(&self) {
         for number in self.slot_numbers() {
             let slot = self.slot(number);

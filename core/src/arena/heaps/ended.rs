@@ -1,4 +1,5 @@
-//! The heaps of ended streams with segments to release: a mark on each heap, and the set of the marked ones.
+//! The heaps of ended streams with segments to release: a mark on each heap, and the set of the
+//! marked ones.
 
 use crate::arena::Platform;
 use crate::arena::heaps::{ENDED, Heaps, QUEUED, Slot};
@@ -22,8 +23,8 @@ fn key_of(slot: u32) -> Key {
 
 impl<P: Platform> Heaps<P> {
     /// Marks the heap in `slot` if its stream has ended: a segment of the heap may be wholly free.
-    /// [`release_ended`](OnDevice::release_ended) releases the segments of marked heaps before the device is
-    /// asked for more memory.
+    /// [`release_ended`](OnDevice::release_ended) releases the segments of marked heaps before the
+    /// device is asked for more memory.
     #[inline]
     pub(crate) fn queue_if_ended(&self, slot: &Slot<P>) {
         // One relaxed load for a live stream. A report that is just being stored is not lost:
@@ -49,10 +50,11 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Takes the mark off the heap with the lowest slot from `from` on, and returns the slot number.
+    /// Takes the mark off the heap with the lowest slot from `from` on, and returns the slot
+    /// number.
     pub(crate) fn pop_ended(&self, from: u32) -> Option<u32> {
-        // No heap is the common case, found without the lock: one marked at this moment is found by the next request
-        // that needs a segment.
+        // No heap is the common case, found without the lock: one marked at this moment is found by
+        // the next request that needs a segment.
         if self.ended_count() == 0 {
             return None;
         }
@@ -61,7 +63,8 @@ impl<P: Platform> Heaps<P> {
         *root = nodes.remove(*root, slot, key_of);
         self.ended_count.fetch_sub(1, Ordering::Relaxed);
         let state = &self.slot(slot).stream_state;
-        // Fails if the stream was revived or the pair vacated since it was marked: then `LIVE` must stay.
+        // Fails if the stream was revived or the pair vacated since it was marked: then `LIVE` must
+        // stay.
         let _changed_since = state.compare_exchange(QUEUED, ENDED, Ordering::Relaxed, Ordering::Relaxed);
         Some(slot)
     }
@@ -71,7 +74,8 @@ impl<P: Platform> Heaps<P> {
         self.ended_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the lowest slot from `from` on of a marked heap, which other threads may release at any time.
+    /// Returns the lowest slot from `from` on of a marked heap, which other threads may release at
+    /// any time.
     pub(crate) fn next_ended(&self, from: u32) -> Option<u32> {
         if self.ended_count() == 0 {
             return None;

@@ -46,7 +46,8 @@ impl Indexed for TagEntry {
     }
 }
 
-/// The entries of tags with limits, vacant ones included. They are looked at only where a heap grows or memory is short.
+/// The entries of tags with limits, vacant ones included. They are looked at only where a heap
+/// grows or memory is short.
 #[derive(Clone)]
 pub(crate) struct LimitedTags<S: Storage> {
     entries: S::Table<TagEntry>,
@@ -99,8 +100,8 @@ impl<S: Storage> LimitedTags<S> {
     /// # Errors
     /// [`CapacityError`] if the table is full.
     pub(crate) fn set(&mut self, tag: Tag, limits: Option<TagLimits>) -> Result<(), CapacityError> {
-        // The tag's own entry is used again, with its counts, also while a growth begun under earlier limits is in
-        // progress; another tag takes only an entry with no growth.
+        // The tag's own entry is used again, with its counts, also while a growth begun under
+        // earlier limits is in progress; another tag takes only an entry with no growth.
         if let Some(own) = self.find(tag) {
             self.entries[own].limits = limits;
             if limits.is_none() {

@@ -52,13 +52,13 @@ const QUEUED: u32 = 2;
 /// One heap and its counters. Aligned to two cache lines, since the heap's own stream writes the
 /// slot at every call and few other threads read the slot.
 ///
-/// In the order written here, with the heap first: the compiler would place it by the trailing zeros of its size. After
-/// the counters, a `malloc` takes two instructions more and a `free` four, because the address of the lock is computed
-/// and kept.
+/// In the order written here, with the heap first: the compiler would place it by the trailing
+/// zeros of its size. After the counters, a `malloc` takes two instructions more and a `free` four,
+/// because the address of the lock is computed and kept.
 #[repr(C, align(128))]
 pub(crate) struct Slot<P: Platform> {
-    /// The heap, under a lock that is never held across a call to the device.
-    /// Who locks it directly, and not by [`Heaps::lock`], and changes a counter, calls [`Heaps::loosen`].
+    /// The heap, under a lock that is never held across a call to the device. Who locks it
+    /// directly, and not by [`Heaps::lock`], and changes a counter, calls [`Heaps::loosen`].
     pub heap: Ranked<P::Lock, Heap<P::Storage>>,
     /// Number of the slot: `2 · pair` for the small heap, `2 · pair + 1` for the large heap.
     number: AtomicU32,
@@ -100,7 +100,8 @@ impl<P: Platform> Slot<P> {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Gives the slot its number, and changes its heap by `set`, before any other thread finds the slot.
+    /// Gives the slot its number, and changes its heap by `set`, before any other thread finds the
+    /// slot.
     pub(super) fn start(&self, number: u32, set: impl FnOnce(&mut Heap<P::Storage>)) {
         self.number.store(number, Ordering::Relaxed);
         self.heap.start(rank_of(self.kind()), set);

@@ -118,7 +118,8 @@ impl<P: Platform> Heaps<P> {
     /// its stream while the caller holds the item.
     pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, P>> {
         let mut after = None;
-        // Steps by stream and not by pair number, so pairs that come or go between two steps do no harm.
+        // Steps by stream and not by pair number, so pairs that come or go between two steps do no
+        // harm.
         core::iter::from_fn(move || {
             let (stream, pair) = self.next_pair(pool, after)?;
             after = Some(stream);
@@ -127,8 +128,8 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Makes and uses the pair of (stream, pool), or uses a pair that another thread has made since
-    /// the caller looked. If `permanent` is false, the pair becomes vacant after the call unless the
-    /// call adds a segment.
+    /// the caller looked. If `permanent` is false, the pair becomes vacant after the call unless
+    /// the call adds a segment.
     #[cold]
     fn make_pair(&self, pool: u32, stream: StreamId, permanent: bool) -> Result<PairUse<'_, P>, Error> {
         Error::refuse_reserved(stream)?;

@@ -24,8 +24,9 @@ impl<P: Platform> Heaps<P> {
     pub(crate) fn create_pool(&self, id: Option<PoolId>, options: PoolOptions) -> Result<PoolId, Error> {
         let mut registry = self.registry.lock();
         let id = id.unwrap_or_else(|| {
-            // Above every name `(0, number)` so far. The loop ends at the first step unless the program
-            // has taken the highest number: then the numbers begin anew, and pool 0 is passed over.
+            // Above every name `(0, number)` so far. The loop ends at the first step unless the
+            // program has taken the highest number: then the numbers begin anew, and pool 0 is
+            // passed over.
             let mut name = registry.pools_made.wrapping_add(1);
             while registry.pool(PoolId(0, name)).is_some() {
                 name = name.wrapping_add(1);
@@ -86,8 +87,8 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Updates every heap of `pool` after the pool came into use or fell out of use. The registry
-    /// is locked, so no other thread makes a pair. Pairs of an unused pool are marked to become vacant
-    /// when they are empty.
+    /// is locked, so no other thread makes a pair. Pairs of an unused pool are marked to become
+    /// vacant when they are empty.
     pub(crate) fn apply_use(&self, registry: &Registry<P::Storage>, pool: u32) {
         let unused = registry.is_unused(pool);
         for pair in registry.pairs_of(pool) {
@@ -102,8 +103,9 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Records that a captured graph has memory of `pool`, or will have. From now on no rule and no call gives memory of the pool back, until it has
-    /// no users: a unit that was chosen before is refused under the heap's lock.
+    /// Records that a captured graph has memory of `pool`, or will have. From now on no rule and no
+    /// call gives memory of the pool back, until it has no users: a unit that was chosen before is
+    /// refused under the heap's lock.
     pub(crate) fn set_captured(&self, registry: &mut Registry<P::Storage>, pool: u32) {
         if registry.pools[pool as usize].captured {
             return;
@@ -161,8 +163,8 @@ impl<P: Platform> Heaps<P> {
         }
     }
 
-    /// Makes the heaps of a private pool in use take new memory from the host, or no longer. Segments that the heaps
-    /// have stay.
+    /// Makes the heaps of a private pool in use take new memory from the host, or no longer.
+    /// Segments that the heaps have stay.
     pub(crate) fn set_supplied(&self, pool: u32, supplied: bool) {
         let shared = self.shared_pool(pool);
         // Read without the lock: the answer changes once or twice in the life of a pool.
@@ -179,8 +181,8 @@ impl<P: Platform> Heaps<P> {
         Ok(registry.pools[registry.private_pool(id)? as usize].users)
     }
 
-    /// Removes a user of the pool named `id`. A pool without users gets the default options, its free segments are released with the
-    /// rest of the cache, and captures into it end.
+    /// Removes a user of the pool named `id`. A pool without users gets the default options, its
+    /// free segments are released with the rest of the cache, and captures into it end.
     ///
     /// # Errors
     ///

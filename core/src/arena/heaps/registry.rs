@@ -36,9 +36,9 @@ pub(crate) enum Purpose {
 pub(crate) struct SharedPool<S: Storage> {
     /// Map from stream to the number of the stream's pair. Written under the registry's lock.
     pub streams: AtomicMap<S::Cells>,
-    /// Number of searches through the free blocks and of epochs, by kind of heap: the clock that free
-    /// blocks are stamped with. Searches count only while a limit and a collection threshold are
-    /// set.
+    /// Number of searches through the free blocks and of epochs, by kind of heap: the clock that
+    /// free blocks are stamped with. Searches count only while a limit and a collection threshold
+    /// are set.
     pub searches: [AtomicU64; 2],
     /// Both halves of the pool's name, for readers that hold a heap's lock and so must not lock the
     /// registry. Written under the registry's lock, while the pool has no heap.
@@ -50,8 +50,8 @@ pub(crate) struct SharedPool<S: Storage> {
 impl_empty! { [S: Storage] SharedPool<S> { streams, searches, id, supplied } }
 
 impl<S: Storage> SharedPool<S> {
-    /// Sets the name of a pool with no heap yet. The device allocates the segments of the pool until
-    /// the host is asked.
+    /// Sets the name of a pool with no heap yet. The device allocates the segments of the pool
+    /// until the host is asked.
     pub(crate) fn set_id(&self, PoolId(first, second): PoolId) {
         self.id[0].store(first, Ordering::Relaxed);
         self.id[1].store(second, Ordering::Relaxed);
@@ -72,8 +72,8 @@ impl<S: Storage> SharedPool<S> {
         self.supplied.load(Ordering::Relaxed) != 0
     }
 
-    /// Sets whether the host supplies the segments of the pool. The parameter `_registry` shows that the
-    /// registry is locked.
+    /// Sets whether the host supplies the segments of the pool. The parameter `_registry` shows
+    /// that the registry is locked.
     pub(crate) fn set_supplied(&self, _registry: &Registry<S>, supplied: bool) {
         self.supplied.store(u32::from(supplied), Ordering::Relaxed);
     }
@@ -98,16 +98,17 @@ pub(crate) struct PoolEntry {
     pub requests: u32,
     /// False ⟺ the number of the entry is vacant.
     pub exists: bool,
-    /// Options in force for every heap of the pool.
+    /// Active options of every heap of the pool.
     pub options: PoolOptions,
-    /// The tag under which the pool's memory parks; `None` once the pool is removed. Set by [`Registry::set_tag`].
+    /// The tag under which the pool's memory parks; `None` once the pool is removed. Set by
+    /// [`Registry::set_tag`].
     pub tag: Option<Tag>,
     /// Whether the pool is parked: new pairs of the pool are asleep, too.
     pub asleep: bool,
     /// Whether the default pool serves requests for the pool while the pool is parked.
     pub falls_back: bool,
-    /// Whether a captured graph has memory of the pool, to which it writes at every replay: free memory stays then. Set when a capture
-    /// is announced, or serves its first request.
+    /// Whether a captured graph has memory of the pool, to which it writes at every replay: free
+    /// memory stays then. Set when a capture is announced, or serves its first request.
     pub captured: bool,
 }
 
@@ -188,7 +189,7 @@ pub(crate) struct Registry<S: Storage> {
     pool_nodes: RadixTree<S>,
     /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
     pub routes: S::Table<RouteEntry>,
-    /// Number of routes in force.
+    /// Number of active routes.
     pub routes_len: usize,
     /// Pairs by number, vacant pairs included.
     pub pairs: S::Table<Pair>,
@@ -204,8 +205,8 @@ pub(crate) struct Registry<S: Storage> {
     sweep_at: u32,
     /// Highest number used in a pool name `(0, number)`: the allocator chooses higher numbers.
     pub pools_made: u64,
-    /// The rules of heaps for pools with the default options: by what the memory of the pool is for, and
-    /// by kind.
+    /// The rules of heaps for pools with the default options: by what the memory of the pool is
+    /// for, and by kind.
     pub rules: [[Rules; 2]; PoolMemory::COUNT],
     /// The policy, which decides the sub-allocator of a new heap. Never changes after the start.
     pub policy: Policy,
@@ -286,7 +287,8 @@ impl<S: Storage> Registry<S> {
         self.pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
     }
 
-    /// Returns the rules of the heap of `kind` in `pool`, whose segments the host supplies if `supplied`.
+    /// Returns the rules of the heap of `kind` in `pool`, whose segments the host supplies if
+    /// `supplied`.
     pub(crate) fn rules_of(&self, pool: u32, kind: PoolKind, supplied: bool) -> Rules {
         let entry = &self.pools[pool as usize];
         let memory = match (supplied, entry.tag) {
@@ -297,8 +299,8 @@ impl<S: Storage> Registry<S> {
         self.rules[memory as usize][kind as usize].in_pool(entry.options)
     }
 
-    /// Sets whether the default pool serves requests for parked pools with `tag`. Returns false if no pool has the
-    /// tag.
+    /// Sets whether the default pool serves requests for parked pools with `tag`. Returns false if
+    /// no pool has the tag.
     pub(crate) fn set_elsewhere(&mut self, tag: Tag, on: bool) -> bool {
         let mut from = 0;
         while let Some(pool) = self.next_tagged(from, tag) {
@@ -384,7 +386,7 @@ impl<S: Storage> Registry<S> {
     /// Returns whether `pool` is a private pool without users and routes.
     pub(crate) fn is_released(&self, pool: u32) -> bool {
         let entry = &self.pools[pool as usize];
-        // Walked last and rarely: few routes are in force, and most pools have users.
+        // Walked last and rarely: few routes are active, and most pools have users.
         let routed = || self.routes[..self.routes_len].iter().any(|route| route.pool == pool);
         pool != 0 && entry.exists && entry.users == 0 && !routed()
     }
@@ -413,15 +415,17 @@ impl<S: Storage> Registry<S> {
         pool != 0 && self.pools[pool as usize].exists && !self.is_unused(pool)
     }
 
-    /// Makes room for the nodes of `pools` pools, `tagged` of them with a tag. Returns false if there is none.
+    /// Makes room for the nodes of `pools` pools, `tagged` of them with a tag. Returns false if
+    /// there is none.
     ///
-    /// Each pool is in exactly one of the sets `named` and `vacant_pools`, and a set of `n` keys needs fewer than `n` nodes: `n`
-    /// nodes suffice for both sets.
+    /// Each pool is in exactly one of the sets `named` and `vacant_pools`, and a set of `n` keys
+    /// needs fewer than `n` nodes: `n` nodes suffice for both sets.
     fn make_room_for(&mut self, pools: u32, tagged: u32) -> bool {
         self.pool_nodes.make_room_for(pools.saturating_add(tagged))
     }
 
-    /// Adds the default pool, under number 0. A table without room for it has room for no other pool either.
+    /// Adds the default pool, under number 0. A table without room for it has room for no other
+    /// pool either.
     pub(super) fn start(&mut self, policy: Policy) {
         self.policy = policy;
         let _default = self.add_pool(PoolId::DEFAULT, PoolOptions::default());
@@ -486,7 +490,7 @@ impl<S: Storage> Registry<S> {
     ) -> RouteDecision {
         let mut routes = &self.routes[..self.routes_len];
         // The registry was unlocked while the host answered: find the asked route by its number,
-        // which no other route in force has.
+        // which no other active route has.
         if let Some((number, accepted)) = asked
             && let Some(at) = routes.iter().rposition(|entry| entry.route == Route::Host(number))
         {
@@ -527,13 +531,14 @@ impl<S: Storage> Registry<S> {
         let routes = &mut self.routes[..self.routes_len];
         let at = routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose)?;
         let route = routes[at].route;
-        // Moves the entry behind the last route in force, and keeps the order of the rest.
+        // Moves the entry behind the last active route, and keeps the order of the rest.
         routes[at..].rotate_left(1);
         self.routes_len -= 1;
         Some(route)
     }
 
-    /// Ends the captures on a stream that has ended. Their routes lead no request any longer, and stay for the calls that end them.
+    /// Ends the captures on a stream that has ended. Their routes lead no request any longer, and
+    /// stay for the calls that end them.
     pub(crate) fn end_captures_on(&mut self, stream: StreamId) {
         for entry in &mut self.routes[..self.routes_len] {
             if entry.purpose != Purpose::Requests && entry.route == Route::Stream(stream) {

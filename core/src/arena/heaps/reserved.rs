@@ -7,8 +7,8 @@ use crate::pool::PoolId;
 use crate::stats::Stat;
 
 impl<P: Platform> Heaps<P> {
-    /// Passes the reserved bytes of every heap of a private pool to `visit`. The registry is locked, and no heap: a
-    /// heap in use is read as `Allocator::stats` reads heaps.
+    /// Passes the reserved bytes of every heap of a private pool to `visit`. The registry is
+    /// locked, and no heap: a heap in use is read as `Allocator::stats` reads heaps.
     pub(crate) fn reserved_of_pools(&self, mut visit: impl FnMut(PoolId, PoolKind, u64)) {
         let registry = self.registry.lock();
         let pairs = registry.pairs.iter().zip(0..).filter(|(pair, _)| pair.exists && pair.pool != 0);

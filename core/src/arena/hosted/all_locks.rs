@@ -1,8 +1,9 @@
 //! All locks of a device at once: nothing of the device changes while they are held.
 //!
-//! A call that works on several parts of a device holds the lock of a single part at a time, and the parts agree at every moment:
-//! a wait is counted in the block before the block is queued. Parts read at different moments do not agree. A block
-//! freed between is in a queue, and allocated.
+//! A call that works on several parts of a device holds the lock of a single part at a time, and
+//! the parts agree at every moment: a wait is counted in the block before the block is queued.
+//! Parts read at different moments do not agree. A block freed between is in a queue, and
+//! allocated.
 
 use crate::arena::heaps::copy::LockedHeaps;
 use crate::arena::heaps::ended::EndedHeaps;
@@ -22,7 +23,7 @@ type LockedPart<'a, R, T> = MutexGuard<'a, R, T>;
 /// The locked parts of a device, in the order of their ranks.
 pub(in crate::arena) struct AllLocks<'a, P: Platform> {
     pub heaps: LockedHeaps<'a, P>,
-    /// The configuration in force, which changes only with the registry locked.
+    /// The active configuration, which changes only with the registry locked.
     pub config: Config,
     /// The lanes of the planned policy, if configured.
     pub lanes: Vec<LockedPart<'a, P::Lock, Option<Lane>>>,
@@ -36,7 +37,8 @@ pub(in crate::arena) struct AllLocks<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> AllLocks<'a, P> {
-    /// Takes all locks of a device. Other threads wait for them as long as the returned value lives.
+    /// Takes all locks of a device. Other threads wait for them as long as the returned value
+    /// lives.
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Self {
         let arena = device.arena;
         // Fields are evaluated from top to bottom.

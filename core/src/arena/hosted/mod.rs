@@ -1,4 +1,5 @@
-//! What needs a heap of the host: copies of a device's state, snapshots, and memory of earlier settings.
+//! What needs a heap of the host: copies of a device's state, snapshots, and memory of earlier
+//! settings.
 //!
 //! ```text
 //! snapshot ◀── a device ──▶ all_locks ─▶ copy ─▶ rehearse       requests tried without a change

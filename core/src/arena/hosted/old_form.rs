@@ -12,10 +12,10 @@ use crate::units::NO_STREAM;
 use core::iter::once;
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Gives idle memory of the default pool back with the form of earlier settings. Segments go back
-    /// where pages are mapped now, and pages where segments are obtained. With `all`, everything idle goes
-    /// back: sizes are those of earlier settings. Pages go back only at a moment when their stream is
-    /// idle.
+    /// Gives idle memory of the default pool back with the form of earlier settings. Segments go
+    /// back where pages are mapped now, and pages where segments are obtained. With `all`,
+    /// everything idle goes back: sizes are those of earlier settings. Pages go back only at a
+    /// moment when their stream is idle.
     ///
     /// # Errors
     /// Those of the device.
@@ -45,7 +45,8 @@ impl<P: Platform> OnDevice<'_, P> {
         released
     }
 
-    /// Returns whether the stream of a heap has no unfinished work, if the heap has pages to give back.
+    /// Returns whether the stream of a heap has no unfinished work, if the heap has pages to give
+    /// back.
     fn is_stream_at_rest(self, slot: u32) -> bool {
         // An epoch that is complete at once.
         if self.heaps.pages_of(slot).next().is_none() || !self.given_up().begin_epoch(slot, NO_STREAM) {
@@ -63,8 +64,8 @@ impl<P: Platform> OnDevice<'_, P> {
         let stream = self.driver.usable_stream(&self.heaps.lock(slot), NO_STREAM);
         let Some(stream) = stream else { return };
         for unit in self.heaps.segments_of(slot) {
-            // A segment that cannot be taken stays in the heap. The fence is recorded afterwards: another thread may have
-            // used the segment until it was taken.
+            // A segment that cannot be taken stays in the heap. The fence is recorded afterwards:
+            // another thread may have used the segment until it was taken.
             if let Ok(Some(taken)) = unit.take(self)
                 && self.given_up().retire(stream, unit.ptr(), unit.bytes).is_err()
             {

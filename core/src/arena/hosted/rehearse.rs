@@ -8,9 +8,9 @@ use crate::pool::Route;
 use crate::units::StreamId;
 use alloc::collections::BTreeSet;
 
-/// Returns a device with the answers of `on` to requests on `stream`, made by the calling
-/// thread. Asks the host about routes and supplies. Calls the driver only while a graph is captured,
-/// to learn which streams capture it.
+/// Returns a device with the answers of `on` to requests on `stream`, made by the calling thread.
+/// Asks the host about routes and supplies. Calls the driver only while a graph is captured, to
+/// learn which streams capture it.
 ///
 /// # Errors
 /// Those of the device.

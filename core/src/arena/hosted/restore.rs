@@ -62,8 +62,8 @@ impl<P: Platform> OnDevice<'_, P> {
         segments.iter().try_for_each(|segment| self.restore_segment(segment))
     }
 
-    /// Allocates the bytes at `ptr` in the heap of `slot`, if the heap belongs to `pool` and the bytes
-    /// are free. `sizes` are the bytes of the block and the bytes of the request.
+    /// Allocates the bytes at `ptr` in the heap of `slot`, if the heap belongs to `pool` and the
+    /// bytes are free. `sizes` are the bytes of the block and the bytes of the request.
     pub(crate) fn malloc_at(self, slot: u32, pool: PoolId, ptr: DevicePtr, sizes: (u64, u64)) -> Result<(), Error> {
         let (bytes, requested) = sizes;
         let unit = self.settings.policy().unit();
@@ -157,8 +157,9 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(part)
     }
 
-    /// Maps pages over `range`, and lists them in the heap of `slot` and in the page map. Returns false if the device lacks
-    /// the memory. The limit was checked before. After a failure nothing is mapped, unless addresses are `lost`.
+    /// Maps pages over `range`, and lists them in the heap of `slot` and in the page map. Returns
+    /// false if the device lacks the memory. The limit was checked before. After a failure nothing
+    /// is mapped, unless addresses are `lost`.
     fn map_range(&self, slot: u32, range: AddressRange, lost: &Cell<bool>) -> Result<bool, Error> {
         let long_pages = self.device.heaps.lock(slot).parkable;
         let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };

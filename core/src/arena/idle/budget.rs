@@ -25,7 +25,8 @@ impl Cost {
 /// Unspent budget is kept for so long, in microseconds.
 const KEPT_US: u64 = 60_000_000;
 
-/// Memory needed sooner, in milliseconds, is of no use to another process, which takes as long to start.
+/// Memory needed sooner, in milliseconds, is of no use to another process, which takes as long to
+/// start.
 const LEAST_MS: u64 = 5000;
 
 /// How much slower or faster than the H200's a driver may count, as a factor.
@@ -62,8 +63,9 @@ impl Budget {
         self.left = self.left.saturating_sub(ns);
     }
 
-    /// Returns the estimated cost of a unit of `bytes`. A segment costs `cuMemFree` and `cuMemAlloc`, a page costs
-    /// `cuMemUnmap` and `cuMemRelease`, and `cuMemCreate`, `cuMemMap` and `cuMemSetAccess`.
+    /// Returns the estimated cost of a unit of `bytes`. A segment costs `cuMemFree` and
+    /// `cuMemAlloc`, a page costs `cuMemUnmap` and `cuMemRelease`, and `cuMemCreate`, `cuMemMap`
+    /// and `cuMemSetAccess`.
     pub(super) fn cost(&self, kind: UnitKind, bytes: u64) -> Cost {
         let pace = self.pace[kind as usize];
         let at_pace = |ns: u64| (ns as f64 * pace) as u64;
@@ -84,9 +86,10 @@ impl Budget {
     }
 }
 
-/// Returns for how many milliseconds a unit of `bytes`, of `held` bytes in all, must not be needed so giving
-/// back is worth `cost_ns`: as long as the unit's part of the budget takes to pay. If all memory is used once
-/// in the time, all memory together uses up the whole budget. At least [`LEAST_MS`].
+/// Returns for how many milliseconds a unit of `bytes`, of `held` bytes in all, must not be needed
+/// so giving back is worth `cost_ns`: as long as the unit's part of the budget takes to pay. If all
+/// memory is used once in the time, all memory together uses up the whole budget. At least
+/// [`LEAST_MS`].
 pub(super) fn worth_ms(cost_ns: u64, bytes: u64, held: u64, share: f64) -> u64 {
     let part = bytes as f64 / held.max(bytes) as f64;
     // Saturates; a share of 0 pays nothing.

@@ -54,7 +54,8 @@ impl ReleasePolicy<'_> {
         self.age(unit).is_some_and(|age| predictor.stays_idle(unit.bytes, age, ms))
     }
 
-    /// Returns whether a unit is worthwhile: expected not to be needed, or more is held than ever before.
+    /// Returns whether a unit is worthwhile: expected not to be needed, or more is held than ever
+    /// before.
     fn should_release(&self, unit: &Unit) -> bool {
         unit.bytes <= self.round.excess.get() || self.is_likely_idle(unit)
     }
@@ -66,8 +67,8 @@ impl ReleasePolicy<'_> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Gives back every worthwhile unit, within time and budget. Returns whether events were recorded, which will tell
-    /// the end of work.
+    /// Gives back every worthwhile unit, within time and budget. Returns whether events were
+    /// recorded, which will tell the end of work.
     ///
     /// # Errors
     /// The first error of the device; then nothing more is given back.
@@ -76,7 +77,8 @@ impl<P: Platform> OnDevice<'_, P> {
         let (mut kept, mut began, mut result) = ([0; 3], false, Ok(()));
         for used in self.heaps.idle_pairs() {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
-                // Nothing is given back while a graph is captured: the driver may refuse, and the capture fail.
+                // Nothing is given back while a graph is captured: the driver may refuse, and the
+                // capture fail.
                 while result.is_ok()
                     && !self.driver.flags.has(flags::CAPTURE)
                     && let Some(chosen) = round.next(&self.driver, &self.heaps, &self.idle, slot)
@@ -96,8 +98,8 @@ impl<P: Platform> OnDevice<'_, P> {
         result.map(|()| began)
     }
 
-    /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has used the units
-    /// since they were chosen.
+    /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has
+    /// used the units since they were chosen.
     fn give_chosen(self, round: &Round, chosen: ReleaseBatch) -> Result<(), Error> {
         let ReleaseBatch { run, bytes, count, age, cost } = chosen;
         let Some(taken) = run.take(self)? else { return Ok(()) };
@@ -131,8 +133,8 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl Round {
-    /// The rule of `reclaim:auto`: of the heap in `slot` the largest worthwhile segment, or else neighbouring
-    /// worthwhile pages, as long as the time and the budget last.
+    /// The rule of `reclaim:auto`: of the heap in `slot` the largest worthwhile segment, or else
+    /// neighbouring worthwhile pages, as long as the time and the budget last.
     fn next<P: Platform>(
         &self,
         driver: &Driver<P::Device>,
@@ -157,8 +159,8 @@ impl Round {
         None
     }
 
-    /// Chooses quiet and worthwhile units of one kind, of the largest free block with one: a segment, or a page and
-    /// pages below. The count is 0 if none can be paid.
+    /// Chooses quiet and worthwhile units of one kind, of the largest free block with one: a
+    /// segment, or a page and pages below. The count is 0 if none can be paid.
     fn choose<P: Platform>(
         &self,
         heaps: &Heaps<P>,
@@ -199,8 +201,8 @@ impl Round {
         self.left.get() >= 2 * idle.lock().budget.cost(UnitKind::Segment, 0).give
     }
 
-    /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid. Returns whether some may still be in use, and
-    /// no event will tell when they are not.
+    /// Adds the idle bytes of a heap to `kept`: needed soon, busy and unpaid. Returns whether some
+    /// may still be in use, and no event will tell when they are not.
     fn count_kept<P: Platform>(
         &self,
         heaps: &Heaps<P>,
@@ -228,8 +230,9 @@ impl Round {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns whether every stream with a pair has finished its work, so the driver frees a segment without a
-    /// wait. A device that cannot tell is not asked again. False while a stream captures a graph.
+    /// Returns whether every stream with a pair has finished its work, so the driver frees a
+    /// segment without a wait. A device that cannot tell is not asked again. False while a stream
+    /// captures a graph.
     fn are_at_rest(&self, driver: &Driver<P::Device>) -> bool {
         // No capture begins while the streams are asked.
         let Some(_permission) = driver.may_record() else { return false };
@@ -245,7 +248,8 @@ impl<P: Platform> Heaps<P> {
             }
             match driver.call(|memory| memory.is_idle(stream)) {
                 Ok(Some(idle)) => idle,
-                // Without an answer, the events have told of the work on the segment, which is what can be known.
+                // Without an answer, the events have told of the work on the segment, which is what
+                // can be known.
                 Ok(None) if !driver.may_use(stream, NO_STREAM) => true,
                 Ok(None) => driver.call(|memory| memory.is_capturing(stream)) == Ok(false),
                 Err(_) => false,

@@ -5,17 +5,17 @@
 //! cost of giving back and obtaining again (budget.rs) ────┴─▶ worthwhile? ─▶ quiet? ─▶ budget left? ─▶ device
 //! ```
 //!
-//! Everything happens in [`maintain`](crate::Pages::maintain): requests and frees do nothing for the setting, and find
-//! less cached memory at most. A unit is given back if the prediction is no use for as long as the
-//! part of the budget takes to pay the driver's calls, or if more is held than before anything was given
-//! back. The budget bounds the driver's time
-//! under all predictions: giving back and obtaining again are paid together, when a unit is given back.
+//! Everything happens in [`maintain`](crate::Pages::maintain): requests and frees do nothing for
+//! the setting, and find less cached memory at most. A unit is given back if the prediction is no
+//! use for as long as the part of the budget takes to pay the driver's calls, or if more is held
+//! than before anything was given back. The budget bounds the driver's time under all predictions:
+//! giving back and obtaining again are paid together, when a unit is given back.
 //!
-//! Nothing waits for the device. All work on a unit is known to be complete (arena/paging/epochs.rs). A
-//! driver waits for running work of any kind before a free of a segment, so segments go back while all
-//! streams known to the allocator are idle; pages are unmapped at any time. Nothing is given back
-//! while a graph is captured. Of the private pools in use those give whose tags have limits, down to `low`, unless a captured graph has
-//! their memory.
+//! Nothing waits for the device. All work on a unit is known to be complete
+//! (arena/paging/epochs.rs). A driver waits for running work of any kind before a free of a
+//! segment, so segments go back while all streams known to the allocator are idle; pages are
+//! unmapped at any time. Nothing is given back while a graph is captured. Of the private pools in
+//! use those give whose tags have limits, down to `low`, unless a captured graph has their memory.
 
 mod budget;
 mod give;
@@ -57,9 +57,10 @@ impl IdleMemory {
         ReclaimStats { budget_us: self.budget.left() / 1000, caution: self.predictor.caution(), ..self.stats }
     }
 
-    /// Returns how many of the `held` bytes are beyond the most held before anything was given back, and beyond
-    /// the growth of the use since. `most` bytes were held at one time, and `live` in use. Where segments have gone, requests
-    /// obtain segments of different sizes: the memory held could become more than without the setting.
+    /// Returns how many of the `held` bytes are beyond the most held before anything was given
+    /// back, and beyond the growth of the use since. `most` bytes were held at one time, and `live`
+    /// in use. Where segments have gone, requests obtain segments of different sizes: the memory
+    /// held could become more than without the setting.
     fn excess(&mut self, held: u64, most: u64, live: u64) -> u64 {
         if self.stats.given_back == 0 {
             self.before = [most, live];
@@ -91,13 +92,14 @@ struct Round {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Looks at the heaps of the default pool and of tags with limits, and gives back worthwhile units, for about `max_us` microseconds of
-    /// driver time. Returns true if the time has ended before all of them were given back. Does nothing unless
-    /// the setting is on and the device has a clock.
+    /// Looks at the heaps of the default pool and of tags with limits, and gives back worthwhile
+    /// units, for about `max_us` microseconds of driver time. Returns true if the time has ended
+    /// before all of them were given back. Does nothing unless the setting is on and the device has
+    /// a clock.
     ///
     /// # Errors
-    /// The first error of the device. The bytes of the unit are counted as leaked, and the rest is left to
-    /// the next call. [`Error::TableFull`] if a block cannot be cut.
+    /// The first error of the device. The bytes of the unit are counted as leaked, and the rest is
+    /// left to the next call. [`Error::TableFull`] if a block cannot be cut.
     pub(crate) fn give_idle_back(self, max_us: u64) -> Result<bool, Error> {
         let Some(share) = self.settings.config.lock().reclaim() else { return Ok(false) };
         let memory = self.driver.device();
@@ -138,7 +140,8 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl Round {
-    /// Looks at every heap that gives idle memory back. Returns false if the last look was just before.
+    /// Looks at every heap that gives idle memory back. Returns false if the last look was just
+    /// before.
     fn look<P: Platform>(&self, heaps: &Heaps<P>, idle_memory: &Ranked<P::Lock, IdleMemory>, now_us: u64) -> bool {
         let between = {
             let mut idle = idle_memory.lock();

@@ -1,19 +1,20 @@
-//! Predicts for how long idle memory stays idle, from how long memory of similar size was idle before.
+//! Predicts for how long idle memory stays idle, from how long memory of similar size was idle
+//! before.
 //!
 //! ```text
 //! ended idle times   ▂ ▂ █ ▁ . . . ▃ .      log2 of milliseconds, for each class of sizes
 //!                            ▲ the unit's age: how many to the right lasted for long enough?
 //! ```
 //!
-//! A training step uses most memory once: nearly all ended times are a step long, and a unit
-//! idle for longer belongs to no step any more. Where short and long times occur, nothing is decided
-//! before the short times have passed. Beyond all ended times, memory is expected to stay idle for as long
-//! again as it has been. A few imagined units with equal expectation stand beside the ended times, so a
-//! single long time decides nothing.
+//! A training step uses most memory once: nearly all ended times are a step long, and a unit idle
+//! for longer belongs to no step any more. Where short and long times occur, nothing is decided
+//! before the short times have passed. Beyond all ended times, memory is expected to stay idle for
+//! as long again as it has been. A few imagined units with equal expectation stand beside the ended
+//! times, so a single long time decides nothing.
 //!
-//! A unit given back has no end. A later unit of the class ends
-//! the time. If obtained before the cost of both calls is repaid, the unit was released too early. With
-//! many mistakes, further decisions are more cautious.
+//! A unit given back has no end. A later unit of the class ends the time. If obtained before the
+//! cost of both calls is repaid, the unit was released too early. With many mistakes, further
+//! decisions are more cautious.
 
 use crate::heap::age::{Idle, Moment};
 
@@ -126,8 +127,8 @@ impl Predictor {
         self.caution
     }
 
-    /// Notes `count` units of `bytes`, idle for `age` milliseconds, as given back. Worth the cost if
-    /// they are not needed for `worth` milliseconds.
+    /// Notes `count` units of `bytes`, idle for `age` milliseconds, as given back. Worth the cost
+    /// if they are not needed for `worth` milliseconds.
     pub(super) fn give_back(&mut self, bytes: u64, count: u32, age: u32, now: Moment, worth: u64) {
         let class = class(bytes) as u8;
         let worth = u32::try_from(worth).unwrap_or(u32::MAX);

@@ -7,9 +7,10 @@
 //!                                  └─▶ for a heap: a shorter reservation, down to what the request needs
 //! ```
 //!
-//! A heap reserves more addresses than the device has memory, so that it can grow in place. Where such reservations do
-//! not fit any more, a short one serves as well: a heap may have many. Without any addresses, a request goes on to an
-//! ordinary segment (obtain.rs), then down the ladder, where the cache goes back to the device with its addresses.
+//! A heap reserves more addresses than the device has memory, so that it can grow in place. Where
+//! such reservations do not fit any more, a short one serves as well: a heap may have many. Without
+//! any addresses, a request goes on to an ordinary segment (obtain.rs), then down the ladder, where
+//! the cache goes back to the device with its addresses.
 //!
 //! Every reservation begins and ends here, and is counted.
 
@@ -22,8 +23,9 @@ use crate::stats::MemoryCall;
 use crate::sync::Ordering;
 use crate::units::DevicePtr;
 
-/// A reservation that the device refuses is followed by one of this part of the length. What is left when the first is
-/// refused is less than its length: halves of it would be gone after a few heaps, and the process has other needs.
+/// A reservation that the device refuses is followed by one of this part of the length. What is
+/// left when the first is refused is less than its length: halves of it would be gone after a few
+/// heaps, and the process has other needs.
 const SHORTER: u64 = 256;
 
 /// The addresses that a heap wants, in bytes. The lengths are multiples of the granule.
@@ -56,15 +58,15 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Reserves `bytes` of addresses as [`reserve`](Self::reserve) does; where there are none, once more after addresses
-    /// that nothing uses any longer went back. Does not wait for the device.
+    /// Reserves `bytes` of addresses as [`reserve`](Self::reserve) does; where there are none, once
+    /// more after addresses that nothing uses any longer went back. Does not wait for the device.
     pub(in crate::arena) fn reserve_again(&self, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         let reserved = self.reserve(bytes)?;
         if reserved.is_none() && self.give_addresses_back() { self.reserve(bytes) } else { Ok(reserved) }
     }
 
-    /// Reserves addresses for a heap, fewer than wanted where the device has no more. Returns the first address and the
-    /// length.
+    /// Reserves addresses for a heap, fewer than wanted where the device has no more. Returns the
+    /// first address and the length.
     fn reserve_for_heap(&self, wanted: AddressRequest) -> Result<Option<(DevicePtr, u64)>, Error> {
         let AddressRequest { mut bytes, least, granule } = wanted;
         let mut reserved = self.reserve_again(bytes)?;
@@ -86,8 +88,9 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Releases the addresses that nothing uses any longer: of released ranges, as soon as the work with them is complete,
-    /// and of unmapped guarded blocks. Returns whether there were any. Does not wait for the device.
+    /// Releases the addresses that nothing uses any longer: of released ranges, as soon as the work
+    /// with them is complete, and of unmapped guarded blocks. Returns whether there were any. Does
+    /// not wait for the device.
     fn give_addresses_back(&self) -> bool {
         // The device is asked about work and unmaps, which a capture might not survive.
         if self.device.arena.driver.may_record().is_none() {
@@ -106,9 +109,9 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves the addresses that `wanted`
-    /// returns, adds them to the heap and tries again. Returns `None` without enough addresses. The heap has room for two
-    /// blocks and a range.
+    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves the
+    /// addresses that `wanted` returns, adds them to the heap and tries again. Returns `None`
+    /// without enough addresses. The heap has room for two blocks and a range.
     pub(in crate::arena) fn hold_addresses<T>(
         &self,
         slot: u32,
@@ -154,8 +157,8 @@ impl<P: Platform> Mapper<'_, P> {
 }
 
 impl<P: Platform> Mapper<'_, P> {
-    /// Reserves `bytes` of addresses for a range: where there are none, once the cache and the work with released ranges no
-    /// longer hold addresses.
+    /// Reserves `bytes` of addresses for a range: where there are none, once the cache and the work
+    /// with released ranges no longer hold addresses.
     ///
     /// # Errors
     /// [`Error::OutOfAddresses`]; those of the device.

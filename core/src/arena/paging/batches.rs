@@ -1,4 +1,5 @@
-//! Batches of pages: moving pages in the order in which they are mapped. Needs the pool alone, and never calls the device.
+//! Batches of pages: moving pages in the order in which they are mapped. Needs the pool alone, and
+//! never calls the device.
 
 use crate::arena::Platform;
 use crate::arena::paging::Paging;
@@ -8,8 +9,8 @@ use crate::pages::{Batch, Page};
 use crate::units::DevicePtr;
 
 impl<P: Platform> Paging<P> {
-    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long as
-    /// the batch has no more than `wanted` bytes.
+    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long
+    /// as the batch has no more than `wanted` bytes.
     pub(in crate::arena) fn take_spares(&self, wanted: u64, longest: u64, batch: &mut Batch) {
         let mut pages = self.pool.lock();
         while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
@@ -22,8 +23,9 @@ impl<P: Platform> Paging<P> {
         }
     }
 
-    /// Iterates over the pages of a batch: number, copy of the entry, and address. `next` returns the address of the page behind
-    /// one that ends at an address; the page before the first ends at `begin`. The pool is unlocked between two pages.
+    /// Iterates over the pages of a batch: number, copy of the entry, and address. `next` returns
+    /// the address of the page behind one that ends at an address; the page before the first ends
+    /// at `begin`. The pool is unlocked between two pages.
     pub(in crate::arena) fn pages_at(
         &self,
         batch: &Batch,

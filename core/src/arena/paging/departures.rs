@@ -1,4 +1,5 @@
-//! Departures of a device: fences behind pages and blocks given up, recorded, polled, and waited for.
+//! Departures of a device: fences behind pages and blocks given up, recorded, polled, and waited
+//! for.
 //!
 //! One walk asks for all: an answer for the pages of ranges and for the free blocks of heaps alike.
 //!
@@ -23,7 +24,8 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Lazy};
 use crate::units::StreamId;
 
-/// Memory that is given up while work may still use it: the pages and the fences, and the heaps that learn of the end.
+/// Memory that is given up while work may still use it: the pages and the fences, and the heaps
+/// that learn of the end.
 pub(crate) struct GivenUp<'a, P: Platform> {
     pub(in crate::arena) driver: &'a Driver<P::Device>,
     pub(in crate::arena) heaps: &'a Heaps<P>,
@@ -32,8 +34,9 @@ pub(crate) struct GivenUp<'a, P: Platform> {
 }
 
 impl<P: Platform> GivenUp<'_, P> {
-    /// Records a fence behind the present work on `stream`, on which `what` was given up; `None` means that all work is
-    /// complete. Returns the departure, with a reference. The caller has permission to record.
+    /// Records a fence behind the present work on `stream`, on which `what` was given up; `None`
+    /// means that all work is complete. Returns the departure, with a reference. The caller has
+    /// permission to record.
     ///
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device.
@@ -42,7 +45,8 @@ impl<P: Platform> GivenUp<'_, P> {
         self.add_departure(fence, what)
     }
 
-    /// Adds the departure of `what` behind a recorded fence. Returns the departure, with a reference.
+    /// Adds the departure of `what` behind a recorded fence. Returns the departure, with a
+    /// reference.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The fence has ended then.
@@ -67,13 +71,13 @@ impl<P: Platform> GivenUp<'_, P> {
         }
     }
 
-    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells whether the caller has
-    /// permission to record and the stream does not capture. The caller holds the piece, or the reference, that keeps the
-    /// departure.
+    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells
+    /// whether the caller has permission to record and the stream does not capture. The caller
+    /// holds the piece, or the reference, that keeps the departure.
     ///
     /// # Errors
-    /// Those of the device; [`ErrorKind::NotPermittedInCapture`](crate::device::ErrorKind) if the order is needed and
-    /// `orders` is false.
+    /// Those of the device; [`ErrorKind::NotPermittedInCapture`](crate::device::ErrorKind) if the
+    /// order is needed and `orders` is false.
     pub(super) fn order_behind_departure(&self, stream: StreamId, departure: u32, orders: bool) -> Result<(), Error> {
         if departure == NONE {
             return Ok(());
@@ -83,8 +87,9 @@ impl<P: Platform> GivenUp<'_, P> {
     }
 
     /// Orders later work on `stream` behind the departure of a page, as
-    /// [`order_behind_departure`](Self::order_behind_departure) does. Returns the departure; [`NONE`] if the page has none, and
-    /// `last` if the page has that one, behind which the stream is ordered.
+    /// [`order_behind_departure`](Self::order_behind_departure) does. Returns the departure;
+    /// [`NONE`] if the page has none, and `last` if the page has that one, behind which the stream
+    /// is ordered.
     ///
     /// # Errors
     /// As for `order_behind_departure`.
@@ -95,7 +100,8 @@ impl<P: Platform> GivenUp<'_, P> {
             if behind == NONE || behind == last {
                 return Ok(behind);
             }
-            // Held before the lock is dropped: another thread may remove the stale mapping that keeps the departure.
+            // Held before the lock is dropped: another thread may remove the stale mapping that
+            // keeps the departure.
             (behind, pages.departures.hold(behind))
         };
         self.order_behind_held(stream, held, orders)?;
@@ -120,8 +126,9 @@ impl<P: Platform> GivenUp<'_, P> {
 
     /// Asks the device which departures are complete, and draws the consequences. Does not wait.
     ///
-    /// A failed call is no error: the pages are then used no earlier, and the blocks stay busy, though their work may be
-    /// complete. A lost context is noted, so the next call to the device reports it.
+    /// A failed call is no error: the pages are then used no earlier, and the blocks stay busy,
+    /// though their work may be complete. A lost context is noted, so the next call to the device
+    /// reports it.
     pub(crate) fn poll_departures(&self) {
         if self.paging.pool.lock().departures.is_empty() {
             return;
@@ -192,10 +199,12 @@ impl<P: Platform> GivenUp<'_, P> {
         departure.fence.map_or(none, |fence| self.driver.call(|memory| ask(memory, fence.event)))
     }
 
-    /// Draws the consequences of complete departures: stale mappings of ranges are removable, and free blocks are quiet.
+    /// Draws the consequences of complete departures: stale mappings of ranges are removable, and
+    /// free blocks are quiet.
     fn follow_completed(&self) {
         loop {
-            // Locked until the departure is followed: the references of pieces change under this lock.
+            // Locked until the departure is followed: the references of pieces change under this
+            // lock.
             let mut ranges = self.paging.ranges.lock();
             let completed = self.paging.pool.lock().departures.next_completed();
             let Some((departure, Departure { what, fence, .. })) = completed else { return };
@@ -207,8 +216,8 @@ impl<P: Platform> GivenUp<'_, P> {
                     drop(ranges);
                     let mut heap = self.heaps.lock(slot);
                     heap.epochs.end();
-                    // The heap may belong to another stream by now: the fence says nothing of its work.
-                    // A heap without tables has no block.
+                    // The heap may belong to another stream by now: the fence says nothing of its
+                    // work. A heap without tables has no block.
                     let is_same = fence.is_some_and(|fence| fence.stream == heap.stream) && heap.pool == pool;
                     if is_same && heap.sets.is_made() {
                         heap.sets.quiet = heap.sets.quiet.max(stamp);

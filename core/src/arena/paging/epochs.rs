@@ -1,5 +1,6 @@
-//! Quiet memory: begins epochs of heaps. The end of an epoch moves the mark below which a heap's free
-//! blocks are no longer used by any work of the device ([`poll_departures`](GivenUp::poll_departures)).
+//! Quiet memory: begins epochs of heaps. The end of an epoch moves the mark below which a heap's
+//! free blocks are no longer used by any work of the device
+//! ([`poll_departures`](GivenUp::poll_departures)).
 //!
 //! Nothing here waits for the device. A failed call leaves blocks busy that may be quiet, and is no
 //! error of the request: the request is then served without those blocks. A lost context is noted,
@@ -34,13 +35,15 @@ impl<P: Platform> GivenUp<'_, P> {
         self.keep_epoch(slot, begun.is_ok())
     }
 
-    /// Begins epochs of the heaps in `slots`, as [`begin_epoch`](Self::begin_epoch) does, after the work of every stream of
-    /// the device: for streams that may be gone, of which the call names no handle. Begins none of a stream that has a fence
-    /// of its own, or where the device has no such fence. The caller knows that the calling thread captures no graph.
+    /// Begins epochs of the heaps in `slots`, as [`begin_epoch`](Self::begin_epoch) does, after the
+    /// work of every stream of the device: for streams that may be gone, of which the call names no
+    /// handle. Begins none of a stream that has a fence of its own, or where the device has no such
+    /// fence. The caller knows that the calling thread captures no graph.
     ///
-    /// One fence serves [`HEAPS_OF_FENCE`] heaps. That is as good as a fence for each, because each heap is stamped before the
-    /// fence is recorded: a block with an earlier stamp was free when its heap was stamped, so the work that used the block
-    /// was queued before the fence, on whatever stream. A block freed since has the heap's later clock.
+    /// One fence serves [`HEAPS_OF_FENCE`] heaps. That is as good as a fence for each, because each
+    /// heap is stamped before the fence is recorded: a block with an earlier stamp was free when
+    /// its heap was stamped, so the work that used the block was queued before the fence, on
+    /// whatever stream. A block freed since has the heap's later clock.
     pub(in crate::arena) fn begin_epochs_of_all(&self, slots: impl IntoIterator<Item = u32>) -> bool {
         if !self.driver.device().can_record_all() {
             return false;
@@ -62,8 +65,8 @@ impl<P: Platform> GivenUp<'_, P> {
         self.begin_behind_all(&mut stamped) | begun
     }
 
-    /// Begins the stamped epochs of heaps (slot, stream, what departs) behind one fence after the work of every stream.
-    /// Returns whether any has begun.
+    /// Begins the stamped epochs of heaps (slot, stream, what departs) behind one fence after the
+    /// work of every stream. Returns whether any has begun.
     fn begin_behind_all(&self, stamped: &mut heapless::Vec<(u32, StreamId, Departing), HEAPS_OF_FENCE>) -> bool {
         let Some(&(_, first, _)) = stamped.first() else { return false };
         let fence = self.waits.record_fence_of_all(self.driver, first, Waiter::Streams);
@@ -83,8 +86,8 @@ impl<P: Platform> GivenUp<'_, P> {
         begun
     }
 
-    /// Stamps the free blocks of the heap in `slot` for an epoch of the stream that `of` returns. Returns the stream, and what
-    /// departs behind its fence. `None` without a stream or room.
+    /// Stamps the free blocks of the heap in `slot` for an epoch of the stream that `of` returns.
+    /// Returns the stream, and what departs behind its fence. `None` without a stream or room.
     fn stamp_epoch(
         &self,
         slot: u32,

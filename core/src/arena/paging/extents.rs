@@ -93,7 +93,8 @@ impl<'a, P: Platform> Extents<'a, P> {
     /// Returns whether the memory of a block in a heap asleep is on the device, and stays there.
     fn stays_awake(&self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         let is_lent = heap.uses().borrower(block).is_some();
-        // A park under way takes pages that it has neither found lent nor pinned. A finished one takes no more.
+        // A park under way takes pages that it has neither found lent nor pinned. A finished one
+        // takes no more.
         let is_settled = !self.device.paging.parking.is_taken();
         let mut at = heap.blocks[block].addr;
         while at < heap.blocks[block].end() {

@@ -4,9 +4,10 @@
 //! hold room ─▶ charge the tag ─▶ provide pages ─▶ list the addresses ─▶ map ─▶ extend the heap, serve the request
 //! ```
 //!
-//! Where the heap grows is decided by the [rules](PageRules) of its pages, under its lock. Pages that stay are new, of one
-//! length; those that move are provided by the stitched policy (stitched/). What follows is the same. Every step is undone if
-//! a later step fails. No lock is held across a call to the device.
+//! Where the heap grows is decided by the [rules](PageRules) of its pages, under its lock. Pages
+//! that stay are new, of one length; those that move are provided by the stitched policy
+//! (stitched/). What follows is the same. Every step is undone if a later step fails. No lock is
+//! held across a call to the device.
 
 use crate::arena::heaps::Heaps;
 use crate::arena::paging::addresses::AddressRequest;
@@ -31,18 +32,19 @@ use crate::trace::Action;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// Divisor for the excess of a reserved address range over the device's memory, if pages stay. With 1/8 more
-/// addresses than memory, one range can always hold all memory in spite of gaps
+/// Divisor for the excess of a reserved address range over the device's memory, if pages stay. With
+/// 1/8 more addresses than memory, one range can always hold all memory in spite of gaps
 /// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
 const RESERVE_EXTRA: u64 = 8;
 
-/// Length of a range of addresses as a multiple of the device's memory, if pages move. A used-up range is replaced, and
-/// released once nothing in the range is mapped. With 4, an 80 GiB device has room for hundreds of heaps in the 128 TiB of
-/// addresses of a process; later heaps get shorter ranges. `expandable_segments_reserve` sets another length.
+/// Length of a range of addresses as a multiple of the device's memory, if pages move. A used-up
+/// range is replaced, and released once nothing in the range is mapped. With 4, an 80 GiB device
+/// has room for hundreds of heaps in the 128 TiB of addresses of a process; later heaps get shorter
+/// ranges. `expandable_segments_reserve` sets another length.
 const RANGE_TIMES_DEVICE: u64 = 4;
 
-/// Length of the longest page of a tagged pool, in bytes: the device takes 70 µs to unmap and release a
-/// page of 20 MiB, and hardly more for a longer one (H100, driver 580).
+/// Length of the longest page of a tagged pool, in bytes: the device takes 70 µs to unmap and
+/// release a page of 20 MiB, and hardly more for a longer one (H100, driver 580).
 pub(in crate::arena) const LONG_PAGE: u64 = 160 << 20;
 
 /// The growth of the heaps on pages of a device.
@@ -94,8 +96,8 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         self.mapper.has_room_to_map(more)
     }
 
-    /// Serves a request from new pages of one length, in the gaps of the request's heap or after them. Returns `None` if the
-    /// device lacks the memory or the addresses.
+    /// Serves a request from new pages of one length, in the gaps of the request's heap or after
+    /// them. Returns `None` if the device lacks the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         self.grow(request, |held, batch| {
             let heaps = &self.mapper.device.arena.heaps;
@@ -117,9 +119,10 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         })
     }
 
-    /// Serves a request from pages that `provide` appends to a batch, for held room: at least the bytes needed, and at most
-    /// those of the room. Returns `None` if `provide` returns false, or if the device lacks the memory or the addresses. On
-    /// `Ok(None)` and on errors nothing is mapped.
+    /// Serves a request from pages that `provide` appends to a batch, for held room: at least the
+    /// bytes needed, and at most those of the room. Returns `None` if `provide` returns false, or
+    /// if the device lacks the memory or the addresses. On `Ok(None)` and on errors nothing is
+    /// mapped.
     pub(super) fn grow(
         &self,
         request: &Request,
@@ -168,10 +171,12 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         Ok(Some(device.reconcile(slot, served)))
     }
 
-    /// Detaches addresses of the request's heap for the bytes missing in the heap, and the free blocks with them. Reserves a
-    /// new range if no range has the addresses. Returns `None` without enough addresses.
+    /// Detaches addresses of the request's heap for the bytes missing in the heap, and the free
+    /// blocks with them. Reserves a new range if no range has the addresses. Returns `None` without
+    /// enough addresses.
     fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
-        // The choice among pages that move may have more bytes than wanted, by less than the largest page.
+        // The choice among pages that move may have more bytes than wanted, by less than the
+        // largest page.
         let spare_room = match self.rules {
             PageRules::Stay => 0,
             PageRules::Move => self.mapper.device.paging.pool.lock().largest.max(self.granule(request.kind)),
@@ -186,19 +191,22 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         self.mapper.hold_addresses(request.slot, wanted, hold)
     }
 
-    /// Returns the length of the shortest range for a request. A choice among pages that move may exceed the request.
+    /// Returns the length of the shortest range for a request. A choice among pages that move may
+    /// exceed the request.
     fn least_range(&self, request: &Request) -> u64 {
         let more = if self.rules == PageRules::Move { self.granule(request.kind) } else { 0 };
         request.size + more
     }
 
-    /// Returns whether addresses for a request exist, in a range of the heap or in one that [`grow`](Self::grow) would reserve.
+    /// Returns whether addresses for a request exist, in a range of the heap or in one that
+    /// [`grow`](Self::grow) would reserve.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
         let in_a_range = self.mapper.device.heaps.lock(request.slot).lacking(request.size).is_some();
         Ok(in_a_range || self.range_to_reserve(request.kind)?.0 >= self.least_range(request))
     }
 
-    /// Returns the bytes to be mapped in the request's heap for the request; in one without addresses, those of the request.
+    /// Returns the bytes to be mapped in the request's heap for the request; in one without
+    /// addresses, those of the request.
     pub(in crate::arena) fn bytes_to_map(&self, request: &Request) -> u64 {
         let lacking = self.mapper.device.heaps.lock(request.slot).lacking(request.size);
         lacking.map_or_else(|| request.size.next_multiple_of(self.granule(request.kind)), |lacking| lacking.needed)
@@ -218,8 +226,9 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         Ok((wanted.max(granule).next_multiple_of(granule), granule))
     }
 
-    /// Returns the length of which the lengths of pages are multiples, in bytes. A page that stays is as long as an ordinary
-    /// shared segment of the same kind, rounded to the device's granularity.
+    /// Returns the length of which the lengths of pages are multiples, in bytes. A page that stays
+    /// is as long as an ordinary shared segment of the same kind, rounded to the device's
+    /// granularity.
     pub(in crate::arena) fn granule(&self, kind: PoolKind) -> u64 {
         let bytes = match (self.rules, kind) {
             (PageRules::Stay, PoolKind::Large) => self.mapper.device.settings.config.lock().large_segment_size(),
@@ -243,14 +252,16 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
             return Ok(held);
         }
         let mut heap = self.mapper.device.heaps.lock(slot);
-        // Other calls may have used the room in the tables that was made when the addresses were held.
+        // Other calls may have used the room in the tables that was made when the addresses were
+        // held.
         if heap.make_room().is_err() || !heap.make_room_for_range() {
             return Err(Error::TableFull("blocks"));
         }
         Ok(heap.trim_room(held, bytes))
     }
 
-    /// Lists the parts of held room as those of the heap in `slot` in the page map. Undone, they are listed no longer.
+    /// Lists the parts of held room as those of the heap in `slot` in the page map. Undone, they
+    /// are listed no longer.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -275,8 +286,9 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         Ok(Undo::by(move || undo(listed.get())))
     }
 
-    /// Adds the pages of a batch, mapped in the parts of held room, to the pages of `heap`, and traces the parts. Room was
-    /// made. The pages are arriving: another request must not move them again before their old places are left.
+    /// Adds the pages of a batch, mapped in the parts of held room, to the pages of `heap`, and
+    /// traces the parts. Room was made. The pages are arriving: another request must not move them
+    /// again before their old places are left.
     fn list_pages(&self, heap: &mut Heap<P::Storage>, held: HeldRoom, batch: &Batch, site: u32) {
         let mut end = 0;
         for page in self.mapper.device.paging.numbers_of(batch) {
@@ -292,8 +304,8 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         }
     }
 
-    /// Leaves the old places of the batch's pages. The pages are in the heap of `slot`, the first at `at`, in the order of
-    /// their addresses. They may move again afterwards.
+    /// Leaves the old places of the batch's pages. The pages are in the heap of `slot`, the first
+    /// at `at`, in the order of their addresses. They may move again afterwards.
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         let device = self.mapper.device;
         if self.rules == PageRules::Move {

@@ -25,8 +25,9 @@ use core::cell::Cell;
 const GIVEN_UP: u32 = 64;
 
 impl<P: Platform> Mapper<'_, P> {
-    /// Maps pages for a guarded block of `size` bytes, and notes the block as held. Returns `None` if the memory or the
-    /// addresses lack. The caller publishes the block, or calls [`unmap_guarded`](Self::unmap_guarded).
+    /// Maps pages for a guarded block of `size` bytes, and notes the block as held. Returns `None`
+    /// if the memory or the addresses lack. The caller publishes the block, or calls
+    /// [`unmap_guarded`](Self::unmap_guarded).
     pub(in crate::arena) fn map_guarded(
         &self,
         guard: Guard,
@@ -60,7 +61,8 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(Some(place.at))
     }
 
-    /// Returns the page for a guarded block of `size` bytes, and the block's offset in the page, which is `bytes` long.
+    /// Returns the page for a guarded block of `size` bytes, and the block's offset in the page,
+    /// which is `bytes` long.
     fn page_for_guard(&self, guard: Guard, size: u64, bytes: u64) -> Result<Option<(u32, u64)>, Error> {
         let shares = guard == Guard::All && size <= bytes / 2;
         if shares && let Some(cut) = self.device.paging.pool.lock().cut_off_shelf(size) {
@@ -91,7 +93,8 @@ impl<P: Platform> Mapper<'_, P> {
         shares && self.device.paging.pool.lock().has_room_on_shelf(size) || self.has_room_to_map(bytes)
     }
 
-    /// Reserves `span` bytes of addresses; if there are none, after those kept away longest were given back.
+    /// Reserves `span` bytes of addresses; if there are none, after those kept away longest were
+    /// given back.
     fn reserve_guarded(&self, span: u64) -> Result<Option<DevicePtr>, Error> {
         loop {
             let reserved = self.reserve(span)?;
@@ -105,9 +108,9 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Unmaps the guarded block at `at`, which is in no heap and used by no work known to the allocator, but that of the stream
-    /// `behind`, which is waited for. The addresses serve no block for as many frees as the settings say. Returns false if no
-    /// mapped block begins there.
+    /// Unmaps the guarded block at `at`, which is in no heap and used by no work known to the
+    /// allocator, but that of the stream `behind`, which is waited for. The addresses serve no
+    /// block for as many frees as the settings say. Returns false if no mapped block begins there.
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
@@ -137,8 +140,8 @@ impl<P: Platform> Mapper<'_, P> {
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Unmaps a segment that was removed from its heap, if a guarded block, as [`unmap_guarded`](Mapper::unmap_guarded) does.
-    /// Returns whether it was one.
+    /// Unmaps a segment that was removed from its heap, if a guarded block, as
+    /// [`unmap_guarded`](Mapper::unmap_guarded) does. Returns whether it was one.
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
@@ -160,7 +163,8 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Paging<P> {
-    /// Ends a mapping of a page under a guarded block of `size` bytes, which is unmapped or `stuck` for good.
+    /// Ends a mapping of a page under a guarded block of `size` bytes, which is unmapped or `stuck`
+    /// for good.
     fn end_guard(&self, ledger: &Ledger, page: u32, size: u64, stuck: bool) {
         let leaked = self.pool.lock().end_guard(page, size, stuck);
         ledger.leak(leaked);
@@ -171,7 +175,8 @@ impl<P: Platform> Paging<P> {
         flags.has(flags::GUARDED) && self.pool.lock().guards.is_mapped(at)
     }
 
-    /// Notes the free of the guarded block at `at`, and the streams that were said to use the block.
+    /// Notes the free of the guarded block at `at`, and the streams that were said to use the
+    /// block.
     pub(in crate::arena) fn note_guarded_free(&self, at: DevicePtr, site: u32, uses: impl Iterator<Item = StreamId>) {
         let uses = uses.take(STREAMS).collect();
         self.pool.lock().guards.note_free(at, site, uses);
@@ -182,7 +187,8 @@ impl<P: Platform> Paging<P> {
         self.pool.lock().guards.stay_pinned(at)
     }
 
-    /// Notes the end of the last pin of the guarded block at `at`. Returns whether the block has stayed for it.
+    /// Notes the end of the last pin of the guarded block at `at`. Returns whether the block has
+    /// stayed for it.
     pub(in crate::arena) fn end_guarded_pin(&self, at: DevicePtr) -> bool {
         self.pool.lock().guards.end_pin(at)
     }
@@ -194,7 +200,8 @@ impl<P: Platform> Paging<P> {
         }
     }
 
-    /// Returns the guarded block to whose addresses `ptr` belongs, and the number of frees of guarded blocks so far.
+    /// Returns the guarded block to whose addresses `ptr` belongs, and the number of frees of
+    /// guarded blocks so far.
     pub(in crate::arena) fn guarded_around(&self, ptr: DevicePtr) -> Option<(GuardedBlock, u64)> {
         let pages = self.pool.lock();
         pages.guards.around(ptr).map(|block| (block.clone(), pages.guards.frees))

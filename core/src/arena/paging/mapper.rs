@@ -157,14 +157,15 @@ impl<'a, P: Platform> Mapper<'a, P> {
         result
     }
 
-    /// Removes the mapping of a page whose memory is to go back to the device, as [`unmap`](Self::unmap) does. If the
-    /// device fails, the page stays in use, and the program is told of the page once more.
+    /// Removes the mapping of a page whose memory is to go back to the device, as
+    /// [`unmap`](Self::unmap) does. If the device fails, the page stays in use, and the program is
+    /// told of the page once more.
     pub(in crate::arena) fn unmap_or_stay(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.unmap(at, bytes).inspect_err(|_| self.device.driver.device().on_map(at, bytes))
     }
 
-    /// Removes the mapping of one page, of which the program is told before. If the device fails, the addresses are
-    /// never used again.
+    /// Removes the mapping of one page, of which the program is told before. If the device fails,
+    /// the addresses are never used again.
     pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.device.driver.device().on_unmap(at, bytes);
         self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))

@@ -8,8 +8,8 @@
 //! back where they were      unmapped; what the device fails to unmap is lost
 //! ```
 //!
-//! An operation that fails returns at once: what it holds is undone, the mapping before the guard. No lock of a heap, of
-//! the ranges or of the pages is held where a guard drops.
+//! An operation that fails returns at once: what it holds is undone, the mapping before the guard.
+//! No lock of a heap, of the ranges or of the pages is held where a guard drops.
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
@@ -22,7 +22,8 @@ use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// Pages in guard. Dropped, they return to the heaps that they come from, and the others to the device.
+/// Pages in guard. Dropped, they return to the heaps that they come from, and the others to the
+/// device.
 pub(in crate::arena) struct PageGuard<'a, P: Platform> {
     mapper: Mapper<'a, P>,
     /// The pages, which are moving.
@@ -83,7 +84,8 @@ impl Places for Row<'_> {
     }
 }
 
-/// Pages mapped at new places, accessible, and known to the program. Dropped, the pages are unmapped.
+/// Pages mapped at new places, accessible, and known to the program. Dropped, the pages are
+/// unmapped.
 #[must_use]
 pub(in crate::arena) struct Mapping<'a, T: Places, P: Platform> {
     mapper: Mapper<'a, P>,
@@ -96,8 +98,8 @@ pub(in crate::arena) struct Mapping<'a, T: Places, P: Platform> {
 }
 
 impl<'a, P: Platform> Mapper<'a, P> {
-    /// Maps the pages of a batch at `places`, makes them accessible, and tells the program of each. Returns `None` if the
-    /// device lacks the memory for the mapping.
+    /// Maps the pages of a batch at `places`, makes them accessible, and tells the program of each.
+    /// Returns `None` if the device lacks the memory for the mapping.
     ///
     /// # Errors
     /// The first error of the device.
@@ -117,7 +119,8 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
     }
 
-    /// Lists addresses as those of the heap in `slot` in the page map. Undone, they are listed no longer.
+    /// Lists addresses as those of the heap in `slot` in the page map. Undone, they are listed no
+    /// longer.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -154,7 +157,8 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
         result.and_then(|()| set_access(run, end))
     }
 
-    /// Tells the program of each page. Nothing is handed out yet, and no lock is held: the program may register the pages.
+    /// Tells the program of each page. Nothing is handed out yet, and no lock is held: the program
+    /// may register the pages.
     fn tell(&mut self) {
         self.told = true;
         for (_, page, at) in self.pages() {

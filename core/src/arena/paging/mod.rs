@@ -1,4 +1,5 @@
-//! The memory of a device that lies on pages: physical handles, elastic ranges, and what is counted of both.
+//! The memory of a device that lies on pages: physical handles, elastic ranges, and what is counted
+//! of both.
 //!
 //! ```text
 //! ranges/          growth.rs · stitched/          parking/           extents.rs
@@ -50,11 +51,13 @@ pub(crate) struct Paging<P: Platform> {
     pub calls: MemoryCallCounters,
     /// Bytes of all pages that have moved. Written by the stitched policy.
     pub moved_bytes: AtomicU64,
-    /// Number of stale mappings in heaps: old places of pages that have moved. Written under the lock of the heap.
+    /// Number of stale mappings in heaps: old places of pages that have moved. Written under the
+    /// lock of the heap.
     stale_mappings: AtomicU32,
     /// Bytes of all pages that have replaced shorter ones. Written by the stitched policy.
     pub consolidated_bytes: AtomicU64,
-    /// The most bytes that were pending when a request lacked memory under the stitched policy, which writes the number.
+    /// The most bytes that were pending when a request lacked memory under the stitched policy,
+    /// which writes the number.
     most_pending: AtomicU64,
     /// Taken by the call that parks or wakes memory, or gives up the places of parked memory.
     parking: Turn,
@@ -105,8 +108,8 @@ impl<P: Platform> Paging<P> {
         self.pool.lock().check()
     }
 
-    /// Checks the ranges of a device on which no other operation runs, and the number of `stale` mappings, as counted in
-    /// the heaps. Returns the bytes of the pages in ranges.
+    /// Checks the ranges of a device on which no other operation runs, and the number of `stale`
+    /// mappings, as counted in the heaps. Returns the bytes of the pages in ranges.
     ///
     /// # Errors
     /// The invariant that does not hold.

@@ -1,7 +1,8 @@
-//! Free pages of heaps back to the pool: unmapped after a wait for the heap's stream, and spare then.
+//! Free pages of heaps back to the pool: unmapped after a wait for the heap's stream, and spare
+//! then.
 //!
-//! The device is never called under a heap's lock. The blocks are first *detached* from every set of the heap, so no other
-//! call can touch the blocks while the lock is dropped.
+//! The device is never called under a heap's lock. The blocks are first *detached* from every set
+//! of the heap, so no other call can touch the blocks while the lock is dropped.
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
@@ -26,7 +27,8 @@ impl<P: Platform> Mapper<'_, P> {
     }
 
     /// Detaches the free pages of the heap in `slot`. Returns the first block of a list linked by
-    /// [`BlockEntry::chain`](crate::heap::block::BlockEntry::chain), and an error if blocks were skipped because a table is full.
+    /// [`BlockEntry::chain`](crate::heap::block::BlockEntry::chain), and an error if blocks were
+    /// skipped because a table is full.
     pub(in crate::arena) fn detach_unmappable(&self, slot: u32) -> (u32, Result<(), Error>) {
         let (mut first, mut last, mut result) = (NONE, NONE, Ok(()));
         for unit in self.device.heaps.pages_of(slot) {
@@ -49,7 +51,8 @@ impl<P: Platform> Mapper<'_, P> {
         (first, result)
     }
 
-    /// Unmaps what [`detach_unmappable`](Self::detach_unmappable) has detached in the heap of `slot`.
+    /// Unmaps what [`detach_unmappable`](Self::detach_unmappable) has detached in the heap of
+    /// `slot`.
     pub(in crate::arena) fn unmap_all_detached(
         &self,
         slot: u32,
@@ -81,15 +84,16 @@ impl<P: Platform> Mapper<'_, P> {
         result
     }
 
-    /// Unmaps the pages of a detached block, which become spare, and gives the addresses up. Pages of a tag with `clear` are
-    /// filled with zeroes before.
+    /// Unmaps the pages of a detached block, which become spare, and gives the addresses up. Pages
+    /// of a tag with `clear` are filled with zeroes before.
     pub(in crate::arena) fn unmap_detached(&self, slot: u32, block: u32) -> Result<(), Error> {
         self.device.clear_detached(slot, block)?;
         self.give_up_detached(slot, block, |range| self.unmap_pages(slot, range))
     }
 
-    /// Gives the addresses of a detached block up, whose pages `unmap` removes. Releases the addresses of the segment if
-    /// no part of the segment is mapped any more. After an error of `unmap`, the addresses are lost.
+    /// Gives the addresses of a detached block up, whose pages `unmap` removes. Releases the
+    /// addresses of the segment if no part of the segment is mapped any more. After an error of
+    /// `unmap`, the addresses are lost.
     pub(in crate::arena) fn give_up_detached<E>(
         &self,
         slot: u32,

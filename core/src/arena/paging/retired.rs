@@ -1,8 +1,9 @@
 //! Segments retired after a change of the settings: no request gets them any more, and they go
 //! back to the device once the device has finished with them.
 //!
-//! A retired segment is in no heap and not in the page map, and counts as held from the device. A departure of the
-//! segment's own stream tells the end of the work. Nothing here waits for the device.
+//! A retired segment is in no heap and not in the page map, and counts as held from the device. A
+//! departure of the segment's own stream tells the end of the work. Nothing here waits for the
+//! device.
 
 use crate::arena::Platform;
 use crate::arena::paging::Paging;
@@ -12,7 +13,8 @@ use crate::pages::departures::Departing;
 use crate::units::{DevicePtr, StreamId};
 
 impl<P: Platform> GivenUp<'_, P> {
-    /// Retires a segment that was taken out of a heap of `stream`. The caller has permission to record.
+    /// Retires a segment that was taken out of a heap of `stream`. The caller has permission to
+    /// record.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The segment is then the caller's.
@@ -23,8 +25,8 @@ impl<P: Platform> GivenUp<'_, P> {
         retired.map(|_departure| ())
     }
 
-    /// Takes a retired segment out with which the device is known to have finished; with `all`, any: to release it may
-    /// then wait for the device.
+    /// Takes a retired segment out with which the device is known to have finished; with `all`,
+    /// any: to release it may then wait for the device.
     pub(in crate::arena) fn take_retired(&self, all: bool) -> Option<(DevicePtr, u64)> {
         let (base, bytes, over) = {
             let departures = &mut self.paging.pool.lock().departures;

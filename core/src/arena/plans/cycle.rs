@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The phase is kept in the planner's state, under the lock `planner`. An announcement with slow
-//! work to do takes the phase out, leaves [`Phase::Switching`] in place, and works without the lock.
-//! An announcement that finds [`Phase::Switching`] does nothing. Plans that are given up during a
-//! switch stay given up.
+//! work to do takes the phase out, leaves [`Phase::Switching`] in place, and works without the
+//! lock. An announcement that finds [`Phase::Switching`] does nothing. Plans that are given up
+//! during a switch stay given up.
 //!
 //! `planner` is never held while a heap, a lane or another lock of the allocator is taken.
 
@@ -24,7 +24,8 @@ use crate::units::StreamId;
 use alloc::vec::Vec;
 
 impl<P: Platform> PlanSwitch<'_, P> {
-    /// Ends an iteration and begins the next; see [`Planning::end_iteration`](crate::Planning::end_iteration).
+    /// Ends an iteration and begins the next; see
+    /// [`Planning::end_iteration`](crate::Planning::end_iteration).
     pub(crate) fn announce(&self) -> Result<(), Error> {
         self.device.driver.health()?;
         // Frees first, so that blocks whose events are complete return to the lanes before the
@@ -39,7 +40,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
             planner.report.announced += 1;
             match &mut planner.phase {
                 Phase::Observed(_) | Phase::Planning | Phase::Switching => return polled,
-                // Putting plans in force calls the device, which could invalidate the capture.
+                // Activating plans calls the device, which could invalidate the capture.
                 Phase::Ready(_) if self.device.driver.flags.has(flags::CAPTURE) => return polled,
                 // This thread alone works on the phase now: every other announcement finds
                 // `Switching`.
@@ -66,8 +67,8 @@ impl<P: Platform> PlanSwitch<'_, P> {
         polled.and(turned).and(self.enter_phase(next))
     }
 
-    /// Ends a switch of phases: `next` is the phase from here on. If another thread gave the plans up
-    /// during the switch, `next` is dropped, and the lanes that the switch began end.
+    /// Ends a switch of phases: `next` is the phase from here on. If another thread gave the plans
+    /// up during the switch, `next` is dropped, and the lanes that the switch began end.
     fn enter_phase(&self, next: Phase) -> Result<(), Error> {
         {
             let mut planner = self.server.planner.lock();
@@ -81,7 +82,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
         self.end_lanes()
     }
 
-    /// Puts the plans in force if there is memory, and leaves them for the next announcement
+    /// Activates the plans if there is memory, and leaves them for the next announcement
     /// otherwise.
     fn begin_serving(&self, prepared: Vec<Prepared>) -> (Phase, Result<(), Error>) {
         let begun = self.begin_lanes(&prepared);
@@ -107,8 +108,8 @@ impl<P: Platform> PlanSwitch<'_, P> {
         }
     }
 
-    /// Gives up the plans in force, and discards observations and plans not yet in force. The next
-    /// announcement begins an observed iteration.
+    /// Gives up the active plans, and discards observations and plans that are not yet active. The
+    /// next announcement begins an observed iteration.
     pub(crate) fn give_up(&self) -> Result<(), Error> {
         // Also makes `adopt_plans` refuse plans for an observation made before.
         {
@@ -119,8 +120,9 @@ impl<P: Platform> PlanSwitch<'_, P> {
         self.end_lanes()
     }
 
-    /// Ends the lanes without blocks in use, the largest first, as long as more than `keep` bytes are held. The next announcement gives
-    /// the others up: plans are made for all streams together.
+    /// Ends the lanes without blocks in use, the largest first, as long as more than `keep` bytes
+    /// are held. The next announcement gives the others up: plans are made for all streams
+    /// together.
     pub(in crate::arena) fn give_idle_up(&self, keep: u64) -> Result<(), Error> {
         let device = self.device;
         // As for bad plans: during a capture no memory is released for plans.
@@ -130,7 +132,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
         {
             match &mut *self.server.planner.lock() {
                 PlannerState { phase: Phase::Serving, incomplete, .. } => *incomplete = true,
-                // Another thread puts plans in force or gives them up.
+                // Another thread activates plans or gives them up.
                 _ => return Ok(()),
             }
             self.end_lane(number)?;

@@ -1,7 +1,7 @@
 //! The plans of one device: what other parts of the arena ask of the planned policy.
 //!
 //! Requests and frees are served from plans in planned.rs. Iterations are announced in
-//! `cycle.rs`, and plans are put in force in `switch.rs`.
+//! `cycle.rs`, and plans are activated in `switch.rs`.
 
 mod cycle;
 mod planned;

@@ -1,4 +1,4 @@
-//! Serves requests and frees from the plans in force.
+//! Serves requests and frees from the active plans.
 //!
 //! A *lane* serves one stream from a plan: the lane has the sequence of planned requests, a
 //! segment, and a lock. The segment belongs to a heap, the lane's *home*. A block of a lane is in
@@ -18,7 +18,8 @@
 //!                                                └─ no ─▶ free ─▶ the home heap
 //! ```
 //!
-//! The lane is locked before the home heap, never after. `arena/malloc.rs` and `arena/free.rs` call these functions.
+//! The lane is locked before the home heap, never after. `arena/malloc.rs` and `arena/free.rs` call
+//! these functions.
 
 use crate::arena::flags::{self, FlagWord, Flags};
 use crate::arena::heaps::Heaps;
@@ -69,7 +70,8 @@ pub(in crate::arena) struct PlannedBlock<'a> {
     pub ptr: DevicePtr,
     /// The counters of the lane.
     pub counters: &'a HeapCounters,
-    /// Whether the peaks must be reconciled. That looks at other lanes and heaps, and so is the caller's.
+    /// Whether the peaks must be reconciled. That looks at other lanes and heaps, and so is the
+    /// caller's.
     pub peaks_stale: bool,
 }
 
@@ -97,8 +99,8 @@ impl<R: Lock> Plans<R> {
     /// Serves a request from the plan of its stream if the request is the next in the sequence.
     #[inline(always)]
     pub(in crate::arena) fn next(&self, flags: &Flags, bytes: u64, stream: StreamId) -> Option<PlannedBlock<'_>> {
-        // `try_lock`: to wait for the lane's lock would need saved registers. Without plans in force no stream has a lane
-        // slot, so `flags::PLANNED` needs no test.
+        // `try_lock`: to wait for the lane's lock would need saved registers. Without plans in
+        // force no stream has a lane slot, so `flags::PLANNED` needs no test.
         if !flags.has(!ALLOWED)
             && let Some(server) = self.server()
             && let Some(lane_slot) = server.lane_slot(stream)
@@ -117,8 +119,8 @@ impl<R: Lock> Plans<R> {
         None
     }
 
-    /// Returns whether a request finds the planned bytes occupied while blocks are delegated: complete events may then free
-    /// the bytes.
+    /// Returns whether a request finds the planned bytes occupied while blocks are delegated:
+    /// complete events may then free the bytes.
     pub(in crate::arena) fn is_occupied<P>(&self, heaps: &Heaps<P>, bytes: u64, stream: StreamId) -> bool
     where
         P: Platform<Lock = R>,
@@ -130,8 +132,8 @@ impl<R: Lock> Plans<R> {
         })
     }
 
-    /// Serves a request from the plan of its stream, in order or not. Returns `None`, and counts a deviation, if the plan has
-    /// no place for the request or the planned bytes are still in use.
+    /// Serves a request from the plan of its stream, in order or not. Returns `None`, and counts a
+    /// deviation, if the plan has no place for the request or the planned bytes are still in use.
     #[cold]
     pub(in crate::arena) fn deviating<P>(
         &self,
@@ -150,7 +152,8 @@ impl<R: Lock> Plans<R> {
         let mut guard = lane_slot.lane.lock();
         let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
         heaps.reclaim_returned(lane);
-        // Searches nearby requests of the sequence, and moves the cursor if the program has skipped some.
+        // Searches nearby requests of the sequence, and moves the cursor if the program has skipped
+        // some.
         let Placement { addr, size } = lane.sequence.next_deviating(bytes)?;
         let counters = &lane_slot.counters;
         let peaks_stale = count_allocated(counters, lane, size, bytes);
@@ -208,8 +211,8 @@ impl<R: Lock> Plans<R> {
         }
     }
 
-    /// Delegates the block that contains `ptr`, if resident, and returns the home heap, and whether its peaks must be
-    /// reconciled. `ptr` may point anywhere into the block.
+    /// Delegates the block that contains `ptr`, if resident, and returns the home heap, and whether
+    /// its peaks must be reconciled. `ptr` may point anywhere into the block.
     ///
     /// Succeeds for any address of the lane's segment: the heap then finds no block there.
     pub(in crate::arena) fn home_of<P: Platform<Lock = R>>(
@@ -241,9 +244,9 @@ impl<R: Lock> Plans<R> {
         Err(Error::foreign(ptr))
     }
 
-    /// Delegates the resident blocks of all lanes, so a walk over the heaps finds every block, and calls `settle` with each
-    /// home heap and whether its peaks must be reconciled. Blocks for which a home heap has no room stay resident, and are
-    /// not found.
+    /// Delegates the resident blocks of all lanes, so a walk over the heaps finds every block, and
+    /// calls `settle` with each home heap and whether its peaks must be reconciled. Blocks for
+    /// which a home heap has no room stay resident, and are not found.
     pub(in crate::arena) fn delegate_all<P: Platform<Lock = R>>(&self, heaps: &Heaps<P>, settle: impl Fn(u32, bool)) {
         let Some(server) = self.server() else { return };
         for lane_slot in &server.lane_slots {
@@ -257,8 +260,8 @@ impl<R: Lock> Plans<R> {
         }
     }
 
-    /// Returns the address at which a plan would serve a request made now, or `None` if the request would go to the heaps.
-    /// Takes back freed bytes from the home heap, as the request would.
+    /// Returns the address at which a plan would serve a request made now, or `None` if the request
+    /// would go to the heaps. Takes back freed bytes from the home heap, as the request would.
     pub(in crate::arena) fn forecast<P>(&self, heaps: &Heaps<P>, bytes: u64, stream: StreamId) -> Option<DevicePtr>
     where
         P: Platform<Lock = R>,

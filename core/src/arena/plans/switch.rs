@@ -1,6 +1,6 @@
-//! Puts plans in force and gives plans up.
+//! Activates plans and gives plans up.
 //!
-//! A plan in force is a lane: an entry in the table of lanes, a private pool known to no program,
+//! An active plan is a lane: an entry in the table of lanes, a private pool known to no program,
 //! and one segment in the *home* heap of the lane's stream in that pool. After the end of a plan,
 //! the home heap keeps the blocks in use and caches the rest of the segment.
 

@@ -151,8 +151,8 @@ impl<P: Platform> Waits<P> {
 
     /// Records events for the blocks with an event not recorded yet.
     pub(in crate::arena) fn record_open<'a>(&self, on: impl Outside<'a, P>) -> Result<u32, Error> {
-        // PyTorch's decisions poll at each request, and a look at the queues takes 142 instructions of
-        // a cycle of two streams.
+        // PyTorch's decisions poll at each request, and a look at the queues takes 142 instructions
+        // of a cycle of two streams.
         if !on.driver().flags.has(flags::HAS_GATHERED) {
             return Ok(0);
         }

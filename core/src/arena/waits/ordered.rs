@@ -231,7 +231,7 @@ impl<P: Platform> Waits<P> {
             } else if !complete {
                 self.deferred.lock().put_back(entry);
             }
-            // Behind an event that is not complete, the next stream.
+            // After an event that is not complete, the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
         }
     }

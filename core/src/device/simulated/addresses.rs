@@ -1,4 +1,5 @@
-//! Addresses for simulated devices: a space shared by any number of devices, with disjoint ranges for the devices.
+//! Addresses for simulated devices: a space shared by any number of devices, with disjoint ranges
+//! for the devices.
 
 use super::{DEVICE_STRIDE, LAST_ADDRESS};
 use alloc::collections::BTreeMap;
@@ -6,8 +7,8 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use spin::Mutex;
 
-/// A space of addresses, shared by simulated devices. Devices take ranges as needed, and return their ranges when
-/// dropped. Devices alive at the same time have no address in common.
+/// A space of addresses, shared by simulated devices. Devices take ranges as needed, and return
+/// their ranges when dropped. Devices alive at the same time have no address in common.
 #[derive(Debug)]
 pub struct AddressSpace(Mutex<Ranges>);
 

@@ -14,7 +14,8 @@ use core::ops::Range;
 pub(super) struct HostMemory {
     /// The largest number of bytes kept.
     capacity: u64,
-    /// The bytes prepared for saves to follow. `None` before a call of `prepare` and after the end of its saves.
+    /// The bytes prepared for saves to follow. `None` before a call of `prepare` and after the end
+    /// of its saves.
     prepared: Option<u64>,
     /// Kept contents by name: bytes and number.
     kept: BTreeMap<u64, (u64, u64)>,
@@ -106,7 +107,8 @@ impl SimulatedDevice {
         state.contents_of(handle).map(|contents| *contents)
     }
 
-    /// Returns the byte at an address, as the fills of the allocator and [`overwrite`](Self::overwrite) have left it.
+    /// Returns the byte at an address, as the fills of the allocator and
+    /// [`overwrite`](Self::overwrite) have left it.
     pub fn byte(&self, at: DevicePtr) -> u8 {
         self.0.lock().host.byte(at.0)
     }
@@ -131,7 +133,8 @@ impl SimulatedDevice {
         self.0.lock().host.bytes()
     }
 
-    /// Returns the bytes of the host prepared for saves to follow. `None` while no saves are announced.
+    /// Returns the bytes of the host prepared for saves to follow. `None` while no saves are
+    /// announced.
     pub fn prepared(&self) -> Option<u64> {
         self.0.lock().host.prepared
     }
@@ -190,8 +193,9 @@ impl Contents for SimulatedDevice {
         Ok(())
     }
 
-    /// Writes at once, since work of the simulated device has no contents, and is work of the stream until the stream reaches
-    /// it. The contents of memory filled as a whole are the value, eight times.
+    /// Writes at once, since work of the simulated device has no contents, and is work of the
+    /// stream until the stream reaches it. The contents of memory filled as a whole are the value,
+    /// eight times.
     fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.streams.assert_there(stream);

@@ -1,8 +1,9 @@
 //! The estimated time of a driver's calls, summed by a simulated device.
 //!
-//! The time of a call is the time of the calling thread. Waiting for the device's work is not included: `cuMemFree`,
-//! `cuEventSynchronize` and `cuStreamSynchronize` may take as long as the kernels in flight, and a simulated device
-//! has no kernels. All times are integers, so equal programs have equal times on every machine.
+//! The time of a call is the time of the calling thread. Waiting for the device's work is not
+//! included: `cuMemFree`, `cuEventSynchronize` and `cuStreamSynchronize` may take as long as the
+//! kernels in flight, and a simulated device has no kernels. All times are integers, so equal
+//! programs have equal times on every machine.
 
 use super::{Call, SimulatedDevice};
 use alloc::borrow::Cow;
@@ -24,15 +25,15 @@ const fn at(mib: u64, ns: u64) -> CostPoint {
 
 /// The estimated time of every call, by size.
 ///
-/// Each call has points by ascending size. Between two points the time grows evenly. Below the first point the time
-/// is the time of the first point. Beyond the last point the time continues the last line if the line rises. A call
-/// without points takes no time.
+/// Each call has points by ascending size. Between two points the time grows evenly. Below the
+/// first point the time is the time of the first point. Beyond the last point the time continues
+/// the last line if the line rises. A call without points takes no time.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct DriverCosts([Cow<'static, [CostPoint]>; Call::ALL.len()]);
 
 impl DriverCosts {
-    /// Returns the costs on an NVIDIA H200, driver 580.159 (CUDA 13.0): medians of a single host thread on an
-    /// otherwise idle machine.
+    /// Returns the costs on an NVIDIA H200, driver 580.159 (CUDA 13.0): medians of a single host
+    /// thread on an otherwise idle machine.
     ///
     /// | call | time in µs |
     /// |---|---|
@@ -49,8 +50,8 @@ impl DriverCosts {
     /// | `cuEventDestroy` | 1.2 |
     /// | `cuStreamIsCapturing` | 0.03 |
     ///
-    /// `cuMemAddressFree`, `cuStreamWaitEvent` and `cuMemExportToShareableHandle` were not measured, and
-    /// take no time here.
+    /// `cuMemAddressFree`, `cuStreamWaitEvent` and `cuMemExportToShareableHandle` were not
+    /// measured, and take no time here.
     pub fn h200() -> Self {
         Self(Call::ALL.map(|call| Cow::Borrowed(h200(call))))
     }
@@ -162,8 +163,8 @@ impl SimulatedDevice {
         self
     }
 
-    /// Returns the estimated time of all calls so far in nanoseconds, failed calls included. The difference around a
-    /// request is the request's stall.
+    /// Returns the estimated time of all calls so far in nanoseconds, failed calls included. The
+    /// difference around a request is the request's stall.
     pub fn driver_ns(&self) -> u64 {
         self.0.lock().meter.total_ns()
     }

@@ -151,7 +151,7 @@ impl StreamOrder for SimulatedDevice {
         state.enter(Call::OrderBehind, 0)?;
         // On a device of the driver, the host would wait.
         let waits = state.events.contains_key(&event.0) && !state.events_for_streams.contains(&event.0);
-        assert!(!waits, "{stream:?} is ordered behind an event that was not made for it");
+        assert!(!waits, "{stream:?} is ordered after an event that was not made for it");
         match state.events.get(&event.0).copied() {
             None => Err(INVALID),
             Some(None) => Ok(()),

@@ -11,6 +11,7 @@ pub struct Failure {
     pub nth: u64,
     /// Makes all later calls fail too.
     pub persistent: bool,
-    /// The error returned. [`ErrorKind::ContextLost`](crate::device::ErrorKind::ContextLost) makes every later call of any kind fail.
+    /// The error returned. [`ErrorKind::ContextLost`](crate::device::ErrorKind::ContextLost) makes
+    /// every later call of any kind fail.
     pub error: DeviceError,
 }

@@ -1,4 +1,5 @@
-//! The graph captured by streams of a simulated device: pieces of work, and the order of the pieces.
+//! The graph captured by streams of a simulated device: pieces of work, and the order of the
+//! pieces.
 
 use super::CaptureMark;
 use crate::units::StreamId;
@@ -41,7 +42,8 @@ impl Graph {
         self.ends.entry(stream).or_default().extend(awaited);
     }
 
-    /// Marks the end of a stream; see [`StreamOrder::mark_capture`](crate::device::StreamOrder::mark_capture).
+    /// Marks the end of a stream; see
+    /// [`StreamOrder::mark_capture`](crate::device::StreamOrder::mark_capture).
     pub(super) fn mark(&mut self, stream: StreamId, mark: Option<CaptureMark>) -> Option<CaptureMark> {
         let Some(end) = self.ends.get(&stream) else {
             if let Some(mark) = mark {

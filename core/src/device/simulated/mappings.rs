@@ -1,4 +1,5 @@
-//! The virtual memory of a simulated device: reserved addresses, physical handles, and mappings with access.
+//! The virtual memory of a simulated device: reserved addresses, physical handles, and mappings
+//! with access.
 
 use super::{Call, DeviceState, INVALID, SimulatedDevice, UNWRITTEN};
 use crate::device::simulated::work::PhysicalPart;
@@ -21,8 +22,8 @@ pub(super) struct PhysicalMemory {
 }
 
 impl DeviceState {
-    /// Returns the physical memory under a range of addresses, or `None` if part of the range cannot
-    /// be accessed.
+    /// Returns the physical memory under a range of addresses, or `None` if part of the range
+    /// cannot be accessed.
     pub(super) fn pieces(&self, addresses: Range<u64>) -> Option<Vec<PhysicalPart>> {
         let Range { start: mut at, end } = addresses;
         let mut pieces = Vec::new();
@@ -76,8 +77,8 @@ impl DeviceState {
 }
 
 impl SimulatedDevice {
-    /// Returns the bytes of accessible mappings unknown to the program, or reported to the program as ending. The
-    /// memory of these mappings is in no block.
+    /// Returns the bytes of accessible mappings unknown to the program, or reported to the program
+    /// as ending. The memory of these mappings is in no block.
     pub fn untold(&self) -> u64 {
         let state = self.0.lock();
         let untold = state.mappings.iter().filter(|(at, mapping)| mapping.2 && !state.told.contains_key(at));

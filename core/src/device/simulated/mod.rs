@@ -1,10 +1,10 @@
 //! A device in memory, for tests, replays and programs without a GPU. Deterministic, and as strict
 //! as a driver.
 //!
-//! Addresses come from a script or are counted up; released addresses are reused. An event is complete once the test
-//! lets the event's stream progress, or once a caller waits for the event. Pauses and calls advance the device's own
-//! clock and take no real time: each call advances the clock by the call's estimated time on a real device. Any call
-//! can be made to fail.
+//! Addresses come from a script or are counted up; released addresses are reused. An event is
+//! complete once the test lets the event's stream progress, or once a caller waits for the event.
+//! Pauses and calls advance the device's own clock and take no real time: each call advances the
+//! clock by the call's estimated time on a real device. Any call can be made to fail.
 
 use crate::device::{CaptureMark, DeviceError, DeviceResult, ErrorKind, Event, PhysicalHandle};
 use crate::pool::PoolId;
@@ -50,7 +50,8 @@ pub struct Outstanding {
 }
 
 /// A device in memory: a [`DeviceMemory`](crate::device::DeviceMemory) with
-/// [`VirtualMemory`](crate::device::VirtualMemory) and [`Contents`](crate::device::Contents) without hardware.
+/// [`VirtualMemory`](crate::device::VirtualMemory) and [`Contents`](crate::device::Contents)
+/// without hardware.
 #[derive(Debug)]
 pub struct SimulatedDevice(Mutex<DeviceState>);
 
@@ -134,7 +135,7 @@ struct DeviceState {
     failures: Vec<Failure>,
     /// Segments cost time for each byte.
     pins: bool,
-    /// The error of the lost context; every later call returns an equal error.
+    /// The error of the lost context; every later call returns the same error.
     lost: Option<DeviceError>,
     /// Calls made after the context was lost.
     calls_after_loss: u64,
@@ -160,15 +161,15 @@ impl SimulatedDevice {
         Self::within(Space::default(), capacity)
     }
 
-    /// Creates a device like [`new`](Self::new), in an address range of its own: devices with different numbers have
-    /// 2^44 bytes of addresses each, and share no address.
+    /// Creates a device like [`new`](Self::new), in an address range of its own: devices with
+    /// different numbers have 2^44 bytes of addresses each, and share no address.
     pub fn numbered(number: u32, capacity: u64) -> Self {
         let start = DEVICE_STRIDE.saturating_mul(u64::from(number) + 1);
         Self::within(Arc::new(AddressSpace::new(start..start.saturating_add(DEVICE_STRIDE))), capacity)
     }
 
-    /// Returns a device in an equal state, with equal addresses, events and pages. For trying calls without an effect
-    /// on the original device.
+    /// Returns a device in the same state, with the same addresses, events and pages. For trying
+    /// calls without an effect on the original device.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         // The addresses taken so far are returned by this device alone.
@@ -177,8 +178,9 @@ impl SimulatedDevice {
         Self(Mutex::new(state))
     }
 
-    /// Creates a device like [`new`](Self::new), with addresses from `space`. Devices in a common space never have an
-    /// address in common. A device is out of memory if the space has no addresses left.
+    /// Creates a device like [`new`](Self::new), with addresses from `space`. Devices in a common
+    /// space never have an address in common. A device is out of memory if the space has no
+    /// addresses left.
     pub fn within(space: impl Into<Space>, capacity: u64) -> Self {
         Self(Mutex::new(DeviceState {
             capacity,
@@ -198,15 +200,16 @@ impl SimulatedDevice {
         self
     }
 
-    /// Makes segments cost time for each byte, as [pinned](crate::Segments::pins) memory of the host does.
+    /// Makes segments cost time for each byte, as [pinned](crate::Segments::pins) memory of the
+    /// host does.
     #[must_use]
     pub fn with_pinned_segments(self) -> Self {
         self.0.lock().pins = true;
         self
     }
 
-    /// Lets the device export physical memory. The descriptors are the numbers of the handles, and name no open
-    /// files.
+    /// Lets the device export physical memory. The descriptors are the numbers of the handles, and
+    /// name no open files.
     #[must_use]
     pub fn with_exports(self) -> Self {
         self.0.lock().exports = true;
@@ -223,20 +226,22 @@ impl SimulatedDevice {
         self.0.lock().spans.clear();
     }
 
-    /// Lets `stream` finish all the stream's work, and all awaited work: the events recorded so far are complete.
+    /// Lets `stream` finish all the stream's work, and all awaited work: the events recorded so far
+    /// are complete.
     pub fn complete(&self, stream: StreamId) {
         let streams = &mut self.0.lock().streams;
         streams.complete(streams.end(stream));
     }
 
-    /// Lets `stream` progress past the oldest incomplete event, and past all work awaited by the event.
+    /// Lets `stream` progress past the oldest incomplete event, and past all work awaited by the
+    /// event.
     pub fn complete_one(&self, stream: StreamId) {
         let streams = &mut self.0.lock().streams;
         streams.complete(streams.next(stream));
     }
 
-    /// Begins or ends the capture of a graph on `stream`. Streams capturing at the same time capture one
-    /// graph.
+    /// Begins or ends the capture of a graph on `stream`. Streams capturing at the same time
+    /// capture one graph.
     pub fn set_capturing(&self, stream: StreamId, capturing: bool) {
         let mut state = self.0.lock();
         state.streams.set_capturing(stream, capturing);
@@ -248,7 +253,8 @@ impl SimulatedDevice {
         self.0.lock().graph.work(stream);
     }
 
-    /// Orders all later captures of `stream` behind the work captured by `awaited`. Both streams capture afterwards.
+    /// Orders all later captures of `stream` behind the work captured by `awaited`. Both streams
+    /// capture afterwards.
     pub fn capture_wait(&self, stream: StreamId, awaited: StreamId) {
         let mut state = self.0.lock();
         state.streams.set_capturing(stream, true);
@@ -338,8 +344,8 @@ impl SimulatedDevice {
         state.peak = state.used;
     }
 
-    /// Returns whether every byte of the range can be accessed: the range lies in a segment or in an accessible
-    /// mapping.
+    /// Returns whether every byte of the range can be accessed: the range lies in a segment or in
+    /// an accessible mapping.
     pub fn is_accessible(&self, at: DevicePtr, bytes: u64) -> bool {
         self.0.lock().pieces(at.0..at.0 + bytes).is_some()
     }

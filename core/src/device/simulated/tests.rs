@@ -7,8 +7,8 @@ use crate::units::{DevicePtr, StreamId};
 
 const GRANULE: u64 = 2 << 20;
 
-/// A handle has any number of mappings, each with independent access. The memory is released once the handle is
-/// destroyed and no mapping is left.
+/// A handle has any number of mappings, each with independent access. The memory is released once
+/// the handle is destroyed and no mapping is left.
 #[test]
 fn a_handle_can_be_mapped_at_several_addresses() {
     let device = SimulatedDevice::new(GRANULE);
@@ -152,7 +152,7 @@ fn contents_are_kept_of_whole_mappings_and_within_the_room_of_the_host() {
 }
 
 #[test]
-#[should_panic(expected = "behind an event that was not made for it")]
+#[should_panic(expected = "after an event that was not made for it")]
 fn a_stream_is_ordered_behind_events_made_for_streams() {
     let device = SimulatedDevice::new(GRANULE);
     let [for_streams, for_host] = [device.create_order_event().unwrap(), device.create_event().unwrap()];

@@ -1,5 +1,5 @@
-//! The streams of a simulated device: the progress of each stream, the awaited places, and the memory used by the
-//! stream's work.
+//! The streams of a simulated device: the progress of each stream, the awaited places, and the
+//! memory used by the stream's work.
 //!
 //! A *place* is a position in a stream: each event and each piece of work takes the next place.
 //!
@@ -22,8 +22,8 @@ const CAPTURING: DeviceError = DeviceError::new(ErrorKind::NotPermittedInCapture
 /// A position in a stream: all events and work up to the number.
 pub(super) type StreamPoint = (StreamId, u64);
 
-/// Part of a physical handle, or of a segment: the number of the handle, and the bytes within. A segment has the
-/// handle 0, and the bytes are addresses.
+/// Part of a physical handle, or of a segment: the number of the handle, and the bytes within. A
+/// segment has the handle 0, and the bytes are addresses.
 pub(super) type PhysicalPart = (u64, Range<u64>);
 
 /// The progress of a stream.
@@ -48,31 +48,35 @@ struct Work {
 }
 
 impl SimulatedDevice {
-    /// Makes the device finish all work as soon as the work is queued: an event is complete once recorded. By
-    /// default, work is done only when a test or a caller's wait lets the work's stream progress.
+    /// Makes the device finish all work as soon as the work is queued: an event is complete once
+    /// recorded. By default, work is done only when a test or a caller's wait lets the work's
+    /// stream progress.
     #[must_use]
     pub fn with_work_done_at_once(self) -> Self {
         self.0.lock().streams.done_at_once = true;
         self
     }
 
-    /// Makes the device tell which streams are [idle](crate::StreamOrder::is_idle): with all events and launches
-    /// complete. By default, the device leaves open whether a program has queued further work.
+    /// Makes the device tell which streams are [idle](crate::StreamOrder::is_idle): with all events
+    /// and launches complete. By default, the device leaves open whether a program has queued
+    /// further work.
     #[must_use]
     pub fn with_idle_streams_told(self) -> Self {
         self.0.lock().streams.tells_idle = true;
         self
     }
 
-    /// Declares that no work is ever queued on `stream`, as on the stream that stands for the host: an event recorded
-    /// there is complete at once, and the stream [cannot be ordered](crate::StreamOrder::can_order).
+    /// Declares that no work is ever queued on `stream`, as on the stream that stands for the host:
+    /// an event recorded there is complete at once, and the stream
+    /// [cannot be ordered](crate::StreamOrder::can_order).
     #[must_use]
     pub fn with_idle_stream(self, stream: StreamId) -> Self {
         self.0.lock().streams.idle.insert(stream);
         self
     }
 
-    /// Lets the device make `most` events for streams at a time. Beyond them it makes events behind which only the host can wait.
+    /// Lets the device make `most` events for streams at a time. Beyond them it makes events behind
+    /// which only the host can wait.
     #[must_use]
     pub fn with_order_events(self, most: usize) -> Self {
         self.0.lock().most_events_for_streams = most;
@@ -86,7 +90,8 @@ impl SimulatedDevice {
         self
     }
 
-    /// Lets the device record events [after the work of all streams](crate::StreamOrder::record_all). The simulated work is
+    /// Lets the device record events
+    /// [after the work of all streams](crate::StreamOrder::record_all). The simulated work is
     /// complete by then.
     #[must_use]
     pub fn with_fences_of_all(self) -> Self {
@@ -94,13 +99,14 @@ impl SimulatedDevice {
         self
     }
 
-    /// Lets a stream go without a report. The stream's work goes on. Later calls of the allocator with the stream
-    /// panic, except for the calls permitted after the end of an unreported stream.
+    /// Lets a stream go without a report. The stream's work goes on. Later calls of the allocator
+    /// with the stream panic, except for the calls permitted after the end of an unreported stream.
     pub fn let_go(&self, stream: StreamId) {
         self.0.lock().streams.gone.insert(stream);
     }
 
-    /// Orders later work of the program on `stream` behind its present work on `awaited`, by an event of the program's own.
+    /// Orders later work of the program on `stream` behind its present work on `awaited`, by an
+    /// event of the program's own.
     ///
     /// # Errors
     /// The first error of a call to the device. The streams may be ordered after an error.
@@ -110,12 +116,12 @@ impl SimulatedDevice {
         ordered.and(self.destroy_event(event))
     }
 
-    /// Queues work on `stream` with the `bytes` from `at` on. The work is done when `stream` reaches the work. Until
-    /// then the memory cannot be unmapped.
+    /// Queues work on `stream` with the `bytes` from `at` on. The work is done when `stream`
+    /// reaches the work. Until then the memory cannot be unmapped.
     ///
     /// # Errors
-    /// A sentence with the mistake: part of the memory cannot be accessed, or is being copied, the stream is capturing, or
-    /// unordered earlier work uses common physical memory, at any address.
+    /// A sentence with the mistake: part of the memory cannot be accessed, or is being copied, the
+    /// stream is capturing, or unordered earlier work uses common physical memory, at any address.
     pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
         let mut state = self.0.lock();
         let pieces = state.pieces(at.0..at.0 + bytes).ok_or("work uses memory that is not accessible")?;
@@ -129,8 +135,9 @@ impl SimulatedDevice {
         }
     }
 
-    /// Returns the physical memory under the `bytes` from `at` on: handles, and the bytes within. A segment has
-    /// handle 0, and the bytes are addresses. `None` if part of the memory cannot be accessed.
+    /// Returns the physical memory under the `bytes` from `at` on: handles, and the bytes within. A
+    /// segment has handle 0, and the bytes are addresses. `None` if part of the memory cannot be
+    /// accessed.
     pub fn physical(&self, at: DevicePtr, bytes: u64) -> Option<Vec<(PhysicalHandle, Range<u64>)>> {
         let pieces = self.0.lock().pieces(at.0..at.0 + bytes)?;
         Some(pieces.into_iter().map(|(handle, bytes)| (PhysicalHandle(handle), bytes)).collect())
@@ -188,7 +195,8 @@ impl Streams {
         !self.idle.contains(&stream)
     }
 
-    /// Returns whether a stream outside a capture has finished all the stream's work. `None` if unknown.
+    /// Returns whether a stream outside a capture has finished all the stream's work. `None` if
+    /// unknown.
     pub(super) fn is_idle(&self, stream: StreamId) -> Option<bool> {
         let known = self.done_at_once || self.tells_idle;
         (known && !self.is_capturing(stream)).then(|| self.is_complete(self.end(stream)))
@@ -237,8 +245,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Lets a stream finish all the stream's work. A wait is an operation of the stream, also without work behind the
-    /// wait, as under CUDA.
+    /// Lets a stream finish all the stream's work. A wait is an operation of the stream, also
+    /// without work behind the wait, as under CUDA.
     ///
     /// # Errors
     /// The stream is capturing.
@@ -388,7 +396,7 @@ mod tests {
         let used = streams.end(A);
         streams.wait(C, used).unwrap();
         streams.complete((B, 2));
-        assert_eq!(streams.launch(C, 400..410, piece(0)), Ok(true), "ordered behind A");
+        assert_eq!(streams.launch(C, 400..410, piece(0)), Ok(true), "ordered after A");
         assert!(streams.uses(&(109..111)) && !streams.uses(&(110..111)));
         streams.finish(&(400..401));
         assert!(streams.work.is_empty(), "C has waited for A");

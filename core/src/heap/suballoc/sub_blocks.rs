@@ -53,7 +53,7 @@ struct Class {
     addr: u64,
     /// Number of sub-blocks of the class, live and free. The class is removed with the last sub-block.
     count: u32,
-    /// The next class with an equal hash. For a vacant entry: the next vacant entry.
+    /// The next class with the same hash. For a vacant entry: the next vacant entry.
     chain: u32,
 }
 

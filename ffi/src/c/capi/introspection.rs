@@ -73,8 +73,8 @@ pub unsafe extern "C" fn cachalot_visit_trace(
 /// Passes a snapshot to a callback, or writes it to the file that the options name.
 ///
 /// # Safety
-/// `options` is NULL, or points to a structure as long as its first field says, with a path that is NULL or
-/// NUL-terminated. The callback may be called with `userdata`.
+/// `options` is NULL, or points to a structure as long as its first field says, with a path that is
+/// NULL or NUL-terminated. The callback may be called with `userdata`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_snapshot(
     allocator: *const cachalot_allocator,

@@ -105,7 +105,8 @@ pub extern "C" fn cachalot_set_safe_frontier(
     })
 }
 
-/// Frees a block, after a check of the requested size if `bytes` is given. One copy for both functions, which jump to it.
+/// Frees a block, after a check of the requested size if `bytes` is given. One copy for both
+/// functions, which jump to it.
 #[inline(never)]
 fn free(allocator: *const cachalot_allocator, block: *mut c_void, bytes: Option<usize>) -> cachalot_status {
     boundary::hot!(allocator, boundary::rare, |instance, free = Instance::free_inlined, or Instance::free| {
@@ -156,8 +157,9 @@ pub extern "C" fn cachalot_stream_destroyed(
         if number == StreamId::DEFAULT {
             return Err(refuse(handle, 0));
         }
-        // The stream has ended with its number. A failure of the releases, or of an event, is one of the cache: the memory
-        // stays with the ended stream, and a later request tries again. A status would tell the program that the stream goes on.
+        // The stream has ended with its number. A failure of the releases, or of an event, is one
+        // of the cache: the memory stays with the ended stream, and a later request tries again. A
+        // status would tell the program that the stream goes on.
         for index in instance.devices() {
             if let Err(error) = instance.allocator.stream_destroyed(index, number) {
                 log::warning(format_args!("device {}: the memory of an ended stream stays for now: {error}", index.0));

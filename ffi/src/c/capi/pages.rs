@@ -1,5 +1,5 @@
-//! The pages of virtual memory: upkeep at quiet moments, what the pages are used for, and the memory
-//! under a block.
+//! The pages of virtual memory: upkeep at quiet moments, what the pages are used for, and the
+//! memory under a block.
 
 use crate::c::abi::{
     CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_page_statistics,
@@ -160,8 +160,8 @@ fn describe(extent: Extent) -> cachalot_extent {
     cachalot_extent { offset, bytes, memory, memory_offset: within, memory_bytes, flags, reserved: 0 }
 }
 
-/// Tells the physical parts of a block: writes them to `extents`, and their number to `count`, which
-/// holds the room before.
+/// Tells the physical parts of a block: writes them to `extents`, and their number to `count`,
+/// which holds the room before.
 ///
 /// # Safety
 /// `count` is NULL or valid for a read and a write, and `extents` is NULL or writable for as many
@@ -242,8 +242,8 @@ pub unsafe extern "C" fn cachalot_export_fd(
     })
 }
 
-/// Calls `act` for the pages of each device, up to the device that has pinned memory at `at`. Once a
-/// block is freed, only the pin knows its device.
+/// Calls `act` for the pages of each device, up to the device that has pinned memory at `at`. Once
+/// a block is freed, only the pin knows its device.
 fn on_device_of_pin<T>(
     instance: &Instance,
     at: DevicePtr,

@@ -84,8 +84,8 @@ unsafe fn target_of(target: *const cachalot_park_target, device: &Device) -> Out
     }
 }
 
-/// Returns the operations that park memory of a device, which is opened first if necessary: asking for its
-/// memory for contents does not open it.
+/// Returns the operations that park memory of a device, which is opened first if necessary: asking
+/// for its memory for contents does not open it.
 fn parking_of(instance: &Instance, device: c_int) -> Outcome<(Parking<'_, Device, HeapLock, Growable>, &Device)> {
     let (index, device) = instance.device(device)?;
     device.open()?;

@@ -23,8 +23,9 @@ unsafe impl Versioned for cachalot_buffer_plan {
 /// Plans buffers with known lives.
 ///
 /// # Safety
-/// `buffers` is NULL, or points to `count` buffers that stay unchanged during the call. `offsets` is NULL, or has room
-/// for `count` numbers that no other thread uses. `out` is NULL, or a structure as long as its first field says.
+/// `buffers` is NULL, or points to `count` buffers that stay unchanged during the call. `offsets`
+/// is NULL, or has room for `count` numbers that no other thread uses. `out` is NULL, or a
+/// structure as long as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_plan_buffers(
     buffers: *const cachalot_buffer,
@@ -56,7 +57,8 @@ pub unsafe extern "C" fn cachalot_plan_buffers(
     })
 }
 
-/// Returns the offset of each entry in the best plan that is found before the deadline, and what is known about the plan.
+/// Returns the offset of each entry in the best plan that is found before the deadline, and what is
+/// known about the plan.
 fn planned(given: &[cachalot_buffer], threads: u32, deadline: Duration) -> Outcome<(Vec<u64>, cachalot_buffer_plan)> {
     let Task { problem, relaxed, entries, places } = Task::of(given)?;
     if problem.buffers.is_empty() {
@@ -83,7 +85,8 @@ fn planned(given: &[cachalot_buffer], threads: u32, deadline: Duration) -> Outco
 #[derive(Default)]
 struct Task {
     problem: Problem,
-    /// The problem with what cannot be planned exactly left out: no plan is below its bound. `None`: all is planned exactly.
+    /// The problem with what cannot be planned exactly left out: no plan is below its bound.
+    /// `None`: all is planned exactly.
     relaxed: Option<Problem>,
     /// The program's entry of each buffer of the problem.
     entries: Vec<u32>,

@@ -30,8 +30,8 @@ pub unsafe extern "C" fn cachalot_torch_configure(config: *const c_char) -> cach
     })
 }
 
-/// Passes a text for each setting without effect to a callback: of `config`, or of the settings with which the
-/// allocator is created.
+/// Passes a text for each setting without effect to a callback: of `config`, or of the settings
+/// with which the allocator is created.
 ///
 /// # Safety
 /// `config` is NULL or NUL-terminated. The callback may be called with `userdata`.

@@ -1,5 +1,5 @@
-//! Events and segments as values, for an allocator of `PyTorch` that reports them in `PyTorch`'s own
-//! form.
+//! Events and segments as values, for an allocator of `PyTorch` that reports them in `PyTorch`'s
+//! own form.
 
 use super::plugin;
 use crate::c::abi::{

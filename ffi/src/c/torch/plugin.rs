@@ -46,7 +46,8 @@ pub(super) fn with_allocator(body: impl FnOnce(&'static Instance) -> Outcome) ->
     boundary::with_instance(allocator, body)
 }
 
-/// Runs the body of a hot plug-in function if the allocator can be created, or if the complete check of its handle passes.
+/// Runs the body of a hot plug-in function if the allocator can be created, or if the complete
+/// check of its handle passes.
 #[cold]
 #[inline(never)]
 pub(super) fn rare(_: *const cachalot_allocator, body: impl FnOnce(&'static Instance) -> Outcome) -> cachalot_status {

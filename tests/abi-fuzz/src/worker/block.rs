@@ -59,7 +59,8 @@ impl Worker {
         argument.cast()
     }
 
-    /// Orders a live stream after the work of another stream. Returns whether the order was possible.
+    /// Orders a live stream after the work of another stream. Returns whether the order was
+    /// possible.
     pub(crate) fn order(&self, on: &Arc<Stream>, before: &Arc<Stream>) -> bool {
         if Arc::ptr_eq(on, before) {
             return true;
@@ -81,8 +82,8 @@ impl Worker {
         true
     }
 
-    /// Writes or checks a block on a stream, in an order demanded by the contract. Returns whether the access
-    /// was possible.
+    /// Writes or checks a block on a stream, in an order demanded by the contract. Returns whether
+    /// the access was possible.
     pub(crate) fn touch(&self, block: &mut Block, on: &Arc<Stream>, write: bool) -> bool {
         let domain = Arc::clone(&block.domain);
         let Some(_awake) = domain.awake() else { return false };
@@ -132,8 +133,8 @@ impl Worker {
         }
     }
 
-    /// Returns a stream on which the calling thread can check a block: the block's own stream, or any stream
-    /// of the device.
+    /// Returns a stream on which the calling thread can check a block: the block's own stream, or
+    /// any stream of the device.
     pub(crate) fn stream_for(&mut self, block: &Block) -> Arc<places::Stream> {
         let own = &block.stream;
         if own.is_usable_by(self.id) && own.alive().is_some() {

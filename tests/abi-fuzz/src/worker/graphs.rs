@@ -215,7 +215,8 @@ impl Worker {
         capture.jobs.push(Kept(job));
     }
 
-    /// Checks a block within the graph, on the stream of the capture or on a fork with an immediate join.
+    /// Checks a block within the graph, on the stream of the capture or on a fork with an immediate
+    /// join.
     fn captured_check(&self, capture: &mut Capture, index: usize, fork: bool) {
         let block = &capture.blocks[index];
         let (stream, side, driver) = (&capture.stream, &capture.side, &self.world.driver);

@@ -117,7 +117,8 @@ impl Worker {
         })
     }
 
-    /// Sets limits of a tag that refuse no request: what the tag keeps, how much it gives, and whether its pages are cleared.
+    /// Sets limits of a tag that refuse no request: what the tag keeps, how much it gives, and
+    /// whether its pages are cleared.
     fn limit_tag(&mut self, device: usize, tag: u64) {
         let mut limits = abi::blank::<cachalot_tag_limits>();
         limits.low_bytes = self.rng.u64(..64 << 20);
@@ -344,8 +345,8 @@ impl Worker {
         }
     }
 
-    /// Wakes a sleeping target: step 0 starts the wake, step 1 waits, and any further step wakes the whole
-    /// target. Returns whether the target is awake.
+    /// Wakes a sleeping target: step 0 starts the wake, step 1 waits, and any further step wakes
+    /// the whole target. Returns whether the target is awake.
     pub(crate) fn wake_by(&self, target: &Target, step: u8) -> bool {
         let alive = if let Target::Stream(stream) = target { Some(stream.alive()) } else { None };
         if matches!(alive, Some(None)) || target.domain().begin(&[Rest::Parked, Rest::Waking]).is_none() {

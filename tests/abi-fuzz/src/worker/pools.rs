@@ -81,8 +81,8 @@ impl Worker {
         }
     }
 
-    /// Requests blocks of a pool. With several threads, the route covers only the calling thread: a wider
-    /// route would lead requests of other threads.
+    /// Requests blocks of a pool. With several threads, the route covers only the calling thread: a
+    /// wider route would lead requests of other threads.
     pub(crate) fn pool_requests(&mut self) {
         if self.pools.is_empty() {
             return;

@@ -68,7 +68,8 @@ impl Worker {
         if !reply.judge(self.situation_of_device()) {
             return;
         }
-        // SAFETY: the call has succeeded and so has written the range; all bytes zero is a range as well.
+        // SAFETY: the call has succeeded and so has written the range; all bytes zero is a range as
+        // well.
         let range = unsafe { range.assume_init() };
         if range.bytes < bytes || range.bytes % range.page_bytes != 0 {
             finding::report("range", &format!("{range:?} for {bytes} bytes"));

@@ -1,7 +1,8 @@
 //! Courses: random programs of every operation, written down as text with every answer.
 //!
-//! A *course* is a configuration and a seed. Equal texts at two commits mean equal answers, addresses, statistics, reports, notices
-//! and calls to the device. The seed also chooses the abilities of the device, and how often each group of operations is called.
+//! A *course* is a configuration and a seed. Equal texts at two commits mean equal answers,
+//! addresses, statistics, reports, notices and calls to the device. The seed also chooses the
+//! abilities of the device, and how often each group of operations is called.
 //!
 //! ```text
 //! course    the program: blocks, streams, caches, settings, plans
@@ -433,7 +434,8 @@ fn tag(random: &mut fastrand::Rng) -> Tag {
     Tag(NonZeroU64::new(random.u64(1..4)).expect("above 0"))
 }
 
-/// Returns a device: small, so that programs run out of memory, and with or without the rarer abilities.
+/// Returns a device: small, so that programs run out of memory, and with or without the rarer
+/// abilities.
 fn device(random: &mut fastrand::Rng) -> Noted {
     let mut device = SimulatedDevice::new(random.u64(64..320) * MIB).with_exports().with_host_memory(48 * MIB);
     match random.u8(..8) {

@@ -69,7 +69,8 @@ impl Course {
         }
     }
 
-    /// Repeats a phase that uses its blocks once, with pauses and upkeep in between, for `reclaim:auto` to learn from.
+    /// Repeats a phase that uses its blocks once, with pauses and upkeep in between, for
+    /// `reclaim:auto` to learn from.
     pub(super) fn phases(&mut self) {
         let seed = self.random.u64(..);
         let period_us = 1 << self.random.u32(10..24);

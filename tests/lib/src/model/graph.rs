@@ -14,9 +14,11 @@ pub(super) struct Graph {
     pieces: u32,
     /// For each capturing stream, all work before the stream's next piece.
     before: BTreeMap<StreamId, Work>,
-    /// For each deferred block whose uses were all on capturing streams at the free: the work before the free. By address.
+    /// For each deferred block whose uses were all on capturing streams at the free: the work
+    /// before the free. By address.
     freed_after: BTreeMap<u64, Work>,
-    /// For each deferred block whose events could not be recorded: the capturing stream. By address.
+    /// For each deferred block whose events could not be recorded: the capturing stream. By
+    /// address.
     behind: BTreeMap<u64, StreamId>,
 }
 
@@ -49,8 +51,8 @@ impl Model {
         self.graph.before.entry(stream).or_default().extend(awaited);
     }
 
-    /// Notes the captured work of a block's streams, if all of the streams capture and the setting is on.
-    /// Returns whether the work was noted.
+    /// Notes the captured work of a block's streams, if all of the streams capture and the setting
+    /// is on. Returns whether the work was noted.
     pub(super) fn note_captured_free(&mut self, addr: u64) -> bool {
         if !self.is_capturing() || !self.config.graph_capture_record_stream_reuse() {
             return false;
@@ -65,8 +67,8 @@ impl Model {
         true
     }
 
-    /// Frees the deferred blocks of a capturing stream, if all work before the free comes before the stream's
-    /// next work.
+    /// Frees the deferred blocks of a capturing stream, if all work before the free comes before
+    /// the stream's next work.
     pub(super) fn free_captured(&mut self, stream: StreamId) {
         if !self.config.graph_capture_record_stream_reuse() {
             return;
@@ -90,8 +92,8 @@ impl Model {
         self.graph.behind.remove(&addr);
     }
 
-    /// Fails to record the events of a block used by a capturing stream. The queues made for earlier streams
-    /// of the block stay. While the stream captures, the model does not try again.
+    /// Fails to record the events of a block used by a capturing stream. The queues made for
+    /// earlier streams of the block stay. While the stream captures, the model does not try again.
     pub(super) fn fail_behind_a_capture(&mut self, addr: u64) {
         let captures = |stream: StreamId| self.device.is_capturing(stream) == Ok(true);
         if self.graph.behind.get(&addr).is_some_and(|&stream| captures(stream)) {

@@ -264,7 +264,8 @@ impl Model {
         pool != 0 && self.pool(pool).captured && !self.is_unused(pool)
     }
 
-    /// Waits for all pending frees, then empties the cache of a private pool without memory of a graph.
+    /// Waits for all pending frees, then empties the cache of a private pool without memory of a
+    /// graph.
     ///
     /// # Errors
     /// [`Refusal::UnknownPool`], [`Refusal::GraphMemory`], and errors of the device.
@@ -321,7 +322,8 @@ impl Model {
     /// # Errors
     /// Errors of the device.
     pub fn stream_destroyed(&mut self, stream: StreamId) -> Answer<()> {
-        // Before the stream ends: gathered frees wait for an event that is recorded while it exists.
+        // Before the stream ends: gathered frees wait for an event that is recorded while it
+        // exists.
         for entry in &mut self.routes {
             if entry.purpose != Purpose::Requests && entry.route == Route::Stream(stream) {
                 (entry.route, entry.capture) = (Route::Stream(StreamId(u64::MAX)), false);

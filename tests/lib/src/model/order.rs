@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 /// Number of blocks without an event at which a free records an event.
 const GATHER: usize = 16;
 
-/// The addresses of the blocks that wait for a stream, oldest first. An event also covers the earlier blocks
-/// without an event.
+/// The addresses of the blocks that wait for a stream, oldest first. An event also covers the
+/// earlier blocks without an event.
 pub(super) struct Queue {
     /// Stream of the events. An empty queue may be reused for another stream of the group.
     stream: StreamId,
@@ -18,7 +18,8 @@ pub(super) struct Queue {
     pub waits: VecDeque<(Option<Event>, u64)>,
     /// The owner of all blocks in the queue since the queue was empty. `None` for several owners.
     owner: Option<Owner>,
-    /// Whether the last event for a request was complete at once. The first block then gets no event.
+    /// Whether the last event for a request was complete at once. The first block then gets no
+    /// event.
     quick: bool,
     /// The stream was idle at the last question, or was never asked.
     hopeful: bool,
@@ -54,8 +55,8 @@ impl Model {
 
     /// Queues a block, and returns the queue.
     fn push(&mut self, stream: StreamId, event: Option<Event>, addr: u64) -> usize {
-        // Groups one after the other, and the queues of a group as they were made. The group is in the
-        // upper bits of a product with the golden ratio.
+        // Groups one after the other, and the queues of a group as they were made. The group is in
+        // the upper bits of a product with the golden ratio.
         let group = (stream.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) % self.groups;
         let find = |wanted: &dyn Fn(&Queue) -> bool| self.queues.iter().position(wanted);
         let queue = find(&|queue| queue.stream == stream && !queue.waits.is_empty())
@@ -141,7 +142,8 @@ impl Model {
         }
     }
 
-    /// Records an event on every stream of the block's uses, the latest use first: all events or none.
+    /// Records an event on every stream of the block's uses, the latest use first: all events or
+    /// none.
     pub(super) fn record_events(&mut self, addr: u64) -> Answer<()> {
         let streams = self.needed(addr);
         self.begin_waits(addr, &streams);
@@ -163,8 +165,8 @@ impl Model {
         !self.config.parity()
     }
 
-    /// Queues a block behind the next event of each stream of the block's uses. Returns a queue with a due
-    /// event.
+    /// Queues a block behind the next event of each stream of the block's uses. Returns a queue
+    /// with a due event.
     pub(super) fn gather(&mut self, addr: u64) -> Option<usize> {
         let streams = self.needed(addr);
         self.begin_waits(addr, &streams);
@@ -190,9 +192,9 @@ impl Model {
         }
     }
 
-    /// Asks whether a stream is idle, and if so ends all waits for the stream. Asks only if the last question
-    /// did not find the stream busy, and at least `least` blocks have no event. Returns the number of ended
-    /// waits.
+    /// Asks whether a stream is idle, and if so ends all waits for the stream. Asks only if the
+    /// last question did not find the stream busy, and at least `least` blocks have no event.
+    /// Returns the number of ended waits.
     fn ask_idle(&mut self, queue: usize, least: usize) -> Answer<usize> {
         let Queue { stream, hopeful, .. } = self.queues[queue];
         let entry = &self.queues[queue];
@@ -203,7 +205,8 @@ impl Model {
         Ok(self.note_idle(queue, idle))
     }
 
-    /// Notes the answer to the question whether a stream is idle. Returns how many waits have ended.
+    /// Notes the answer to the question whether a stream is idle. Returns how many waits have
+    /// ended.
     fn note_idle(&mut self, queue: usize, idle: Option<bool>) -> usize {
         let entry = &mut self.queues[queue];
         entry.hopeful = idle == Some(true);
@@ -216,8 +219,8 @@ impl Model {
         ended.len()
     }
 
-    /// Records an event for the blocks without a covering event in a queue. Returns whether the queue had no
-    /// event before.
+    /// Records an event for the blocks without a covering event in a queue. Returns whether the
+    /// queue had no event before.
     fn record_queue(&mut self, queue: usize) -> Answer<bool> {
         let stream = self.queues[queue].stream;
         if self.queues[queue].open() == 0 || self.is_capturing() || self.device.is_capturing(stream) == Ok(true) {
@@ -232,8 +235,8 @@ impl Model {
         Ok(is_first)
     }
 
-    /// Records an event for all blocks without an event, and polls the first event of a queue at once. Returns
-    /// the number of ended waits.
+    /// Records an event for all blocks without an event, and polls the first event of a queue at
+    /// once. Returns the number of ended waits.
     pub(super) fn record_gathered(&mut self) -> Answer<usize> {
         self.record_of(0..self.queues.len())
     }
@@ -259,7 +262,8 @@ impl Model {
         Ok(ended)
     }
 
-    /// Serves a request from blocks with complete work, after no free block could serve the request.
+    /// Serves a request from blocks with complete work, after no free block could serve the
+    /// request.
     pub(super) fn search_gathered(&mut self, request: &Request) -> Answer<Option<u64>> {
         if !self.gathers() || request.capturing || !self.is_pending() {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! Memory of a heap asleep without a block: the places of parked pages, and pages that stayed awake.
+//! Memory of a heap asleep without a block: the places of parked pages, and pages that stayed
+//! awake.
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
@@ -23,8 +24,9 @@ impl<P: Platform> Mapper<'_, P> {
     }
 
     /// Gives up the places of freed parked pages in the heap of `slot`, as
-    /// [`give_up_freed`](Self::give_up_freed) does, and unmaps free pages that stayed awake, for example because
-    /// they were pinned at the park. Does nothing if a call parks or wakes memory at the moment. The caller uses the pair.
+    /// [`give_up_freed`](Self::give_up_freed) does, and unmaps free pages that stayed awake, for
+    /// example because they were pinned at the park. Does nothing if a call parks or wakes memory
+    /// at the moment. The caller uses the pair.
     ///
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device, after all pages were tried.
@@ -35,8 +37,8 @@ impl<P: Platform> Mapper<'_, P> {
             return Ok(());
         }
         let given_up = self.take_left(slot).and(self.give_up_freed(slot));
-        // No park has looked at the pages, and none will before the caller leaves the pair. So the turn can end before
-        // the wait for the device.
+        // No park has looked at the pages, and none will before the caller leaves the pair. So the
+        // turn can end before the wait for the device.
         let detached = self.detach_unmappable(slot);
         drop(turn);
         given_up.and(self.unmap_all_detached(slot, detached))
@@ -75,8 +77,8 @@ impl<P: Platform> Mapper<'_, P> {
     }
 }
 
-/// Returns the first free block that holds whole pages asleep, and the range of the pages. Pages about to wake do
-/// not count.
+/// Returns the first free block that holds whole pages asleep, and the range of the pages. Pages
+/// about to wake do not count.
 fn first_freed<S: Storage>(heap: &Heap<S>, pages: &PagePool<S>) -> Option<(u32, AddressRange)> {
     let is_parked = |home: &HomePage| home.asleep && home.pins == 0 && pages[home.page].replacement == NONE;
     let blocks = heap.blocks.entries();

@@ -1,7 +1,8 @@
-//! Pages that a failed wake has left mapped in the places of parked pages, since the device failed to unmap them.
+//! Pages that a failed wake has left mapped in the places of parked pages, since the device failed
+//! to unmap them.
 //!
-//! Nothing else can be mapped there, so the next wake fills the page that it finds. A park, and whatever gives
-//! cached memory back, try to take the page away again.
+//! Nothing else can be mapped there, so the next wake fills the page that it finds. A park, and
+//! whatever gives cached memory back, try to take the page away again.
 
 use super::page_from;
 use crate::arena::Platform;
@@ -58,8 +59,8 @@ impl<P: Platform> Mapper<'_, P> {
         home.asleep && self.device.paging.pool.lock().left(home.page).is_some()
     }
 
-    /// Unmaps the page that is to replace a page asleep, and makes it spare. If the device fails, the page stays for
-    /// the next wake.
+    /// Unmaps the page that is to replace a page asleep, and makes it spare. If the device fails,
+    /// the page stays for the next wake.
     pub(super) fn take_away(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
         // No lock is held across the call of the device.

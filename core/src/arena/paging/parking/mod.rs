@@ -1,4 +1,5 @@
-//! Parking: memory not needed for a while goes back to the device, and returns at its old addresses.
+//! Parking: memory not needed for a while goes back to the device, and returns at its old
+//! addresses.
 //!
 //! ```text
 //!         park: refuse requests ─▶ wait for work ─▶ save ─▶ unmap, destroy
@@ -8,13 +9,13 @@
 //!    └──────────────────────────────── waking ◀─────────────────────────────────┘
 //! ```
 //!
-//! The heaps of a *target* are parked together: of all pools with a tag, or of a stream or all streams in
-//! the default pool. A heap asleep keeps blocks, addresses and the list of pages, and serves no
-//! request; frees go on, since they change only tables. Pages asleep have no memory of the device. Pages
-//! pinned by the program, and ordinary segments, stay awake.
+//! The heaps of a *target* are parked together: of all pools with a tag, or of a stream or all
+//! streams in the default pool. A heap asleep keeps blocks, addresses and the list of pages, and
+//! serves no request; frees go on, since they change only tables. Pages asleep have no memory of
+//! the device. Pages pinned by the program, and ordinary segments, stay awake.
 //!
-//! A thread at a time parks or wakes memory of a device. No lock is held across a call of the device, and
-//! nothing outside the target waits.
+//! A thread at a time parks or wakes memory of a device. No lock is held across a call of the
+//! device, and nothing outside the target waits.
 
 mod freed;
 mod left;
@@ -51,9 +52,11 @@ pub enum ParkTarget {
     Tag(Tag),
     /// The memory of the stream in the default pool.
     Stream(StreamId),
-    /// The memory of all streams in the default pool. A stream without memory at the call stays awake.
+    /// The memory of all streams in the default pool. A stream without memory at the call stays
+    /// awake.
     Streams,
-    /// As [`Streams`](Self::Streams), without the blocks of the small heaps: of requests up to 1 MiB by default.
+    /// As [`Streams`](Self::Streams), without the blocks of the small heaps: of requests up to 1
+    /// MiB by default.
     LargeOfStreams,
 }
 
@@ -103,8 +106,8 @@ pub struct ParkReport {
     pub kept: u64,
     /// Bytes of pinned pages, which are never parked. Part of `mapped`.
     pub pinned: u64,
-    /// Bytes of ordinary segments, which cannot be parked: obtained before the pool had a tag, or while the
-    /// settings mapped no memory.
+    /// Bytes of ordinary segments, which cannot be parked: obtained before the pool had a tag, or
+    /// while the settings mapped no memory.
     pub ordinary: u64,
 }
 
@@ -119,8 +122,8 @@ impl<'a, P: Platform> Parker<'a, P> {
     /// Returns the operations that park and wake the memory of `target`.
     ///
     /// # Errors
-    /// * [`Error::ParkingRefused`]: another call parks or wakes memory of the device, or the device has no
-    ///   virtual memory.
+    /// * [`Error::ParkingRefused`]: another call parks or wakes memory of the device, or the device
+    ///   has no virtual memory.
     /// * [`Error::UnknownTag`].
     pub(crate) fn of(device: OnDevice<'a, P>, target: ParkTarget) -> Result<Self, Error> {
         target.check(&device.heaps)?;
@@ -177,8 +180,8 @@ impl<'a, P: Platform> Parker<'a, P> {
         Ok(())
     }
 
-    /// Calls `each` with every page of the target for which `wanted` returns true, and the slot of its
-    /// heap, until a call fails. No lock is held in `each`.
+    /// Calls `each` with every page of the target for which `wanted` returns true, and the slot of
+    /// its heap, until a call fails. No lock is held in `each`.
     fn each_page(
         &self,
         wanted: impl Fn(&HomePage) -> bool,
@@ -231,7 +234,8 @@ impl ParkTarget {
             .chain(stream.and_then(|stream| heaps.find_pair(0, stream)))
     }
 
-    /// Makes the heaps of the target, present and future ones, refuse requests or serve requests again.
+    /// Makes the heaps of the target, present and future ones, refuse requests or serve requests
+    /// again.
     fn set_asleep<P: Platform>(self, heaps: &Heaps<P>, asleep: bool) {
         let mut registry = heaps.registry.lock();
         let set = |pair: u32| {
@@ -264,12 +268,13 @@ fn page_from<P: Platform>(heaps: &Heaps<P>, slot: u32, addr: u64) -> Option<Home
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Sets or removes the tag of the private pool named `id`. `uses_pages` tells whether pools with tags place blocks
-    /// on pages.
+    /// Sets or removes the tag of the private pool named `id`. `uses_pages` tells whether pools
+    /// with tags place blocks on pages.
     ///
     /// # Errors
     /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`;
-    /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages; [`Error::TableFull`].
+    /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages;
+    /// [`Error::TableFull`].
     pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>, uses_pages: bool) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;

@@ -4,7 +4,8 @@ use crate::arena::{OnDevice, Platform};
 use crate::device::Segments;
 use crate::error::Error;
 
-/// The memory of a device in use, in bytes: `used` = `blocks` + `pending` + `cached` + `spare` + `leaked` + `other`.
+/// The memory of a device in use, in bytes: `used` = `blocks` + `pending` + `cached` + `spare` +
+/// `leaked` + `other`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Remaining {
     /// Memory of the device in use, by all processes.

@@ -1,8 +1,8 @@
 //! The way to sleep: requests refused, work waited for, contents saved, memory given back.
 //!
-//! Pages are saved and given back in groups. While the host waits for the copy of a group and unmaps the
-//! pages, the next groups are being copied, and the link never rests. The memory of a page goes back only
-//! after the contents are safe. After a failure, parked pages are woken again.
+//! Pages are saved and given back in groups. While the host waits for the copy of a group and
+//! unmaps the pages, the next groups are being copied, and the link never rests. The memory of a
+//! page goes back only after the contents are safe. After a failure, parked pages are woken again.
 
 use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, page_from};
 use crate::arena::Platform;
@@ -27,13 +27,13 @@ const GROUP: u64 = 64 << 20;
 const GROUPS: usize = 4;
 
 impl<P: Platform> Parker<'_, P> {
-    /// Parks the target's memory. Of parked memory, parks the pages that an earlier park left mapped; does nothing if
-    /// there are none.
+    /// Parks the target's memory. Of parked memory, parks the pages that an earlier park left
+    /// mapped; does nothing if there are none.
     ///
     /// # Errors
-    /// Everything is awake. If some pages are parked by then, and could not be woken again or have no
-    /// contents to be woken with, the parked pages stay parked, and the rest is mapped. What an earlier park
-    /// parked stays parked.
+    /// Everything is awake. If some pages are parked by then, and could not be woken again or have
+    /// no contents to be woken with, the parked pages stay parked, and the rest is mapped. What an
+    /// earlier park parked stays parked.
     pub(crate) fn park(&self, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let device = self.device();
         let before = self.report().state;
@@ -59,7 +59,8 @@ impl<P: Platform> Parker<'_, P> {
                 if self.report().parked == 0 {
                     self.end_sleep();
                 } else if mode == ParkMode::Keep && device.driver.health().is_ok() {
-                    // What fails again here stays parked, with its contents. Without contents there is no way back.
+                    // What fails again here stays parked, with its contents. Without contents there
+                    // is no way back.
                     let _awake = self.wake_wait();
                 }
             }
@@ -86,9 +87,9 @@ impl<P: Platform> Parker<'_, P> {
     /// Waits for the requests in progress and for the work before, and gives the target's cached
     /// memory back.
     ///
-    /// Marks what stays mapped on the way: afterwards no further page becomes movable. A block lent at this moment may be
-    /// used and freed by its borrower at any later moment, and a page be unpinned. No wait ends work that the program
-    /// numbers.
+    /// Marks what stays mapped on the way: afterwards no further page becomes movable. A block lent
+    /// at this moment may be used and freed by its borrower at any later moment, and a page be
+    /// unpinned. No wait ends work that the program numbers.
     fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
         let device = self.device();
         self.wait_for_requests()?;
@@ -160,8 +161,9 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Waits for the streams that use blocks of the heap in `slot`.
     ///
-    /// Other threads free blocks in between. A block freed before its users are read is pending when the pending
-    /// blocks are counted, or its own stream is ordered behind the users: the own stream comes last.
+    /// Other threads free blocks in between. A block freed before its users are read is pending
+    /// when the pending blocks are counted, or its own stream is ordered after the users: the own
+    /// stream comes last.
     fn wait_for_streams(&self, slot: u32) -> Result<(), Error> {
         let device = self.device();
         let mut last = None;
@@ -180,7 +182,8 @@ impl<P: Platform> Parker<'_, P> {
         Ok(device.driver.call(|memory| memory.synchronize(stream))?)
     }
 
-    /// Waits for what the ends of frees have queued on the memory of the target. Later ends queue nothing.
+    /// Waits for what the ends of frees have queued on the memory of the target. Later ends queue
+    /// nothing.
     fn end_fills(&self, order: ParkOrder) -> Result<(), Error> {
         if !self.device().guarding.tends_frees() {
             return Ok(());
@@ -242,16 +245,17 @@ impl<P: Platform> Parker<'_, P> {
                     result = result.and(self.unmap_one(slot, page));
                 }
             }
-            // Nothing more is parked after a failure, since the caller goes back. Without contents the caller
-            // does not, and the pages that can be parked are.
+            // Nothing more is parked after a failure, since the caller goes back. Without contents
+            // the caller does not, and the pages that can be parked are.
             if result.is_err() && mode == ParkMode::Keep {
                 return result;
             }
         }
     }
 
-    /// Begins to save pages of the heap in `slot` from `from` on, of [`GROUP`] bytes or a little more.
-    /// Returns a mark behind the copies, and the addresses of the group. `None` behind the last page.
+    /// Begins to save pages of the heap in `slot` from `from` on, of [`GROUP`] bytes or a little
+    /// more. Returns a mark behind the copies, and the addresses of the group. `None` behind the
+    /// last page.
     fn save_group(&self, slot: u32, from: u64, mode: ParkMode) -> Result<Option<(CopyMark, u64, u64)>, Error> {
         let device = self.device();
         let (mut end, mut bytes) = (from, 0);
@@ -300,8 +304,9 @@ impl<P: Platform> Parker<'_, P> {
         );
     }
 
-    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to another heap since before
-    /// the park is not the target's. A heap made since, for the first request of a stream that had no memory, is awake.
+    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to another
+    /// heap since before the park is not the target's. A heap made since, for the first request of
+    /// a stream that had no memory, is awake.
     fn is_parkable(&self, slot: u32, page: &HomePage) -> bool {
         let device = self.device();
         page.is_movable() && device.heaps.lock(slot).asleep && device.paging.pool.lock().is_home(page.page)
@@ -346,8 +351,8 @@ impl<P: Platform> Parker<'_, P> {
     }
 }
 
-/// Returns the error of a park whose contents the host could not keep. To prepare and to save needs memory of the host
-/// only.
+/// Returns the error of a park whose contents the host could not keep. To prepare and to save needs
+/// memory of the host only.
 fn unkept(error: DeviceError) -> Error {
     match error.kind {
         ErrorKind::OutOfMemory => Error::NoHostMemory,

@@ -70,7 +70,8 @@ fn asleep(config: &str) -> (Simulated, DevicePtr) {
     (allocator, block)
 }
 
-/// Checks the invariants, and that the program knows of all mappings but those that are never used again.
+/// Checks the invariants, and that the program knows of all mappings but those that are never used
+/// again.
 fn check(allocator: &Simulated) {
     allocator.check_invariants().unwrap();
     assert!(device(allocator).untold() <= allocator.leaked_bytes(DEVICE).unwrap(), "a page is in use, and not told of");
@@ -80,7 +81,8 @@ fn report(allocator: &Simulated) -> super::ParkReport {
     allocator.parking(DEVICE).unwrap().report(TARGET).unwrap()
 }
 
-/// Fills a pool with blocks of several sizes, writes a number to each, and returns blocks and numbers.
+/// Fills a pool with blocks of several sizes, writes a number to each, and returns blocks and
+/// numbers.
 fn fill(allocator: &Simulated, pool: PoolId) -> Vec<(DevicePtr, u64)> {
     let sizes = [40, 1, 25, 60, 2, 10];
     let blocks = sizes.map(|mib| malloc_in(allocator, pool, mib, if mib % 2 == 0 { ONE } else { TWO }).unwrap());
@@ -522,7 +524,8 @@ fn tags_wake_in_the_order_of_the_calls_and_in_parts() {
     allocator.check_invariants().unwrap();
 }
 
-/// A case of generated programs: the wait for all streams found pages without memory, and ended in a panic.
+/// A case of generated programs: the wait for all streams found pages without memory, and ended in
+/// a panic.
 #[test]
 fn a_stream_begun_to_wake_is_a_part_of_all_streams() {
     for policy in &POLICIES[1..] {
@@ -629,7 +632,8 @@ fn what_is_parked_does_not_count_as_live_in_the_budget_of_the_stitched_policy() 
     assert!(most <= 366 * MIB, "{} MiB", most / MIB);
     live.into_iter().for_each(|block| allocator.free(block).unwrap());
     allocator.check_invariants().unwrap();
-    // All of it is free, and gives way to what wakes. Once more, since the peaks count parked blocks.
+    // All of it is free, and is released for what wakes. Once more, since the peaks count parked
+    // blocks.
     for _ in 0..3 {
         wake(&allocator).unwrap();
         let most = device(&allocator).peak_used();

@@ -19,8 +19,8 @@ use crate::units::DevicePtr;
 use core::cell::Cell;
 
 impl<P: Platform> Parker<'_, P> {
-    /// Maps memory for every parked page, and begins to copy the contents. Does nothing for pages that a wake of
-    /// another target has begun with.
+    /// Maps memory for every parked page, and begins to copy the contents. Does nothing for pages
+    /// that a wake of another target has begun with.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] and errors of the device. Everything is asleep then.
@@ -67,8 +67,8 @@ impl<P: Platform> Parker<'_, P> {
         found
     }
 
-    /// Waits for the copies that [`wake_start`](Self::wake_start) began, and lets the memory serve again.
-    /// Begins them if they were not begun. Does nothing if the target is awake.
+    /// Waits for the copies that [`wake_start`](Self::wake_start) began, and lets the memory serve
+    /// again. Begins them if they were not begun. Does nothing if the target is awake.
     ///
     /// # Errors
     /// Those of `wake_start`. Everything is asleep then.
@@ -142,7 +142,8 @@ impl<P: Platform> Parker<'_, P> {
         Ok(device.driver.call(|_| contents.finish(mark))?)
     }
 
-    /// Maps a replacement of a page asleep, unless an earlier wake has left one, and begins to copy the contents.
+    /// Maps a replacement of a page asleep, unless an earlier wake has left one, and begins to copy
+    /// the contents.
     fn begin_to_wake(&self, home: HomePage) -> Result<(), Error> {
         let device = self.device();
         let at = DevicePtr(home.at);
@@ -193,8 +194,9 @@ impl<P: Platform> Parker<'_, P> {
         result
     }
 
-    /// Provides a page of `bytes`. If the limit or the device does not allow the bytes, waits for pending frees, and
-    /// releases cached memory elsewhere. Returns false if even so the memory does not suffice.
+    /// Provides a page of `bytes`. If the limit or the device does not allow the bytes, waits for
+    /// pending frees, and releases cached memory elsewhere. Returns false if even so the memory
+    /// does not suffice.
     fn provide(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
         let device = self.device();
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
@@ -218,8 +220,8 @@ impl<P: Platform> Parker<'_, P> {
         Error::OutOfMemory(self.device().memory_report(bytes, bytes, bytes, None))
     }
 
-    /// Takes the replacements away again, once no copy uses them. A replacement stays for the next wake if the device fails
-    /// to unmap it, or to tell that the copies have ended.
+    /// Takes the replacements away again, once no copy uses them. A replacement stays for the next
+    /// wake if the device fails to unmap it, or to tell that the copies have ended.
     fn stay_asleep(&self) {
         let device = self.device();
         let have_ended = self.contents().map_or(Ok(()), |contents| self.mapper.end_copies(contents)).is_ok();

@@ -1,8 +1,8 @@
 //! Committing a part of a range: pages for its gaps, mapped, and usable by later work on a stream.
 //!
 //! Either all steps of a commit succeed, or the range is as before: pages return to where they came
-//! from, and new mappings are removed. Where the device fails to remove a mapping, its addresses are lost: a
-//! commit of them is refused, and nothing else is mapped there.
+//! from, and new mappings are removed. Where the device fails to remove a mapping, its addresses
+//! are lost: a commit of them is refused, and nothing else is mapped there.
 
 use super::in_capture;
 use crate::arena::Platform;
@@ -162,8 +162,8 @@ impl<P: Platform> Mapper<'_, P> {
         committed
     }
 
-    /// Commits a held part with the pages of a batch, for which room among the pieces is promised. Returns false if the
-    /// device lacks the memory.
+    /// Commits a held part with the pages of a batch, for which room among the pieces is promised.
+    /// Returns false if the device lacks the memory.
     fn map_and_publish(&self, part: Part, stream: StreamId, orders: bool, batch: &Batch) -> Result<bool, Error> {
         let Some(mapping) = self.map(batch, Gaps { mapper: self, part })? else { return Ok(false) };
         self.order_part(part, stream, orders)?;
@@ -177,7 +177,8 @@ impl<P: Platform> Mapper<'_, P> {
     /// still at its old place needs no call to the device.
     ///
     /// # Errors
-    /// The errors of the device; for a part with lost addresses, the error with which the device failed to unmap them.
+    /// The errors of the device; for a part with lost addresses, the error with which the device
+    /// failed to unmap them.
     fn clear_part(&self, part: Part, orders: bool) -> Result<(), Error> {
         let device = self.device;
         let mut at = part.begin;
@@ -223,8 +224,8 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Lists the mapped pages of the batch as pieces, for which room is promised, and marks every step of the part as
-    /// committed.
+    /// Lists the mapped pages of the batch as pieces, for which room is promised, and marks every
+    /// step of the part as committed.
     ///
     /// # Errors
     /// [`Error::TableFull`]. Nothing has changed then.

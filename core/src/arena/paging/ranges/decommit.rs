@@ -1,4 +1,4 @@
-//! Decommitting parts and releasing ranges: the pages depart behind an event, and serve
+//! Decommitting parts and releasing ranges: the pages depart after an event, and serve
 //! requests from then on.
 //!
 //! Nothing waits, and nothing is unmapped at once: the mappings become stale, and are removed when
@@ -143,7 +143,8 @@ impl<P: Platform> Mapper<'_, P> {
         self.device.arena.driver.may_record().ok_or(in_capture().into())
     }
 
-    /// Waits for the work of every stream with uses of a range that may have gone: no event can be recorded there.
+    /// Waits for the work of every stream with uses of a range that may have gone: no event can be
+    /// recorded there.
     fn wait_for_unreported(&self, range: u32) -> Result<(), Error> {
         let device = self.device;
         let mut nth = 0;
@@ -159,8 +160,8 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Fills what is about to be given up with what freed memory is filled with, in the order of `stream`: the departure to
-    /// come is behind the fill.
+    /// Fills what is about to be given up with what freed memory is filled with, in the order of
+    /// `stream`: the departure to come is behind the fill.
     fn fill_given_up(&self, part: Part, stream: StreamId) -> Result<(), Error> {
         let (device, step) = (self.device, self.range_step());
         let (Some(value), Some(contents)) = (device.guarding.value_of_freed(), device.arena.driver.device().contents())
@@ -184,8 +185,8 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Records an event behind the present work of every stream with uses of the range, the whole of `part`. The first
-    /// stream waits for the rest, so a single event tells of all.
+    /// Records an event behind the present work of every stream with uses of the range, the whole
+    /// of `part`. The first stream waits for the rest, so a single event tells of all.
     fn begin_departures(&self, part: Part) -> Result<u32, Error> {
         let (device, range) = (self.device, part.range);
         self.wait_for_unreported(range)?;
@@ -196,7 +197,8 @@ impl<P: Platform> Mapper<'_, P> {
         let Some(first) = first else {
             // All streams have ended; without a departure, their work was waited for.
             if device.guarding.value_of_freed().is_some() {
-                // Apart from all streams, a fill is ordered by the host alone. The caller keeps captures from beginning.
+                // Apart from all streams, a fill is ordered by the host alone. The caller keeps
+                // captures from beginning.
                 if ended != NONE {
                     device.given_up().wait_for_departure(ended)?;
                 }
@@ -221,8 +223,8 @@ impl<P: Platform> Mapper<'_, P> {
         self.device.given_up().begin_departure(Some(first), Departing::Pages)
     }
 
-    /// Marks every step of a part as given up behind a departure; lists as departed the pages of which no
-    /// step is left. Takes over the reference to the departure.
+    /// Marks every step of a part as given up behind a departure; lists as departed the pages of
+    /// which no step is left. Takes over the reference to the departure.
     fn give_part_up(&self, part: Part, departure: u32) {
         let (device, step) = (self.device, self.range_step());
         let (mut committed, mut reserved, mut at) = (0, 0, part.begin);

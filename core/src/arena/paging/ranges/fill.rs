@@ -25,7 +25,7 @@ const LONGEST_PAGE: u64 = 16 << 20;
 impl<P: Platform> Mapper<'_, P> {
     /// Collects pages to fill the gaps of `part`, in the order of the gaps. Returns false if the
     /// limit or the device does not allow them. With `orders`, pages may be taken whose last work
-    /// `stream` is to be ordered behind.
+    /// `stream` is to be ordered after.
     pub(super) fn fill_part(
         &self,
         part: Part,
@@ -44,7 +44,8 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Collects pages until the batch has exactly `wanted` bytes, as [`fill_part`](Self::fill_part) does.
+    /// Collects pages until the batch has exactly `wanted` bytes, as [`fill_part`](Self::fill_part)
+    /// does.
     fn fill_part_to(
         &self,
         wanted: u64,
@@ -105,8 +106,8 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(())
     }
 
-    /// Orders later work on `stream` behind the departures of the batch's pages, if `orders` permits
-    /// it.
+    /// Orders later work on `stream` behind the departures of the batch's pages, if `orders`
+    /// permits it.
     pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
         let mut last = NONE;
         for page in self.device.paging.numbers_of(batch) {

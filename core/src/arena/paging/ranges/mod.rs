@@ -8,9 +8,10 @@
 //! collect ─▶ | page | gap ………… | page | gap … |   once the work before the decommit is complete
 //! ```
 //!
-//! Ranges take their pages from the pool of the device, and their bytes count against the limit of the device.
-//! The host waits for the device in two places only: where memory would run out, and where a commit
-//! needs addresses whose old page serves others while work on the old page is unfinished.
+//! Ranges take their pages from the pool of the device, and their bytes count against the limit of
+//! the device. The host waits for the device in two places only: where memory would run out, and
+//! where a commit needs addresses whose old page serves others while work on the old page is
+//! unfinished.
 //!
 //! Operations work on a range by turns; a thread waits for the turn.
 //! Committing is in commit.rs, the search for pages in fill.rs, decommitting and releasing in
@@ -52,15 +53,16 @@ pub struct Reservation {
 }
 
 impl<'a, P: Platform> OnDevice<'a, P> {
-    /// Removes up to `most` stale mappings of ranges whose work is complete, so their pages are spare. Errors are
-    /// not reported: a mapping that cannot be removed is counted as leaked.
+    /// Removes up to `most` stale mappings of ranges whose work is complete, so their pages are
+    /// spare. Errors are not reported: a mapping that cannot be removed is counted as leaked.
     pub(crate) fn collect_departed(self, most: u32) {
         if let Some(mapper) = self.mapper_with_departures() {
             let _counted = mapper.collect_stale(most);
         }
     }
 
-    /// Removes a few stale mappings, as [`collect_departed`](Self::collect_departed) does, before more memory is obtained.
+    /// Removes a few stale mappings, as [`collect_departed`](Self::collect_departed) does, before
+    /// more memory is obtained.
     pub(crate) fn collect_few_departed(self) {
         self.collect_departed(FEW);
     }
@@ -73,8 +75,8 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         self.mapper_with_departures().map_or(Ok(()), |mapper| mapper.wait_for_departures())
     }
 
-    /// Keeps the order behind the work of a stream about to be destroyed, for every range used on the
-    /// stream. Departures of a later stream with the number are told apart from then on.
+    /// Keeps the order behind the work of a stream about to be destroyed, for every range used on
+    /// the stream. Departures of a later stream with the number are told apart from then on.
     ///
     /// # Errors
     /// The errors of the device.
@@ -175,8 +177,8 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Holds the range with a number, whether released by the program or not. Returns `None` if another operation
-    /// holds the range.
+    /// Holds the range with a number, whether released by the program or not. Returns `None` if
+    /// another operation holds the range.
     fn try_hold_range(&self, number: u32) -> Option<Undo<impl FnOnce()>> {
         let mut ranges = self.device.paging.ranges.lock();
         let range = ranges.range(number);

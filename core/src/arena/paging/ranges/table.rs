@@ -7,8 +7,8 @@
 //!
 //! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
 //! program holds the step committed. A piece without a bit is *stale*: the page serves others, and
-//! the mapping is *removable* once the work before the piece's departure is complete. A *lost* piece is
-//! a mapping that the device failed to remove: nothing is mapped at its addresses again.
+//! the mapping is *removable* once the work before the piece's departure is complete. A *lost*
+//! piece is a mapping that the device failed to remove: nothing is mapped at its addresses again.
 //!
 //! Nothing here calls the device.
 
@@ -81,7 +81,8 @@ pub(crate) struct Piece {
     pub at: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The number of the page in the device's pool of pages; of a lost piece, the device's code of the failure.
+    /// The number of the page in the device's pool of pages; of a lost piece, the device's code of
+    /// the failure.
     pub page: u32,
     /// The number of the range.
     pub range: u32,
@@ -99,12 +100,14 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Returns a piece without a committed step: the mapping of `page` at the `bytes` of a range from `at` on.
+    /// Returns a piece without a committed step: the mapping of `page` at the `bytes` of a range
+    /// from `at` on.
     pub(crate) fn mapped(range: u32, at: u64, bytes: u64, page: u32) -> Self {
         Self { at, bytes, range, ..Self::vacant(page) }
     }
 
-    /// Returns a lost piece: the `bytes` of a range from `at` on, whose mapping the device failed to remove.
+    /// Returns a lost piece: the `bytes` of a range from `at` on, whose mapping the device failed
+    /// to remove.
     fn lost(range: u32, at: u64, bytes: u64, error: DeviceError) -> Self {
         Self { is_lost: true, ..Self::mapped(range, at, bytes, error.code) }
     }
@@ -119,13 +122,14 @@ impl Piece {
         self.mask == 0 && !self.is_lost
     }
 
-    /// Returns the error with which the device failed to remove the mapping of a lost piece; `None` for others.
+    /// Returns the error with which the device failed to remove the mapping of a lost piece; `None`
+    /// for others.
     pub(crate) fn error(&self) -> Option<DeviceError> {
         self.is_lost.then_some(DeviceError::new(ErrorKind::Other, self.page))
     }
 
-    /// Returns the key of a stale piece in the set of those with its departure, or in that of the removable ones.
-    /// `None` if the piece is in none: a piece just added has no departure.
+    /// Returns the key of a stale piece in the set of those with its departure, or in that of the
+    /// removable ones. `None` if the piece is in none: a piece just added has no departure.
     fn stale_key(&self) -> Option<Key> {
         let major = u64::from(if self.is_removable { self.range } else { self.departure });
         (self.is_stale() && self.departure != NONE).then_some(Key { major, minor: self.at })
@@ -186,7 +190,8 @@ vacant!(Use, next, |next| Self { range: NONE, stream: NO_STREAM, next });
 /// The sets of stale pieces.
 #[derive(Clone)]
 struct StaleSets<S: Storage> {
-    /// Root of the set of the pieces whose departure is not known to be complete, by departure and address.
+    /// Root of the set of the pieces whose departure is not known to be complete, by departure and
+    /// address.
     waiting: Link,
     /// Root of the set of the removable pieces, by range and address.
     removable: Link,
@@ -307,7 +312,8 @@ impl<S: Storage> RangeTable<S> {
         &mut self.ranges.entries_mut()[number as usize]
     }
 
-    /// Promises room for `count` further pieces, until [`end_promise`](Self::end_promise). Returns false if a table is full.
+    /// Promises room for `count` further pieces, until [`end_promise`](Self::end_promise). Returns
+    /// false if a table is full.
     pub(crate) fn promise_pieces(&mut self, count: u32) -> bool {
         let promised = self.promised + count;
         let pieces = self.pieces.len() + promised;
@@ -333,7 +339,8 @@ impl<S: Storage> RangeTable<S> {
         self.stale.add(entry, &self.pieces);
     }
 
-    /// Adds a lost piece, for which room was promised: the device failed to remove the mapping of `bytes` at `at`.
+    /// Adds a lost piece, for which room was promised: the device failed to remove the mapping of
+    /// `bytes` at `at`.
     pub(crate) fn add_lost(&mut self, range: u32, at: u64, bytes: u64, error: DeviceError) {
         let entry = self.pieces.insert(Piece::lost(range, at, bytes, error));
         self.root = self.by_address.insert(self.root, entry, by_address(&self.pieces));
@@ -345,8 +352,8 @@ impl<S: Storage> RangeTable<S> {
         self.pieces[self.first_from(at).expect("a piece is listed")]
     }
 
-    /// Removes the stale piece at `at`, whose mapping was removed. If the device failed to remove the mapping, the piece
-    /// is lost instead.
+    /// Removes the stale piece at `at`, whose mapping was removed. If the device failed to remove
+    /// the mapping, the piece is lost instead.
     pub(crate) fn end_stale(&mut self, at: u64, unmapped: Result<(), DeviceError>) {
         let entry = self.first_from(at).expect("a piece is listed");
         let piece = self.pieces[entry];
@@ -361,7 +368,8 @@ impl<S: Storage> RangeTable<S> {
         }
     }
 
-    /// Notes that a departure is complete: its stale pieces are removable. Calls `each` with the page of each.
+    /// Notes that a departure is complete: its stale pieces are removable. Calls `each` with the
+    /// page of each.
     pub(crate) fn make_removable(&mut self, departure: u32, each: impl Fn(u32)) {
         let bound = Key { major: u64::from(departure), minor: 0 };
         while let Some(entry) = self.stale.nodes.at_least(self.stale.waiting, bound, by_stale_key(&self.pieces))
@@ -375,7 +383,8 @@ impl<S: Storage> RangeTable<S> {
         }
     }
 
-    /// Returns the range and the address of the first removable piece of the ranges from number `range` on.
+    /// Returns the range and the address of the first removable piece of the ranges from number
+    /// `range` on.
     pub(crate) fn next_removable(&self, range: u32) -> Option<(u32, u64)> {
         let bound = Key { major: u64::from(range), minor: 0 };
         let entry = self.stale.nodes.at_least(self.stale.removable, bound, by_stale_key(&self.pieces))?;

@@ -8,13 +8,14 @@
 //!                              └─ as before         └─ in doubt    └─ as before
 //! ```
 //!
-//! Each page of a run costs 24 µs to map and 15 µs to unmap when the run moves; a longer page has these costs once.
-//! The pages of a run have been mapped beside each other [`MEETINGS`] times in a row, so the pages will probably move
-//! together again.
+//! Each page of a run costs 24 µs to map and 15 µs to unmap when the run moves; a longer page has
+//! these costs once. The pages of a run have been mapped beside each other [`MEETINGS`] times in a
+//! row, so the pages will probably move together again.
 //!
-//! The long page is created while the short pages still exist, so free pages elsewhere go back to the device first if
-//! the limit or the budget requires room. A run lies in a free block whose work is complete, and is detached during
-//! the replacement. The memory of private pools, and pinned pages, stay.
+//! The long page is created while the short pages still exist, so free pages elsewhere go back to
+//! the device first if the limit or the budget requires room. A run lies in a free block whose work
+//! is complete, and is detached during the replacement. The memory of private pools, and pinned
+//! pages, stay.
 
 use super::Stitcher;
 use super::budget::CREATE_TENTHS_US;
@@ -35,8 +36,8 @@ use core::cell::Cell;
 /// How often in a row two pages must have been mapped beside each other to become a single page.
 const MEETINGS: u32 = 3;
 
-/// Divisor of the memory held for the largest length of a joined page. Pages with common moves may be longer than new
-/// pages.
+/// Divisor of the memory held for the largest length of a joined page. Pages with common moves may
+/// be longer than new pages.
 const JOINED_HELD: u64 = 512;
 
 /// A detached run of short pages.
@@ -63,8 +64,8 @@ enum Attempt {
 }
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Replaces runs of short pages by longer pages in the time `left`. Returns true if runs are left for a later
-    /// call.
+    /// Replaces runs of short pages by longer pages in the time `left`. Returns true if runs are
+    /// left for a later call.
     ///
     /// # Errors
     /// The first error of the device. The rest is left to the next call.
@@ -155,8 +156,8 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(Attempt::Replaced)
     }
 
-    /// Lists the pages of `batch`, mapped in the place of a detached run, and makes the run free. Returns false if a table is
-    /// full: the pages are unmapped then.
+    /// Lists the pages of `batch`, mapped in the place of a detached run, and makes the run free.
+    /// Returns false if a table is full: the pages are unmapped then.
     fn list_run(&self, run: &PageRun, batch: &Batch, mapping: Mapping<'_, Row<'_>, P>) -> bool {
         let device = self.device();
         let mut heap = device.heaps.lock(run.slot);
@@ -171,8 +172,8 @@ impl<P: Platform> Stitcher<'_, P> {
         true
     }
 
-    /// Gives up the addresses of a detached run without a listed page. `lost` tells whether a page is still mapped at
-    /// the addresses.
+    /// Gives up the addresses of a detached run without a listed page. `lost` tells whether a page
+    /// is still mapped at the addresses.
     fn vacate(&self, run: &PageRun, lost: bool) {
         let unmapped = if lost { Err(()) } else { Ok(()) };
         let _as_before = self.mapper().give_up_detached(run.slot, run.block, |_range| unmapped);

@@ -12,9 +12,9 @@ use crate::pages::counts::PageCounts;
 use crate::units::DevicePtr;
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare pages, or `None` if `grow` could not
-    /// serve the request. Free pages count whether or not their work is complete: without a moved page, the request
-    /// would wait for the work and use the page anyway.
+    /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare pages, or `None` if
+    /// `grow` could not serve the request. Free pages count whether or not their work is complete:
+    /// without a moved page, the request would wait for the work and use the page anyway.
     pub(crate) fn forecast(&self, request: &Request, spare: u64) -> Result<Option<Forecast>, Error> {
         if let Some(ptr) = self.peek_other_heap(request) {
             return Ok(Some(Forecast::Hit(ptr)));
@@ -28,24 +28,25 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
     }
 
-    /// Returns the bytes of new memory for a request with at most `room` bytes to obtain: none if another stream
-    /// would lend a block. A request without enough addresses goes on, and fails for lack of addresses.
+    /// Returns the bytes of new memory for a request with at most `room` bytes to obtain: none if
+    /// another stream would lend a block. A request without enough addresses goes on, and fails for
+    /// lack of addresses.
     pub(crate) fn bytes_to_obtain(&self, request: &Request, room: u64) -> Result<u64, Error> {
         let bytes = self.new_bytes(request, room)?.unwrap_or(0);
         let is_lent = bytes > room && self.peek_loan(request, self.allowance(request))?.is_some();
         Ok(if is_lent { 0 } else { bytes })
     }
 
-    /// Returns the bytes of new memory needed by [`grow`](Self::grow) for a request: none if a free block or spare
-    /// pages suffice. If the request would need more than `room`, the free pages allowed to move are subtracted.
-    /// Returns `None` without enough addresses.
+    /// Returns the bytes of new memory needed by [`grow`](Self::grow) for a request: none if a free
+    /// block or spare pages suffice. If the request would need more than `room`, the free pages
+    /// allowed to move are subtracted. Returns `None` without enough addresses.
     pub(crate) fn new_bytes(&self, request: &Request, room: u64) -> Result<Option<u64>, Error> {
         let spare = self.device().paging.pool.lock().bytes.spare;
         self.new_bytes_beside(request, room, spare)
     }
 
-    /// Returns the bytes of new memory for a request, as [`new_bytes`](Self::new_bytes) does, with `spare` bytes of
-    /// spare pages: the present spare pages, and possibly the departed pages.
+    /// Returns the bytes of new memory for a request, as [`new_bytes`](Self::new_bytes) does, with
+    /// `spare` bytes of spare pages: the present spare pages, and possibly the departed pages.
     fn new_bytes_beside(&self, request: &Request, room: u64, spare: u64) -> Result<Option<u64>, Error> {
         if self.peek_other_heap(request).is_some() {
             return Ok(Some(0));
@@ -80,7 +81,8 @@ impl<P: Platform> Stitcher<'_, P> {
                 let slot = super::gather::slots_of(pair.pair)[0];
                 let stream = device.driver.usable_stream(&device.arena.heaps.lock(slot), request.stream);
                 let Some(stream) = stream else { continue };
-                // Another stream that captures can neither be ordered before the request nor waited for.
+                // Another stream that captures can neither be ordered before the request nor waited
+                // for.
                 if device.driver.call(|memory| memory.is_capturing(stream))? {
                     continue;
                 }

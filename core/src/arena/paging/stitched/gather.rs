@@ -1,12 +1,12 @@
 //! The search for free pages: pages of the request's own stream first, then pages of other streams.
 //!
-//! A page of another stream may move once the page's work precedes the request's work: at once if the page is
-//! [quiet](crate::heap::epochs), else behind an event of the page's stream, with the requesting stream ordered
-//! behind the event. The host never waits.
+//! A page of another stream may move once the page's work precedes the request's work: at once if
+//! the page is [quiet](crate::heap::epochs), else after an event of the page's stream, with the
+//! requesting stream ordered after the event. The host never waits.
 //!
 //! Private pools neither give nor take pages. A captured graph may write to a pool in use at every
-//! replay, and the last replays may still run, on any stream, when the pool has no users any longer.
-//! Nothing moves between streams while a graph is captured.
+//! replay, and the last replays may still run, on any stream, when the pool has no users any
+//! longer. Nothing moves between streams while a graph is captured.
 
 use super::Stitcher;
 use crate::arena::Platform;
@@ -47,7 +47,8 @@ impl From<&Request> for Requester {
 }
 
 impl<'a, P: Platform> Stitcher<'a, P> {
-    /// Appends free pages to `batch`: the wanted number or all, but at most `moves` pages. Counts `moves` down.
+    /// Appends free pages to `batch`: the wanted number or all, but at most `moves` pages. Counts
+    /// `moves` down.
     pub(in crate::arena) fn gather(
         &self,
         requester: Requester,
@@ -100,8 +101,9 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         Ok(())
     }
 
-    /// Takes free pages of a pair, as [`take_from`](Self::take_from) does, and orders the requesting stream behind
-    /// the work on the pages. Takes no page from an ended or capturing stream, and no page for a capturing stream.
+    /// Takes free pages of a pair, as [`take_from`](Self::take_from) does, and orders the
+    /// requesting stream behind the work on the pages. Takes no page from an ended or capturing
+    /// stream, and no page for a capturing stream.
     fn take_in_order(
         &self,
         requester: Requester,
@@ -137,9 +139,10 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         Ok(())
     }
 
-    /// Begins epochs of heaps with free pages that are not quiet, and whose streams may be gone: no later call may name such a
-    /// stream, so the pages would never be quiet. Returns whether any began. Begins none for a stream that captures: a fence
-    /// of all streams would break the capture.
+    /// Begins epochs of heaps with free pages that are not quiet, and whose streams may be gone: no
+    /// later call may name such a stream, so the pages would never be quiet. Returns whether any
+    /// began. Begins none for a stream that captures: a fence of all streams would break the
+    /// capture.
     fn begin_epochs_of_gone(&self, requester: Requester) -> Result<bool, Error> {
         let device = self.device();
         if requester.stream == NO_STREAM || !device.driver.device().can_record_all() {
@@ -186,7 +189,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
     }
 
-    /// Iterates over the pairs whose pages may move for a requester, except for the requester's own pair.
+    /// Iterates over the pairs whose pages may move for a requester, except for the requester's own
+    /// pair.
     pub(super) fn others(&self, requester: Requester) -> impl Iterator<Item = PairUse<'a, P>> {
         self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != requester.own)
     }
@@ -216,16 +220,16 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
     }
 
-    /// Orders later work on `stream` behind the present work on the stream of `pair`. Returns false if only the host could wait. The
-    /// caller has permission to record.
+    /// Orders later work on `stream` behind the present work on the stream of `pair`. Returns false
+    /// if only the host could wait. The caller has permission to record.
     pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> Result<bool, Error> {
         let device = self.device();
         let other = device.heaps.lock(slots_of(pair)[0]).stream;
         device.waits.order_behind_stream(&device.driver, stream, other)
     }
 
-    /// Begins an epoch of both heaps of `pair`, so the present free memory becomes quiet, for a call with the stream
-    /// `named`.
+    /// Begins an epoch of both heaps of `pair`, so the present free memory becomes quiet, for a
+    /// call with the stream `named`.
     pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
         for slot in slots_of(pair) {
             self.device().given_up().begin_epoch(slot, named);

@@ -5,19 +5,20 @@
 //! borrower                   └─ wait ── work in the block ── free ── event
 //! ```
 //!
-//! A request beyond the free pages of the request's own stream would take pages of other streams, and map each. A
-//! large enough free block of another stream serves the request in place: the borrowing stream is ordered behind the
-//! lender's work, and nothing is mapped. The block may also lie in parts of pages beside live blocks, although these
-//! pages cannot move.
+//! A request beyond the free pages of the request's own stream would take pages of other streams,
+//! and map each. A large enough free block of another stream serves the request in place: the
+//! borrowing stream is ordered after the lender's work, and nothing is mapped. The block may also
+//! lie in parts of pages beside live blocks, although these pages cannot move.
 //!
-//! The block stays in the heap and the range of the lender, and keeps the borrower until the free, whichever stream
-//! ends in between. The borrower uses the block as if the program had announced the use
-//! ([`record_stream`](crate::Allocator::record_stream)): after the free the block waits for the borrower's work, and
-//! then is the lender's again. For an ended borrower, the device still records an event behind the borrower's work,
-//! as for any stream with an announced use of a live block ([`StreamOrder::record`](crate::StreamOrder::record)).
+//! The block stays in the heap and the range of the lender, and keeps the borrower until the free,
+//! whichever stream ends in between. The borrower uses the block as if the program had announced
+//! the use ([`record_stream`](crate::Allocator::record_stream)): after the free the block waits for
+//! the borrower's work, and then is the lender's again. For an ended borrower, the device still
+//! records an event behind the borrower's work, as for any stream with an announced use of a live
+//! block ([`StreamOrder::record`](crate::StreamOrder::record)).
 //!
-//! Private pools neither lend nor borrow, nothing is lent while a graph is captured, and nothing where pages
-//! move only after their work is complete. A heap asleep lends nothing.
+//! Private pools neither lend nor borrow, nothing is lent while a graph is captured, and nothing
+//! where pages move only after their work is complete. A heap asleep lends nothing.
 
 use super::Stitcher;
 use super::gather::slots_of;
@@ -32,9 +33,9 @@ use crate::pages::counts::PageCounts;
 use crate::units::{DevicePtr, NO_STREAM};
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Serves a request from a free block of another stream, if the request lacks more than `allowed` bytes of new
-    /// memory and the free pages of the request's own stream. Orders the request's stream behind the lender's work;
-    /// the host does not wait.
+    /// Serves a request from a free block of another stream, if the request lacks more than
+    /// `allowed` bytes of new memory and the free pages of the request's own stream. Orders the
+    /// request's stream behind the lender's work; the host does not wait.
     pub(super) fn borrow(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let device = self.device();
         // Kept until the streams are ordered: no capture begins in between.
@@ -59,8 +60,8 @@ impl<P: Platform> Stitcher<'_, P> {
         }
     }
 
-    /// Returns the address at which another stream would lend memory to a request of up to `allowed`
-    /// bytes of new memory.
+    /// Returns the address at which another stream would lend memory to a request of up to
+    /// `allowed` bytes of new memory.
     pub(super) fn peek_loan(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let lender = self.lender(request, allowed)?;
         Ok(lender.and_then(|slot| self.device().heaps.lock(slot).peek(request.size)))
@@ -107,8 +108,8 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(best.map(|(_, slot)| slot))
     }
 
-    /// Allocates a block of the heap in `slot` for a request of another stream, and notes the use. Returns
-    /// also whether the lender's work in the block is known to be complete.
+    /// Allocates a block of the heap in `slot` for a request of another stream, and notes the use.
+    /// Returns also whether the lender's work in the block is known to be complete.
     fn take_loan(&self, request: &Request, slot: u32) -> Result<Option<(DevicePtr, bool)>, Error> {
         let device = self.device();
         let of = device.heaps.slot(slot);

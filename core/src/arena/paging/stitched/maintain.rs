@@ -2,7 +2,8 @@
 //!
 //! Upkeep has three steps, until the time is used up:
 //! 1. stale mappings whose work is complete are removed;
-//! 2. memory beyond the budget goes back to the device: spare pages, and then free pages without unfinished work;
+//! 2. memory beyond the budget goes back to the device: spare pages, and then free pages without
+//!    unfinished work;
 //! 3. runs of short pages with repeated meetings are replaced by longer pages (consolidate.rs).
 
 use super::Stitcher;
@@ -17,7 +18,8 @@ use crate::units::NO_STREAM;
 /// Estimated time to unmap a page, in tenths of a microsecond (measured on an H100: 14 to 17 µs).
 const UNMAP_TENTHS_US: u64 = 150;
 
-/// Estimated time to unmap and destroy a page, in tenths of a microsecond: destroy 10 to 14 µs more.
+/// Estimated time to unmap and destroy a page, in tenths of a microsecond: destroy 10 to 14 µs
+/// more.
 pub(super) const RELEASE_TENTHS_US: u64 = 290;
 
 /// The time left to a call, estimated from the measured costs of the driver's calls.
@@ -38,8 +40,8 @@ impl TimeLeft {
 }
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Does the work put off by requests, for about `max_us` microseconds of driver time. Returns true if work is
-    /// left.
+    /// Does the work put off by requests, for about `max_us` microseconds of driver time. Returns
+    /// true if work is left.
     ///
     /// # Errors
     /// The first error of the device; the rest is left to the next call.
@@ -57,9 +59,9 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(stale | indebted | short)
     }
 
-    /// Gives free memory back to the device, so `bytes` of parked memory can wake within the budget.
-    /// Waits for the streams of the default pool if completed work does not leave enough. Does nothing
-    /// under a limit, which is the budget.
+    /// Gives free memory back to the device, so `bytes` of parked memory can wake within the
+    /// budget. Waits for the streams of the default pool if completed work does not leave enough.
+    /// Does nothing under a limit, which is the budget.
     ///
     /// # Errors
     /// The first error of the device. A capturing stream permits no wait, which is no error.
@@ -111,7 +113,8 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(some)
     }
 
-    /// Gives memory back to the device as long as `excess` is above 0. Returns true if an excess is left.
+    /// Gives memory back to the device as long as `excess` is above 0. Returns true if an excess is
+    /// left.
     pub(super) fn give_back(&self, left: &mut TimeLeft, excess: impl Fn() -> u64) -> Result<bool, Error> {
         let device = self.device();
         while excess() > 0 && left.take(RELEASE_TENTHS_US) {
@@ -128,9 +131,9 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(excess() > 0)
     }
 
-    /// The rule of the budget: of the first pair of heaps with a free page without unfinished work, the shortest
-    /// page, in the order in which pages move. The memory of a private pool does not count: the memory may be in use
-    /// on any stream, as long as the last replays of the pool run.
+    /// The rule of the budget: of the first pair of heaps with a free page without unfinished work,
+    /// the shortest page, in the order in which pages move. The memory of a private pool does not
+    /// count: the memory may be in use on any stream, as long as the last replays of the pool run.
     fn first_quiet(&self) -> Option<Unit> {
         let (heaps, most) = (&self.device().arena.heaps, PageCounts::largest(self.step()));
         let of_heap = |slot: u32| {

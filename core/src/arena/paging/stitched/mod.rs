@@ -7,14 +7,16 @@
 //!                                              map all, set access once, extend ◀─┘
 //! ```
 //!
-//! A moving page is mapped a second time, in the heap of the request, and the old mapping becomes stale. Nothing
-//! waits: work on the page's own stream precedes the work of the request in stream order, and for pages of other
-//! streams the requesting stream is ordered behind the page's stream. A stale mapping is removed once the work on the
-//! old addresses is complete (stale.rs). Only wholly free pages move, so no two live blocks ever see a page through
-//! two mappings, and a live block never moves.
+//! A moving page is mapped a second time, in the heap of the request, and the old mapping becomes
+//! stale. Nothing waits: work on the page's own stream precedes the work of the request in stream
+//! order, and for pages of other streams the requesting stream is ordered after the page's stream.
+//! A stale mapping is removed once the work on the old addresses is complete (stale.rs). Only
+//! wholly free pages move, so no two live blocks ever see a page through two mappings, and a live
+//! block never moves.
 //!
-//! The budget is in budget.rs, the search for pages in gather.rs, blocks of other streams in lend.rs, giving memory back in
-//! maintain.rs, and the replacement of short pages in consolidate.rs.
+//! The budget is in budget.rs, the search for pages in gather.rs, blocks of other streams in
+//! lend.rs, giving memory back in maintain.rs, and the replacement of short pages in
+//! consolidate.rs.
 
 mod budget;
 mod consolidate;
@@ -45,8 +47,8 @@ pub(crate) struct Stitcher<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Stitcher<'a, P> {
-    /// Returns the operations of the stitched policy on a device, if the policy is in force and the device has virtual
-    /// memory.
+    /// Returns the operations of the stitched policy on a device, if the policy is active and the
+    /// device has virtual memory.
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
         let Policy::Stitched(options) = device.settings.policy() else { return None };
         // Asking a device that no request has reached yet may open the device.
@@ -74,8 +76,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         self.growth.granule(PoolKind::Small)
     }
 
-    /// Serves a request without a fitting free block in the request's heap. Returns `None` if neither free pages nor
-    /// the limit and the device allow the growth.
+    /// Serves a request without a fitting free block in the request's heap. Returns `None` if
+    /// neither free pages nor the limit and the device allow the growth.
     pub(crate) fn grow(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if let Some(ptr) = self.search_other_heap(request)? {
             return Ok(Some(ptr));
@@ -93,8 +95,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         self.grow_with_pending(request, 0)
     }
 
-    /// Extends the request's heap as [`grow_within`](Self::grow_within) does, after pending memory has
-    /// become free where new memory would exceed `allowed` bytes.
+    /// Extends the request's heap as [`grow_within`](Self::grow_within) does, after pending memory
+    /// has become free where new memory would exceed `allowed` bytes.
     fn grow_with_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         match self.use_pending(request, allowed)? {
             Some(ptr) => Ok(Some(ptr)),
@@ -116,14 +118,15 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     }
 
     /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages
-    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice. On `Ok(None)` and on
-    /// errors nothing is mapped.
+    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice.
+    /// On `Ok(None)` and on errors nothing is mapped.
     fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         self.growth.grow(request, |held, batch| self.provide(request, held, allowed, batch))
     }
 
-    /// Collects pages of at least `needed` bytes: spare pages, free pages of the request's stream and of other
-    /// streams, and new pages. Returns false if the limit or the device does not allow the rest.
+    /// Collects pages of at least `needed` bytes: spare pages, free pages of the request's stream
+    /// and of other streams, and new pages. Returns false if the limit or the device does not allow
+    /// the rest.
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
         self.device().paging.take_spares(needed, u64::MAX, batch);
@@ -156,8 +159,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     }
 }
 
-/// Returns whether pages may move for a request: never into a private pool, and not while the request's stream
-/// captures a graph. The graph would write to the pages at every replay.
+/// Returns whether pages may move for a request: never into a private pool, and not while the
+/// request's stream captures a graph. The graph would write to the pages at every replay.
 fn may_move(request: &Request) -> bool {
     request.pool == 0 && !request.capturing
 }

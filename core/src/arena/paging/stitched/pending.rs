@@ -1,8 +1,9 @@
 //! Pending memory in the place of growth beyond the budget.
 //!
-//! A pending block is no longer the program's, so the block does not count as live: the budget leaves little room for
-//! pending blocks beside the peak of live memory. A request beyond the budget has the streams of pending blocks
-//! ordered behind the blocks' uses first, until the free pages suffice (see [`behind`](crate::arena::waits::behind)).
+//! A pending block is no longer the program's, so the block does not count as live: the budget
+//! leaves little room for pending blocks beside the peak of live memory. A request beyond the
+//! budget has the streams of pending blocks ordered after the blocks' uses first, until the free
+//! pages suffice (see [`behind`](crate::arena::waits::behind)).
 
 use super::Stitcher;
 use crate::arena::Platform;
@@ -11,9 +12,10 @@ use crate::error::Error;
 use crate::units::DevicePtr;
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Makes pending memory free for a request with `allowed` bytes of new memory: the oldest memory first, until the
-    /// request lacks nothing. Serves the request if a freed block is large enough. Does nothing if the request lacks
-    /// nothing, or where pages move only after their work is complete.
+    /// Makes pending memory free for a request with `allowed` bytes of new memory: the oldest
+    /// memory first, until the request lacks nothing. Serves the request if a freed block is large
+    /// enough. Does nothing if the request lacks nothing, or where pages move only after their work
+    /// is complete.
     pub(super) fn use_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         if self.options.completed_pages_only || !super::may_move(request) {
             return Ok(None);
@@ -22,7 +24,8 @@ impl<P: Platform> Stitcher<'_, P> {
         if !device.driver.flags.has_pending() || self.suffices(request, allowed)? {
             return Ok(None);
         }
-        // Over once a freed block serves the request, or free pages and the allowed new memory suffice.
+        // Over once a freed block serves the request, or free pages and the allowed new memory
+        // suffice.
         let over = device.waits.order_events(device, request, || {
             let mut served = self.device().search(request)?;
             if served.is_none() {

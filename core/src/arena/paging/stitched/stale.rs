@@ -1,8 +1,9 @@
 //! Stale mappings: the old addresses of moved pages, until the addresses can be unmapped.
 //!
-//! Unmapping waits for no kernel, so a mapping is removed only when the work on the addresses is complete: an event
-//! was recorded on the stream of the heap after the move (an *epoch* of the heap), and is complete. Stale mappings
-//! only cost addresses, so the mappings are removed in batches, off the way of requests where possible.
+//! Unmapping waits for no kernel, so a mapping is removed only when the work on the addresses is
+//! complete: an event was recorded on the stream of the heap after the move (an *epoch* of the
+//! heap), and is complete. Stale mappings only cost addresses, so the mappings are removed in
+//! batches, off the way of requests where possible.
 
 use super::Stitcher;
 use crate::arena::Platform;
@@ -23,8 +24,8 @@ const MANY: u32 = 16;
 const FEW: u32 = 16;
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Removes a few stale mappings of heaps with many stale mappings. Errors are counted, not reported: an
-    /// unremovable mapping is counted, and the request goes on.
+    /// Removes a few stale mappings of heaps with many stale mappings. Errors are counted, not
+    /// reported: an unremovable mapping is counted, and the request goes on.
     pub(super) fn unmap_some_stale(&self, request: &Request) {
         let device = self.device();
         // Mostly no heap has so many, and none has to be looked at.
@@ -88,8 +89,8 @@ impl<P: Platform> Stitcher<'_, P> {
     /// caller uses the pair.
     ///
     /// # Errors
-    /// The first error of the device, after all mappings were tried. A capturing stream permits no wait: the mappings
-    /// of the stream stay, without an error.
+    /// The first error of the device, after all mappings were tried. A capturing stream permits no
+    /// wait: the mappings of the stream stay, without an error.
     pub(crate) fn unmap_stale_of(&self, slot: u32) -> Result<(), Error> {
         let device = self.device();
         let (stream, stamp) = {
@@ -133,8 +134,8 @@ impl<P: Platform> Stitcher<'_, P> {
 }
 
 impl<P: Platform> Paging<P> {
-    /// Takes the oldest mapping of a heap, to be unmapped, if the mapping became stale before `stamp`. Returns the
-    /// result of [`PagedHeap::take_stale`].
+    /// Takes the oldest mapping of a heap, to be unmapped, if the mapping became stale before
+    /// `stamp`. Returns the result of [`PagedHeap::take_stale`].
     fn take_stale(&self, heap: &mut Heap<P::Storage>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
         let taken = PagedHeap(heap).take_stale(stamp);
         if taken.is_some() {

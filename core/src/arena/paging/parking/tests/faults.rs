@@ -24,9 +24,9 @@ fn inject(allocator: &Simulated, call: Call, nth: u64, kind: ErrorKind) {
     device(allocator).fail(Failure { call, nth, persistent: false, error: DeviceError::new(kind, 99) });
 }
 
-/// Parks and wakes with every call failing in turn. After a failure everything is awake or everything
-/// asleep, but for pages that the device did not unmap; after that, a park and a wake succeed and the
-/// contents are as before.
+/// Parks and wakes with every call failing in turn. After a failure everything is awake or
+/// everything asleep, but for pages that the device did not unmap; after that, a park and a wake
+/// succeed and the contents are as before.
 fn sweep(policy: &str, mode: ParkMode, kind: ErrorKind) -> u32 {
     let mut failures = 0;
     for call in CALLS {
@@ -216,7 +216,8 @@ fn a_replacement_whose_copies_may_be_in_progress_stays_mapped() {
                 park(&allocator, ParkMode::Keep).unwrap();
                 let asleep = report(&allocator);
                 inject(&allocator, Call::Create, 3, ErrorKind::Other);
-                // The device tells of the end of the copies only when it is asked for the third time, or never.
+                // The device tells of the end of the copies only when it is asked for the third
+                // time, or never.
                 let error = DeviceError::new(ErrorKind::Other, 7);
                 for nth in 1..if short { 3 } else { 100 } {
                     let nth = device(&allocator).calls(failing) + nth;

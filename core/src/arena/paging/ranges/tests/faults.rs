@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
     }
 
     /// Does one step. All new memory is used by work of its stream at once: the device refuses work
-    /// that is not ordered behind earlier work on the same physical memory, and refuses to unmap
+    /// that is not ordered after earlier work on the same physical memory, and refuses to unmap
     /// memory that work uses.
     fn step(&mut self, step: Step) -> Result<(), Error> {
         let allocator = self.allocator;
@@ -259,7 +259,8 @@ fn fail<S: Storage>(allocator: &In<S>, call: Call, ahead: u64, persistent: bool)
     error
 }
 
-/// Releases a range of which `lost` pages may be mapped forever, and checks that the addresses stay reserved.
+/// Releases a range of which `lost` pages may be mapped forever, and checks that the addresses stay
+/// reserved.
 fn release_with_lost_pages(allocator: &Simulated, range: Owned<'_>, lost: u64) {
     range.release().unwrap();
     for stream in [ONE, TWO] {

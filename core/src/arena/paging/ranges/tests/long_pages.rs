@@ -127,7 +127,8 @@ fn long_pages_serve_another_range_behind_the_work() {
 #[test]
 fn peaks_count_ranges_and_what_is_taken_back() {
     let allocator = beside(16);
-    // Large blocks, as ranges count as large: the peak of allocations leaves room for both ranges, and that of segments does not.
+    // Large blocks, as ranges count as large: the peak of allocations leaves room for both ranges,
+    // and that of segments does not.
     let blocks = [(); 4].map(|()| allocator.malloc(DEVICE, 2 * MIB, ONE).unwrap());
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
     let peak = |key: &str| stat(&allocator, &std::format!("{key}.all.peak"));
