@@ -3,7 +3,8 @@
 #
 #   benches/gpu/versions.sh OUT FOLDER...
 #
-# Each FOLDER has `include` and libcachalot.so of a build, and gives the build its name. OUT gets versions.csv: seven processes of each
+# Each FOLDER has `include` and libcachalot.so of a build, and gives the build its name. If functions had other names then, it has
+# versions.cpp of that time, too. OUT gets versions.csv: seven processes of each
 # build, in turns, since the speed of a virtual machine changes; and ratios.csv: each figure's median as a part of the first build's.
 set -euo pipefail
 out=$(readlink -f "${1:?usage: versions.sh OUT FOLDER...}")
@@ -19,7 +20,9 @@ for folder in "$@"; do
   for file in libcachalot.so libcachalot.so.0.1; do
     ln -s "$(readlink -f "$folder/libcachalot.so")" "$work/$name.d/$file"
   done
-  g++ -O2 -std=c++20 -I "$folder/include" -I "$cuda/include" "$here/versions.cpp" -o "$work/$name" \
+  source=$here/versions.cpp
+  [ ! -e "$folder/versions.cpp" ] || source=$folder/versions.cpp
+  g++ -O2 -std=c++20 -I "$folder/include" -I "$cuda/include" -I "$here" "$source" -o "$work/$name" \
     -L "$work/$name.d" -lcachalot -Wl,-rpath,"$work/$name.d" -L "$cuda/lib64" -lcudart -lpthread
 done
 echo 'build,settings,what,figure,unit' >"$out/versions.csv"

@@ -20,6 +20,7 @@ use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::DeviceError;
 use crate::error::Error;
 use crate::heap::Heap;
+use crate::heap::addresses::AddressRange;
 use crate::heap::growth::HeldRoom;
 use crate::heap::home_pages::{HomePage, Stays};
 use crate::heap::moves::PagedHeap;
@@ -74,6 +75,12 @@ impl<P: Platform> Places for RoomParts<'_, P> {
     }
 }
 
+/// Returns the first part of held room that begins at `from` or after it. The heap's lock ends here: in
+/// the head of a `while let` it would last to the end of the loop's body, which locks again.
+fn part_from<P: Platform>(heaps: &Heaps<P>, slot: u32, held: HeldRoom, from: u64) -> Option<AddressRange> {
+    heaps.lock(slot).part_from(held, from)
+}
+
 impl<'a, P: Platform> PageGrowth<'a, P> {
     /// Returns the growth of heaps on a device, if it has virtual memory.
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
@@ -104,8 +111,8 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
             let long_pages = heaps.lock(request.slot).parkable;
             let mut from = 0;
             loop {
-                // The lock ends with this statement. The parts are held, so they stay as found.
-                let Some(part) = heaps.lock(request.slot).part_from(*held, from) else { return Ok(true) };
+                // The parts are held, so they stay as found.
+                let Some(part) = part_from(heaps, request.slot, *held, from) else { return Ok(true) };
                 let longest = if long_pages { LONG_PAGE / part.granule * part.granule } else { 0 };
                 let end = batch.bytes + part.bytes;
                 while batch.bytes < end {
@@ -271,12 +278,12 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         // Of the parts that begin below the end of what is listed.
         let undo = move |end: u64| {
             let mut from = 0;
-            while let Some(part) = heaps.lock(slot).part_from(held, from).filter(|part| part.at.0 < end) {
+            while let Some(part) = part_from(heaps, slot, held, from).filter(|part| part.at.0 < end) {
                 pages.remove(part.at, part.bytes);
                 from = part.at.0 + part.bytes;
             }
         };
-        while let Some(part) = heaps.lock(slot).part_from(held, listed.get()) {
+        while let Some(part) = part_from(heaps, slot, held, listed.get()) {
             if let Err(error) = pages.insert(part.at, part.bytes, Owner::Heap(heaps.heap_ref(slot))) {
                 undo(listed.get());
                 return Err(error);
