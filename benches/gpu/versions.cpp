@@ -2,6 +2,7 @@
 //
 //   versions NAME
 //
+// Streams are reported if the program promises so: otherwise a use records an event, since the stream may end before the free.
 // Prints lines of CSV: the name, the configuration, what was measured, and the figure with its unit. Pairs and cycles are the median
 // of rounds, with blocks of 4 KiB to 1 MiB in turn. Parking keeps 8 GiB in blocks of 8 MiB, and keeps the pinned memory of the host,
 // so that the rates after the first round are those of the link.
@@ -17,6 +18,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t MIB = size_t{1} << 20;
 constexpr size_t PARKED_BLOCK = 8 * MIB, PARKED_BLOCKS = 1024;
+
+#ifdef CACHALOT_STREAMS_REPORTED
+constexpr uint32_t REPORTED = CACHALOT_STREAMS_REPORTED;
+#else
+constexpr uint32_t REPORTED = 0;
+#endif
 
 static double seconds(const std::function<void()> &work) {
   const Clock::time_point begin = Clock::now();
@@ -36,9 +43,10 @@ struct Library {
   cachalot_allocator *allocator = nullptr;
   cudaStream_t own = nullptr, other = nullptr;
 
-  Library(const char *name, const char *config) : name(name), config(config) {
+  Library(const char *name, const char *config, uint32_t flags = 0) : name(name), config(config) {
     cachalot_options options = CACHALOT_OPTIONS_INIT;
     options.config = config;
+    options.flags = flags;
     check_status(cachalot_create(&options, &allocator), "cachalot_create");
     check(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
@@ -95,7 +103,7 @@ struct Library {
                  "cachalot_retain_host_memory");
     const cachalot_park_target target = {sizeof target, 0, handle(own), CACHALOT_PARK_STREAM, 0};
     std::vector<double> away, back;
-    for (int round = 0; round < 6; ++round) {
+    for (int round = 0; round < 11; ++round) {
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
       const double parked =
           seconds([&] { check_status(cachalot_park(allocator, 0, &target, nullptr), "cachalot_park"); });
@@ -126,6 +134,8 @@ int main(int count, char **arguments) {
     Library library(arguments[1], config);
     library.measure("pair", false);
     library.measure("cycle of two streams", true);
+    Library reported(arguments[1], config, REPORTED);
+    reported.measure("cycle of two reported streams", true);
   }
   for (const char *config : {"expandable_segments:True", "policy:stitched"}) {
     Library(arguments[1], config).park();
