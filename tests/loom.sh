@@ -7,10 +7,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # explore PREEMPTIONS CRATE [TEST]: runs the tests of a crate. The flag is for the crate alone: by RUSTFLAGS, everything that the crate
-# uses would be compiled once more.
+# uses would be compiled once more. Optimised, because a model has a stack of 32 KiB, and otherwise a table of 28 KiB goes over it.
 explore() {
   local built
-  built=$(cargo rustc --locked --message-format=json-render-diagnostics -p "$2" --lib --profile test -- --cfg loom)
+  built=$(cargo rustc --locked --message-format=json-render-diagnostics -p "$2" --lib --profile test -- --cfg loom -C opt-level=2)
   LOOM_MAX_PREEMPTIONS=$1 "$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' <<<"$built")" "${@:3}"
 }
 explore 2 cachalot-core loom

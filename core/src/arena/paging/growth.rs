@@ -75,8 +75,9 @@ impl<P: Platform> Places for RoomParts<'_, P> {
     }
 }
 
-/// Returns the first part of held room that begins at `from` or after it. The heap's lock ends here: in
-/// the head of a `while let` it would last to the end of the loop's body, which locks again.
+/// Returns the first part of held room that begins at `from` or after it. The heap's lock ends
+/// here: in the head of a `while let` it would last to the end of the loop's body, which locks
+/// again.
 fn part_from<P: Platform>(heaps: &Heaps<P>, slot: u32, held: HeldRoom, from: u64) -> Option<AddressRange> {
     heaps.lock(slot).part_from(held, from)
 }
