@@ -147,6 +147,9 @@ int main(int count, char **arguments) {
   CHECK(cachalot_park(allocator, 0, &weights_target, NULL) == CACHALOT_ERROR_INVALID_ARGUMENT);
   CHECK(cachalot_wake_start(allocator, 0, &weights_target) == CACHALOT_ERROR_INVALID_ARGUMENT);
   weights_target = of_tag(WEIGHTS);
+  weights_target.reserved = 1;
+  CHECK(cachalot_park(allocator, 0, &weights_target, NULL) == CACHALOT_ERROR_INVALID_ARGUMENT);
+  weights_target = of_tag(WEIGHTS);
   cachalot_pool nothing = {0, 0};
   CHECK(cachalot_pool_set_tag(allocator, 0, nothing, WEIGHTS) == CACHALOT_ERROR_UNKNOWN_POOL);
   CHECK(parked(allocator, WEIGHTS).state == CACHALOT_AWAKE);

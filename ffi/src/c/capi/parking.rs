@@ -76,7 +76,11 @@ unsafe fn options_of(options: *const cachalot_park_options) -> Outcome<(ParkMode
 /// `target` is NULL, or points to a structure as long as its first field says.
 unsafe fn target_of(target: *const cachalot_park_target, device: &Device) -> Outcome<ParkTarget> {
     // SAFETY: guaranteed by the caller.
-    let cachalot_park_target { kind, tag, stream, .. } = unsafe { marshal::read_struct(target, "target") }?;
+    let cachalot_park_target { kind, tag, stream, reserved, .. } = unsafe { marshal::read_struct(target, "target") }?;
+    // A later version may give the field a meaning, and programs that do not know it pass 0.
+    if reserved != 0 {
+        return Err(Status::argument(format_args!("`reserved` of the target is {reserved}, and must be 0")));
+    }
     match kind {
         CACHALOT_PARK_TAG => Ok(ParkTarget::Tag(tag_of(tag)?)),
         CACHALOT_PARK_STREAM => Ok(ParkTarget::Stream(device.stream_id(CuStream(stream.addr()))?)),
