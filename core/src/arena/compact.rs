@@ -64,13 +64,7 @@ impl<P: Platform> OnDevice<'_, P> {
         // A cut segment of one block's size would serve no block of that size again. A released one
         // makes room for at least `request.size`: that is too little if the limit was lowered below
         // what is held.
-        let any = !is_exact
-            || !arena.ledger.has_room_for(
-                arena
-                    .settings
-                    .segment_bytes(&arena.driver, &arena.heaps, &arena.ledger, request)
-                    .saturating_sub(request.size),
-            );
+        let any = !is_exact || !arena.ledger.has_room_for(arena.segment_bytes(request).saturating_sub(request.size));
         any && self.excess_of(request).is_some()
     }
 
@@ -91,12 +85,7 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         // The request is part of what will be in use.
         let most = arena.peaks.most_with(&arena.counters(), stat, request.size);
-        let held = arena.ledger.reserved().saturating_add(arena.settings.segment_bytes(
-            &arena.driver,
-            &arena.heaps,
-            &arena.ledger,
-            request,
-        ));
+        let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
         held.checked_sub(budget(most, compact, slack)).filter(|&excess| excess > 0)
     }
 

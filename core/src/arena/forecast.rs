@@ -84,8 +84,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let first = if request.capturing { None } else { self.first_for_max(request) };
             return Ok(first.map(Forecast::Release));
         }
-        let (bytes, spare) =
-            (self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request), self.spare(has_waited));
+        let (bytes, spare) = (self.segment_bytes(request), self.spare(has_waited));
         match self.heaps.source_now(&self.driver.flags, request) {
             // Spare pages go back to the device first.
             Source::Device | Source::Host => {

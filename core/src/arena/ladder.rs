@@ -363,7 +363,7 @@ impl<P: Platform> Ladder<'_, P> {
     }
 
     /// Pauses and retries until the request is served, the policy's retry time has passed, or the
-    /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`]; each further pause is twice as
+    /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`]; each later pause is twice as
     /// long, up to [`LONGEST_PAUSE_US`].
     fn retry_with_pauses(&self) -> Result<Option<DevicePtr>, Error> {
         let request = self.request;
@@ -421,12 +421,7 @@ impl<P: Platform> Ladder<'_, P> {
         let is_stitched = self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages();
         let more = match stitcher.filter(|_| is_stitched) {
             Some(stitcher) => stitcher.bytes_to_obtain(request, room)?,
-            None => self.device.settings.segment_bytes(
-                &self.device.driver,
-                &self.device.heaps,
-                &self.device.ledger,
-                request,
-            ),
+            None => self.device.segment_bytes(request),
         };
         Ok((more > room).then_some(more))
     }

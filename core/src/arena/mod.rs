@@ -71,6 +71,7 @@ use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::stitched::Stitcher;
 use crate::arena::peaks::{Counters, Peaks};
 use crate::arena::plans::Plans;
+use crate::arena::request::Request;
 use crate::arena::settings::{Settings, fraction_of};
 use crate::arena::tracing::{History, Recorder};
 use crate::arena::tuning::TuningState;
@@ -220,6 +221,12 @@ impl<P: Platform> Arena<P> {
         }
         self.apply_config();
         self.follow_tuning();
+    }
+
+    /// Returns the length of the segment that the device would be asked for, for a request, in
+    /// bytes.
+    pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
+        self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request)
     }
 
     /// Applies the configuration and the limit to the flags, the rounding and the rules of every

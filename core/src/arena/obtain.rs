@@ -45,11 +45,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let source = self.heaps.source_now(&self.driver.flags, request);
         // Pages are charged where their number is known.
-        let segment = if source.maps_pages() {
-            0
-        } else {
-            self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request)
-        };
+        let segment = if source.maps_pages() { 0 } else { self.segment_bytes(request) };
         let Ok(_charged) = self.heaps.charge_tag(&self.driver.flags, request, segment) else { return Ok(None) };
         self.grow_freely(request)
     }
@@ -70,7 +66,7 @@ impl<P: Platform> OnDevice<'_, P> {
             Source::Pages => {
                 // Checked and not charged: `expand` counts each mapped range. Whole granules may
                 // exceed the limit by less than one granule for each request, as in PyTorch.
-                let bytes = self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request);
+                let bytes = self.segment_bytes(request);
                 let growth = PageGrowth::of(self).filter(|growth| growth.has_room_to_map(bytes));
                 let served = growth.map_or(Ok(None), |growth| growth.for_request(&request.mapping).expand(request));
                 self.or_without_addresses(request, served)
@@ -101,10 +97,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.paging.bytes().spare > 0 {
             self.destroy_spares()?;
         }
-        self.allocate_segment(
-            request,
-            self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request).max(request.size),
-        )
+        self.allocate_segment(request, self.segment_bytes(request).max(request.size))
     }
 
     /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns
@@ -197,7 +190,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Allocates an ordinary segment for the request's heap, and serves the request from the
     /// segment. Returns `None` if the device, the host or the limit does not allow more memory.
     fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let mut bytes = self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request);
+        let mut bytes = self.segment_bytes(request);
         // Ordinary segments cannot use spare pages.
         if self.paging.bytes().spare > 0 {
             self.destroy_spares()?;

@@ -19,7 +19,7 @@ impl<P: Platform> Arena<P> {
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
         // Moves the blocks served by plans into heaps, where the sums include the blocks.
         self.delegate_lanes();
-        let segment = self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request);
+        let segment = self.segment_bytes(request);
         let report = self.memory_report(request.bytes, request.size, segment, Some(request.slot));
         OutOfMemory { capturing: request.capturing, address_lack: request.mapping.lack(), ..report }
     }

@@ -436,9 +436,7 @@ impl<P: Platform> OnDevice<'_, P> {
         match self.heaps.source_now(&self.driver.flags, request) {
             // A smaller segment may do.
             Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
-            Source::Device | Source::Host => {
-                self.settings.segment_bytes(&self.driver, &self.heaps, &self.ledger, request)
-            }
+            Source::Device | Source::Host => self.segment_bytes(request),
             Source::Pages => PageGrowth::of(self).map_or(request.size, |growth| growth.bytes_to_map(request)),
         }
     }

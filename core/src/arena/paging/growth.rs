@@ -320,10 +320,10 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
             self.leave_origins(batch);
             device.paging.pool.lock().count_meetings(batch);
         }
-        self.mapper.device.paging.settle_batch(batch);
+        device.paging.settle_batch(batch);
         let mut heap = device.heaps.lock(slot);
         let mut at = at.0;
-        for page in self.mapper.device.paging.numbers_of(batch) {
+        for page in device.paging.numbers_of(batch) {
             // Pages that were there before are between those of the batch. An arriving page stays.
             while let Some(home) = heap.sets.pages.from(at) {
                 at = home.end();
@@ -339,7 +339,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     pub(in crate::arena) fn leave_origins(&self, batch: &Batch) {
         let device = self.mapper.device;
         let mut moved = 0;
-        for page in self.mapper.device.paging.numbers_of(batch) {
+        for page in device.paging.numbers_of(batch) {
             let origin = device.paging.pool.lock().count_alias_of_origin(page);
             let Some((from, block)) = origin else { continue };
             let counters = &device.heaps.slot(from).counters;
