@@ -3,7 +3,7 @@
 //!
 //! `cargo run -p cachalot-core --no-default-features --example no_heap`
 //!
-//! A program for a bare machine has a lock and a device of its own in place of the ones here. The
+//! A program for a bare machine has its own lock and device in place of the ones here. The
 //! allocator lies in a static, which the compiler makes, so no table passes over the stack. The
 //! library is `no_std`; only `main` and `println!` use the standard library.
 

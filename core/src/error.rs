@@ -117,7 +117,7 @@ pub enum Error {
     /// With [`Fixed`](crate::Fixed) tables, choose larger capacities.
     TableFull(&'static str),
     /// A call to the device failed. The [`kind`](DeviceError::kind) says whether a retry makes
-    /// sense: after a lost context every further call fails.
+    /// sense: after a lost context every later call fails.
     Device(DeviceError),
 }
 

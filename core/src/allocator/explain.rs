@@ -37,7 +37,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.explain_live(address)
     }
 
-    /// Gives back the addresses kept away from further blocks after the frees of
+    /// Gives back the addresses kept away from later blocks after the frees of
     /// [guarded](crate::config::Guard) ones, of which [`explain`](Self::explain) then knows
     /// nothing. For programs that end their use of a device.
     ///

@@ -163,7 +163,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
 
     /// Holds the memory under the block at `ptr` in place: the pages under the block neither move
     /// nor go back to the device, also after the block is freed, until [`unpin`](Self::unpin) was
-    /// called as often as `pin`. Further blocks may use the memory after the free. A block of an
+    /// called as often as `pin`. Other blocks may use the memory after the free. A block of an
     /// ordinary segment keeps the whole segment.
     ///
     /// For memory registered with a network adapter or with another library, which keeps
@@ -206,7 +206,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// the descriptor and maps the page as a whole ([`Extent::memory_bytes`] long). `ptr` is any
     /// byte of [pinned](Self::pin) memory, with the block live or freed.
     ///
-    /// The importing process reads and writes the page's bytes, the bytes of further blocks on the
+    /// The importing process reads and writes the page's bytes, the bytes of other blocks on the
     /// page included. Keep the memory pinned, and the block live, while the importing process uses
     /// the bytes. Without the block, the page serves new requests. Without the pin, the page also
     /// moves to new addresses or goes back to the device, and the device's driver keeps the memory

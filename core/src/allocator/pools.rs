@@ -1,6 +1,6 @@
 //! Private pools and captures, as programs call for them.
 //!
-//! A *private pool* keeps the pool's blocks apart from all further blocks. A *route* leads requests
+//! A *private pool* keeps the pool's blocks apart from all other blocks. A *route* leads requests
 //! into a pool. Memory written by a captured graph must stay untouched between launches, so a graph
 //! is captured with a route into a private pool.
 

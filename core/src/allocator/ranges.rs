@@ -111,9 +111,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 ///
 /// # Stream order
 /// Work queued on the stream of a commit, after the commit, may use the part. Work on other streams
-/// must be ordered after the commit. A decommit takes effect behind the work queued so far on the
+/// must be ordered after the commit. A decommit takes effect after the work queued so far on the
 /// decommit's stream: work of other streams on the part must precede this work. From then on the
-/// memory serves further requests, behind the work before the decommit; contents are lost.
+/// memory serves later requests, after the work before the decommit; contents are lost.
 ///
 /// The host does not wait for the device, with two exceptions. A commit waits instead of running
 /// out of memory. A commit of decommitted addresses waits for unfinished work before the decommit

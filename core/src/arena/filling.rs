@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! block   | requested bytes | canary, 512 to 1,023 bytes |
-//! free ─ the work known at the free is complete ─▶ canary read ─▶ block filled ─▶ free for further requests
+//! free ─ the work known at the free is complete ─▶ canary read ─▶ block filled ─▶ free for later requests
 //! ```
 //!
 //! The own stream of each block counts as a use (`WATCHED`), so every free comes to the end of its

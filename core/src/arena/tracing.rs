@@ -4,7 +4,7 @@
 //! moves to the ring of the device. A *call site* is a number chosen by the host for a place in the
 //! program; 0 stands for an unknown place.
 //!
-//! The lock of the ring and the lock of the call sites are taken under a heap's lock. No further
+//! The lock of the ring and the lock of the call sites are taken under a heap's lock. No other
 //! lock is taken under either.
 
 use crate::arena::driver::Driver;

@@ -11,7 +11,7 @@ use crate::units::{DevicePtr, StreamId};
 /// all calls of the missing parts, and a stream is ordered after an event by waiting for the
 /// event.
 ///
-/// A device with further parts implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host)
+/// A device with more parts implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host)
 /// directly. These traits have no provided methods: the compiler names each missing method. A
 /// device with only some methods of a trait forwards the rest to [`Bare`], as described in
 /// [`forward`](crate::forward).

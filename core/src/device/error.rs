@@ -16,7 +16,7 @@ pub enum ErrorKind {
     InvalidArgument,
     /// The device or its driver lacks the feature.
     Unsupported,
-    /// The context is lost: every later call would fail too. The allocator makes no further call.
+    /// The context is lost: every later call would fail too. The allocator makes no other call.
     ContextLost,
     /// The driver is shutting down.
     Deinitialized,

@@ -143,7 +143,7 @@ device_trait! {
     /// Any error of the device.
     fn mark_capture(&self, stream: StreamId, mark: Option<CaptureMark>) -> DeviceResult<Option<CaptureMark>> [MarkCapture] = Ok(None);
 
-    /// Returns whether all later captures of `stream` come behind the work of `mark` in the graph.
+    /// Returns whether all later captures of `stream` come after the work of `mark` in the graph.
     /// False if `stream` captures no graph or a graph different from the graph of `mark`, and if no
     /// work was captured at the mark.
     ///

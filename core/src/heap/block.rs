@@ -112,7 +112,7 @@ impl BlockEntry {
         self.state == State::Free
     }
 
-    /// Whether the segment holds further blocks.
+    /// Whether the segment holds other blocks.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
         // `NONE` has every bit. One test, since a second one is a second branch to predict.

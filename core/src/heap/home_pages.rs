@@ -112,7 +112,7 @@ fn by_address<S: Storage>(entries: &SlotTable<HomePage, S>) -> impl Fn(u32) -> K
 }
 
 impl<S: Storage> HomePages<S> {
-    /// Makes room for `count` further pages.
+    /// Makes room for `count` more pages.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. Nothing has changed then.

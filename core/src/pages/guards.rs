@@ -217,7 +217,7 @@ impl<S: Storage> Guards<S> {
         Some(place)
     }
 
-    /// Keeps the addresses of the block at `at`, which are unmapped now, away from further blocks
+    /// Keeps the addresses of the block at `at`, which are unmapped now, away from later blocks
     /// until [`forget_oldest`](Self::forget_oldest).
     pub(crate) fn keep_away(&mut self, at: DevicePtr) {
         let Some(entry) = self.index.find(at.0, self.table.entries()) else { return };

@@ -235,7 +235,7 @@ impl<C: Cells> AtomicMap<C> {
         }
     }
 
-    /// Makes room for `extra` further keys. Returns false if they do not fit. Writers only.
+    /// Makes room for `extra` more keys. Returns false if they do not fit. Writers only.
     pub(crate) fn make_room(&self, extra: u32) -> bool {
         let live = self.live.load(Ordering::Relaxed);
         let wanted = self.used.load(Ordering::Relaxed).max(live) as usize + extra as usize;

@@ -46,7 +46,7 @@ impl<S: Storage> HashIndex<S> {
         for _ in 0..extra {
             self.buckets.add(NONE);
         }
-        // The number of buckets is a power of two, so doubling uses one further bit of the hash:
+        // The number of buckets is a power of two, so doubling uses another bit of the hash:
         // each entry of bucket `n` stays in bucket `n` or moves to bucket `n + old`.
         for bucket in 0..old {
             let mut at = core::mem::replace(&mut self.buckets[bucket], NONE);

@@ -25,7 +25,7 @@ pub(crate) struct CapacityError;
 
 /// A growable table. An index stays valid until its entry is popped.
 pub trait Table<T>: Empty + DerefMut<Target = [T]> {
-    /// Makes room for `extra` further entries. Returns false, and changes nothing, if they do not
+    /// Makes room for `extra` more entries. Returns false, and changes nothing, if they do not
     /// fit.
     fn make_room(&mut self, extra: usize) -> bool;
 
@@ -436,7 +436,7 @@ mod growable {
     /// All chunks of a table, allocated with the first.
     type Chunks<T> = OnceBox<[OnceBox<TableChunk<T>>; CHUNKS]>;
 
-    /// The [`OnceTable`] of [`Growable`]: [`FIRST`] entries in place, and chunks of further
+    /// The [`OnceTable`] of [`Growable`]: [`FIRST`] entries in place, and chunks of more
     /// entries, each allocated when its first entry is set.
     #[derive(Debug)]
     pub struct GrowingOnceTable<T> {

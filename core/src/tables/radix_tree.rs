@@ -172,7 +172,7 @@ impl<S: Storage> RadixTree<S> {
         self.nodes.make_room(items.saturating_sub(self.nodes.len() + 1))
     }
 
-    /// Makes room for `count` further items, in any sets. Returns false if they do not fit. Unlike
+    /// Makes room for `count` more items, in any sets. Returns false if they do not fit. Unlike
     /// [`make_room_for`](Self::make_room_for) this makes room for no later step: removing an item
     /// and adding it with another key needs room again.
     pub(crate) fn make_room(&mut self, count: u32) -> bool {

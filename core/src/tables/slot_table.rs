@@ -89,13 +89,13 @@ impl Vacancies {
 }
 
 impl<T: Vacant, S: Storage> SlotTable<T, S> {
-    /// Returns whether `extra` further entries fit without growing the table.
+    /// Returns whether `extra` more entries fit without growing the table.
     #[inline]
     pub(crate) fn has_room(&self, extra: u32) -> bool {
         extra <= self.vacancies.count
     }
 
-    /// Makes room for `extra` further entries. Returns false, and changes nothing, if they do not
+    /// Makes room for `extra` more entries. Returns false, and changes nothing, if they do not
     /// fit.
     #[inline]
     pub(crate) fn make_room(&mut self, extra: u32) -> bool {

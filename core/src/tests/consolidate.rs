@@ -57,7 +57,7 @@ fn with_run() -> Simulated {
     let (allocator, block) = with_block();
     allocator.free(block).unwrap();
     let pages = allocator.pages(DEVICE).unwrap();
-    // The first call begins an epoch. Each further call removes an old mapping, and has no time for
+    // The first call begins an epoch. Each later call removes an old mapping, and has no time for
     // more.
     pages.maintain(0).unwrap();
     while pages.stats().unwrap().stale > 0 {

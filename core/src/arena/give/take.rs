@@ -28,7 +28,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Gives units back. Returns the number of bytes.
     ///
     /// # Errors
-    /// The first failure; no further unit is given back. The bytes are counted as leaked if the
+    /// The first failure; no other unit is given back. The bytes are counted as leaked if the
     /// device failed.
     pub(in crate::arena) fn give(self, units: impl IntoIterator<Item = Unit>) -> Result<u64, Error> {
         units.into_iter().try_fold(0, |bytes, unit| {

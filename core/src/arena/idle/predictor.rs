@@ -13,7 +13,7 @@
 //! times, so a single long time decides nothing.
 //!
 //! A unit given back has no end. A later unit of the class ends the time. If obtained before the
-//! cost of both calls is repaid, the unit was released too early. With many mistakes, further
+//! cost of both calls is repaid, the unit was released too early. With many mistakes, more
 //! decisions are more cautious.
 
 use crate::heap::age::{Idle, Moment};

@@ -253,7 +253,7 @@ impl SimulatedDevice {
         self.0.lock().graph.work(stream);
     }
 
-    /// Orders all later captures of `stream` behind the work captured by `awaited`. Both streams
+    /// Orders all later captures of `stream` after the work captured by `awaited`. Both streams
     /// capture afterwards.
     pub fn capture_wait(&self, stream: StreamId, awaited: StreamId) {
         let mut state = self.0.lock();

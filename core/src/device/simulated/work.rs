@@ -59,7 +59,7 @@ impl SimulatedDevice {
 
     /// Makes the device tell which streams are [idle](crate::StreamOrder::is_idle): with all events
     /// and launches complete. By default, the device leaves open whether a program has queued
-    /// further work.
+    /// more work.
     #[must_use]
     pub fn with_idle_streams_told(self) -> Self {
         self.0.lock().streams.tells_idle = true;

@@ -87,7 +87,7 @@ impl<P: Platform> Parker<'_, P> {
     /// Waits for the requests in progress and for the work before, and gives the target's cached
     /// memory back.
     ///
-    /// Marks what stays mapped on the way: afterwards no further page becomes movable. A block lent
+    /// Marks what stays mapped on the way: afterwards no other page becomes movable. A block lent
     /// at this moment may be used and freed by its borrower at any later moment, and a page be
     /// unpinned. No wait ends work that the program numbers.
     fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
@@ -123,7 +123,7 @@ impl<P: Platform> Parker<'_, P> {
         });
     }
 
-    /// Waits until no further call uses the pairs. Later calls find the heaps asleep.
+    /// Waits until no other call uses the pairs. Later calls find the heaps asleep.
     fn wait_for_requests(&self) -> Result<(), Error> {
         let device = self.device();
         for used in self.pairs() {

@@ -73,7 +73,7 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(())
     }
 
-    /// Keeps the order behind the work of a stream about to be destroyed, for every range used on
+    /// Keeps the order after the work of a stream about to be destroyed, for every range used on
     /// the stream.
     pub(crate) fn forget_range_stream(&self, stream: StreamId) -> Result<(), Error> {
         let device = self.device;

@@ -75,7 +75,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         self.mapper_with_departures().map_or(Ok(()), |mapper| mapper.wait_for_departures())
     }
 
-    /// Keeps the order behind the work of a stream about to be destroyed, for every range used on
+    /// Keeps the order after the work of a stream about to be destroyed, for every range used on
     /// the stream. Departures of a later stream with the number are told apart from then on.
     ///
     /// # Errors

@@ -312,7 +312,7 @@ impl<S: Storage> RangeTable<S> {
         &mut self.ranges.entries_mut()[number as usize]
     }
 
-    /// Promises room for `count` further pieces, until [`end_promise`](Self::end_promise). Returns
+    /// Promises room for `count` more pieces, until [`end_promise`](Self::end_promise). Returns
     /// false if a table is full.
     pub(crate) fn promise_pieces(&mut self, count: u32) -> bool {
         let promised = self.promised + count;

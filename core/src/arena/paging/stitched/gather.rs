@@ -102,7 +102,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     }
 
     /// Takes free pages of a pair, as [`take_from`](Self::take_from) does, and orders the
-    /// requesting stream behind the work on the pages. Takes no page from an ended or capturing
+    /// requesting stream after the work on the pages. Takes no page from an ended or capturing
     /// stream, and no page for a capturing stream.
     fn take_in_order(
         &self,

@@ -74,7 +74,7 @@ pub(super) struct FreeTrees<S: Storage> {
     /// The first free block of each order; `BlockRef::NONE` iff no block is free. As long as a
     /// `u64` has bits, so an order needs no bounds check.
     firsts: [BlockRef; 64],
-    /// Bit `k` is set iff `firsts[k]` is in no tree. Order `k` then has no further free block.
+    /// Bit `k` is set iff `firsts[k]` is in no tree. Order `k` then has no other free block.
     unplanted: u64,
     /// The arenas, by the numbers of their segments.
     pub arenas: SegmentTable<BuddySegment, S>,

@@ -100,7 +100,7 @@ impl Tree {
         before != 0 && node >= 64
     }
 
-    /// Updates the summaries after [`insert`](Self::insert). Returns true if the order has no further free block.
+    /// Updates the summaries after [`insert`](Self::insert). Returns true if the order has no other free block.
     pub(super) fn inserted(&self, node: u64, words: &mut [u64]) -> bool {
         let (mut level, mut at) = (0, node);
         while at >= 64 {
@@ -116,7 +116,7 @@ impl Tree {
         words[self.word(level, 0)] & same_depth(at) == 1 << at
     }
 
-    /// Returns the bits of the further free blocks in the word of block `node`; 0 for word 0, whose blocks have
+    /// Returns the bits of the other free blocks in the word of block `node`; 0 for word 0, whose blocks have
     /// several depths.
     #[inline(always)]
     pub(super) fn beside(&self, node: u64, words: &[u64]) -> u64 {
