@@ -6,6 +6,7 @@
 //! name.
 
 use super::rust_files;
+use crate::wrapping::wrap_all;
 use cachalot_tests::generated;
 use std::path::Path;
 
@@ -72,6 +73,7 @@ fn place(step: &Step<'_>) -> Result<(String, usize), String> {
 
 #[test]
 fn each_step_of_the_tour_names_the_line_of_its_function() {
+    wrap_all();
     let page = Path::new(ROOT).join("docs/TOUR.md");
     let text = std::fs::read_to_string(&page).expect("the page is there");
     let (mut steps, mut lost, mut current) = (0, Vec::new(), Vec::new());
