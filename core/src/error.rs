@@ -1,5 +1,5 @@
 //! The errors of the allocator. A call that returns an error has changed nothing observable, unless
-//! the call's own documentation says otherwise.
+//! the documentation of the call says otherwise.
 
 use crate::device::oom::{OutOfMemory, PyTorchSize, Size};
 use crate::device::{DeviceError, ErrorKind};
@@ -11,30 +11,31 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// No memory: neither the cache nor the device has enough, after the allocator released every
-    /// cached block it may release. Returned by requests. The report says how much memory is in
-    /// use. The caller can free blocks, raise the memory limit, or request less.
+    /// There is no memory: neither the cache nor the device has enough, even after the allocator
+    /// released every cached block that it may release. Requests return this error. The report says
+    /// how much memory is in use. The caller can free blocks, raise the memory limit, or request
+    /// less.
     OutOfMemory(OutOfMemory),
-    /// The memory limit would be exceeded by a segment of this many bytes. Returned by requests,
-    /// instead of releasing cached memory, if
+    /// A segment of this many bytes would exceed the memory limit. Requests return this error
+    /// instead of releasing cached memory if
     /// [`throw_on_device_oom`](crate::Config::throw_on_device_oom) is set. The caller can empty the
     /// cache, raise the limit, or free blocks and retry.
     Rejected(u64),
-    /// The request, in bytes, is at least [`MAX_REQUEST`](crate::MAX_REQUEST). The caller must ask
-    /// for less; often a size computation has overflowed. Also returned for a plan with so high a
-    /// peak.
+    /// The request, in bytes, is [`MAX_REQUEST`](crate::MAX_REQUEST) or more. The caller must ask
+    /// for less; often this means that a size computation has overflowed. A plan with a peak that
+    /// high is refused with this error, too.
     TooLarge(u64),
-    /// No live block starts at this address; for a lookup, no live block contains the address.
-    /// Returned by every operation on a block. The caller has freed the block twice, has passed an
-    /// address inside a block, or the block belongs to another allocator; see [`PointerFault`].
+    /// No live block starts at this address or, for a lookup, no live block contains it. Every
+    /// operation on a block can return this error. The caller has freed the block twice, has passed
+    /// an address inside a block, or the block belongs to another allocator; see [`PointerFault`].
     InvalidPointer {
         /// The address.
         ptr: DevicePtr,
-        /// What lies at the address.
+        /// What is at the address.
         fault: PointerFault,
     },
-    /// The size passed to a free is not the requested size. The block stays live; the caller may
-    /// free it with the right size.
+    /// The size passed to a free is not the requested size. The block remains live, and the caller
+    /// may free it with the right size.
     WrongSize {
         /// The address of the block.
         ptr: DevicePtr,
@@ -43,99 +44,100 @@ pub enum Error {
         /// The size requested at allocation, in bytes.
         requested: u64,
     },
-    /// Nothing that begins at this address is pinned. Returned by
-    /// [`Pages::unpin`](crate::Pages::unpin): every pin of the address was undone before, or there
-    /// was none. For [`Pages::export`](crate::Pages::export): no pinned memory contains the
-    /// address.
+    /// No pin starts at this address. [`Pages::unpin`](crate::Pages::unpin) returns this error if
+    /// the address was never pinned, or if every pin of it was undone already.
+    /// [`Pages::export`](crate::Pages::export) returns it if no pinned memory contains the address.
     NotPinned(DevicePtr),
-    /// The pinned memory at this address is an ordinary segment, which has no handle. Returned by
-    /// [`Pages::export`](crate::Pages::export). The stitched policy and expandable segments place
-    /// blocks on pages, which have handles.
+    /// The pinned memory at this address is in an ordinary segment, which has no handle.
+    /// [`Pages::export`](crate::Pages::export) returns this error. Pages have handles: the stitched
+    /// policy and expandable segments place blocks on them.
     NotExportable(DevicePtr),
-    /// The allocator has no device of this number. Returned by every operation that names a device;
-    /// see [`Allocator::new`](crate::Allocator::new).
+    /// The allocator has no device with this number. Every operation that names a device can return
+    /// this error; see [`Allocator::new`](crate::Allocator::new).
     UnknownDevice(DeviceIndex),
-    /// The device has no private pool of this name: the pool was never created, or has been
-    /// released.
+    /// The device has no private pool with this name, because the pool was never created or has
+    /// been released.
     UnknownPool(PoolId),
-    /// The device has a pool of this name already. Returned on creation; the caller chooses another
-    /// name.
+    /// The device already has a pool with this name. The caller chooses another name for the pool
+    /// that it creates.
     PoolExists(PoolId),
-    /// A captured graph has memory of the pool, to which it writes at every replay, so free memory
-    /// of the pool stays until the pool has no users. Returned by calls that were to give it back.
+    /// A captured graph uses memory of this pool and writes to it at every replay, so the pool's
+    /// free memory is kept until nobody uses the pool. Calls that would give this memory back
+    /// return this error.
     GraphMemory(PoolId),
-    /// No route of this kind leads into the pool. Returned by the calls that end a route or a
-    /// capture: each needs a call that began it.
+    /// No route of this kind leads to the pool. The calls that end a route or a capture return this
+    /// error if no call began it.
     NotRouted(PoolId),
-    /// The device has no elastic range of this number: the range was never reserved, or was
-    /// released.
+    /// The device has no elastic range with this number, because the range was never reserved or
+    /// was released.
     UnknownRange(RangeId),
-    /// The device has too few addresses left. Returned by
-    /// [`Allocator::reserve_range`](crate::Allocator::reserve_range), after the allocator gave back
-    /// all addresses that it could. The caller can release ranges, empty caches of other
-    /// allocators, or set a smaller `expandable_segments_reserve`.
+    /// The device has too few addresses left.
+    /// [`Allocator::reserve_range`](crate::Allocator::reserve_range) returns this error after the
+    /// allocator gave back all addresses that it could. The caller can release ranges, empty the
+    /// caches of other allocators, or set a smaller `expandable_segments_reserve`.
     OutOfAddresses {
-        /// The addresses to be reserved, in bytes.
+        /// How many bytes of addresses were to be reserved.
         requested: u64,
-        /// The addresses that the allocator has reserved on the device, in bytes.
+        /// How many bytes of addresses the allocator has reserved on the device.
         reserved: u64,
     },
-    /// The part of an elastic range is refused, for this reason.
+    /// This part of an elastic range is refused, for the reason given.
     RangeRefused(&'static str),
     /// No pool of the device has this tag.
     UnknownTag(Tag),
-    /// The memory of the request or of the block is parked. Returned by requests, by pins, and by
-    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at). The caller wakes the memory first.
+    /// The memory of the request or of the block is parked. Requests, pins, and
+    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at) return this error. The caller must
+    /// wake the memory first.
     Parked,
-    /// The limits of a tag are refused, for this reason.
+    /// The limits of a tag are refused, for the reason given.
     LimitsRefused(&'static str),
-    /// Memory is not parked, not woken or not tagged, for this reason.
+    /// Memory cannot be parked, woken or tagged, for the reason given.
     ParkingRefused(&'static str),
-    /// The host lacks the memory for the contents of the memory to be parked. Returned by
-    /// [`Parking::park`](crate::Parking::park). The caller can free memory of the host, or park
-    /// without the contents.
+    /// The host does not have enough memory to save the contents of the memory to be parked.
+    /// [`Parking::park`](crate::Parking::park) returns this error. The caller can free memory of
+    /// the host, or park without the contents.
     NoHostMemory,
-    /// The fraction is outside the closed interval from 0 to 1. Returned when a memory limit is
-    /// set.
+    /// The fraction passed as a memory limit is outside the closed interval from 0 to 1.
     InvalidFraction(f64),
-    /// The stream number `u64::MAX` is reserved. The caller numbers the stream differently.
+    /// The stream number `u64::MAX` is reserved. The caller must number the stream differently.
     InvalidStream,
-    /// The allocator has its devices. Returned by a second
-    /// [`Allocator::start`](crate::Allocator::start).
+    /// The allocator already has its devices. A second call of
+    /// [`Allocator::start`](crate::Allocator::start) returns this error.
     AlreadyStarted,
-    /// The policy of this name keeps tables on the host's heap, and this build has none. Returned
-    /// on creation; build with the feature `alloc`, or choose another policy.
+    /// The policy with this name keeps tables on the host's heap, which this build does not use.
+    /// Build with the feature `alloc`, or choose another policy.
     PolicyUnavailable(&'static str),
-    /// A plan passed by the caller is refused, for this reason: it is outdated, or does not fit the
-    /// observed requests. Requests are served without it; the caller can plan the latest
-    /// observation.
+    /// The plan passed by the caller is refused, for the reason given: it is outdated, or it does
+    /// not fit the observed requests. Requests are served without it. The caller can make a plan
+    /// from the latest observation.
     PlanRefused(&'static str),
-    /// Segments passed to [`Allocator::restore`](crate::Allocator::restore), or a block passed to
-    /// [`Allocator::malloc_at`](crate::Allocator::malloc_at), are refused, for this reason.
+    /// The segments passed to [`Allocator::restore`](crate::Allocator::restore), or the block
+    /// passed to [`Allocator::malloc_at`](crate::Allocator::malloc_at), are refused, for the reason
+    /// given.
     SnapshotRefused(&'static str),
-    /// A table of the allocator is full, or the host is out of memory. The name says which table.
+    /// A table of the allocator is full, or the host is out of memory. The string names the table.
     /// With [`Fixed`](crate::Fixed) tables, choose larger capacities.
     TableFull(&'static str),
-    /// A call to the device failed. The [`kind`](DeviceError::kind) says whether a retry makes
-    /// sense: after a lost context every later call fails.
+    /// A call to the device failed. The [`kind`](DeviceError::kind) says whether it makes sense to
+    /// retry: after the context is lost, every later call fails.
     Device(DeviceError),
 }
 
-/// What lies at an address where no live block begins.
+/// What is at an address where no live block starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PointerFault {
-    /// No segment of this allocator. The address is another allocator's, or the memory of its block
-    /// went back to the device after a free.
+    /// No segment of this allocator. The address belongs to another allocator, or the block was
+    /// freed and its memory went back to the device.
     Foreign,
-    /// Free memory of a segment. The block was freed before, or no block ever began here.
+    /// Free memory of a segment. The block was freed before, or no block ever started here.
     Free,
-    /// A block that was freed before, and is pending: other streams or the safe frontier are waited
-    /// for.
+    /// A block that was freed before and is pending: it waits for other streams or for the safe
+    /// frontier.
     Pending,
     /// The inside of a live block.
     Interior {
-        /// The first byte of the block, the address to be freed.
+        /// The first byte of the block. This is the address to free.
         block: DevicePtr,
         /// The size requested at allocation, in bytes.
         requested: u64,
@@ -143,7 +145,7 @@ pub enum PointerFault {
 }
 
 impl Error {
-    /// Refuses the reserved number of streams.
+    /// Returns an error for the reserved stream number.
     pub(crate) fn refuse_reserved(stream: StreamId) -> Result<(), Self> {
         if stream == NO_STREAM { Err(Self::InvalidStream) } else { Ok(()) }
     }
@@ -158,8 +160,9 @@ impl Error {
         matches!(self, Self::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))
     }
 
-    /// Returns the error's text in the words of `PyTorch`, for hosts whose users know and search
-    /// for these words. Where `PyTorch` has no words, the text is the error's own.
+    /// Returns the text of the error in the words of `PyTorch`, for hosts whose users know these
+    /// words and search for them. Where `PyTorch` has no words for an error, this is the same text
+    /// as that of `Display`.
     pub fn in_words_of_pytorch(&self) -> impl fmt::Display {
         ErrorInPyTorchWords(*self)
     }
@@ -265,7 +268,7 @@ impl fmt::Display for Error {
 impl core::error::Error for Error {}
 
 impl PointerFault {
-    /// Writes what lies at `ptr`, as the rest of a sentence.
+    /// Writes what is at `ptr`, as the end of a sentence.
     fn explain(self, f: &mut fmt::Formatter<'_>, ptr: DevicePtr) -> fmt::Result {
         match self {
             Self::Foreign => f.write_str(

@@ -1,7 +1,8 @@
 //! The core of cachalot: every decision of a GPU memory allocator, over an abstract device.
 //!
-//! The crate is `no_std` and has no unsafe code. No CUDA type appears: the host implements a
-//! device, which is a [`DeviceMemory`]. The module [`simulated`] is a device without a GPU.
+//! The crate is `no_std` and has no unsafe code. No CUDA type appears in it: the host implements
+//! the device, which is a [`DeviceMemory`]. The module [`simulated`] has a device that needs no
+//! GPU.
 //!
 //! ```
 //! use cachalot_core::simulated::SimulatedDevice;
@@ -16,12 +17,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Where to begin
+//! # Where to start
 //! * [`Allocator`]: what programs call. [`Block`] and [`Buffer`] own device memory.
 //! * [`config`]: the list of all settings, and the policies.
-//! * [`Fixed`]: tables without a heap, and how many bytes their numbers make.
-//! * [`BasicDevice`]: a device of your own in ten methods, and [`forward`]: a device around
-//!   another.
+//! * [`Fixed`]: tables that need no heap, and how many bytes a given capacity takes.
+//! * [`BasicDevice`]: how to implement a device in ten methods, and [`forward`]: how to wrap
+//!   another device.
 //!
 //! # Features
 //! | feature | effect |
@@ -29,7 +30,7 @@
 //! | `alloc` (default) | tables that grow on the heap, the simulated device, snapshots, `would_fit`, plans, and the policies that cut segments by themselves |
 //! | `paranoid` | checks every invariant and the order of locks around each operation; needs std |
 //!
-//! The target needs atomic operations on 64 bits.
+//! The target needs 64-bit atomic operations.
 //!
 //! # Layers
 //! A module uses only modules on lines further down.
@@ -49,12 +50,15 @@
 //! ```
 //!
 //! # Words
-//! * A *block* is a range of device memory handed out to the program, or cached for a later
+//! * A *block* is a range of device memory that the program uses, or that is cached for a later
 //!   request.
-//! * A *segment* is a range obtained from the device as a whole, and divided into blocks.
-//! * A *stream* is a queue of work on the device. Blocks are used in the order of a stream.
-//! * A *pool* is a set of blocks kept apart: the default pool, or a private pool of a graph.
-//! * A *heap* manages the segments of a stream in a pool.
+//! * A *segment* is a range that was obtained from the device as a whole. It is divided into
+//!   blocks.
+//! * A *stream* is a queue of work on the device. The work runs in order, and so does the use of
+//!   blocks on one stream.
+//! * A *pool* is a set of blocks that is kept separate: the default pool, or a private pool, for
+//!   example that of a graph.
+//! * A *heap* manages the segments of one stream in one pool.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,10 +1,10 @@
-//! The page map: finds the heap that owns an address, without a lock. A table over pages of 2 MiB,
-//! for all devices of an allocator together.
+//! The page map: finds the heap that owns an address, without a lock. It is a table over pages of 2
+//! MiB, for all devices of an allocator together.
 //!
-//! A page shared by segments leads to no single heap; the caller then tries every heap. Segments
-//! are that small while nothing is cached, in private pools that split no segments, and in memory
-//! of the host. The map counts the segments on a shared page: once all are gone, the page is as
-//! new.
+//! If several segments share a page, the page does not say which heap owns an address, and the
+//! caller tries every heap. Segments are that small while nothing is cached, in private pools that
+//! do not split segments, and in host memory. The map counts the segments on a shared page. When
+//! all of them are gone, the page is as good as new.
 
 use crate::error::Error;
 use crate::sync::{Lock, MutexGuard, Rank, Ranked};
@@ -16,31 +16,31 @@ use crate::units::DevicePtr;
 /// virtual memory.
 const PAGE_LOG2: u32 = 21;
 
-/// Bits of a packed owner that number the heap or the lane. The bits above number the device.
+/// The number of bits of a packed owner that hold the number of the heap or lane. The bits above
+/// hold the number of the device.
 const NUMBER_BITS: u32 = 24;
 
-/// The bit of a packed owner set for lanes and for [`SHARED`], clear for heaps. A free finds out by
-/// this bit alone that the owner is a heap.
+/// The bit of a packed owner that is set for lanes and for [`SHARED`], and clear for heaps. A free
+/// tests only this bit to find out that the owner is a heap.
 const NO_HEAP: u32 = 1 << 31;
 
-/// The words of pages shared by segments: the number of the segments in the low bits. No heap and
-/// no lane packs to these values, since no device has the number [`MAX_DEVICES`].
+/// The words of pages shared by segments. The low bits count the segments. No heap and no lane
+/// packs to these values, because no device has the number [`MAX_DEVICES`].
 const SHARED: u32 = NO_HEAP | (MAX_DEVICES as u32) << NUMBER_BITS;
 
-/// The greatest number of segments on a page that is counted. A page with more stays shared for
-/// good.
+/// The most segments on a page that are counted. A page with more remains shared forever.
 const MOST_SHARING: u32 = (1 << NUMBER_BITS) - 2;
 
-/// The word of an address without an owner.
+/// The word of an address that nobody owns.
 const NO_OWNER: u32 = u32::MAX;
 const _: () = assert!(SHARED | MOST_SHARING < NO_OWNER);
 const _: () = assert!(NO_OWNER == VACANT, "a page outside the table has no owner");
 
-/// The most devices of an allocator: their numbers fit between the number of a heap and
+/// The most devices an allocator can have: their numbers fit between the number of a heap and
 /// [`NO_HEAP`].
 pub(crate) const MAX_DEVICES: usize = 127;
 
-/// Names a heap among all heaps of all devices.
+/// A heap, among the heaps of all devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HeapRef {
     /// The number of the device.
@@ -49,7 +49,7 @@ pub(crate) struct HeapRef {
     pub heap: u32,
 }
 
-/// Names a lane of the planned policy among the lanes of all devices.
+/// A lane of the planned policy, among the lanes of all devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LaneRef {
     /// The number of the device.
@@ -58,21 +58,21 @@ pub(crate) struct LaneRef {
     pub lane: u32,
 }
 
-/// The owner of the addresses of a page.
+/// The owner of the addresses on a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
-    /// A heap: no other heap owns an address on the page.
+    /// A heap. No other heap owns an address on the page.
     Heap(HeapRef),
-    /// A lane: a plan serves the page. The lane knows which of its blocks are delegated to its
-    /// heap.
+    /// A lane, because a plan serves the page. The lane knows which of its blocks it delegated to
+    /// its heap.
     Lane(LaneRef),
-    /// Segments share the page: any heap may own the address.
+    /// Several segments share the page, so any heap may own the address.
     Shared,
     /// No heap and no lane owns the address.
     None,
 }
 
-/// An [`Owner`] in one word, as the page map holds it.
+/// An [`Owner`] in one word, as the page map stores it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OwnerWord(u32);
 
@@ -88,14 +88,14 @@ impl OwnerWord {
         Self(bit | device << NUMBER_BITS | number)
     }
 
-    /// The heap that owns the address, if the page belongs to one.
+    /// Returns the heap that owns the address, if the whole page belongs to one.
     #[inline(always)]
     pub(crate) fn heap(self) -> Option<HeapRef> {
         let heap = HeapRef { device: self.0 >> NUMBER_BITS, heap: self.0 & ((1 << NUMBER_BITS) - 1) };
         (self.0 & NO_HEAP == 0).then_some(heap)
     }
 
-    /// What the word stands for.
+    /// Returns the owner that the word encodes.
     pub(crate) fn owner(self) -> Owner {
         match (self.heap(), self.0) {
             (Some(heap), _) => Owner::Heap(heap),
@@ -109,7 +109,7 @@ impl OwnerWord {
     }
 }
 
-/// Returns whether a word is that of a shared page.
+/// Returns whether this is the word of a shared page.
 fn is_shared(word: u32) -> bool {
     word & SHARED == SHARED && word != NO_OWNER
 }
@@ -135,33 +135,33 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     }
 }
 
-/// Returns the numbers of the pages that hold the `bytes > 0` bytes from `base` on.
+/// Returns the numbers of the pages that contain the `bytes > 0` bytes from `base` on.
 fn pages(base: DevicePtr, bytes: u64) -> core::ops::RangeInclusive<u64> {
     debug_assert!(bytes > 0, "a range has a last byte");
     base.0 >> PAGE_LOG2..=(base.0 + (bytes - 1)) >> PAGE_LOG2
 }
 
 impl<R: Lock, S: Storage> PageMap<R, S> {
-    /// Returns the owner of the page with the address `ptr`. Lock-free.
+    /// Returns the owner of the page that contains `ptr`. Lock-free.
     #[inline]
     pub(crate) fn owner(&self, ptr: DevicePtr) -> Owner {
         self.word(ptr).owner()
     }
 
-    /// Who owns `ptr`, in one word. Lock-free.
+    /// Returns the owner of `ptr` as one word. Lock-free.
     #[inline(always)]
     pub(crate) fn word(&self, ptr: DevicePtr) -> OwnerWord {
         OwnerWord(self.pages.get(ptr.0 >> PAGE_LOG2))
     }
 
-    /// Enters the owner of a range. Called before any address of the range is handed out.
+    /// Enters the owner of a range. This is called before any address of the range is handed out.
     ///
     /// # Errors
     /// [`Error::TableFull`] if the pages do not fit. The map is unchanged then.
     pub(crate) fn insert(&self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
         let _writer = self.writer.lock();
         let pages = pages(base, bytes);
-        // Room for all pages first, so that no page is entered if one does not fit.
+        // Make room for all pages first, so that no page is entered if one of them does not fit.
         if !self.pages.make_room(pages.clone()) {
             return Err(Error::TableFull("pages"));
         }
@@ -174,22 +174,22 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         Ok(())
     }
 
-    /// Changes the owner of a range in the map. A lookup on another thread finds the old
-    /// owner or the new owner.
+    /// Changes the owner of a range. A lookup on another thread finds either the old owner or the
+    /// new one.
     pub(crate) fn change(&self, base: DevicePtr, bytes: u64, owner: Owner) {
         let _writer = self.writer.lock();
         let word = OwnerWord::new(owner).0;
-        // A shared page stays shared: the other segment has not changed.
+        // A shared page remains shared, because the other segment has not changed.
         self.pages.change(pages(base, bytes), |old| if is_shared(old) { old } else { word });
     }
 
-    /// Keeps the map from changing. The caller holds all locks of a device.
+    /// Locks the map against changes. The caller holds all locks of a device.
     pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, ()> {
         self.writer.lock_beside()
     }
 
-    /// Returns a map of the pages of one device, as those of device 0. The parameter `_writer`
-    /// shows that the map does not change.
+    /// Returns a map of the pages of one device, which becomes device 0 in the copy. The parameter
+    /// `_writer` proves that the map does not change meanwhile.
     ///
     /// # Errors
     /// [`Error::TableFull`] if the pages do not fit.
@@ -204,7 +204,8 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
                 Owner::Lane(LaneRef { device, lane }) if device == number => {
                     OwnerWord::new(Owner::Lane(LaneRef { device: 0, lane })).0
                 }
-                // Segments of other devices count, too, so the page of the copy may stay shared.
+                // Segments of other devices are counted as well, so the page may remain shared in
+                // the copy.
                 Owner::Shared => word,
                 Owner::Heap(_) | Owner::Lane(_) | Owner::None => return,
             };
@@ -217,12 +218,12 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         if is_full { Err(Error::TableFull("pages")) } else { Ok(copy) }
     }
 
-    /// Removes a range. Called before the memory is released: the device may hand the addresses out
-    /// again at once.
+    /// Removes a range. This is called before the memory is released, because the device may hand
+    /// out the addresses again at once.
     pub(crate) fn remove(&self, base: DevicePtr, bytes: u64) {
         let _writer = self.writer.lock();
-        // Which segment is the last one on a shared page is unknown, so the page stays shared until
-        // that is gone, too.
+        // It is unknown which of the segments on a shared page is the last one, so the page remains
+        // shared until that one is gone, too.
         let without = |old| if is_shared(old) && old != SHARED | 1 { old - 1 } else { NO_OWNER };
         self.pages.change(pages(base, bytes), |old| if old == SHARED | MOST_SHARING { old } else { without(old) });
     }

@@ -19,35 +19,36 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// A name under which the memory of private pools is [parked](crate::Parking). Any number but 0;
-/// several pools may have the same.
+/// A name under which the memory of private pools is [parked](crate::Parking). It is any number
+/// except 0, and several pools may share it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct Tag(pub NonZeroU64);
 
-/// The limits of the pools with a tag, in the words of Linux's control groups. All bytes are of the
-/// tag's *charge*: the bytes that the heaps of its pools hold from the device, which are the live
-/// and the pending blocks and the free rest of their pages and segments.
+/// The limits of the pools that share a tag, in the words of Linux's control groups. All bytes are
+/// bytes of the tag's *charge*: what the heaps of its pools hold from the device. This includes
+/// live and pending blocks, and the free rest of their pages and segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TagLimits {
-    /// The greatest charge. A request beyond it has the free memory of the tag given back, and is
-    /// refused if that does not suffice. `None`: no limit.
+    /// The greatest charge. If a request would exceed it, the tag's free memory is given back
+    /// first, and the request is refused if that is not enough. `None` means that there is no
+    /// limit.
     pub max: Option<u64>,
-    /// Bytes of the tag's memory down to which none of it goes back for requests outside the tag.
+    /// Requests outside the tag take none of its memory once the charge is down to this many bytes.
     /// At most `max`.
     pub low: u64,
-    /// The share of the tag beside the weights of the others when memory is short: of two tags
+    /// How much memory the tag may keep, relative to other tags, when memory is short: of two tags
     /// equally far above `low`, the one with half the weight gives back first. Not 0.
     pub weight: u32,
-    /// Whether a page that leaves the tag is filled with zeroes before other pools can have it.
+    /// Whether a page that leaves the tag is filled with zeroes before other pools can use it.
     pub clear: bool,
 }
 
 impl TagLimits {
-    /// The weight of a tag without another, and of all memory without a tag.
+    /// The weight of a tag that has not been given one, and of all memory without a tag.
     pub const WEIGHT: u32 = 100;
 
-    /// Limits without an effect, other than that free memory of the tag goes back when memory is
+    /// Limits that have no effect, except that free memory of the tag is given back when memory is
     /// short.
     pub const NONE: Self = Self { max: None, low: 0, weight: Self::WEIGHT, clear: false };
 }
@@ -58,14 +59,14 @@ impl Default for TagLimits {
     }
 }
 
-/// What the pools with a tag hold, in bytes, and what its limits have done.
+/// How much memory the pools with a tag hold, in bytes, and what the tag's limits have done.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TagUse {
     /// The bytes that the heaps of the tag's pools hold from the device.
     pub charge: u64,
-    /// Bytes of live blocks. Part of `charge`, unless the pools are parked.
+    /// Bytes of live blocks. They are part of `charge`, unless the pools are parked.
     pub live: u64,
-    /// Bytes of free memory. Part of `charge`.
+    /// Bytes of free memory. They are part of `charge`.
     pub cached: u64,
     /// The limits, if any are set.
     pub limits: Option<TagLimits>,
@@ -75,16 +76,16 @@ pub struct TagUse {
     pub given: u64,
 }
 
-/// The differences of a private pool from the default pool.
+/// How a private pool differs from the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PoolOptions {
     /// Lets requests to other pools take free blocks of the pool instead of failing.
     pub use_on_oom: bool,
-    /// Keeps blocks whole: each request gets a segment of its own, or a cached segment as a whole.
+    /// Keeps blocks whole: each request gets a new segment, or a whole cached segment.
     pub no_split: bool,
 }
 
-/// The requests that a route leads into its pool.
+/// The requests that a route leads to its pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
     /// Every request on the device.

@@ -1,4 +1,5 @@
-//! The quantities used everywhere: device addresses, streams, devices, and sizes in bytes.
+//! The quantities used throughout the crate: device addresses, streams, devices, and sizes in
+//! bytes.
 
 use core::fmt;
 
@@ -17,17 +18,18 @@ pub const MIB: u64 = 1 << 20;
 /// [`Error::TooLarge`](crate::Error::TooLarge) (`one_exa_bytes`, `PyTorch` 2.0–2.15).
 pub const MAX_REQUEST: u64 = 1 << 60;
 
-/// An address in device memory. The host never dereferences device addresses.
+/// An address in device memory. The host never dereferences it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
-    /// The null address: the answer to a request of zero bytes, never the address of a block.
+    /// The null address: the result of a request for zero bytes. It is never the address of a
+    /// block.
     pub const NULL: Self = Self(0);
 
-    /// Returns the address `bytes` further on. The result must stay inside the segment, where the
-    /// sum cannot overflow.
+    /// Returns the address `bytes` higher. The result must be inside the same segment, so the sum
+    /// cannot overflow.
     #[must_use]
     pub const fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
@@ -46,8 +48,8 @@ impl fmt::Display for DevicePtr {
     }
 }
 
-/// A stream: a queue of work on the device, executed in order. The host chooses the number (a
-/// handle or an id). Equal numbers mean the same stream.
+/// A stream: a queue of work on the device, executed in order. The host chooses the number, which
+/// may be a handle or an id. The same number means the same stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct StreamId(pub u64);
@@ -56,12 +58,12 @@ impl StreamId {
     /// The device's default stream.
     pub const DEFAULT: Self = Self(0);
 
-    /// Stands for all streams of a device, where a stream that may be gone cannot be waited for
-    /// alone. No stream has the number: requests with it are refused.
+    /// All streams of a device. Used where a stream may be gone, so it cannot be waited for alone.
+    /// No stream has this number: requests with it are refused.
     pub const EVERY: Self = Self(u64::MAX);
 }
 
-/// The stream of a heap without a stream.
+/// The stream of a heap that belongs to no stream.
 pub(crate) const NO_STREAM: StreamId = StreamId::EVERY;
 
 impl fmt::Debug for StreamId {
@@ -70,13 +72,13 @@ impl fmt::Debug for StreamId {
     }
 }
 
-/// A device of the allocator, numbered from 0 in the order in which the devices were passed at
+/// A device of the allocator. Devices are numbered from 0 in the order in which they were passed at
 /// creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct DeviceIndex(pub u32);
 
-/// An elastic range of a device. The number of a released range names no other range.
+/// An elastic range of a device. The number of a released range is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct RangeId(pub u64);
