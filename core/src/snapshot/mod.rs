@@ -11,15 +11,15 @@ use alloc::vec::Vec;
 pub enum BlockState {
     /// The program uses the block.
     ActiveAllocated,
-    /// The program freed the block. Other streams still use it, or the frontier has not reached its
-    /// count.
+    /// The program freed the block, but other streams still use it, or the frontier has not reached
+    /// its count.
     ActivePendingFree,
     /// The block is free, and cached.
     Inactive,
 }
 
 impl BlockState {
-    /// Returns the name in PyTorch's snapshots.
+    /// Returns the state's name in PyTorch's snapshots.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ActiveAllocated => "active_allocated",
@@ -40,9 +40,8 @@ pub struct SnapshotBlock {
     pub requested_size: u64,
     /// The state.
     pub state: BlockState,
-    /// The call site of the allocation, as
-    /// [`Host::call_site`](crate::Host::call_site) numbers call sites; 0 if
-    /// unknown.
+    /// The call site of the allocation, as numbered by [`Host::call_site`](crate::Host::call_site);
+    /// 0 if it is unknown.
     pub site: u32,
 }
 
@@ -55,40 +54,41 @@ pub struct SnapshotSegment {
     pub address: DevicePtr,
     /// The size in bytes.
     pub total_size: u64,
-    /// The bytes of the segment that are parked: addresses without memory of the device. Part of
-    /// `total_size`.
+    /// How many bytes of the segment are parked: these addresses have no device memory. They are
+    /// part of `total_size`.
     pub parked: u64,
     /// The stream.
     pub stream: StreamId,
-    /// The kind of blocks, small or large.
+    /// The kind of the blocks, small or large.
     pub kind: PoolKind,
     /// The pool.
     pub pool: PoolId,
-    /// Set for a part of an expandable segment.
+    /// Whether this is a part of an expandable segment.
     pub is_expandable: bool,
-    /// The call site of the allocation of the segment; 0 if unknown.
+    /// The call site of the allocation of the segment; 0 if it is unknown.
     pub site: u32,
-    /// The blocks by address. They cover the segment without gaps.
+    /// The blocks, in the order of their addresses. They cover the segment without gaps.
     pub blocks: Vec<SnapshotBlock>,
 }
 
 impl SnapshotSegment {
-    /// Sums `of` over the blocks in the states that `is` selects.
+    /// Sums `of` over the blocks that have a state selected by `is`.
     fn bytes(&self, is: impl Fn(BlockState) -> bool, of: impl Fn(&SnapshotBlock) -> u64) -> u64 {
         self.blocks.iter().filter(|block| is(block.state)).map(of).sum()
     }
 
-    /// Returns the bytes of the blocks in use by the program.
+    /// Returns the bytes of the blocks that the program uses.
     pub fn allocated_size(&self) -> u64 {
         self.bytes(|state| state == BlockState::ActiveAllocated, |block| block.size)
     }
 
-    /// Returns the bytes of the blocks not yet reusable: in use, or pending.
+    /// Returns the bytes of the blocks that cannot be reused yet, because they are in use or
+    /// pending.
     pub fn active_size(&self) -> u64 {
         self.bytes(|state| state != BlockState::Inactive, |block| block.size)
     }
 
-    /// Returns the requested bytes of the blocks not yet reusable.
+    /// Returns the requested bytes of the blocks that cannot be reused yet.
     pub fn requested_size(&self) -> u64 {
         self.bytes(|state| state != BlockState::Inactive, |block| block.requested_size)
     }

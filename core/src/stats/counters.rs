@@ -4,22 +4,22 @@ use super::{STATS, Stat};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicI64, AtomicU64, impl_empty};
 
-/// The counters of a heap. Written only under the heap's lock, except `threshold`. Read by any
-/// thread.
+/// The counters of a heap. Any thread reads them. Only the holder of the heap's lock writes them,
+/// except for `threshold`.
 ///
-/// A pending block is active, and is not allocated. The rows of [`Stat::Active`] and
-/// [`Stat::ActiveBytes`] count pending blocks only; [`HeapCounters::current`] adds the allocated
-/// blocks. So a malloc and a free change two rows less.
+/// A pending block is active, but not allocated. The rows of [`Stat::Active`] and
+/// [`Stat::ActiveBytes`] count only pending blocks, and [`HeapCounters::current`] adds the
+/// allocated ones. This way a malloc and a free change two rows fewer.
 #[derive(Debug)]
 pub(crate) struct HeapCounters {
-    /// The total ever added, by [`Stat`].
+    /// The total ever added, indexed by [`Stat`].
     added: [AtomicU64; STATS],
-    /// The total ever removed, by [`Stat`].
+    /// The total ever removed, indexed by [`Stat`].
     removed: [AtomicU64; STATS],
-    /// The value of `added − removed` above which the peaks must be reconciled. It is the heap's
-    /// lease: the leases of all heaps add up to no more than the peak. In the first two rows it is
-    /// lower where pending blocks use up the lease on active blocks. Changes only while peaks are
-    /// reconciled.
+    /// When `added − removed` exceeds this value, the peaks must be reconciled. The value is the
+    /// heap's lease, which is its quota of the peak: the leases of all heaps add up to at most the
+    /// peak. In the first two rows it is lower than the lease where pending blocks use up the lease
+    /// on active blocks. It changes only while peaks are reconciled.
     threshold: [AtomicI64; STATS],
     /// The leases of the first two rows, [`Stat::Allocation`] and [`Stat::AllocatedBytes`].
     allocated_lease: [AtomicI64; 2],
@@ -27,7 +27,7 @@ pub(crate) struct HeapCounters {
 
 impl_empty! { HeapCounters { added, removed, threshold, allocated_lease } }
 
-/// Returns the row whose blocks count in row `stat` as well: allocated blocks are active.
+/// Returns the row that is counted in row `stat` as well: allocated blocks are active.
 pub(super) const fn included(stat: usize) -> Option<usize> {
     const ACTIVE: usize = Stat::Active as usize;
     const ACTIVE_BYTES: usize = Stat::ActiveBytes as usize;
@@ -38,7 +38,7 @@ pub(super) const fn included(stat: usize) -> Option<usize> {
     }
 }
 
-/// Returns the row that counts pending blocks for the allocated ones of `row`.
+/// Returns the row with the pending blocks that belong to the allocated blocks of `row`.
 const fn active_of(row: usize) -> Option<usize> {
     const ALLOCATION: usize = Stat::Allocation as usize;
     const ALLOCATED_BYTES: usize = Stat::AllocatedBytes as usize;
@@ -57,7 +57,7 @@ impl HeapCounters {
         copy
     }
 
-    /// Takes over the values of other counters. The caller holds the lock of their heap.
+    /// Copies the values of other counters. The caller holds the lock of their heap.
     pub(crate) fn take_over(&self, from: &Self) {
         let sums = self.added.iter().zip(&from.added).chain(self.removed.iter().zip(&from.removed));
         sums.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
@@ -67,7 +67,7 @@ impl HeapCounters {
     }
 }
 
-/// Returns new words with the values of others.
+/// Returns new atomics with the same values.
 pub(super) fn copy_of<const N: usize>(words: &[AtomicU64; N]) -> [AtomicU64; N] {
     core::array::from_fn(|at| AtomicU64::new(words[at].load(Relaxed)))
 }
@@ -80,16 +80,18 @@ impl HeapCounters {
         self.up_to(stat, amount) < 0
     }
 
-    /// Adds `amount`. Returns how much more may be added; below 0 the peaks must be reconciled.
+    /// Adds `amount`. Returns how much more may be added. If this is below 0, the peaks must be
+    /// reconciled.
     #[inline]
     #[must_use]
     pub(crate) fn up_to(&self, stat: Stat, amount: u64) -> i64 {
         let row = stat as usize;
-        // Only the thread with the heap's lock writes the row, so a load and a store do: no locked
-        // instruction.
+        // Only the thread that holds the heap's lock writes the row, so a load and a store are
+        // enough: this needs no locked instruction.
         let added = self.added[row].load(Relaxed) + amount;
         // `Release` pairs with the `Acquire` loads in `current_of`: a reader that sees this
-        // addition also sees all earlier removals. A sum may miss an amount, and counts none twice.
+        // addition also sees all earlier removals. A sum may miss an amount, but never counts one
+        // twice.
         self.added[row].store(added, Release);
         self.removed[row].load(Relaxed) as i64 + self.threshold[row].load(Relaxed) - added as i64
     }
@@ -115,10 +117,10 @@ impl HeapCounters {
         other.up(stat, amount)
     }
 
-    /// Counts an allocated block of `bytes` as pending: freed, and waiting for other streams. The
-    /// block stays active, so fewer blocks may be allocated within the lease. The caller calls
-    /// [`Peaks::follow_pending`](crate::arena::peaks::Peaks::follow_pending) next, unless the block
-    /// stops pending at once.
+    /// Counts an allocated block of `bytes` as pending: it was freed, and waits for other streams.
+    /// The block remains active, so fewer blocks may be allocated within the lease. The caller then
+    /// calls [`Peaks::follow_pending`](crate::arena::peaks::Peaks::follow_pending), unless the
+    /// block stops pending at once.
     #[inline]
     pub(crate) fn pend(&self, bytes: u64) {
         for (row, amount) in [(Stat::Active, 1), (Stat::ActiveBytes, bytes)] {
@@ -127,8 +129,8 @@ impl HeapCounters {
         }
     }
 
-    /// Returns whether the thresholds leave enough of the lease on active blocks to the pending
-    /// ones, so [`follow_pending`](Self::follow_pending) would lower none.
+    /// Returns whether the thresholds leave room for the pending blocks in the lease on active
+    /// blocks, so that [`follow_pending`](Self::follow_pending) would lower none of them.
     #[inline]
     pub(crate) fn covers_pending(&self) -> bool {
         [Stat::Allocation as usize, Stat::AllocatedBytes as usize].into_iter().all(|row| {
@@ -137,8 +139,8 @@ impl HeapCounters {
         })
     }
 
-    /// Returns what the lease on active blocks leaves to the allocated blocks of one of the first
-    /// two rows beside the pending ones. Returns `None` for other rows.
+    /// Returns what is left of the lease on active blocks for the allocated blocks, after the
+    /// pending ones are subtracted. Returns `None` for rows other than the first two.
     #[inline]
     fn left_beside_pending(&self, row: usize) -> Option<i64> {
         let active = active_of(row)?;
@@ -147,19 +149,19 @@ impl HeapCounters {
     }
 
     /// Adjusts the thresholds to the pending blocks. The caller holds the lock under which peaks
-    /// are reconciled: without it, a store here could overwrite a threshold that another thread
-    /// just set.
+    /// are reconciled. Without it, this could overwrite a threshold that another thread just set.
     #[inline]
     pub(crate) fn follow_pending(&self) {
         self.set_threshold(Stat::Allocation as usize);
         self.set_threshold(Stat::AllocatedBytes as usize);
     }
 
-    /// Returns whether no row lacks a lease. The thresholds follow the pending blocks.
+    /// Returns whether every row is within its lease. The thresholds must have followed the pending
+    /// blocks before.
     #[inline]
     pub(super) fn is_within_leases(&self) -> bool {
-        // The lease on active blocks holds iff the allocated ones are within their threshold, which
-        // leaves room for the pending ones.
+        // Active blocks are within their lease iff the allocated ones are within their threshold,
+        // because that leaves room for the pending ones.
         let is_within = |row: usize| {
             let added = self.added[row].load(Acquire) as i64;
             added - self.removed[row].load(Relaxed) as i64 <= self.threshold[row].load(Relaxed)
@@ -167,19 +169,20 @@ impl HeapCounters {
         (0..STATS).all(|row| included(row).is_some() || is_within(row))
     }
 
-    /// Returns whether each lease is the current value. The caller holds the lock of the heap.
+    /// Returns whether each lease equals the current value (the heap is *tight*). The caller holds
+    /// the lock of the heap.
     pub(crate) fn is_tight(&self) -> bool {
         (0..STATS).all(|row| self.lease(row).load(Relaxed) == self.current_of(row))
     }
 
-    /// Returns the lease of a row. In all rows but the first two, the threshold is the lease.
+    /// Returns the lease of a row. It is the threshold in all rows but the first two.
     #[inline]
     pub(super) fn lease(&self, row: usize) -> &AtomicI64 {
         self.allocated_lease.get(row).unwrap_or(&self.threshold[row])
     }
 
-    /// Computes the threshold of one of the first two rows from its lease and from the lease on
-    /// active blocks. Does nothing for other rows.
+    /// Computes the threshold of one of the first two rows, from the lease of the row and from the
+    /// lease on active blocks. Does nothing for other rows.
     #[inline]
     pub(super) fn set_threshold(&self, row: usize) {
         let Some(left) = self.left_beside_pending(row) else { return };
@@ -192,7 +195,7 @@ impl HeapCounters {
         self.down(Stat::ActiveBytes, bytes);
     }
 
-    /// Returns the total of `stat` that this heap ever counted.
+    /// Returns the total of `stat` that this heap has ever added.
     pub(crate) fn ever_added(&self, stat: Stat) -> u64 {
         self.added[stat as usize].load(Relaxed)
     }
@@ -202,19 +205,19 @@ impl HeapCounters {
         self.current_of(stat as usize)
     }
 
-    /// Returns the current value of a row, with the allocated blocks in the rows of active blocks.
+    /// Returns the current value of a row. The rows of active blocks include the allocated blocks.
     #[inline]
     pub(super) fn current_of(&self, stat: usize) -> i64 {
         // Load every addition before any removal, and pending blocks first. A block that moves
-        // between two rows during the sum may be missing from it, and is never counted twice.
+        // between two rows meanwhile may be missing from the sum, but is never counted twice.
         let rows = [Some(stat), included(stat)];
         let added: i64 = rows.iter().flatten().map(|&row| self.added[row].load(Acquire) as i64).sum();
         let removed: i64 = rows.iter().flatten().map(|&row| self.removed[row].load(Relaxed) as i64).sum();
         added - removed
     }
 
-    /// Returns the total ever added to a row. An active block was allocated once, so the row of
-    /// allocated blocks has the total.
+    /// Returns the total ever added to a row. Every active block was allocated once, so the total
+    /// for active blocks is that of the row of allocated blocks.
     pub(super) fn added_of(&self, stat: usize) -> i64 {
         self.added[included(stat).unwrap_or(stat)].load(Relaxed) as i64
     }

@@ -1,21 +1,22 @@
-//! Counts and times of a device's calls of virtual memory, by kind, and of requests held up by
-//! calls.
+//! How often a device's virtual memory calls were made and how long they took, by kind, and how
+//! long requests were held up by them.
 
 use crate::sync::{AtomicU64, Ordering, impl_empty};
 
-/// Calls of a kind.
+/// The calls of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallCount {
-    /// The number of calls, with failed calls.
+    /// The number of calls, including failed calls.
     pub calls: u64,
-    /// The time of the calling threads, in microseconds; 0 if the device has no clock.
+    /// The time that the calling threads spent in the calls, in microseconds; 0 if the device has
+    /// no clock.
     pub us: u64,
 }
 
-/// Declares the kinds of calls: a row for each, with the name of its count.
+/// Declares the kinds of calls, one row per kind with the name of its count.
 macro_rules! memory_calls {
     ($($(#[$doc:meta])* $Call:ident: $count:ident,)*) => {
-        /// The calls of a device's virtual memory, by kind, since the allocator was created.
+        /// The calls of a device's virtual memory since the allocator was created, by kind.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         pub struct MemoryCalls {
             $($(#[$doc])* pub $count: CallCount,)*
@@ -28,7 +29,7 @@ macro_rules! memory_calls {
             $($Call,)*
         }
 
-        /// Number of kinds in [`MemoryCall`].
+        /// The number of kinds in [`MemoryCall`].
         const KINDS: usize = [$(MemoryCall::$Call),*].len();
 
         impl MemoryCalls {
@@ -51,7 +52,7 @@ memory_calls! {
     Destroy: destroy,
     /// Physical memory mapped at addresses.
     Map: map,
-    /// Mapped ranges made accessible: a single call for all pages mapped side by side.
+    /// Mapped ranges made accessible. One call covers all pages that were mapped side by side.
     SetAccess: set_access,
     /// Mappings removed.
     Unmap: unmap,
@@ -59,8 +60,8 @@ memory_calls! {
     Export: export,
 }
 
-/// Counter of a kind of calls. The time is in ticks of the device's clock: a call may take
-/// less than a microsecond.
+/// The counter of one kind of call. The time is in ticks of the device's clock, because a call may
+/// take less than a microsecond.
 #[derive(Debug)]
 struct CallCounter {
     calls: AtomicU64,
@@ -69,15 +70,16 @@ struct CallCounter {
 
 impl_empty! { CallCounter { calls, ticks } }
 
-/// The counters of a device. Any thread counts without a lock.
+/// The counters of a device. Any thread may count, without a lock.
 #[derive(Debug)]
 pub(crate) struct MemoryCallCounters {
     kinds: [CallCounter; KINDS],
-    /// The clock's reading from which sums of ticks are converted, once there is one.
+    /// The reading of the clock from which sums of ticks are converted; 0 before the first
+    /// conversion.
     origin: AtomicU64,
-    /// Requests with more mapping than the policy's bound.
+    /// How many requests mapped for longer than the policy's bound.
     stalls: AtomicU64,
-    /// The longest time of mapping for a request, in microseconds.
+    /// The longest time that a request spent mapping, in microseconds.
     longest_us: AtomicU64,
 }
 
@@ -91,7 +93,7 @@ impl MemoryCallCounters {
         counter.ticks.fetch_add(ticks, Ordering::Relaxed);
     }
 
-    /// Counts a request with `us` microseconds of mapping. The policy allows `bound_us`.
+    /// Counts a request that spent `us` microseconds mapping. The policy allows `bound_us`.
     pub(crate) fn count_request(&self, us: u64, bound_us: u64) {
         self.longest_us.fetch_max(us, Ordering::Relaxed);
         if us > bound_us {
@@ -100,11 +102,11 @@ impl MemoryCallCounters {
     }
 
     /// Returns the calls of every kind. `now` is a reading of the clock, and `time_us` converts
-    /// readings to microseconds. The times never fall from one call to the next.
+    /// readings to microseconds. The times never decrease from one call to the next.
     pub(crate) fn calls(&self, now: u64, time_us: impl Fn(u64) -> u64) -> MemoryCalls {
-        // A clock converts points in time only. All sums are converted from the same point: a
-        // difference is rounded by the point where it begins, so from another point a sum would be
-        // a microsecond shorter now and then.
+        // A clock converts only points in time, so a sum of ticks is converted as a difference. The
+        // rounding of a difference depends on where it starts: from another starting point, a sum
+        // would sometimes come out a microsecond shorter. So all sums start at the same point.
         let first = self.origin.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         let origin = first.map_or_else(|earlier| earlier, |_| now);
         let us = |ticks: u64| time_us(origin.saturating_add(ticks)).saturating_sub(time_us(origin));
@@ -120,7 +122,7 @@ impl MemoryCallCounters {
         self.stalls.load(Ordering::Relaxed)
     }
 
-    /// Returns the longest time of mapping for a request, in microseconds.
+    /// Returns the longest time that a request spent mapping, in microseconds.
     pub(crate) fn longest_us(&self) -> u64 {
         self.longest_us.load(Ordering::Relaxed)
     }

@@ -1,18 +1,21 @@
-//! Statistics: the counters of `torch.cuda.memory_stats()`, with PyTorch's names and PyTorch's
-//! moments of change.
+//! Statistics: the counters of `torch.cuda.memory_stats()`. They have PyTorch's names, and change
+//! when PyTorch's change.
 //!
-//! Each heap counts for itself, with plain loads and stores under its own lock. Sums over heaps are
-//! computed when a caller reads the statistics. The peak of a sum is harder: a heap does not know
-//! the sum. **Leases** keep peaks exact without a shared counter on the fast path. Each heap has a
-//! lease for every statistic, and the leases of all heaps add up to no more than the recorded peak.
-//! While every heap stays within its lease, the sum stays below the peak. A heap that exceeds its
-//! lease reads the counters of the rest, raises the peak if the sum did, and takes a larger lease
-//! (`DevicePeaks::reconcile`).
+//! Each heap keeps its own counts, with plain loads and stores under its lock. Sums over heaps are
+//! computed when somebody reads the statistics. The peak of a sum is harder, because a heap does
+//! not know the sum. **Leases** keep peaks exact without a shared counter on the fast path. A lease
+//! is a quota: each heap has one for every statistic, and the leases of all heaps add up to at most
+//! the recorded peak. While every heap stays within its lease, the sum cannot exceed the peak. A
+//! heap that exceeds its lease reads the counters of the other heaps, raises the peak if the sum is
+//! higher, and takes a larger lease (`DevicePeaks::reconcile`).
+//!
+//! A heap is *tight* if each of its leases equals its current value, and *loose* otherwise. Only
+//! loose heaps have to be read to compute the current sum.
 //!
 //! So peaks are exact for calls that follow one another, on any threads. Calls that overlap do not
-//! wait for the thread that reconciles the peaks: their additions are missing from the peaks until
-//! their heap reconciles next, or another thread reads all heaps. A block that moves between two
-//! heaps during the sum may be counted in both.
+//! wait for the thread that reconciles the peaks: what they add is missing from the peaks until
+//! their heap reconciles next, or until another thread reads all heaps. A block that moves between
+//! two heaps during the sum may be counted in both.
 
 #![allow(clippy::needless_range_loop, reason = "several tables are walked by the same statistic")]
 
@@ -32,8 +35,8 @@ pub use reclaim::ReclaimStats;
 use crate::config::rounding::PoolKind;
 use core::fmt::Write;
 
-/// The statistics of a heap. The first nine are reported for all, small and large blocks; the last
-/// two for all blocks only.
+/// The statistics of a heap. The first nine are reported for all blocks, for small and for large
+/// ones; the last two only for all blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Stat {
@@ -45,11 +48,11 @@ pub(crate) enum Stat {
     Active,
     /// Bytes of the active blocks.
     ActiveBytes,
-    /// Free blocks with a neighbour in their segment.
+    /// Free blocks that have a neighbour in their segment.
     InactiveSplit,
-    /// Bytes of the free blocks with a neighbour in their segment.
+    /// Bytes of the free blocks that have a neighbour in their segment.
     InactiveSplitBytes,
-    /// Requested bytes of active blocks.
+    /// Bytes requested for the active blocks.
     RequestedBytes,
     /// Segments allocated from the device.
     Segment,
@@ -82,13 +85,13 @@ const NAMES: [&str; STATS] = [
     "oversize_segments",
 ];
 
-/// The column of the sums over all blocks, in tables with three columns: all, small pools, large
+/// The column with the sums over all blocks, in tables with three columns: all, small pools, large
 /// pools.
 const ALL: usize = 0;
 /// The names of the columns in PyTorch's keys.
 const BLOCKS: [&str; 3] = ["all", "small_pool", "large_pool"];
 
-/// Returns the column of small or of large pools.
+/// Returns the column of a kind of pools.
 fn column(kind: PoolKind) -> usize {
     match kind {
         PoolKind::Small => 1,
@@ -96,7 +99,7 @@ fn column(kind: PoolKind) -> usize {
     }
 }
 
-/// The events counted for a device as a whole.
+/// The events that are counted for a device as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Occurrence {
@@ -127,10 +130,10 @@ const EVENT_NAMES: [&str; EVENTS] = [
     "num_oom_rejections",
 ];
 
-/// A statistic: its present value, its peak, and its totals.
+/// The values of one statistic.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counter {
-    /// The present value.
+    /// The current value.
     pub current: i64,
     /// The highest value since the allocator was created, or since the peaks were reset.
     pub peak: i64,
@@ -145,26 +148,26 @@ pub struct Counter {
 /// The statistics of a device at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stats {
-    /// By column ([`ALL`], small, large) and [`Stat`].
+    /// Indexed by column ([`ALL`], small, large) and [`Stat`].
     counters: [[Counter; STATS]; 3],
-    /// By [`Occurrence`].
+    /// Indexed by [`Occurrence`].
     events: [u64; EVENTS],
-    /// The setting `max_split_size` in bytes; −1 for no limit.
+    /// The setting `max_split_size` in bytes; −1 if there is no limit.
     max_split_size: i64,
 }
 
 impl Stats {
-    /// Bytes of the blocks in use by the program.
+    /// Bytes of the blocks that the program uses.
     pub fn allocated_bytes(&self) -> Counter {
         self.counters[ALL][Stat::AllocatedBytes as usize]
     }
 
-    /// Bytes of the blocks in use, or freed and still waiting for other streams.
+    /// Bytes of the blocks that the program uses, or that it freed and that wait for other streams.
     pub fn active_bytes(&self) -> Counter {
         self.counters[ALL][Stat::ActiveBytes as usize]
     }
 
-    /// Requested bytes of blocks in use or waiting for other streams.
+    /// Bytes requested for the blocks that the program uses, or that wait for other streams.
     pub fn requested_bytes(&self) -> Counter {
         self.counters[ALL][Stat::RequestedBytes as usize]
     }
@@ -174,7 +177,7 @@ impl Stats {
         self.counters[ALL][Stat::ReservedBytes as usize]
     }
 
-    /// Blocks in use by the program.
+    /// Blocks that the program uses.
     pub fn allocations(&self) -> Counter {
         self.counters[ALL][Stat::Allocation as usize]
     }
@@ -194,13 +197,13 @@ impl Stats {
         self.events[Occurrence::DeviceFree as usize]
     }
 
-    /// Requests that failed for lack of memory.
+    /// Requests that failed because there was not enough memory.
     pub fn ooms(&self) -> u64 {
         self.events[Occurrence::OutOfMemory as usize]
     }
 
-    /// Requests which released the whole cache before their last attempt, which succeeded or
-    /// failed.
+    /// Requests that released the whole cache before their last attempt, whether or not this
+    /// attempt succeeded.
     pub fn alloc_retries(&self) -> u64 {
         self.events[Occurrence::AllocRetry as usize]
     }

@@ -6,11 +6,11 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Stage {
-    /// The next announcement begins an iteration to observe. All other policies are always in this
-    /// stage.
+    /// The next announcement starts an iteration that is observed. Under all other policies, this
+    /// is the only stage.
     #[default]
     Waiting,
-    /// The policy observes the present iteration.
+    /// The policy is observing the current iteration.
     Observing,
     /// An iteration was observed, and the program has not passed plans back yet.
     Planning,
@@ -40,49 +40,50 @@ impl fmt::Display for Stage {
     }
 }
 
-/// The planned policy on a device, since the allocator was created.
+/// What the planned policy did on a device since the allocator was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PlannedReport {
-    /// The present stage.
+    /// The current stage.
     pub stage: Stage,
-    /// Iterations announced.
+    /// How many iterations were announced.
     pub announced: u64,
-    /// Activated sets of plans.
+    /// How many sets of plans were activated.
     pub plans: u64,
-    /// Sets of plans given up because too many requests deviated.
+    /// How many sets of plans were given up because too many requests deviated.
     pub given_up: u64,
-    /// Failed attempts to activate plans, for lack of memory.
+    /// How many attempts to activate plans failed because there was not enough memory.
     pub no_memory: u64,
-    /// Bytes needed by the present or latest plans, summed over streams.
+    /// The bytes that the current or latest plans need, summed over streams.
     pub peak_bytes: u64,
-    /// The least bytes of any plan for the requests, summed over streams.
+    /// The fewest bytes that any plan for the requests needs, summed over streams.
     pub lower_bound_bytes: u64,
-    /// Bytes of the segments reserved for the active plans.
+    /// The bytes of the segments reserved for the active plans.
     pub segment_bytes: u64,
-    /// Requests served from plans.
+    /// Requests that were served from plans.
     pub served: u64,
-    /// Requests observed to outlive their iteration. The fallback serves these requests, which are
-    /// no deviation.
+    /// Requests that were observed to outlive their iteration. The fallback serves them, which does
+    /// not count as a deviation.
     pub lasting: u64,
-    /// Requests found nowhere near in the sequence. The fallback serves them.
+    /// Requests that do not match the sequence anywhere near the current position. The fallback
+    /// serves them.
     pub extra: u64,
-    /// Requests of the sequence not made by the program.
+    /// Requests of the sequence that the program did not make.
     pub missing: u64,
-    /// Requests made later than in the sequence, and served from the plan.
+    /// Requests that were made later than in the sequence, and served from the plan.
     pub reordered: u64,
-    /// Requests whose bytes were still in use. The fallback serves them.
+    /// Requests for which the planned bytes were still in use. The fallback serves them.
     pub occupied: u64,
 }
 
 impl PlannedReport {
-    /// Returns the requests served by the fallback while plans were active.
+    /// Returns how many requests the fallback served while plans were active.
     #[must_use]
     pub const fn fallback(&self) -> u64 {
         self.lasting + self.extra + self.occupied
     }
 
-    /// Returns the deviations of all kinds.
+    /// Returns the number of deviations, of all kinds.
     #[must_use]
     pub const fn deviations(&self) -> u64 {
         self.extra + self.missing + self.reordered + self.occupied

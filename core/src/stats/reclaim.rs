@@ -1,44 +1,46 @@
-//! Figures of `reclaim:auto`: memory given back to the device, and memory kept.
+//! The figures of `reclaim:auto`: how much memory was given back to the device, and how much was
+//! kept.
 
 use crate::sync::impl_empty;
 
-/// Memory given back by [`maintain`](crate::Pages::maintain) under `reclaim:auto` since the
-/// allocator was created, and obtained again. The last six figures are of the latest look at the
-/// heaps.
+/// The memory that [`maintain`](crate::Pages::maintain) gave back under `reclaim:auto` since the
+/// allocator was created, and that was obtained again. The last six figures are from the latest
+/// look at the heaps.
 ///
-/// A *unit* is a wholly free segment, or a page of an expandable segment.
+/// A *unit* is a completely free segment, or a page of an expandable segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReclaimStats {
-    /// Looks at the heaps.
+    /// How often `maintain` looked at the heaps.
     pub looks: u64,
-    /// Bytes of the units given back.
+    /// Bytes of the units that were given back.
     pub given_back: u64,
-    /// The units given back.
+    /// Units that were given back.
     pub given_back_units: u64,
-    /// Bytes of the units obtained in place of units given back.
+    /// Bytes of the units that were obtained to replace units given back.
     pub obtained_again: u64,
-    /// The units obtained in place of units given back.
+    /// Units that were obtained to replace units given back.
     pub obtained_again_units: u64,
-    /// Units obtained again before the time had passed for which giving back is worth the cost.
-    /// They make the following decisions more cautious.
+    /// Units that were obtained again too early, before giving them back had paid off. They make
+    /// later decisions more cautious.
     pub too_early_units: u64,
-    /// The time of the driver's calls for giving back, in microseconds.
+    /// The time that the driver's calls for giving back took, in microseconds.
     pub driver_us: u64,
-    /// Units whose idle time has ended, from which the times to the next use are predicted.
+    /// Idle units that were used again. The time to the next use is predicted from them.
     pub observed_units: u64,
     /// Bytes of idle units.
     pub idle: u64,
-    /// Idle bytes with a predicted use too soon to be worth giving back.
+    /// Idle bytes that are kept because they will probably be used too soon to be worth giving
+    /// back.
     pub needed_soon: u64,
-    /// Worthwhile idle bytes, perhaps still used by the device, or impossible to release
-    /// without a wait.
+    /// Idle bytes that are worth giving back, but that the device may still use, or that cannot be
+    /// released without a wait.
     pub busy: u64,
-    /// Worthwhile idle bytes for which time or budget was lacking.
+    /// Idle bytes that are worth giving back, but for which there was no time or budget.
     pub unpaid: u64,
-    /// The driver time left of the budget, in microseconds.
+    /// The driver time left in the budget, in microseconds.
     pub budget_us: u64,
-    /// The factor of the worthwhile time, as a power of two. Rises with units
-    /// obtained too early, and falls with units left away.
+    /// By how much the idle time that makes giving back worthwhile is multiplied, as a power of
+    /// two. It rises when units are obtained again too early, and falls when units stay given back.
     pub caution: u32,
 }
 

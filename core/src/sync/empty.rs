@@ -1,10 +1,10 @@
-//! Constant empty values: what a table holds before its first entry. The compiler makes them, so
-//! that an allocator of fixed tables may lie in a static, and no table passes over the stack.
+//! Constant empty values: what a table contains before its first entry. The compiler creates them,
+//! so an allocator with fixed tables can be a static, and no table has to be moved over the stack.
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
 
-/// A type with a constant empty value. Under `--cfg loom`, whose atomics have no constant value, a
-/// function returns it.
+/// A type with a constant empty value. Under `--cfg loom`, where atomics cannot be created in
+/// constants, a function returns the value.
 pub trait Empty: Sized {
     /// The empty value.
     #[cfg(not(loom))]
@@ -15,14 +15,14 @@ pub trait Empty: Sized {
     fn empty() -> Self;
 }
 
-/// The empty value of the type that is expected.
+/// The empty value of the expected type.
 #[cfg(not(loom))]
 macro_rules! empty {
     () => {
         $crate::sync::Empty::EMPTY
     };
 }
-/// The empty value of the type that is expected.
+/// The empty value of the expected type.
 #[cfg(loom)]
 macro_rules! empty {
     () => {
@@ -31,7 +31,8 @@ macro_rules! empty {
 }
 pub(crate) use empty;
 
-/// Implements [`Empty`] by an expression. Parameters of the type stand before it, in brackets.
+/// Implements [`Empty`] with an expression. Generic parameters of the type are written before it,
+/// in brackets.
 macro_rules! empty_by {
     ([$($parameters:tt)*] $Type:ty = $empty:expr) => {
         impl<$($parameters)*> $crate::sync::Empty for $Type {
@@ -50,7 +51,7 @@ macro_rules! empty_by {
     };
 }
 
-/// Implements [`Empty`] and `Default` for a structure. A field without a value is empty.
+/// Implements [`Empty`] and `Default` for a structure. Fields that are given no value are empty.
 macro_rules! impl_empty {
     ([$($parameters:tt)*] $Type:ty { $($field:ident $(: $value:expr)?),* $(,)? }) => {
         $crate::sync::empty_by! {

@@ -1,5 +1,5 @@
-//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), ranked
-//! locks, turns of a single thread, cache-line padding, and constant empty values.
+//! What threads share: the atomics (those of the model checker under `--cfg loom`), ranked locks,
+//! turns that one thread takes at a time, cache-line padding, and constant empty values.
 
 mod empty;
 mod ranked;
@@ -18,14 +18,15 @@ pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, f
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
-/// A lock: any [`lock_api::RawMutex`]. Use a lock with parked waiters on an operating system, and a
-/// spin lock elsewhere.
+/// A lock: any [`lock_api::RawMutex`]. Use a lock that parks its waiters on an operating system,
+/// and a spin lock elsewhere.
 pub trait Lock: lock_api::RawMutex + Send + Sync + 'static {}
 
 impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}
 
-/// A value on cache lines of its own, for a field written by some threads while other threads read
-/// the field's neighbours. 128 bytes, because processors fetch cache lines in pairs.
+/// A value that shares no cache line with its neighbours. It is for a field that some threads write
+/// while other threads read the fields next to it. The alignment is 128 bytes because processors
+/// fetch cache lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub T);

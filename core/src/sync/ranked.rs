@@ -1,13 +1,13 @@
-//! The locks of the core, each with a rank: the order in which a thread may take the locks.
+//! The locks of the core. Each has a rank, which gives the order in which a thread may take them.
 //!
-//! The feature `paranoid` records the ranks held by each thread. A lock taken out of order panics
-//! with the names of both locks. Without the feature a [`Ranked`] is a plain mutex, which stores no
-//! rank and checks nothing.
+//! The feature `paranoid` records the ranks that each thread holds. A lock taken out of order
+//! panics with the names of both locks. Without the feature, a [`Ranked`] is a plain mutex: it
+//! stores no rank and checks nothing.
 
 use super::Lock;
 use lock_api::Mutex;
 
-/// Every lock of the core, in the order in which a thread may take the locks.
+/// The locks of the core, in the order in which a thread may take them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rank {
     /// Pools, routes and pairs of heaps.
@@ -22,13 +22,13 @@ pub(crate) enum Rank {
     LargeHeap,
     /// The elastic ranges.
     Ranges,
-    /// The heaps of ended streams, until their release.
+    /// The heaps of ended streams, until they are released.
     Ended,
     /// The pool of pages.
     Pages,
     /// The pending events of a group of streams.
     EventQueue,
-    /// Freed blocks that wait for something of their own.
+    /// Freed blocks that each wait for something else: an event, a fence or the frontier.
     DeferredFrees,
     /// The predictions of `reclaim:auto` for idle memory.
     Idle,
@@ -50,7 +50,7 @@ pub(crate) enum Rank {
 pub(crate) struct Ranked<R: Lock, T> {
     #[cfg(feature = "paranoid")]
     rank: Rank,
-    /// The rank that [`start`](Self::start) has set, in place of `rank`.
+    /// The rank that [`start`](Self::start) set. It replaces `rank`.
     #[cfg(feature = "paranoid")]
     started_as: spin::Once<Rank>,
     mutex: Mutex<R, T>,
@@ -77,18 +77,19 @@ impl<R: Lock, T> Ranked<R, T> {
         self.mutex.try_lock()
     }
 
-    /// Locks beside locks of the same tier, for the call that holds all locks of a device. All
-    /// heaps form a single tier in this call. The caller takes the locks of a tier in the order of
-    /// the ranks, and the locks of a rank in the order of their numbers. No other thread holds two
-    /// locks of a tier, except the two heaps of a pair, in the order of the ranks.
+    /// Takes this lock together with other locks of the same tier. Only the call that holds all
+    /// locks of a device does this. In that call all heaps form a single tier. The caller takes the
+    /// locks of a tier in the order of their ranks, and the locks of one rank in the order of their
+    /// numbers. No other thread holds two locks of a tier, except the two heaps of a pair, which it
+    /// takes in the order of their ranks.
     pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
         self.mutex.lock()
     }
 }
 
 impl<R: Lock, T> Ranked<R, T> {
-    /// Changes the rank, and the value by `set`, before any other thread knows the lock. Other
-    /// locks may be held.
+    /// Sets the rank, and changes the value with `set`, before any other thread can reach the lock.
+    /// The caller may hold other locks.
     #[cfg_attr(not(feature = "paranoid"), expect(unused_variables, reason = "no rank is stored"))]
     pub(crate) fn start(&self, rank: Rank, set: impl FnOnce(&mut T)) {
         #[cfg(feature = "paranoid")]
@@ -96,7 +97,7 @@ impl<R: Lock, T> Ranked<R, T> {
         set(&mut self.mutex.lock());
     }
 
-    /// Whether any thread holds the lock.
+    /// Returns whether any thread holds the lock.
     #[inline(always)]
     pub(crate) fn is_locked(&self) -> bool {
         self.mutex.is_locked()
@@ -110,14 +111,14 @@ mod paranoid {
     use core::ops::{Deref, DerefMut};
 
     std::thread_local! {
-        /// The locks held by the thread: bit `rank as u32` for each. A thread holds each rank at
+        /// The locks that the thread holds, as bits `1 << rank as u32`. A thread holds each rank at
         /// most once.
         static HELD: Cell<u32> = const { Cell::new(0) };
     }
 
     impl Rank {
-        /// Every rank, in tiers. A thread takes locks of ascending tiers, so a thread never holds
-        /// two locks of a tier.
+        /// All ranks, in tiers. A thread takes locks in ascending tiers, so it never holds two
+        /// locks of the same tier.
         const TIERS: [&[Self]; 8] = [
             &[Self::Registry],
             &[Self::Config],
@@ -139,13 +140,13 @@ mod paranoid {
             &[Self::TraceRing, Self::CallSites],
         ];
 
-        /// The first rank of the rank's tier.
+        /// Returns the first rank of this rank's tier.
         fn tier(self) -> Self {
             let tier = Self::TIERS.into_iter().find(|tier| tier.contains(&self));
             tier.expect("each rank is in a tier")[0]
         }
 
-        /// The ranks with a set bit in `held`.
+        /// Returns the ranks that have a bit set in `held`.
         fn of(held: u32) -> impl Iterator<Item = Self> {
             Self::TIERS.into_iter().flatten().copied().filter(move |&rank| held & rank.bit() != 0)
         }
@@ -155,14 +156,14 @@ mod paranoid {
         }
     }
 
-    /// A bit of [`HELD`], cleared on drop.
+    /// A bit set in [`HELD`], which is cleared on drop.
     struct HeldRank(Rank);
 
     impl HeldRank {
-        /// Adds a lock to the locks of the thread.
+        /// Adds a lock to those that the thread holds.
         ///
         /// # Panics
-        /// If the thread holds a lock of the tier or of a later tier.
+        /// If the thread holds a lock of the same tier or of a later one.
         fn add(rank: Rank) -> Self {
             let held = HELD.get();
             if let Some(above) = Rank::of(held).find(|&above| above as u32 >= rank.tier() as u32) {
@@ -172,7 +173,7 @@ mod paranoid {
             Self(rank)
         }
 
-        /// Adds a lock to the locks of the thread, beside locks of the tier.
+        /// Adds a lock to those that the thread holds, next to locks of the same tier.
         ///
         /// # Panics
         /// If the thread holds a lock of a later tier.
@@ -232,7 +233,8 @@ mod paranoid {
             self.mutex.try_lock().map(|guard| MutexGuard { guard, _held: held })
         }
 
-        /// Locks beside locks of the same tier; see the namesake without the feature.
+        /// Takes this lock together with other locks of the same tier; see the method of the same
+        /// name that is compiled without the feature.
         pub(crate) fn lock_beside(&self) -> MutexGuard<'_, R, T> {
             let held = HeldRank::add_beside(self.rank());
             MutexGuard { guard: self.mutex.lock(), _held: held }

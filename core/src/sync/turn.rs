@@ -1,17 +1,17 @@
-//! A turn of at most a single thread.
+//! A turn that one thread at a time can take.
 
 use crate::sync::{AtomicU32, Ordering, impl_empty};
 
-/// A turn. A thread is refused a taken turn, and does not wait.
+/// A turn. A thread that finds it taken is refused, and does not wait.
 pub(crate) struct Turn {
-    /// 1 ⟺ a [`Taken`] of the turn lives.
+    /// 1 ⟺ there is a [`Taken`] of this turn.
     taken: AtomicU32,
 }
 
 impl_empty! { Turn { taken } }
 
 impl Turn {
-    /// Takes the turn until the returned value is dropped. `None` if the turn is taken.
+    /// Takes the turn until the returned value is dropped. Returns `None` if the turn is taken.
     #[inline]
     pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
         // Load first: a failed exchange would take the cache line away from the thread that has the
@@ -19,17 +19,17 @@ impl Turn {
         if self.is_taken() || self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
-        // Made on this path only: the end of the value ends the turn.
+        // Only this path creates a `Taken`: dropping one ends the turn.
         Some(Taken(self))
     }
 
-    /// Returns whether a thread has the turn at the moment.
+    /// Returns whether a thread has the turn right now.
     pub(crate) fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Relaxed) != 0
     }
 }
 
-/// The turn of the successful thread; ends with the value.
+/// A turn taken by this thread. Dropping it ends the turn.
 pub(crate) struct Taken<'a>(&'a Turn);
 
 impl Drop for Taken<'_> {

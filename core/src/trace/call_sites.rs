@@ -1,9 +1,9 @@
-//! The call sites of blocks and segments: the numbers returned by the host while a trace is
+//! The call sites of blocks and segments: the numbers that the host returns while a trace is
 //! recorded.
 //!
-//! The table is separate from the blocks, and has entries only for call sites with a number. A
-//! program without stacks pays nothing. The table lives on the host's heap; a build without `alloc`
-//! stores no call sites.
+//! The table is separate from the blocks, and has entries only where the host returned a number, so
+//! a program that records no stacks pays nothing for it. The table is on the host's heap; a build
+//! without `alloc` stores no call sites.
 
 use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked, empty, empty_by, impl_empty};
 use crate::units::DevicePtr;
@@ -13,14 +13,14 @@ use alloc::collections::BTreeMap;
 /// The call sites of a device's blocks and segments.
 pub(crate) struct CallSites<R: Lock> {
     tables: Ranked<R, Tables>,
-    /// 0 ⟹ the tables are empty. Read without the lock: a program that traces events and reports no
-    /// call sites does not lock the tables.
+    /// 0 ⟹ the tables are empty. This is read without the lock, so a program that traces events but
+    /// reports no call sites never locks the tables.
     any: AtomicU32,
 }
 
 impl_empty! { [R: Lock] CallSites<R> { tables: Ranked::new(Rank::CallSites, empty!()), any } }
 
-/// The call sites by address.
+/// The call sites, by address.
 struct Tables {
     /// Address of a live or pending block → its call site.
     #[cfg(feature = "alloc")]
@@ -50,7 +50,7 @@ impl<R: Lock> CallSites<R> {
 
 #[cfg(feature = "alloc")]
 impl<R: Lock> CallSites<R> {
-    /// Returns whether the tables may have an entry.
+    /// Returns whether the tables may have entries.
     #[inline(always)]
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed) != 0
@@ -64,7 +64,7 @@ impl<R: Lock> CallSites<R> {
         self.any.store(1, Ordering::Relaxed);
     }
 
-    /// Returns the call site of the block at `addr`; 0 if unknown.
+    /// Returns the call site of the block at `addr`, or 0 if it is unknown.
     pub(crate) fn block(&self, addr: DevicePtr) -> u32 {
         if !self.any() {
             return 0;
@@ -72,7 +72,7 @@ impl<R: Lock> CallSites<R> {
         self.tables.lock().blocks.get(&addr).copied().unwrap_or(0)
     }
 
-    /// Removes and returns the call site of the block at `addr`; 0 if unknown.
+    /// Removes and returns the call site of the block at `addr`, or returns 0 if it is unknown.
     #[inline(always)]
     pub(crate) fn take_block(&self, addr: DevicePtr) -> u32 {
         if self.any() { self.take_known_block(addr) } else { 0 }
@@ -83,8 +83,8 @@ impl<R: Lock> CallSites<R> {
         self.tables.lock().blocks.remove(&addr).unwrap_or(0)
     }
 
-    /// Sets the call site of the segment, or mapped part, at `base`. An unknown site, 0, replaces
-    /// the site of an earlier segment at the same address.
+    /// Sets the call site of the segment or mapped part at `base`. The unknown site, 0, replaces
+    /// the site of an earlier segment at the same address, too.
     pub(crate) fn set_segment(&self, base: DevicePtr, bytes: u64, site: u32) {
         if site != 0 || self.any() {
             let mut tables = self.tables.lock();
@@ -93,7 +93,7 @@ impl<R: Lock> CallSites<R> {
         }
     }
 
-    /// Returns the call site of the segment around `addr`; 0 if unknown.
+    /// Returns the call site of the segment that contains `addr`, or 0 if it is unknown.
     pub(crate) fn segment(&self, addr: DevicePtr) -> u32 {
         if !self.any() {
             return 0;

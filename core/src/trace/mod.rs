@@ -1,4 +1,4 @@
-//! The event trace: the latest events of a device, in a ring of bounded size. Off by default.
+//! The event trace: the latest events of a device, in a ring of bounded size. It is off by default.
 //! Recording allocates nothing, except for call sites.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! heap ─ buffer                        ─┘
 //! ```
 //!
-//! An event costs a reading of the clock and a few stores, under a lock the heap holds anyway. The
-//! ring is sorted by time when it is read.
+//! An event costs one reading of the clock and a few stores, under a lock that the heap holds
+//! anyway. The ring is sorted by time when it is read.
 
 pub(crate) mod call_sites;
 pub(crate) mod ring;
@@ -33,19 +33,19 @@ pub enum Action {
     SegmentMap,
     /// A part of an expandable segment is unmapped.
     SegmentUnmap,
-    /// A request failed. The address field has the number of free bytes on the device, and the size
-    /// is that of the block the request needed.
+    /// A request failed. The address field contains the number of free bytes on the device, and the
+    /// size is that of the block that the request needed.
     OutOfMemory,
-    /// Other settings became active (`tune:auto`). The size is the peak of reserved memory that
-    /// the search predicts for the requests of the window, in bytes.
+    /// Other settings became active (`tune:auto`). The size is the peak of reserved memory, in
+    /// bytes, that the search predicts for the requests of the window.
     SettingsChanged,
-    /// Settings were taken back (`tune:auto`). The size is the peak of reserved memory measured
-    /// with them, in bytes.
+    /// Settings were taken back (`tune:auto`). The size is the peak of reserved memory, in bytes,
+    /// that was measured with them.
     SettingsTakenBack,
 }
 
 impl Action {
-    /// Returns the name in PyTorch's snapshots.
+    /// Returns the action's name in PyTorch's snapshots.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Alloc => "alloc",
@@ -56,14 +56,13 @@ impl Action {
             Self::SegmentMap => "segment_map",
             Self::SegmentUnmap => "segment_unmap",
             Self::OutOfMemory => "oom",
-            // Readers of PyTorch's snapshots know this name for what is no event of memory.
+            // Readers of PyTorch's snapshots know this name for events that are not about memory.
             Self::SettingsChanged | Self::SettingsTakenBack => "user_defined",
         }
     }
 }
 
-/// The kind of call for which [`Host::call_site`](crate::Host::call_site) is
-/// called.
+/// The kind of call during which [`Host::call_site`](crate::Host::call_site) is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallSite {
     /// A request.
@@ -72,13 +71,13 @@ pub enum CallSite {
     Free,
 }
 
-/// How much of a device's history the trace has.
+/// How much of a device's history is in the trace.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TraceExtent {
     /// The most events that a reader gets; 0 if no trace is recorded.
     pub capacity: u64,
-    /// Events since the start of the recording that a reader no longer gets. Above 0, the history
-    /// is cut: its first events are missing.
+    /// How many events since the start of the recording are no longer available. If this is above
+    /// 0, the first events of the history are missing.
     pub dropped: u64,
 }
 
@@ -87,9 +86,9 @@ pub struct TraceExtent {
 pub struct TraceEntry {
     /// The kind of the event.
     pub action: Action,
-    /// The call site, as [`Host::call_site`](crate::Host::call_site) numbers call
-    /// sites; 0 if unknown. For a segment, and for a free without a call site, it is the call site
-    /// of the allocation.
+    /// The call site, as numbered by [`Host::call_site`](crate::Host::call_site); 0 if it is
+    /// unknown. For a segment, and for a free without a call site, this is the call site of the
+    /// allocation.
     pub site: u32,
     /// The address of the block or segment.
     pub addr: DevicePtr,

@@ -5,8 +5,8 @@ use crate::sync::{AtomicU64, Lock, Ordering, Rank, Ranked, empty, impl_empty};
 use crate::tables::{Lazy, Storage, Table};
 use crate::units::{DevicePtr, StreamId};
 
-/// A stored event, or a pair of events: most frees complete at once. Times are in the device's
-/// ticks.
+/// A stored event, or a pair of events, because most frees complete at once. Times are in the
+/// device's ticks.
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
     /// The kind of the event or pair.
@@ -30,12 +30,12 @@ pub(crate) struct Record {
 pub(crate) enum What {
     /// A single event.
     One(Action),
-    /// [`Action::FreeRequested`], and a tick later [`Action::FreeCompleted`].
+    /// [`Action::FreeRequested`], followed one tick later by [`Action::FreeCompleted`].
     FreedAtOnce,
 }
 
 impl Record {
-    /// Fills the ring at the start. Overwritten before it is read.
+    /// A placeholder that fills a new ring. It is overwritten before it is read.
     const NONE: Self = Self {
         what: What::One(Action::Alloc),
         is_private: false,
@@ -66,17 +66,17 @@ impl Record {
 /// The capacity of a heap's [`EventBuffer`], in records.
 const BUFFERED: usize = 32;
 
-/// Additional capacity of the ring, in records. [`Ring::lost`] may hide some records; with the
-/// slack the requested number is left nevertheless.
+/// Extra capacity of the ring, in records. [`Ring::lost`] may hide some records; thanks to the
+/// slack, a reader still gets the requested number.
 const SLACK: usize = 32 * BUFFERED;
 
 /// The latest events of a heap, under the heap's lock.
 #[derive(Clone)]
 pub(crate) struct EventBuffer<S: Storage> {
-    /// The records. Allocated with the first recorded event.
+    /// The records. They are allocated when the first event is recorded.
     entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
-    /// The time of the latest event. Times grow from event to event, even if the clock stands
-    /// still.
+    /// The time of the latest event. Every event gets a later time than the one before, even if the
+    /// clock stands still.
     latest: u64,
 }
 
@@ -84,9 +84,9 @@ impl_empty! { [S: Storage] EventBuffer<S> { entries, latest } }
 
 /// The trace of a device.
 pub(crate) struct Trace<R: Lock, S: Storage> {
-    /// The ring, locked when a full buffer is moved into it.
+    /// The ring. It is locked while a full buffer is moved into it.
     ring: Ranked<R, Ring<S>>,
-    /// Counts events where the device has no clock.
+    /// The number of events, which replaces the clock if the device has none.
     events: AtomicU64,
 }
 
@@ -94,22 +94,22 @@ impl_empty! { [R: Lock, S: Storage] Trace<R, S> { ring: Ranked::new(Rank::TraceR
 
 /// A ring of records.
 struct Ring<S: Storage> {
-    /// `entries[recorded % len]` is overwritten next.
+    /// The entry `entries[recorded % len]` is the next to be overwritten.
     entries: S::Table<Record>,
     /// The number of records ever stored.
     recorded: u64,
-    /// The number of events that a reader gets at most. 0 if only the window of `tune:auto` is
-    /// recorded.
+    /// The most events that a reader gets. 0 if events are recorded only for the window of
+    /// `tune:auto`.
     capacity: usize,
-    /// The number of latest records for the window of `tune:auto`; 0 without it.
+    /// How many of the latest records are for the window of `tune:auto`; 0 if there is no window.
     window: usize,
-    /// Readers get events after this time only. Records up to this time have been overwritten, so
-    /// the rest of them would tell an incomplete story. Events that a heap still buffers may be
-    /// older, too.
+    /// Readers get only events after this time. Some records up to this time were overwritten, so
+    /// the remaining ones would give an incomplete history. Events that are still in the buffer of
+    /// a heap may be older, too.
     lost: u64,
-    /// The time of the start. Events up to it belong to no reader.
+    /// The time of the start. No reader gets events up to this time.
     begun: u64,
-    /// The number of events since the start, those that were overwritten or not stored included.
+    /// The number of events since the start, including those that were overwritten or not stored.
     events: u64,
 }
 
@@ -131,19 +131,19 @@ impl<S: Storage> Ring<S> {
         taken.clear();
     }
 
-    /// Stores records, oldest first, over the oldest of the ring.
+    /// Stores records, oldest first. They overwrite the oldest records of the ring.
     fn store(&mut self, taken: &[Record]) {
         let counted = taken.iter().filter(|entry| entry.ticks > self.begun);
         self.events += counted.map(|entry| 1 + u64::from(entry.what == What::FreedAtOnce)).sum::<u64>();
         let entries = &mut self.entries[..];
         let len = entries.len();
-        // Records before `lost` would never be read, so they must not overwrite later ones. There
+        // Records up to `lost` would never be read, so they must not overwrite later ones. There
         // are rarely any.
         let old = taken.iter().take_while(|entry| entry.ticks <= self.lost).count();
         let mut left = if len == 0 { &[] } else { &taken[old..] };
         while !left.is_empty() {
             let at = (self.recorded % len as u64) as usize;
-            // At most two rounds: to the end of the ring, then from its start.
+            // At most two rounds: up to the end of the ring, then from its start.
             let (now, later) = left.split_at(left.len().min(len - at));
             let places = &mut entries[at..at + now.len()];
             if self.recorded >= len as u64 {
@@ -157,13 +157,12 @@ impl<S: Storage> Ring<S> {
         }
     }
 
-    /// Sorts the ring by time, and iterates over the events to be read.
+    /// Sorts the ring by time, and returns an iterator over the events for a reader.
     fn sort(&mut self) -> impl Iterator<Item = TraceEntry> {
         let kept = (self.recorded as usize).min(self.entries.len());
         let entries = &mut self.entries[..];
         if self.recorded > kept as u64 {
-            // Makes the ring contiguous: afterwards the first `kept` entries are the stored
-            // records.
+            // Make the ring contiguous: afterwards the first `kept` entries are the stored records.
             entries.rotate_left((self.recorded % kept as u64) as usize);
             self.recorded = kept as u64;
         }
@@ -177,14 +176,14 @@ impl<S: Storage> Ring<S> {
 }
 
 impl<S: Storage> EventBuffer<S> {
-    /// Adds an event, at a later tick than the event before. Returns true if the buffer is full;
-    /// the caller then moves it to the ring at once, so the buffer always has room for one.
+    /// Adds an event, at a later tick than the previous one. Returns true if the buffer is full.
+    /// The caller then moves it to the ring at once, so the buffer always has room for one event.
     #[inline(always)]
     pub(crate) fn push(&mut self, mut record: Record) -> bool {
         record.ticks = record.ticks.max(self.latest + 1);
         self.latest = record.last();
         let entries = self.entries.get_or_make();
-        // The push cannot fail: a full buffer was emptied at the last push.
+        // The push cannot fail, because a full buffer was emptied after the previous push.
         let stored = entries.push(record).is_ok();
         debug_assert!(stored, "a full buffer is emptied at once");
         entries.is_full()
@@ -192,8 +191,8 @@ impl<S: Storage> EventBuffer<S> {
 }
 
 impl<R: Lock, S: Storage> Trace<R, S> {
-    /// Empties the ring, and gives it room for `capacity` events of a reader, and for a window of
-    /// `window` events. Returns false if the memory is exhausted.
+    /// Empties the ring, and makes room for `capacity` events for a reader and for a window of
+    /// `window` events. Returns false if there is not enough memory.
     pub(crate) fn start(&self, capacity: usize, window: usize, now: u64) -> bool {
         let mut entries: S::Table<Record> = empty!();
         let most = capacity.max(window);
@@ -221,8 +220,8 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         [ring.capacity, ring.window]
     }
 
-    /// Returns the room for a reader's events, and how many since the start a reader no longer
-    /// gets.
+    /// Returns the room for a reader's events, and how many events since the start are no longer
+    /// available to a reader.
     pub(crate) fn extent(&self) -> TraceExtent {
         let mut ring = self.ring.lock();
         if ring.capacity == 0 {
@@ -232,7 +231,7 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         TraceExtent { capacity: ring.capacity as u64, dropped: ring.events.saturating_sub(read) }
     }
 
-    /// Stores an event that belongs to no heap.
+    /// Stores an event that does not belong to a heap.
     pub(crate) fn add(&self, record: Record) {
         self.ring.lock().store(&[record]);
     }
@@ -248,7 +247,8 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         }
         let lost = {
             let ring = self.ring.lock();
-            // Another thread may have begun a longer trace since: no more than there is room for.
+            // Another thread may have started a longer trace meanwhile, so copy only as many as
+            // there is room for.
             let kept = (ring.recorded as usize).min(ring.entries.len()).min(room);
             records.extend_from_slice(&ring.entries[..kept]);
             ring.lost
@@ -269,10 +269,11 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         self.ring.lock().sort().for_each(visit);
     }
 
-    /// Counts an event of a device without a clock. The count replaces the ticks, and grows by two.
+    /// Counts an event of a device without a clock. The count is used in place of ticks, and grows
+    /// by two each time.
     pub(crate) fn count_event(&self) -> u64 {
-        // Relaxed: the events of a heap are ordered by its lock, and events of different heaps have
-        // no order.
+        // Relaxed is enough: the events of one heap are ordered by its lock, and events of
+        // different heaps are not ordered.
         self.events.fetch_add(2, Ordering::Relaxed) + 1
     }
 }
@@ -309,7 +310,7 @@ mod tests {
         assert!(trace.start(3, 0, 10));
         assert!(trace.has_room());
         assert_eq!(trace.room(), [3, 0]);
-        // Events up to the start belong to no reader.
+        // Readers get no events up to the start.
         [9, 10, 30, 20, 11].into_iter().for_each(|ticks| trace.add(record(ticks)));
         assert_eq!(times(&trace), [11, 20, 30]);
         trace.add(record(40));
@@ -338,9 +339,9 @@ mod tests {
         assert!(trace.start(capacity, 0, 0));
         let room = (capacity + SLACK) as u64;
         (1..=room).for_each(|ticks| trace.add(record(10 * ticks)));
-        // Over the first event. What a heap has kept back from that time on would tell half a
-        // story: the first such event is left out, and the second one goes over an event and ends
-        // with it.
+        // This overwrites the first event. The events that a heap has buffered since that time
+        // would give an incomplete history: the first of them is left out, and the second
+        // overwrites an event and ends with it.
         trace.add(record(10 * room + 10));
         trace.add(record(11));
         trace.add(record(12));
@@ -360,8 +361,8 @@ mod tests {
         assert_eq!(trace.window().first().map(|event| event.time_us), Some(20), "11 goes over no event");
         trace.add(record(12));
         assert_eq!(trace.window().first().map(|event| event.time_us), Some(30));
-        // The first event to be overwritten is later than all others but one, which tells half a
-        // story.
+        // The first event to be overwritten is later than all others but one, and that one alone
+        // would be an incomplete history.
         assert!(trace.start(5, 0, 0));
         let others = SLACK as u64 + 3;
         [1000, 1001]
@@ -377,7 +378,7 @@ mod tests {
         let trace: Traced = empty!();
         assert_eq!(trace.extent(), TraceExtent::default());
         assert!(trace.start(3, 0, 10));
-        // Events up to the start are none of the recording's.
+        // Events up to the start do not belong to the recording.
         [9, 10, 11, 20].into_iter().for_each(|ticks| trace.add(record(ticks)));
         assert_eq!(trace.extent(), TraceExtent { capacity: 3, dropped: 0 });
         trace.add(freed(30));
