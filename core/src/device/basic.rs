@@ -1,4 +1,4 @@
-//! Devices with segments and events only.
+//! Devices that have only segments and events.
 
 use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use crate::device::{Bare, DeviceResult, Event, MemoryInfo};
@@ -7,14 +7,14 @@ use crate::device::{DeviceMemory, Segments, StreamOrder};
 use crate::pool::PoolId;
 use crate::units::{DevicePtr, StreamId};
 
-/// A device with segments and events only. A basic device is a [`DeviceMemory`]: [`Bare`] answers
-/// all calls of the missing parts, and a stream is ordered after an event by waiting for the
-/// event.
+/// A device that has only segments and events. Every basic device is a [`DeviceMemory`]: [`Bare`]
+/// answers the calls to parts that are missing, and a stream is ordered after an event by waiting
+/// for the event.
 ///
 /// A device with more parts implements [`Segments`], [`StreamOrder`] and [`Host`](crate::Host)
-/// directly. These traits have no provided methods: the compiler names each missing method. A
-/// device with only some methods of a trait forwards the rest to [`Bare`], as described in
-/// [`forward`](crate::forward).
+/// directly. These traits have no provided methods, so the compiler names each method that is
+/// missing. A device that implements only some methods of a trait forwards the rest to [`Bare`], as
+/// described in [`forward`](crate::forward).
 ///
 /// ```
 /// use cachalot_core::{Allocator, BasicDevice, Config, DeviceIndex, DevicePtr, DeviceResult, Event, Growable};
@@ -75,7 +75,7 @@ pub trait BasicDevice: Send + Sync + 'static {
     /// The errors of [`Segments::release`].
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
 
-    /// Returns the device's memory, as [`Segments::memory_info`] does.
+    /// Returns how much memory the device has, as [`Segments::memory_info`] does.
     ///
     /// # Errors
     /// Any error of the device.
@@ -111,7 +111,7 @@ pub trait BasicDevice: Send + Sync + 'static {
     /// The errors of [`StreamOrder::is_complete`].
     fn wait(&self, event: Event) -> DeviceResult<()>;
 
-    /// Waits for a stream, as [`StreamOrder::synchronize`] does.
+    /// Waits for all work on a stream, as [`StreamOrder::synchronize`] does.
     ///
     /// # Errors
     /// Any error of the device.
@@ -133,7 +133,7 @@ impl<T: BasicDevice> Forwarder for T {
     }
 }
 
-/// Forwards methods to the methods of the same names of [`BasicDevice`].
+/// Forwards methods to the methods of [`BasicDevice`] with the same names.
 macro_rules! to_basic {
     ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {
         $(
@@ -197,7 +197,7 @@ mod tests {
     use std::sync::Mutex;
     use std::vec::Vec;
 
-    /// Notes its calls, with the number of the event or the bytes.
+    /// Records its calls, with the number of the event or of bytes.
     #[derive(Default)]
     struct Noting(Mutex<Vec<(&'static str, u64)>>);
 

@@ -1,13 +1,13 @@
-//! The names of a device's driver calls: for counting calls, for their costs, and for making calls
-//! fail.
+//! The names of a device's driver calls. They are used to count calls, to charge for them, and to
+//! make them fail.
 
-/// Declares the calls once: the method, and the driver's call below. Calls of events of copies have
-/// names of their own, since their costs differ.
+/// Declares all calls in one place: the method, and the driver call that it makes. The calls for
+/// events of copies have separate names, because they cost something else.
 macro_rules! calls {
     ($($call:ident = $name:literal, $driver:literal;)*) => {
         /// The methods of [`Segments`](crate::Segments), [`StreamOrder`](crate::StreamOrder),
-        /// [`VirtualMemory`](crate::VirtualMemory) and [`Contents`](crate::Contents) that reach a
-        /// driver, and may fail.
+        /// [`VirtualMemory`](crate::VirtualMemory) and [`Contents`](crate::Contents) that call a
+        /// driver and may fail.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[allow(missing_docs, reason = "each is the method of the same name")]
         #[non_exhaustive]
@@ -22,7 +22,7 @@ macro_rules! calls {
                 match self { $(Self::$call => $name,)* }
             }
 
-            /// Returns the name of the CUDA driver's call, in tables of costs.
+            /// Returns the name of the CUDA driver call, for tables of costs.
             pub const fn driver_name(self) -> &'static str {
                 match self { $(Self::$call => $driver,)* }
             }

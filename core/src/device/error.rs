@@ -2,21 +2,20 @@
 
 use core::fmt;
 
-/// The reason of a failed call to the device, as far as the allocator's next step depends on the
-/// reason.
+/// The reason why a call to the device failed, as far as the allocator's next step depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The device certainly has no memory, or no addresses, left for this call, and is otherwise in
-    /// order. The allocator releases cached memory and retries.
+    /// The device certainly has no memory or addresses left for this call, and is otherwise
+    /// working. The allocator releases cached memory and retries.
     OutOfMemory,
-    /// The call is not permitted while a stream captures a graph. The allocator defers the call.
+    /// The call is not permitted while a stream captures a graph. The allocator makes it later.
     NotPermittedInCapture,
     /// The device refused an argument.
     InvalidArgument,
-    /// The device or its driver lacks the feature.
+    /// The device or its driver does not support the feature.
     Unsupported,
-    /// The context is lost: every later call would fail too. The allocator makes no other call.
+    /// The context is lost, so every later call would fail too. The allocator makes no more calls.
     ContextLost,
     /// The driver is shutting down.
     Deinitialized,
@@ -29,14 +28,14 @@ pub enum ErrorKind {
 /// A failed call to the device: the kind of error, and the device's own code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceError {
-    /// The kind, on which the allocator's next step depends.
+    /// The kind of error. The allocator's next step depends on it.
     pub kind: ErrorKind,
-    /// The device's own code (a `CUresult` in the CUDA backend), a plain integer for messages.
+    /// The device's own code, which is only used in messages (a `CUresult` in the CUDA backend).
     pub code: u32,
 }
 
 impl DeviceError {
-    /// Creates an error of `kind` with the device's own `code`.
+    /// Creates an error of this kind, with the device's own `code`.
     pub const fn new(kind: ErrorKind, code: u32) -> Self {
         Self { kind, code }
     }

@@ -1,40 +1,41 @@
-//! What is known of an address at which a kernel has gone wrong: the nearest block, and the block's
-//! life.
+//! What is known about an address at which a kernel failed: the nearest block, and what happened to
+//! it.
 
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 use core::fmt;
 
-/// Number of streams that are remembered of a block.
+/// How many of the streams that use a block are remembered.
 pub(crate) const STREAMS: usize = 6;
 
-/// The streams that were said to use a block.
+/// The streams that the program declared as users of a block.
 pub(crate) type UsedOn = heapless::Vec<StreamId, STREAMS>;
 
-/// Who has the block of an [`Explanation`].
+/// Who holds the block of an [`Explanation`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Holder {
     /// The program.
     Program,
-    /// Work: the program has freed the block, and the work known at the free may go on.
+    /// Work on the device: the program has freed the block, and the work known at the free may
+    /// still be running.
     Work,
-    /// No holder is left: the work known at the free is complete, and the addresses are unmapped.
+    /// Nobody. The work known at the free is complete, and the addresses are unmapped.
     Nobody,
 }
 
-/// Where an address lies relative to a block, in bytes.
+/// Where an address is relative to a block, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Offset {
-    /// So many bytes below the first byte.
+    /// This many bytes before the first byte.
     Before(u64),
-    /// So many bytes into the requested bytes.
+    /// This many bytes after the first byte, inside the requested bytes.
     Inside(u64),
-    /// So many bytes behind the last requested byte.
+    /// This many bytes after the end of the requested bytes.
     Behind(u64),
 }
 
-/// What is known of an address: the nearest block, and the block's life.
+/// What is known about an address: the nearest block, and what happened to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -42,46 +43,47 @@ pub struct Explanation {
     pub address: DevicePtr,
     /// The first byte of the block.
     pub block: DevicePtr,
-    /// Bytes requested by the program.
+    /// How many bytes the program requested.
     pub requested: u64,
-    /// Bytes of the block: `requested`, rounded up, or more.
+    /// The size of the block in bytes: `requested`, rounded up, or more.
     pub size: u64,
-    /// The block's own stream.
+    /// The stream on which the block was allocated.
     pub stream: StreamId,
     /// The device of the block.
     pub device: DeviceIndex,
-    /// Who has the block.
+    /// Who holds the block.
     pub holder: Holder,
     /// Whether the block is [guarded](crate::config::Guard).
     pub guarded: bool,
-    /// Whether the address lies in free memory behind the block: a kernel has gone beyond the
-    /// block, or has used a block there that was freed before.
+    /// Whether the address is in free memory after the block. Then a kernel wrote or read beyond
+    /// the end of the block, or used a block that was there before and was freed.
     pub in_free_memory: bool,
-    /// The call sites of the request and of the free, by the host's numbers; 0 if unknown.
+    /// The call site of the request, as the host numbers it; 0 if it is unknown.
     pub allocated_at: u32,
-    /// The call site of the free.
+    /// The call site of the free, as the host numbers it; 0 if it is unknown.
     pub freed_at: u32,
     /// How many guarded blocks were freed after this one.
     pub frees_since: u64,
-    /// The first streams, beside the block's own, that were said to use the block.
+    /// The first streams that the program declared as users of the block, besides the block's own
+    /// stream.
     pub(crate) used_on: UsedOn,
 }
 
 impl Explanation {
-    /// Returns the streams, beside the block's own, that were said to use the block, up to its
-    /// free: the first six.
+    /// Returns the streams that the program declared as users of the block until it was freed,
+    /// besides the block's own stream: the first six.
     #[must_use]
     pub fn used_on(&self) -> &[StreamId] {
         &self.used_on
     }
 
-    /// Returns the explanation with the uses known to another one of the same block.
+    /// Returns the explanation with the uses that another explanation of the same block knows.
     pub(crate) fn with_uses(mut self, other: &Self) -> Self {
         self.used_on.clone_from(&other.used_on);
         self
     }
 
-    /// Returns where the address lies relative to the block.
+    /// Returns where the address is relative to the block.
     #[must_use]
     pub fn offset(&self) -> Offset {
         let (at, begin) = (self.address.0, self.block.0);

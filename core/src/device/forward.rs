@@ -1,10 +1,10 @@
 //! Devices that pass calls on to an inner device.
 //!
-//! A wrapper names the inner device with [`Forwarder`]. The wrapper then forwards a whole trait: an
-//! empty implementation of [`ForwardSegments`] makes the wrapper a [`Segments`](crate::Segments)
-//! with every method forwarded, and each method written in the implementation replaces the
-//! forwarded method. So a method added to a trait is forwarded by every wrapper, and no wrapper can
-//! forget the method. [`Forwarder::before`] sees every call.
+//! A wrapper names its inner device with [`Forwarder`]. Then it can forward whole traits: with an
+//! empty implementation of [`ForwardSegments`], the wrapper is a [`Segments`](crate::Segments) that
+//! forwards every method. Each method that the implementation defines replaces the forwarded one.
+//! If a method is added to a trait, every wrapper forwards it, so no wrapper can forget it.
+//! [`Forwarder::before`] sees every call.
 //!
 //! ```
 //! use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};

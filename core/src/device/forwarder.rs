@@ -1,32 +1,31 @@
-//! How a trait of devices is declared, answered by a bare device, and forwarded.
+//! How a trait of devices is declared, how a bare device answers it, and how it is forwarded.
 
 use crate::device::{Call, DeviceMemory, DeviceResult};
 
 /// A device that passes calls on to an inner device.
 pub trait Forwarder: Send + Sync + 'static {
-    /// The inner device. [`Bare`](crate::Bare) for a device with only some methods of a trait.
+    /// The inner device. Use [`Bare`](crate::Bare) for a device that implements only some methods
+    /// of a trait.
     type Inner: DeviceMemory + ?Sized;
 
     /// Returns the inner device.
     ///
-    /// # Errors
-    /// The error of each forwarded call while the inner device is absent. Infallible methods then
-    /// answer like [`Bare`](crate::Bare).
+    /// The error that each forwarded call returns while there is no inner device. Methods that
+    /// cannot fail then answer like [`Bare`](crate::Bare).
     fn inner(&self) -> DeviceResult<&Self::Inner>;
 
-    /// Called before each method of a forwarded trait, also if the wrapper has a method of its own.
-    /// `method` is the name of the method, and `call` the kind of the call if the method reaches a
-    /// driver.
+    /// Called before each method of a forwarded trait, even if the wrapper defines the method.
+    /// `method` is its name, and `call` is the kind of call if the method calls a driver.
     #[inline]
     fn before(&self, method: &'static str, call: Option<Call>) {
         let _ = (method, call);
     }
 }
 
-/// Declares a trait of devices, its answers by [`Bare`](crate::Bare), and its forwarding. `[Call]`
-/// is the kind of a method that reaches a driver, and may fail. `= answer` is the answer of a bare
-/// device; without it, a bare device lacks a method with a kind, and does nothing in a method
-/// without.
+/// Declares a trait of devices, how [`Bare`](crate::Bare) answers it, and how it is forwarded.
+/// `[Call]` is the kind of a method that calls a driver and may fail. `= answer` is what a bare
+/// device returns. Without it, a bare device returns an error from a method with a kind, and does
+/// nothing in a method without one.
 macro_rules! device_trait {
     (
         $(#[$doc:meta])* pub trait $Trait:ident: Send + Sync;
@@ -44,7 +43,7 @@ macro_rules! device_trait {
             )*
         }
 
-        /// The answers of a missing part.
+        /// The answers of a part that is missing.
         impl $Trait for $crate::device::Bare {
             $(
                 fn $name(&self, $(_: $type),*) $(-> $answer)? {
@@ -96,7 +95,7 @@ macro_rules! call {
     };
 }
 
-/// The answer of a bare device.
+/// What a bare device answers.
 macro_rules! bare {
     ($([$call:ident])? = $answer:expr) => {
         $answer
@@ -109,7 +108,7 @@ macro_rules! bare {
     };
 }
 
-/// The answer of a device whose inner device is absent: the error, or the answer of a bare device.
+/// What a device without an inner device answers: the error, or the answer of a bare device.
 macro_rules! absent {
     ($Trait:ident::$name:ident($error:ident, $($argument:ident),*) [$call:ident]) => {
         Err($error)

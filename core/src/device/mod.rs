@@ -1,13 +1,15 @@
-//! The interface of the allocator's host: [`DeviceMemory`], which is [`Segments`] for memory,
-//! [`StreamOrder`] for events and streams and [`Host`] for threads, time and the program. Devices
-//! may also have [`VirtualMemory`], and [`Contents`] for the contents of parked memory.
+//! The interface that the host of the allocator implements: [`DeviceMemory`], which consists of
+//! [`Segments`] for memory, [`StreamOrder`] for events and streams, and [`Host`] for threads, time
+//! and the program. A device may also have [`VirtualMemory`], and [`Contents`] for the contents of
+//! parked memory.
 //!
-//! An implementation stands for **one** device. Any thread may call any method, several threads at
-//! once. The allocator holds no lock needed by another stream's fast path during a call, so the
-//! methods may block. A failed call must have changed nothing, or document the state left.
+//! An implementation is **one** device. Any thread may call any method, and several threads may do
+//! so at once. During a call, the allocator holds no lock that another stream's fast path needs, so
+//! the methods may block. A failed call must have changed nothing, or document the state that it
+//! left.
 //!
-//! The traits have no provided methods. A device takes the answers of missing parts from [`Bare`],
-//! as a [`BasicDevice`] or by [`forward`].
+//! The traits have no provided methods. A device takes the answers of parts that it does not have
+//! from [`Bare`], either as a [`BasicDevice`] or with [`forward`].
 
 mod bare;
 mod basic;
@@ -45,11 +47,12 @@ pub use types::{CaptureMark, Descriptor, Event, MemoryInfo, PhysicalHandle};
 pub(crate) use unlocked::Unlocked;
 pub use virtual_memory::VirtualMemory;
 
-/// A device: allocates segments, tells when its streams have finished their work, and is the
+/// A device: it allocates segments, knows when its streams have finished their work, and is the
 /// allocator's host.
 ///
-/// Every type with the three traits is a device. A device with segments and events only implements
-/// [`BasicDevice`] instead, and a device that passes calls on to an inner device uses [`forward`].
+/// Every type that implements the three traits is a device. A device that has only segments and
+/// events implements [`BasicDevice`] instead, and a device that passes calls on to an inner device
+/// uses [`forward`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no device",
     note = "implement `BasicDevice`, or `Segments`, `StreamOrder` and `Host`, or forward them with `cachalot_core::forward`"
@@ -63,7 +66,7 @@ fn inner_virtual_memory<F: forward::Forwarder + ?Sized>(forwarder: &F) -> Device
     forwarder.inner()?.virtual_memory().ok_or(bare::LACKING)
 }
 
-/// Returns the memory for contents of the inner device.
+/// Returns the inner device's memory for contents.
 fn inner_contents<F: forward::Forwarder + ?Sized>(forwarder: &F) -> DeviceResult<&dyn Contents> {
     forwarder.inner()?.contents().ok_or(bare::LACKING)
 }

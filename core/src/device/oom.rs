@@ -1,5 +1,5 @@
-//! The out-of-memory report: what was requested and held, the block needed, the reasons why it
-//! could not be allocated, and what would help. The text is the library's own or in the words of
+//! The out-of-memory report: what was requested and held, which block was needed, why it could not
+//! be allocated, and what would help. The text is either the library's own, or uses the words of
 //! PyTorch.
 
 use crate::device::MemoryInfo;
@@ -7,23 +7,23 @@ use crate::pool::Tag;
 use crate::units::DeviceIndex;
 use core::fmt;
 
-/// The report of a request failed for lack of memory. All figures are in bytes, at the time of the
-/// failure.
+/// The report of a request that failed because there was not enough memory. All figures are in
+/// bytes, at the time of the failure.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent condition of the report")]
 pub struct OutOfMemory {
     /// The requested size.
     pub requested: u64,
-    /// The size of the block needed for the request.
+    /// The size of the block that the request needs.
     pub block: u64,
-    /// The size of the segment the device was to allocate.
+    /// The size of the segment that the device was asked to allocate.
     pub segment: u64,
     /// The device.
     pub device: DeviceIndex,
-    /// The total and free memory of the device; 0 if the device did not tell.
+    /// The total and free memory of the device; 0 if the device did not report it.
     pub memory: MemoryInfo,
-    /// The device memory in use by this process, if the device tells.
+    /// The device memory that this process uses, if the device reports it.
     pub process: Option<u64>,
     /// The limit on memory reserved from the device, if any.
     pub limit: Option<u64>,
@@ -31,44 +31,48 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// Bytes reserved from the device, without spare pages.
     pub reserved: u64,
-    /// Bytes of pages of virtual memory mapped at addresses unusable for blocks. The pages could
-    /// neither serve the request nor go back to the device. Parts of pages beside guarded blocks
-    /// count as well.
+    /// Bytes in pages of virtual memory that are mapped at addresses where no block can be. These
+    /// pages could not serve the request, and could not be given back to the device either. The
+    /// parts of pages next to guarded blocks count as well.
     pub spare: u64,
-    /// Bytes that guarded blocks leave of their pages. Part of `spare`.
+    /// Bytes next to guarded blocks, on the pages of those blocks. They are part of `spare`.
     pub beside_guarded: u64,
-    /// Bytes of pinned pages of virtual memory: free memory on pinned pages does not move.
+    /// Bytes of pinned pages of virtual memory. Free memory on pinned pages does not move.
     pub pinned: u64,
-    /// Bytes of parked memory: addresses without memory of the device. Part of no other sum.
+    /// Bytes of parked memory: these addresses have no device memory. They are not part of any
+    /// other sum.
     pub parked: u64,
-    /// Bytes freed by the program, and still waiting for other streams or for the safe frontier.
+    /// Bytes that the program freed, and that still wait for other streams or for the safe
+    /// frontier.
     pub pending: u64,
     /// Free bytes in private pools.
     pub private_free: u64,
-    /// The largest free block of the request's stream and pool.
+    /// The largest free block in the request's stream and pool.
     pub largest_free: u64,
-    /// The largest free block of other streams and pools.
+    /// The largest free block in other streams and pools.
     pub largest_free_elsewhere: u64,
-    /// Segments are expandable.
+    /// Whether segments are expandable.
     pub expandable: bool,
-    /// The host supplies the segments of the request's pool.
+    /// Whether the host supplies the segments of the request's pool.
     pub supplied: bool,
-    /// The policy and the device support expandable segments.
+    /// Whether the policy and the device support expandable segments.
     pub expandable_available: bool,
-    /// The stream is capturing a graph, so nothing could be released.
+    /// Whether the stream is capturing a graph, so that nothing could be released.
     pub capturing: bool,
-    /// The request was refused because of the `max` of its tag, and not for lack of memory.
+    /// Whether the request was refused because of the `max` of its tag, and not because memory was
+    /// short.
     pub held_to_max: bool,
-    /// What the tags hold. Empty if no tag has limits.
+    /// How much memory the tags hold. Empty if no tag has limits.
     pub tags: TagShares,
-    /// Why the request lacked addresses, as opposed to memory.
+    /// Why the request could not get addresses, if addresses were the problem and not memory.
     pub address_lack: AddressLack,
-    /// Bytes of addresses that the allocator has reserved on the device, with memory or without.
+    /// How many bytes of addresses the allocator has reserved on the device, with or without
+    /// memory.
     pub address_bytes: u64,
 }
 
-/// Why a request lacked addresses. Addresses are a resource of the process: 128 TiB for all its
-/// devices.
+/// Why a request could not get addresses. Addresses are a resource of the process: 128 TiB for all
+/// of its devices.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub enum AddressLack {
@@ -77,7 +81,7 @@ pub enum AddressLack {
     None,
     /// The device had too few addresses left to reserve.
     Refused,
-    /// The setting `expandable_segments_reserve` reserves too few at a time.
+    /// The setting `expandable_segments_reserve` reserves too few addresses at a time.
     Setting,
 }
 
@@ -88,24 +92,24 @@ pub struct TagReport {
     pub tag: Tag,
     /// Bytes that the heaps of the tag's pools hold from the device.
     pub charge: u64,
-    /// The greatest charge; `u64::MAX` without a limit.
+    /// The greatest charge; `u64::MAX` if there is no limit.
     pub max: u64,
 }
 
-/// What the tags hold when a request fails, in bytes. An error has room for few tags:
-/// [`Tags::held`](crate::Tags::held) tells of each.
+/// How much memory the tags hold when a request fails, in bytes. An error has room for only a few
+/// tags; [`Tags::held`](crate::Tags::held) reports all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TagShares {
     /// The tag of the request's pool.
     pub own: Option<TagReport>,
-    /// The tag with the most bytes besides, and its charge.
+    /// The other tag that holds the most, and its charge.
     pub greatest: Option<(Tag, u64)>,
-    /// Bytes of all tags but the request's.
+    /// The bytes of all tags except the request's.
     pub others: u64,
 }
 
 impl TagShares {
-    /// Adds a tag that is not the request's.
+    /// Adds a tag other than the request's.
     pub(crate) fn add(&mut self, tag: Tag, charge: u64) {
         self.others += charge;
         if charge > self.greatest.map_or(0, |(_, most)| most) {
@@ -119,8 +123,9 @@ impl TagShares {
     }
 }
 
-/// A size in the largest unit not above the size: whole for a multiple of the unit, else with two
-/// decimals. A size is written in bytes if the decimals would round the size to a multiple.
+/// A size in the largest unit that is not larger than the size: a whole number for a multiple of
+/// the unit, otherwise with two decimals. If the decimals would round it to a whole number, the
+/// size is written in bytes.
 pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {
@@ -133,7 +138,7 @@ impl fmt::Display for Size {
         if bytes.trailing_zeros() >= shift {
             return write!(f, "{} {unit}", bytes >> shift);
         }
-        // Rounded to the nearest hundredth. 128 bits, because the product may exceed 64.
+        // Round to the nearest hundredth. This needs 128 bits, because the product may exceed 64.
         let hundredths = ((u128::from(bytes) * 100) + (1 << (shift - 1))) >> shift;
         match hundredths % 100 {
             0 => write!(f, "{bytes} bytes"),
@@ -158,13 +163,13 @@ impl fmt::Display for Whole {
     }
 }
 
-/// Returns whether two sizes may look alike with two decimals of the largest unit.
+/// Returns whether two sizes may look the same with two decimals of the largest unit.
 fn is_alike(one: u64, other: u64) -> bool {
     let unit = 1 << (one.max(other).max(1).ilog2() / 10 * 10);
     one.abs_diff(other) <= unit / 50
 }
 
-/// A size in PyTorch's notation: two decimals of the largest unit exceeded by the size.
+/// A size in PyTorch's notation: two decimals of the largest unit that is smaller than the size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PyTorchSize(pub u64);
 
@@ -258,23 +263,23 @@ impl fmt::Display for ReportInPyTorchWords<'_> {
 }
 
 impl OutOfMemory {
-    /// Returns the text of `PyTorch` for the report, followed by the block needed and the reasons.
-    /// For hosts whose users know and search for the words of `PyTorch`.
+    /// Returns the report in the words of `PyTorch`, followed by the block that was needed and the
+    /// reasons. This is for hosts whose users know the words of `PyTorch` and search for them.
     pub fn in_words_of_pytorch(&self) -> impl fmt::Display + '_ {
         ReportInPyTorchWords(self)
     }
 
-    /// Returns all bytes held from the device.
+    /// Returns all bytes that the allocator holds from the device.
     fn held(&self) -> u64 {
         self.reserved + self.spare
     }
 
-    /// Returns the free bytes held by the allocator, without the bytes of private pools.
+    /// Returns the free bytes that the allocator holds, except those in private pools.
     fn free(&self) -> u64 {
         self.reserved.saturating_sub(self.allocated + self.pending + self.private_free)
     }
 
-    /// Returns whether the memory limit, and not the device, refused the segment.
+    /// Returns whether the memory limit refused the segment, and not the device.
     fn is_limited(&self) -> bool {
         self.limit.is_some_and(|limit| self.held() + self.segment > limit)
     }
@@ -326,13 +331,13 @@ impl OutOfMemory {
         self.explain_refusal(f, size)
     }
 
-    /// Writes who refused more memory: the limit, the pool's own allocator or the device.
+    /// Writes what refused more memory: the limit, the pool's own allocator, or the device.
     fn explain_refusal<D: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, size: &impl Fn(u64) -> D) -> fmt::Result {
         match self.limit {
             _ if self.held_to_max => Ok(()),
             Some(limit) if self.is_limited() => {
                 let left = limit.saturating_sub(self.held());
-                // A segment may be larger than the block, and by less than two decimals tell.
+                // The segment may be larger than the block, by less than two decimals can show.
                 if is_alike(self.segment, left) {
                     let (segment, left) = (Whole(self.segment), Whole(left));
                     write!(f, " A segment of {segment} is needed, and the memory limit leaves {left}.")
@@ -358,8 +363,8 @@ impl OutOfMemory {
         }
     }
 
-    /// Writes what the tag of the request and the other tags hold. Writes nothing if no tag has
-    /// limits, or none holds memory.
+    /// Writes how much the tag of the request and the other tags hold. Writes nothing if no tag has
+    /// limits, or if none holds memory.
     fn explain_tags<D: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, size: &impl Fn(u64) -> D) -> fmt::Result {
         let TagShares { own, greatest, others } = self.tags;
         if let Some(TagReport { tag, charge, max }) = own {
@@ -382,7 +387,7 @@ impl OutOfMemory {
         write!(f, " Memory without a tag has {}.", size(self.held().saturating_sub(self.tags.sum())))
     }
 
-    /// Writes the settings that would have helped. Writes nothing if no setting would help.
+    /// Writes which settings would have helped, if any.
     fn advise(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.held_to_max {
             return Ok(());
@@ -390,13 +395,14 @@ impl OutOfMemory {
         if self.is_limited() && self.memory.free >= self.segment {
             f.write_str(" A higher limit would help: the device has enough free memory.")?;
         }
-        // Each heap on pages has a reservation of this length.
+        // Every heap on pages reserves this many addresses.
         if self.address_lack == AddressLack::Refused && self.expandable && !self.is_limited() {
             f.write_str(
                 " A smaller `expandable_segments_reserve` would help: each stream reserves so many addresses.",
             )?;
         }
-        // Free memory is left only between live blocks: wholly free segments were released.
+        // Free memory is only left between live blocks, because completely free segments were
+        // released.
         let has_no_pages = !self.expandable && !self.supplied;
         if self.expandable_available && has_no_pages && !self.capturing && self.free() >= self.block {
             f.write_str(
@@ -416,12 +422,13 @@ pub(crate) mod tests {
     use core::num::NonZeroU64;
     use std::string::{String, ToString};
 
-    /// Returns the report of a request of 100 MiB on a full device of 1 GiB, changed by `change`.
+    /// Returns the text of the report of a request for 100 MiB on a full device of 1 GiB, changed
+    /// by `change`.
     fn text(change: impl FnOnce(&mut OutOfMemory)) -> String {
         report(change).to_string()
     }
 
-    /// A report of a request for 100 MiB, changed by `change`.
+    /// Returns the report of a request for 100 MiB, changed by `change`.
     pub(crate) fn report(change: impl FnOnce(&mut OutOfMemory)) -> OutOfMemory {
         let mut report = OutOfMemory {
             requested: 100 * MIB,

@@ -1,5 +1,5 @@
-//! A stand-in for a device while requests are tried on a copy of an allocator: with
-//! the device's events, pages and free memory, and without any effect.
+//! A stand-in for a device while requests are tried on a copy of an allocator. It has the device's
+//! events, pages and free memory, but its calls have no effect on the device.
 
 use crate::device::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder};
 use crate::device::{Bare, DeviceError, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
@@ -8,40 +8,40 @@ use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use spin::Mutex;
 
-/// The first address of the device: above those of every device.
+/// The first address: it is above the addresses of every real device.
 const FIRST_ADDRESS: u64 = 1 << 60;
 
-/// The first number of an event and of a physical handle: above the numbers of drivers, which are
-/// addresses.
+/// The first number of an event and of a physical handle. It is above the numbers that drivers use,
+/// which are addresses.
 const FIRST_NUMBER: u64 = 1 << 60;
 
 /// The alignment of segments and reservations, in bytes.
 const ALIGNMENT: u64 = 2 << 20;
 
-/// Memory of a device without a known size: above the memory of any device, and small enough to be
-/// multiplied.
+/// The memory of a device that did not report a size: more than any device has, but small enough to
+/// be multiplied.
 pub(crate) const UNKNOWN_MEMORY: u64 = 1 << 44;
 
-/// The answers of the copied allocator's device.
+/// What the device of the copied allocator would answer.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// The stream of the requests.
     pub stream: StreamId,
-    /// The streams capturing a graph.
+    /// The streams that are capturing a graph.
     pub capturing: BTreeSet<u64>,
-    /// The streams whose end the host does not report.
+    /// The streams that end without a report of the host.
     pub unreported: BTreeSet<u64>,
-    /// Whether the device can order the stream.
+    /// Whether the device can make the stream wait.
     pub can_order: bool,
     /// The thread of the requests.
     pub thread: u64,
-    /// The host's route for the requests.
+    /// The host's route for the requests, if any.
     pub route: Option<u64>,
-    /// The pool of the requests, if the host supplies the pool's segments.
+    /// The pool of the requests, if the host supplies its segments.
     pub supplied: Option<PoolId>,
-    /// The granularity of virtual memory, or `None` without virtual memory.
+    /// The granularity of virtual memory, or `None` if there is none.
     pub granularity: Option<u64>,
-    /// Free memory and all memory, if the device has told.
+    /// The free memory and all memory, if the device reported it.
     pub memory: Option<MemoryInfo>,
     /// The length of each page, by handle.
     pub pages: BTreeMap<u64, u64>,
@@ -56,15 +56,15 @@ pub(crate) struct RehearsalDevice {
 
 #[derive(Debug)]
 struct RehearsedDevice {
-    /// The next address.
+    /// The next address to hand out.
     next_address: u64,
-    /// The number of the next event and the next page.
+    /// The number of the next event or page.
     next_number: u64,
-    /// Free memory in bytes. `None` if unknown.
+    /// The free memory in bytes. `None` if it is unknown.
     free: Option<u64>,
     /// The length of each page, by handle.
     pages: BTreeMap<u64, u64>,
-    /// The events waited for.
+    /// The events that were waited for.
     complete: BTreeSet<u64>,
 }
 
@@ -110,7 +110,7 @@ impl RehearsalDevice {
     }
 }
 
-/// All calls not listed have no effect, or no answer.
+/// Calls that are not listed here have no effect, and answer like `Bare`.
 impl Forwarder for RehearsalDevice {
     type Inner = Bare;
 
@@ -141,7 +141,7 @@ impl ForwardSegments for RehearsalDevice {
         self.answers.supplied == Some(pool)
     }
 
-    /// The host's memory for a pool is unknown: every request succeeds.
+    /// How much memory the host has for a pool is unknown, so every request succeeds.
     fn obtain_for(&self, _: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
         Ok(self.state.lock().address(bytes))
     }
@@ -174,7 +174,7 @@ impl ForwardStreamOrder for RehearsalDevice {
         ForwardStreamOrder::record(self, event, stream)
     }
 
-    /// No work makes progress during a rehearsal: only a wait completes an event.
+    /// No work makes progress during a rehearsal, so only a wait completes an event.
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         Ok(self.state.lock().complete.contains(&event.0))
     }

@@ -1,5 +1,5 @@
-//! A device that panics on a call by a thread with a lock of the core: under the feature
-//! `paranoid`.
+//! A device that panics if the thread that calls it holds a lock of the core. Compiled with the
+//! feature `paranoid`.
 
 use crate::device::forward::{
     ForwardContents, ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder,
@@ -8,10 +8,10 @@ use crate::device::{Call, Contents, DeviceMemory, DeviceResult, VirtualMemory};
 use crate::sync::assert_no_lock_held;
 use core::borrow::Borrow;
 
-/// Methods called under a lock, because the methods call no driver: `virtual_memory` and
-/// `granularity` (asked while a heap's rules change), `can_order`, `can_record_all`, `orders` and
-/// `reports_end` (while uses are looked at), `thread_id` (while a request is routed), `ticks` and
-/// `on_event` (for each event of a heap) and `time_us` (for each event read).
+/// Methods that may be called under a lock, because they do not call the driver: `virtual_memory`
+/// and `granularity` (while a heap's rules change), `can_order`, `can_record_all`, `orders` and
+/// `reports_end` (while the uses of a block are examined), `thread_id` (while a request is routed),
+/// `ticks` and `on_event` (for each event of a heap) and `time_us` (for each event that is read).
 const EXEMPT: [&str; 10] = [
     "virtual_memory",
     "granularity",
@@ -25,7 +25,7 @@ const EXEMPT: [&str; 10] = [
     "time_us",
 ];
 
-/// A device, called only while the calling thread holds no lock of the core.
+/// A device that may only be called by a thread that holds no lock of the core.
 pub(crate) struct Unlocked<D>(D);
 
 impl<D> From<D> for Unlocked<D> {

@@ -1,5 +1,5 @@
-//! Addresses for simulated devices: a space shared by any number of devices, with disjoint ranges
-//! for the devices.
+//! Addresses for simulated devices: a space that any number of devices share. Each device gets
+//! ranges that no other device has.
 
 use super::{DEVICE_STRIDE, LAST_ADDRESS};
 use alloc::collections::BTreeMap;
@@ -7,21 +7,22 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use spin::Mutex;
 
-/// A space of addresses, shared by simulated devices. Devices take ranges as needed, and return
-/// their ranges when dropped. Devices alive at the same time have no address in common.
+/// A space of addresses that simulated devices share. Devices take ranges as they need them, and
+/// return them when they are dropped. Two devices that are alive at the same time never share an
+/// address.
 #[derive(Debug)]
 pub struct AddressSpace(Mutex<Ranges>);
 
-/// A reference to an address space, counted or static.
+/// A reference to an address space, either counted or static.
 #[derive(Clone, Debug)]
 pub enum Space {
-    /// A space alive as long as a device or the program refers to it.
+    /// A space that lives as long as a device or the program refers to it.
     Counted(Arc<AddressSpace>),
-    /// A space alive as long as the program.
+    /// A space that lives as long as the program.
     Static(&'static AddressSpace),
 }
 
-/// The addresses of one device.
+/// A space for the addresses of one device.
 impl Default for Space {
     fn default() -> Self {
         Self::Counted(Arc::new(AddressSpace::new(DEVICE_STRIDE..LAST_ADDRESS)))
@@ -51,25 +52,28 @@ impl From<&'static AddressSpace> for Space {
     }
 }
 
-/// The taken ranges of a space.
+/// The ranges of a space that are taken.
 #[derive(Debug)]
 struct Ranges {
     /// The addresses of the space.
     bounds: Range<u64>,
-    /// Where the search for the next range starts. Ranges returned last are thus reused last.
+    /// Where the search for the next range starts, so that the ranges returned last are reused
+    /// last.
     next: u64,
-    /// The ranges in use by devices: start → end.
+    /// The ranges that devices use: start → end.
     taken: BTreeMap<u64, u64>,
 }
 
 impl AddressSpace {
-    /// Creates a space of the addresses from `bounds.start` up to `bounds.end`.
+    /// Creates a space with the addresses from `bounds.start` up to, but not including,
+    /// `bounds.end`.
     pub const fn new(bounds: Range<u64>) -> Self {
         let next = bounds.start;
         Self(Mutex::new(Ranges { bounds, next, taken: BTreeMap::new() }))
     }
 
-    /// Takes a range of `length` addresses, at least one. Returns `None` if no gap is long enough.
+    /// Takes a range of `length` addresses, which is at least 1. Returns `None` if no gap is long
+    /// enough.
     pub(super) fn take(&self, length: u64) -> Option<Range<u64>> {
         let mut ranges = self.0.lock();
         let Range { start, end } = ranges.bounds;
@@ -85,8 +89,8 @@ impl AddressSpace {
         let mut ranges = self.0.lock();
         ranges.taken.remove(&range.start);
         if ranges.taken.is_empty() {
-            // An empty map still has the memory of its last entry, which a static space would never
-            // release. Leak checkers report such memory when a library is unloaded.
+            // An empty map may still own the memory of its last entry, which a static space would
+            // never release. Leak checkers report such memory when a library is unloaded.
             ranges.taken = BTreeMap::new();
         }
     }
@@ -130,7 +134,7 @@ mod tests {
         assert_eq!(fourth.obtain(4096).unwrap_err().kind, ErrorKind::OutOfMemory);
         assert_eq!(fourth.reserve(4096).unwrap_err().kind, ErrorKind::OutOfMemory);
         assert_eq!(fourth.used(), 0, "what cannot be placed is not used");
-        // Those that have a range go on within it.
+        // Devices that already have a range continue to use it.
         second.obtain(4096).unwrap();
         drop(second);
         assert_eq!(fourth.obtain(4096).unwrap().0, 2 * TIB);
@@ -158,7 +162,7 @@ mod tests {
         assert_eq!(device(&space).obtain(4096).unwrap_err().kind, ErrorKind::OutOfMemory);
     }
 
-    /// A device with a full range takes another range, and a longer one for a long reservation.
+    /// A device whose range is full takes another range, and a longer one for a long reservation.
     #[test]
     fn a_device_outgrows_its_range() {
         let space = Arc::new(AddressSpace::new(0..8 * TIB));
@@ -178,8 +182,8 @@ mod tests {
     }
 
     proptest! {
-        /// Ranges taken at the same time are disjoint and within bounds. A range is refused only if
-        /// no gap is long enough.
+        /// Ranges that are taken at the same time are disjoint and within bounds. A range is
+        /// refused only if no gap is long enough.
         #[test]
         fn ranges_are_apart(steps in prop::collection::vec((1..40_u64, any::<bool>(), any::<usize>()), 1..100)) {
             let bounds = 100..200;

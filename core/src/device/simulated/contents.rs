@@ -1,5 +1,5 @@
-//! The contents of a simulated device: a number for each physical handle, and the numbers
-//! kept by the host while memory is parked.
+//! The contents of a simulated device: a number for each physical handle, and the numbers that the
+//! host saves while memory is parked.
 
 use super::{Call, DeviceState, INVALID, NO_MEMORY, SimulatedDevice};
 use crate::device::{Contents, CopyMark, DeviceError, DeviceResult, Saved};
@@ -9,25 +9,25 @@ use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use core::ops::Range;
 
-/// The contents kept by the host, and the copies in progress.
+/// The contents that the host saved, and the copies that are running.
 #[derive(Clone, Debug)]
 pub(super) struct HostMemory {
-    /// The largest number of bytes kept.
+    /// The most bytes that the host saves.
     capacity: u64,
-    /// The bytes prepared for saves to follow. `None` before a call of `prepare` and after the end
-    /// of its saves.
+    /// The bytes prepared for the saves that follow. `None` unless `prepare` was called and its
+    /// saves have not ended.
     prepared: Option<u64>,
-    /// Kept contents by name: bytes and number.
+    /// The saved contents, by name: bytes and number.
     kept: BTreeMap<u64, (u64, u64)>,
-    /// The name given last.
+    /// The latest name.
     names: u64,
-    /// The number of the copy begun last.
+    /// The number of the latest copy.
     copies: u64,
-    /// Copies not waited for: number and device addresses.
+    /// The copies that nobody has waited for: number and device addresses.
     in_progress: Vec<(u64, Range<u64>)>,
-    /// Addresses filled with a value, the last fill last.
+    /// The addresses that were filled with a value, in the order of the fills.
     filled: Vec<(Range<u64>, u8)>,
-    /// The error of every fill.
+    /// The error that every fill returns, if any.
     fill_error: Option<DeviceError>,
 }
 
@@ -47,17 +47,17 @@ impl Default for HostMemory {
 }
 
 impl HostMemory {
-    /// Returns the bytes kept.
+    /// Returns how many bytes are saved.
     fn bytes(&self) -> u64 {
         self.kept.values().map(|(bytes, _)| bytes).sum()
     }
 
-    /// Returns whether a copy in progress uses some of the addresses.
+    /// Returns whether a running copy uses some of the addresses.
     pub(super) fn copies(&self, addresses: &Range<u64>) -> bool {
         self.in_progress.iter().any(|(_, copied)| copied.start < addresses.end && addresses.start < copied.end)
     }
 
-    /// Returns the value with which an address was filled last; 0 for none.
+    /// Returns the value with which an address was last filled, or 0 if it never was.
     fn byte(&self, address: u64) -> u8 {
         self.filled.iter().rev().find(|(range, _)| range.contains(&address)).map_or(0, |(_, value)| *value)
     }
@@ -69,7 +69,7 @@ impl HostMemory {
 }
 
 impl DeviceState {
-    /// Returns the number of the handle mapped at exactly the `bytes` from `at` on.
+    /// Returns the handle that is mapped at exactly the `bytes` from `at` on.
     fn mapped_whole(&self, at: u64, bytes: u64) -> DeviceResult<u64> {
         let mapping = self.mappings.get(&at).filter(|mapping| mapping.0 == bytes && mapping.2);
         mapping.map(|mapping| mapping.1).ok_or(INVALID)
@@ -81,15 +81,15 @@ impl DeviceState {
 }
 
 impl SimulatedDevice {
-    /// Sets how many bytes of contents the host keeps at most.
+    /// Sets how many bytes of contents the host can save.
     #[must_use]
     pub fn with_host_memory(self, bytes: u64) -> Self {
         self.0.lock().host.capacity = bytes;
         self
     }
 
-    /// Writes a number to the physical memory at `at`, as the whole contents. Returns false
-    /// if no memory is accessible at the address.
+    /// Writes a number to the physical memory at `at`, as its whole contents. Returns false if
+    /// there is no accessible memory at the address.
     pub fn write(&self, at: DevicePtr, contents: u64) -> bool {
         let mut state = self.0.lock();
         let Some(handle) = state.pieces(at.0..at.0 + 1).map(|pieces| pieces[0].0) else { return false };
@@ -99,16 +99,16 @@ impl SimulatedDevice {
         })
     }
 
-    /// Returns the contents of the physical memory at `at`. New memory has unwritten contents.
-    /// `None` if no memory is accessible at the address.
+    /// Returns the contents of the physical memory at `at`. New memory has a value that no test
+    /// writes. `None` if there is no accessible memory at the address.
     pub fn read(&self, at: DevicePtr) -> Option<u64> {
         let mut state = self.0.lock();
         let handle = state.pieces(at.0..at.0 + 1)?[0].0;
         state.contents_of(handle).map(|contents| *contents)
     }
 
-    /// Returns the byte at an address, as the fills of the allocator and
-    /// [`overwrite`](Self::overwrite) have left it.
+    /// Returns the byte at an address, as written by the fills of the allocator and by
+    /// [`overwrite`](Self::overwrite).
     pub fn byte(&self, at: DevicePtr) -> u8 {
         self.0.lock().host.byte(at.0)
     }
@@ -118,23 +118,23 @@ impl SimulatedDevice {
         self.0.lock().host.filled.push((at.0..at.0 + 1, value));
     }
 
-    /// Makes every later fill fail. `None`: fills succeed again.
+    /// Makes every later fill fail with this error. After `None`, fills succeed again.
     pub fn fail_fills(&self, error: impl Into<Option<DeviceError>>) {
         self.0.lock().host.fill_error = error.into();
     }
 
-    /// Takes the addresses of the overwritten bytes that the allocator has reported.
+    /// Returns and forgets the addresses of the overwritten bytes that the allocator reported.
     pub fn take_damage(&self) -> Vec<DevicePtr> {
         core::mem::take(&mut self.0.lock().damage)
     }
 
-    /// Returns the bytes of contents kept by the host.
+    /// Returns how many bytes of contents the host has saved.
     pub fn kept(&self) -> u64 {
         self.0.lock().host.bytes()
     }
 
-    /// Returns the bytes of the host prepared for saves to follow. `None` while no saves are
-    /// announced.
+    /// Returns how many bytes of the host are prepared for the saves that follow. `None` while no
+    /// saves are announced.
     pub fn prepared(&self) -> Option<u64> {
         self.0.lock().host.prepared
     }
@@ -160,7 +160,7 @@ impl Contents for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::Save, bytes)?;
         let handle = state.mapped_whole(at.0, bytes)?;
-        // The copy could miss what the work writes.
+        // The copy could miss what the work still writes.
         if state.streams.uses(&(at.0..at.0 + bytes)) {
             return Err(INVALID);
         }
@@ -193,15 +193,15 @@ impl Contents for SimulatedDevice {
         Ok(())
     }
 
-    /// Writes at once, since work of the simulated device has no contents, and is work of the
-    /// stream until the stream reaches it. The contents of memory filled as a whole are the value,
-    /// eight times.
+    /// Writes at once, because the work of a simulated device does not write contents. The fill
+    /// also counts as work of the stream until the stream reaches it. If a handle is filled as a
+    /// whole, its contents become the value, repeated eight times.
     fn fill(&self, stream: StreamId, at: DevicePtr, bytes: u64, value: u8) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.streams.assert_there(stream);
         state.host.fill_error.map_or(Ok(()), Err)?;
         let pieces = state.pieces(at.0..at.0 + bytes).ok_or(INVALID)?;
-        // Apart from the streams the call waits, and a graph fills when it is launched.
+        // If no stream is named, the call waits for the fill. A graph fills when it is launched.
         if stream != NO_STREAM && !state.streams.is_capturing(stream) {
             state.streams.launch(stream, at.0..at.0 + bytes, pieces.clone())?;
         }
@@ -230,7 +230,7 @@ impl Contents for SimulatedDevice {
         Ok(CopyMark(state.host.copies))
     }
 
-    /// A failed wait leaves the copies in progress.
+    /// If the wait fails, the copies are still running.
     fn finish(&self, mark: CopyMark) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.enter(Call::Finish, 0)?;

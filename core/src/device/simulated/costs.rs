@@ -1,15 +1,15 @@
-//! The estimated time of a driver's calls, summed by a simulated device.
+//! The estimated time of driver calls, which a simulated device adds up.
 //!
-//! The time of a call is the time of the calling thread. Waiting for the device's work is not
-//! included: `cuMemFree`, `cuEventSynchronize` and `cuStreamSynchronize` may take as long as the
-//! kernels in flight, and a simulated device has no kernels. All times are integers, so equal
-//! programs have equal times on every machine.
+//! The time of a call is the time that the calling thread spends in it. Waiting for the work of the
+//! device is not included: `cuMemFree`, `cuEventSynchronize` and `cuStreamSynchronize` may take as
+//! long as the kernels that are running, and a simulated device has no kernels. All times are
+//! integers, so the same program takes the same time on every machine.
 
 use super::{Call, SimulatedDevice};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
-/// The cost of a call for a number of bytes.
+/// What a call costs for a given number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CostPoint {
     /// The size in bytes.
@@ -18,16 +18,16 @@ pub struct CostPoint {
     pub ns: u64,
 }
 
-/// Returns the point of a cost measured at `mib` MiB.
+/// Returns the point for a cost that was measured at `mib` MiB.
 const fn at(mib: u64, ns: u64) -> CostPoint {
     CostPoint { bytes: mib << 20, ns }
 }
 
 /// The estimated time of every call, by size.
 ///
-/// Each call has points by ascending size. Between two points the time grows evenly. Below the
-/// first point the time is the time of the first point. Beyond the last point the time continues
-/// the last line if the line rises. A call without points takes no time.
+/// Each call has points, sorted by size. Between two points, the time is interpolated linearly.
+/// Below the first point, it is the time of the first point. Beyond the last point, it continues
+/// the last line if that line rises. A call that has no points takes no time.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct DriverCosts([Cow<'static, [CostPoint]>; Call::ALL.len()]);
 
@@ -56,12 +56,13 @@ impl DriverCosts {
         Self(Call::ALL.map(|call| Cow::Borrowed(h200(call))))
     }
 
-    /// Returns costs by which no call takes time.
+    /// Returns costs under which no call takes time.
     pub fn free() -> Self {
         Self::default()
     }
 
-    /// Sets the points of `call`. Returns false, and changes nothing, unless their sizes ascend.
+    /// Sets the points of `call`. Returns false, and changes nothing, if they are not sorted by
+    /// size.
     pub fn set(&mut self, call: Call, points: impl IntoIterator<Item = CostPoint>) -> bool {
         let points: Vec<CostPoint> = points.into_iter().collect();
         let ascends = points.is_sorted_by(|one, next| one.bytes < next.bytes);
@@ -90,11 +91,11 @@ impl DriverCosts {
     }
 }
 
-/// Returns the time for `bytes` on the line through two points, with the distance to `from` rounded
-/// down to whole nanoseconds; at least 0.
+/// Returns the time for `bytes` on the line through two points, at least 0. The difference to the
+/// time of `from` is rounded down to whole nanoseconds.
 fn on_line(from: CostPoint, to: CostPoint, bytes: u64) -> u64 {
     let part = |ns: u64| {
-        // The product of 16 TiB and a millisecond does not fit 64 bits.
+        // The product of 16 TiB and a millisecond does not fit in 64 bits.
         let part = u128::from(ns) * u128::from(bytes - from.bytes) / u128::from(to.bytes - from.bytes);
         u64::try_from(part).unwrap_or(u64::MAX)
     };
@@ -120,28 +121,30 @@ const fn h200(call: Call) -> &'static [CostPoint] {
         Call::CreateEvent | Call::Record | Call::IsComplete | Call::IsIdle => const { &[at(0, 150)] },
         Call::DestroyEvent => const { &[at(0, 1_200)] },
         Call::IsCapturing => const { &[at(0, 30)] },
-        // Waiting and copying are the device's time, not the call's. The others were not measured.
+        // Waiting and copying is the device's time, not the time of the call. The rest was not
+        // measured.
         _ => &[],
     }
 }
 
-/// The time of the calls so far.
+/// How much time the calls have taken so far.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Meter {
     costs: DriverCosts,
-    /// Nanoseconds by call.
+    /// Nanoseconds, by call.
     ns: [u64; Call::ALL.len()],
-    /// Nanoseconds of all calls.
+    /// Nanoseconds of all calls together.
     total_ns: u64,
 }
 
 impl Meter {
-    /// Creates a meter that charges by `costs`.
+    /// Creates a meter that uses these costs.
     pub(super) fn new(costs: DriverCosts) -> Self {
         Self { costs, ..Self::default() }
     }
 
-    /// Adds a call for pieces of the given sizes in bytes. Each piece costs as much as alone.
+    /// Adds a call for pieces of the given sizes in bytes. Each piece costs as much as it would
+    /// alone.
     pub(super) fn charge(&mut self, call: Call, pieces: impl IntoIterator<Item = u64>) {
         let ns = pieces.into_iter().fold(0, |ns: u64, bytes| ns.saturating_add(self.costs.ns(call, bytes)));
         let sum = &mut self.ns[call as usize];
@@ -149,27 +152,27 @@ impl Meter {
         self.total_ns = self.total_ns.saturating_add(ns);
     }
 
-    /// Returns the time of all calls.
+    /// Returns the time of all calls together.
     pub(super) fn total_ns(&self) -> u64 {
         self.total_ns
     }
 }
 
 impl SimulatedDevice {
-    /// Sets the costs of the calls, instead of [`DriverCosts::h200`].
+    /// Sets what the calls cost, instead of [`DriverCosts::h200`].
     #[must_use]
     pub fn with_costs(self, costs: DriverCosts) -> Self {
         self.0.lock().meter.costs = costs;
         self
     }
 
-    /// Returns the estimated time of all calls so far in nanoseconds, failed calls included. The
-    /// difference around a request is the request's stall.
+    /// Returns the estimated time of all calls so far, in nanoseconds, including failed calls. The
+    /// difference before and after a request is how long the driver stalled it.
     pub fn driver_ns(&self) -> u64 {
         self.0.lock().meter.total_ns()
     }
 
-    /// Returns the part of [`driver_ns`](Self::driver_ns) for `call`.
+    /// Returns the part of [`driver_ns`](Self::driver_ns) that `call` took.
     pub fn driver_ns_of(&self, call: Call) -> u64 {
         self.0.lock().meter.ns[call as usize]
     }
@@ -185,7 +188,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The time of each call with a time above 0.
+    /// Returns the time of each call that took any.
     fn spent(device: &SimulatedDevice) -> BTreeMap<Call, u64> {
         let times = Call::ALL.into_iter().map(|call| (call, device.driver_ns_of(call)));
         times.filter(|&(_, ns)| ns > 0).collect()
@@ -303,7 +306,7 @@ mod tests {
         assert_eq!(device.driver_ns_of(Call::SetAccess), 60 * 23_500);
         assert_eq!(device.driver_ns_of(Call::Create), 60 * 9_000);
         assert_eq!(device.driver_ns_of(Call::Map), 60 * 600);
-        // One large handle in place of 60 small ones costs little more than one of them.
+        // One large handle instead of 60 small ones costs little more than a single small one.
         let large = device.create(200 * MIB).unwrap();
         let at = DevicePtr(base.0 + 512 * MIB);
         device.map(at, 200 * MIB, large).unwrap();

@@ -26,7 +26,7 @@ impl Segments for SimulatedDevice {
         if state.segments.get(&base.0) != Some(&bytes) {
             return Err(INVALID);
         }
-        // Like the CUDA driver: waits for all work that uses the segment.
+        // Like the CUDA driver, this waits for all work that uses the segment.
         state.streams.finish(&(base.0..base.0 + bytes));
         state.segments.remove(&base.0);
         state.supplied.remove(&base.0);
@@ -149,7 +149,7 @@ impl StreamOrder for SimulatedDevice {
         let mut state = self.0.lock();
         state.streams.assert_there(stream);
         state.enter(Call::OrderBehind, 0)?;
-        // On a device of the driver, the host would wait.
+        // With a real device, the host would have to wait.
         let waits = state.events.contains_key(&event.0) && !state.events_for_streams.contains(&event.0);
         assert!(!waits, "{stream:?} is ordered after an event that was not made for it");
         match state.events.get(&event.0).copied() {
@@ -181,7 +181,7 @@ impl StreamOrder for SimulatedDevice {
 
     fn is_idle(&self, stream: StreamId) -> DeviceResult<Option<bool>> {
         let mut state = self.0.lock();
-        // A device that cannot tell is not asked.
+        // If the device cannot say, this does not count as a call.
         let idle = state.streams.is_idle(stream);
         idle.map(|idle| state.enter(Call::IsIdle, 0).map(|()| idle)).transpose()
     }
@@ -215,13 +215,13 @@ impl StreamOrder for SimulatedDevice {
     }
 }
 
-/// The program is told only of mappings.
+/// Of the reports to the program, only those about mappings and damage are recorded.
 impl Host for SimulatedDevice {
     fn thread_id(&self) -> u64 {
         0
     }
 
-    /// Advances the clock. Returns false for pauses beyond the tolerance.
+    /// Advances the clock. Returns false if the pause would end too late.
     fn pause(&self, us: u64) -> bool {
         let mut state = self.0.lock();
         let end = state.clock_us.saturating_add(us);
@@ -232,14 +232,15 @@ impl Host for SimulatedDevice {
         patient
     }
 
-    /// Returns the time of all pauses and calls in nanoseconds, plus two for every earlier reading.
+    /// Returns the time of all pauses and calls in nanoseconds, plus two for each time the clock
+    /// was read.
     fn ticks(&self) -> u64 {
         let mut state = self.0.lock();
         state.looks += 2;
         state.clock_us.saturating_mul(1000).saturating_add(state.meter.total_ns()).saturating_add(state.looks)
     }
 
-    /// Counts from the creation of the device, not from the Unix epoch.
+    /// The time starts at the creation of the device, not at the Unix epoch.
     fn time_us(&self, ticks: u64) -> u64 {
         ticks / 1000
     }
@@ -256,7 +257,7 @@ impl Host for SimulatedDevice {
 
     fn on_missing_virtual_memory(&self) {}
 
-    /// Panics if the mapping is not accessible, or if the program knows of it.
+    /// Panics if the mapping is not accessible, or if the program already knows it.
     fn on_map(&self, at: DevicePtr, bytes: u64) {
         self.0.lock().tell_mapped(at.0, bytes);
     }

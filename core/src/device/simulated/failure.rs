@@ -1,17 +1,18 @@
-//! Failures to inject into a simulated device.
+//! Failures that can be injected into a simulated device.
 
 use crate::device::{Call, DeviceError};
 
-/// A failure to inject, with [`SimulatedDevice::fail`](super::SimulatedDevice::fail).
+/// A failure that is injected with [`SimulatedDevice::fail`](super::SimulatedDevice::fail).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The failing call.
+    /// The call that fails.
     pub call: Call,
-    /// The first failing call, counted from 1 since the device was created.
+    /// The number of the first such call that fails, counted from 1 since the device was created.
     pub nth: u64,
-    /// Makes all later calls fail too.
+    /// Whether all later calls fail too.
     pub persistent: bool,
-    /// The error returned. [`ErrorKind::ContextLost`](crate::device::ErrorKind::ContextLost) makes
-    /// every later call of any kind fail.
+    /// The error that is returned. After
+    /// [`ErrorKind::ContextLost`](crate::device::ErrorKind::ContextLost), every later call of any
+    /// kind fails.
     pub error: DeviceError,
 }

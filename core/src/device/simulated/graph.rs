@@ -1,26 +1,25 @@
-//! The graph captured by streams of a simulated device: pieces of work, and the order of the
-//! pieces.
+//! The graph that streams of a simulated device capture: pieces of work, and their order.
 
 use super::CaptureMark;
 use crate::units::StreamId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// The captured work, of past captures as well.
+/// The captured work, including that of past captures.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
-    /// For each piece of work, the pieces directly before the piece.
+    /// For each piece of work, the pieces directly before it.
     before: Vec<BTreeSet<usize>>,
-    /// For each capturing stream, the pieces directly before the stream's next piece.
+    /// For each capturing stream, the pieces directly before its next piece.
     ends: BTreeMap<StreamId, BTreeSet<usize>>,
-    /// The pieces of each mark.
+    /// The pieces that each mark covers.
     marks: BTreeMap<u64, BTreeSet<usize>>,
     /// The number of the latest mark.
     marks_made: u64,
 }
 
 impl Graph {
-    /// Begins or ends the capture of a stream.
+    /// Starts or ends the capture of a stream.
     pub(super) fn set_capturing(&mut self, stream: StreamId, capturing: bool) {
         if capturing {
             self.ends.entry(stream).or_default();
@@ -36,7 +35,7 @@ impl Graph {
         self.before.push(core::mem::replace(end, BTreeSet::from([piece])));
     }
 
-    /// Orders later work of a stream behind the present work of `awaited`.
+    /// Makes later work of a stream come after the current work of `awaited`.
     pub(super) fn wait(&mut self, stream: StreamId, awaited: StreamId) {
         let awaited = self.ends.entry(awaited).or_default().clone();
         self.ends.entry(stream).or_default().extend(awaited);
@@ -59,7 +58,7 @@ impl Graph {
         Some(mark)
     }
 
-    /// Returns whether later work of a stream comes behind all pieces of a mark.
+    /// Returns whether later work of a stream comes after all pieces of a mark.
     pub(super) fn is_behind(&self, stream: StreamId, mark: CaptureMark) -> bool {
         let (Some(end), Some(marked)) = (self.ends.get(&stream), self.marks.get(&mark.0)) else { return false };
         let mut reached = BTreeSet::new();

@@ -8,22 +8,22 @@ use crate::units::DevicePtr;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The memory of a physical handle.
+/// The memory behind a physical handle.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PhysicalMemory {
     /// The size in bytes.
     pub bytes: u64,
-    /// The number of mappings.
+    /// How many mappings it has.
     pub mappings: u32,
-    /// The handle was destroyed. The memory is released with the last mapping.
+    /// Whether the handle was destroyed. The memory is released with the last mapping.
     pub dropped: bool,
     /// The contents, as a number.
     pub contents: u64,
 }
 
 impl DeviceState {
-    /// Returns the physical memory under a range of addresses, or `None` if part of the range
-    /// cannot be accessed.
+    /// Returns the physical memory under a range of addresses, or `None` if part of the range is
+    /// not accessible.
     pub(super) fn pieces(&self, addresses: Range<u64>) -> Option<Vec<PhysicalPart>> {
         let Range { start: mut at, end } = addresses;
         let mut pieces = Vec::new();
@@ -43,10 +43,10 @@ impl DeviceState {
         Some(pieces)
     }
 
-    /// Records the report of a mapping to the program.
+    /// Records that the program was told about a mapping.
     ///
     /// # Panics
-    /// If the mapping is not accessible, or the program knows of it.
+    /// If the mapping is not accessible, or if the program already knows it.
     pub(super) fn tell_mapped(&mut self, at: u64, bytes: u64) {
         let is_mapped = self.mappings.get(&at).is_some_and(|&(len, _, accessible)| accessible && len == bytes);
         assert!(
@@ -56,7 +56,7 @@ impl DeviceState {
         assert_eq!(self.told.insert(at, bytes), None, "the program is told twice of the mapping at {at:#x}");
     }
 
-    /// Records the report of the end of a mapping to the program.
+    /// Records that the program was told about the end of a mapping.
     ///
     /// # Panics
     /// If the program does not know the mapping.
@@ -64,7 +64,7 @@ impl DeviceState {
         assert_eq!(self.told.remove(&at), Some(bytes), "the program was not told of the mapping at {at:#x}");
     }
 
-    /// Releases the memory of a destroyed handle without mappings.
+    /// Releases the memory of a handle if it was destroyed and has no mappings left.
     pub(super) fn collect(&mut self, handle: u64) {
         if let Some(physical) = self.physical.get(&handle)
             && physical.dropped
@@ -77,8 +77,8 @@ impl DeviceState {
 }
 
 impl SimulatedDevice {
-    /// Returns the bytes of accessible mappings unknown to the program, or reported to the program
-    /// as ending. The memory of these mappings is in no block.
+    /// Returns the bytes of accessible mappings that the program was not told about, or that it was
+    /// told will end. No block uses the memory of these mappings.
     pub fn untold(&self) -> u64 {
         let state = self.0.lock();
         let untold = state.mappings.iter().filter(|(at, mapping)| mapping.2 && !state.told.contains_key(at));
@@ -161,7 +161,7 @@ impl VirtualMemory for SimulatedDevice {
     fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let mut state = self.0.lock();
         let DeviceState { mappings, meter, .. } = &mut *state;
-        // The driver sets the access of each mapping by itself.
+        // The driver sets the access of each mapping separately.
         meter.charge(Call::SetAccess, mappings.range(at.0..at.0 + bytes).map(|(_, mapping)| mapping.0));
         state.count(Call::SetAccess)?;
         let covered: u64 = state.mappings.range(at.0..at.0 + bytes).map(|(_, mapping)| mapping.0).sum();
@@ -178,7 +178,7 @@ impl VirtualMemory for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::Unmap, bytes)?;
         let (_, handle, _) = state.mappings.get(&at.0).copied().filter(|mapping| mapping.0 == bytes).ok_or(INVALID)?;
-        // Unlike `release`, this does not wait: the work would fault.
+        // Unlike `release`, this does not wait: on a real device, the work would fault.
         let range = at.0..at.0 + bytes;
         if state.streams.uses(&range) || state.host.copies(&range) {
             return Err(INVALID);
@@ -192,7 +192,8 @@ impl VirtualMemory for SimulatedDevice {
         Ok(())
     }
 
-    /// Returns the number of the handle, if the device [exports](SimulatedDevice::with_exports).
+    /// Returns the number of the handle, if the device [exports](SimulatedDevice::with_exports)
+    /// memory.
     fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
         let mut state = self.0.lock();
         state.enter(Call::Export, 0)?;

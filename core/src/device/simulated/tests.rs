@@ -1,4 +1,4 @@
-//! Tests of the simulated device's own rules.
+//! Tests of the rules that only the simulated device has.
 
 use super::{Call, Failure, Outstanding, SimulatedDevice};
 use crate::device::{Contents, DeviceError, ErrorKind, Host, Segments, StreamOrder, VirtualMemory};
@@ -7,7 +7,7 @@ use crate::units::{DevicePtr, StreamId};
 
 const GRANULE: u64 = 2 << 20;
 
-/// A handle has any number of mappings, each with independent access. The memory is released once
+/// A handle can have any number of mappings, each with separate access. The memory is released when
 /// the handle is destroyed and no mapping is left.
 #[test]
 fn a_handle_can_be_mapped_at_several_addresses() {
@@ -59,7 +59,8 @@ fn the_peak_of_the_use_restarts_at_the_present_use() {
     assert_eq!(device.peak_used(), 0);
 }
 
-/// Returns the start of `granules` mapped and accessible granules, each of a handle of its own.
+/// Returns the start of `granules` granules that are mapped and accessible, each from a separate
+/// handle.
 fn mapped(device: &SimulatedDevice, granules: u64) -> DevicePtr {
     let base = device.reserve(granules * GRANULE).unwrap();
     for number in 0..granules {

@@ -1,5 +1,5 @@
-//! The streams of a simulated device: the progress of each stream, the awaited places, and the
-//! memory used by the stream's work.
+//! The streams of a simulated device: how far each stream has progressed, what it waits for, and
+//! which memory its work uses.
 //!
 //! A *place* is a position in a stream: each event and each piece of work takes the next place.
 //!
@@ -16,30 +16,30 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The error of a call not permitted by a capturing stream.
+/// The error of a call that a capturing stream does not permit.
 const CAPTURING: DeviceError = DeviceError::new(ErrorKind::NotPermittedInCapture, 900);
 
-/// A position in a stream: all events and work up to the number.
+/// A position in a stream. It covers all events and work up to this number.
 pub(super) type StreamPoint = (StreamId, u64);
 
-/// Part of a physical handle, or of a segment: the number of the handle, and the bytes within. A
-/// segment has the handle 0, and the bytes are addresses.
+/// Part of a physical handle or of a segment: the number of the handle, and the bytes within it. A
+/// segment has handle 0, and the bytes are addresses.
 pub(super) type PhysicalPart = (u64, Range<u64>);
 
-/// The progress of a stream.
+/// How far a stream has progressed.
 #[derive(Clone, Debug, Default)]
 struct Stream {
-    /// Places taken so far.
+    /// How many places were taken so far.
     queued: u64,
-    /// Places complete so far.
+    /// How many places are complete.
     complete: u64,
-    /// The stream is capturing a graph.
+    /// Whether the stream is capturing a graph.
     capturing: bool,
-    /// The waits: work behind the first place waits for the second place.
+    /// The waits: work after the first place waits for the second place.
     waits: Vec<(u64, StreamPoint)>,
 }
 
-/// Incomplete work, and the memory used by the work.
+/// Incomplete work, and the memory that it uses.
 #[derive(Clone, Debug)]
 struct Work {
     place: StreamPoint,
@@ -48,26 +48,26 @@ struct Work {
 }
 
 impl SimulatedDevice {
-    /// Makes the device finish all work as soon as the work is queued: an event is complete once
-    /// recorded. By default, work is done only when a test or a caller's wait lets the work's
-    /// stream progress.
+    /// Makes the device finish all work as soon as it is queued, so an event is complete once it is
+    /// recorded. By default, work is only done when a test lets its stream progress, or when a
+    /// caller waits.
     #[must_use]
     pub fn with_work_done_at_once(self) -> Self {
         self.0.lock().streams.done_at_once = true;
         self
     }
 
-    /// Makes the device tell which streams are [idle](crate::StreamOrder::is_idle): with all events
-    /// and launches complete. By default, the device leaves open whether a program has queued
-    /// more work.
+    /// Makes the device say which streams are [idle](crate::StreamOrder::is_idle): those on which
+    /// all events and launches are complete. By default, the device does not know whether a program
+    /// has queued more work.
     #[must_use]
     pub fn with_idle_streams_told(self) -> Self {
         self.0.lock().streams.tells_idle = true;
         self
     }
 
-    /// Declares that no work is ever queued on `stream`, as on the stream that stands for the host:
-    /// an event recorded there is complete at once, and the stream
+    /// Declares that no work is ever queued on `stream`, as on the stream of the host. An event
+    /// recorded there is complete at once, and the stream
     /// [cannot be ordered](crate::StreamOrder::can_order).
     #[must_use]
     pub fn with_idle_stream(self, stream: StreamId) -> Self {
@@ -75,15 +75,15 @@ impl SimulatedDevice {
         self
     }
 
-    /// Lets the device make `most` events for streams at a time. Beyond them it makes events behind
-    /// which only the host can wait.
+    /// Lets the device create at most `most` events for streams at a time. After that, it creates
+    /// events for which only the host can wait.
     #[must_use]
     pub fn with_order_events(self, most: usize) -> Self {
         self.0.lock().most_events_for_streams = most;
         self
     }
 
-    /// Lets the device's streams go [without a report](crate::StreamOrder::reports_end).
+    /// Lets the device's streams end [without a report](crate::StreamOrder::reports_end).
     #[must_use]
     pub fn with_unreported_ends(self) -> Self {
         self.0.lock().streams.reports_no_end = true;
@@ -99,28 +99,31 @@ impl SimulatedDevice {
         self
     }
 
-    /// Lets a stream go without a report. The stream's work goes on. Later calls of the allocator
-    /// with the stream panic, except for the calls permitted after the end of an unreported stream.
+    /// Lets a stream end without a report. Its work goes on. If the allocator names the stream in a
+    /// later call, that call panics, except for the calls that are permitted after the end of an
+    /// unreported stream.
     pub fn let_go(&self, stream: StreamId) {
         self.0.lock().streams.gone.insert(stream);
     }
 
-    /// Orders later work of the program on `stream` behind its present work on `awaited`, by an
-    /// event of the program's own.
+    /// Makes the later work of the program on `stream` come after its current work on `awaited`.
+    /// This uses an event that belongs to the program.
     ///
     /// # Errors
-    /// The first error of a call to the device. The streams may be ordered after an error.
+    /// The first error of a call to the device. The streams may be ordered even after an error.
     pub fn order(&self, stream: StreamId, awaited: StreamId) -> DeviceResult<()> {
         let event = self.create_order_event()?;
         let ordered = self.record(event, awaited).and_then(|()| self.order_behind(stream, event));
         ordered.and(self.destroy_event(event))
     }
 
-    /// Queues work on `stream` with the `bytes` from `at` on. The work is done when `stream`
-    /// reaches the work. Until then the memory cannot be unmapped.
+    /// Queues work on `stream` that uses the `bytes` from `at` on. The work is done when `stream`
+    /// reaches it. Until then the memory cannot be unmapped.
     ///
     /// # Errors
-    /// A sentence with the mistake: part of the memory cannot be accessed, or is being copied, the
+    /// A sentence that names the mistake: part of the memory is not accessible or is being copied,
+    /// the stream is capturing, or earlier work uses the same physical memory, at any address, and
+    /// the two are not ordered.
     /// stream is capturing, or unordered earlier work uses common physical memory, at any address.
     pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
         let mut state = self.0.lock();
@@ -135,9 +138,9 @@ impl SimulatedDevice {
         }
     }
 
-    /// Returns the physical memory under the `bytes` from `at` on: handles, and the bytes within. A
-    /// segment has handle 0, and the bytes are addresses. `None` if part of the memory cannot be
-    /// accessed.
+    /// Returns the physical memory under the `bytes` from `at` on, as handles and the bytes within
+    /// them. A segment has handle 0, and the bytes are addresses. `None` if part of the memory is
+    /// not accessible.
     pub fn physical(&self, at: DevicePtr, bytes: u64) -> Option<Vec<(PhysicalHandle, Range<u64>)>> {
         let pieces = self.0.lock().pieces(at.0..at.0 + bytes)?;
         Some(pieces.into_iter().map(|(handle, bytes)| (PhysicalHandle(handle), bytes)).collect())
@@ -149,20 +152,20 @@ impl SimulatedDevice {
 pub(super) struct Streams {
     by_id: BTreeMap<StreamId, Stream>,
     work: Vec<Work>,
-    /// Work is done as soon as queued.
+    /// Whether work is done as soon as it is queued.
     done_at_once: bool,
-    /// The streams have only work known to the device.
+    /// Whether the device knows of all work of its streams.
     tells_idle: bool,
-    /// The allocator is told of no end of a stream.
+    /// Whether the allocator is never told that a stream ends.
     pub(super) reports_no_end: bool,
-    /// Streams that have gone without a report.
+    /// The streams that ended without a report.
     gone: BTreeSet<StreamId>,
-    /// Streams without work.
+    /// The streams that never have work.
     idle: BTreeSet<StreamId>,
 }
 
 impl Streams {
-    /// Panics if a stream has gone: a real driver may crash on the handle of the stream.
+    /// Panics if a stream has ended, because a real driver may crash on its handle.
     pub(super) fn assert_there(&self, stream: StreamId) {
         assert!(!self.gone.contains(&stream), "{stream:?} has gone");
     }
@@ -172,7 +175,7 @@ impl Streams {
         self.by_id.get(&stream).is_none_or(|stream| stream.complete >= place)
     }
 
-    /// Lets all work up to `place` happen, and all awaited work.
+    /// Completes all work up to `place`, and all work that it waits for.
     pub(super) fn complete(&mut self, place: StreamPoint) {
         let mut pending = vec![place];
         while let Some((stream, place)) = pending.pop() {
@@ -195,8 +198,8 @@ impl Streams {
         !self.idle.contains(&stream)
     }
 
-    /// Returns whether a stream outside a capture has finished all the stream's work. `None` if
-    /// unknown.
+    /// Returns whether a stream that is not capturing has finished all of its work. `None` if this
+    /// is unknown.
     pub(super) fn is_idle(&self, stream: StreamId) -> Option<bool> {
         let known = self.done_at_once || self.tells_idle;
         (known && !self.is_capturing(stream)).then(|| self.is_complete(self.end(stream)))
@@ -207,7 +210,7 @@ impl Streams {
         (stream, self.by_id.get(&stream).map_or(0, |stream| stream.queued))
     }
 
-    /// Returns the first place of a stream not complete, or the last place.
+    /// Returns the first place of a stream that is not complete, or the last place if all are.
     pub(super) fn next(&self, stream: StreamId) -> StreamPoint {
         let next = self.by_id.get(&stream).map_or(0, |stream| stream.queued.min(stream.complete + 1));
         (stream, next)
@@ -245,8 +248,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Lets a stream finish all the stream's work. A wait is an operation of the stream, also
-    /// without work behind the wait, as under CUDA.
+    /// Lets a stream finish all of its work. As under CUDA, a wait is an operation of the stream,
+    /// even if no work follows it.
     ///
     /// # Errors
     /// The stream is capturing.
@@ -262,7 +265,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Lets all streams finish all their work.
+    /// Lets all streams finish all of their work.
     ///
     /// # Errors
     /// A stream is capturing.
@@ -280,12 +283,13 @@ impl Streams {
         self.by_id.get(&stream).is_some_and(|stream| stream.capturing)
     }
 
-    /// Begins or ends the capture of a graph on a stream.
+    /// Starts or ends the capture of a graph on a stream.
     pub(super) fn set_capturing(&mut self, stream: StreamId, capturing: bool) {
         self.by_id.entry(stream).or_default().capturing = capturing;
     }
 
-    /// Queues work on memory. Returns true if all earlier work on the memory precedes the new work.
+    /// Queues work that uses memory. Returns true if all earlier work on this memory comes before
+    /// it.
     ///
     /// # Errors
     /// The stream is capturing.
@@ -311,7 +315,7 @@ impl Streams {
         self.work.iter().any(|work| work.addresses.start < addresses.end && addresses.start < work.addresses.end)
     }
 
-    /// Lets all work on some of the addresses happen.
+    /// Completes all work that uses some of the addresses.
     pub(super) fn finish(&mut self, addresses: &Range<u64>) {
         let uses = |work: &&Work| work.addresses.start < addresses.end && addresses.start < work.addresses.end;
         while let Some(place) = self.work.iter().find(uses).map(|work| work.place) {
@@ -319,7 +323,7 @@ impl Streams {
         }
     }
 
-    /// Returns the progress of each stream at the beginning of `place`, for all awaited streams.
+    /// Returns how far each stream that `place` waits for has progressed when `place` starts.
     fn preceding(&self, place: StreamPoint) -> BTreeMap<StreamId, u64> {
         let mut reached = BTreeMap::new();
         let mut pending = vec![place];
@@ -336,7 +340,7 @@ impl Streams {
     }
 }
 
-/// Returns whether two pieces have a byte in common.
+/// Returns whether two pieces share a byte.
 pub(super) fn overlap(one: &PhysicalPart, other: &PhysicalPart) -> bool {
     one.0 == other.0 && one.1.start < other.1.end && other.1.start < one.1.end
 }
