@@ -1,15 +1,15 @@
-//! A hash map from `u64` to `u32` read without a lock. The stream index (stream → heaps) uses it,
-//! and the page map (page → heap) where no radix table fits.
+//! A hash map from `u64` to `u32` that is read without a lock. It is used for the stream index
+//! (stream → heaps), and for the page map (page → heap) where no radix table fits.
 //!
-//! Open addressing with linear probing. Readers only load. A writer holds a lock of the map's
-//! owner, so there is one writer at a time. A removed key keeps its cell, with value 0, while the
-//! cell after it is in use: otherwise the removal would cut probes short. Once the cell after it is
-//! empty, the cell becomes empty too, so keys that come and go do not fill the map. A full map is
-//! copied into a table of twice the length, which is then published. The old table is kept, because
-//! readers may still be probing it.
+//! The map uses open addressing with linear probing. Readers only load. A writer holds a lock of
+//! the map's owner, so there is one writer at a time. A removed key keeps its cell, with value 0,
+//! while the next cell is in use, because an empty cell would end probes too early. Once the next
+//! cell is empty, the cell becomes empty too, so keys that come and go do not fill the map. A full
+//! map is copied into a table of twice the length, which is then published. The old table is kept,
+//! because readers may still be probing it.
 //!
-//! A reader racing with a removal may get the value of the next key in the cell. Callers therefore
-//! verify the answer under the lock of the heap that it names.
+//! A reader that races with a removal may get the value of the next key that uses the cell.
+//! Therefore callers verify the answer under the lock of the heap that it names.
 
 use crate::sync::{AtomicU32, AtomicU64, Empty, Ordering, empty, empty_by, impl_empty};
 
@@ -24,7 +24,7 @@ pub struct Cell {
 
 impl_empty! { Cell { key, value } }
 
-/// Storage for the cells. Many threads read at the same time; one writes.
+/// Storage for the cells. Many threads read at the same time; one thread writes.
 pub trait Cells: Empty {
     /// Calls `at` with the published cells.
     fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T;
@@ -34,15 +34,15 @@ pub trait Cells: Empty {
         self.look(|cells| cells)
     }
 
-    /// Returns empty cells for at least twice as many keys, not yet published. `None` if the map
-    /// cannot grow.
+    /// Returns empty cells for at least twice as many keys. They are not published yet. `None` if
+    /// the map cannot grow.
     fn larger(&self) -> Option<&[Cell]>;
 
     /// Publishes the cells that [`larger`](Self::larger) last returned.
     fn publish(&self);
 }
 
-/// The cells of a map of fixed capacity, a power of two.
+/// The cells of a map with a fixed capacity, which must be a power of two.
 #[derive(Debug)]
 pub struct FixedCells<const N: usize>([Cell; N]);
 
@@ -73,16 +73,17 @@ mod growing {
     use alloc::boxed::Box;
     use spin::Once;
 
-    /// Cells in place. Two under loom, so a model of few steps makes the map grow.
+    /// Cells in place. Under loom there are only two, so that a model with few steps makes the map
+    /// grow.
     const FIRST: usize = if cfg!(loom) { 2 } else { 64 };
-    /// The most tables. The last would have 2^37 cells, more than any host has memory for.
+    /// The most tables. The last one would have 2^37 cells, more than any host has memory for.
     const TABLES: usize = 32;
 
     /// The cells of a growing map: some in place, then tables of doubling length. The newest table
     /// is the published one.
     #[derive(Debug)]
     pub struct GrowingCells {
-        /// The cells published first.
+        /// The cells that are published first.
         first: [Cell; FIRST],
         /// `tables[1..=newest]` are set. One more is set while the writer fills it.
         tables: [Once<Box<[Cell]>>; TABLES],
@@ -96,12 +97,13 @@ mod growing {
     }
 
     impl Cells for GrowingCells {
-        /// Calls `at` with the published cells. Compiled twice, once for the cells in place.
+        /// Calls `at` with the published cells. `at` is compiled twice, once for the cells in
+        /// place.
         #[inline(always)]
         fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T {
-            // Two calls of `at`, so that it is compiled twice: the address and the length of the
-            // cells in place are constants in the first. `Acquire` pairs with the `Release` in
-            // `publish`: the reader sees every cell that was copied before.
+            // `at` is called in two places so that it is compiled twice: in the first, the address
+            // and the length of the cells are constants. `Acquire` pairs with the `Release` in
+            // `publish`, so the reader sees every cell that was copied before.
             match self.newest.load(Ordering::Acquire) as usize {
                 0 => at(&self.first),
                 newest => at(self.tables[newest % TABLES].get().map_or(&[], |table| table)),
@@ -125,14 +127,14 @@ mod growing {
 #[cfg(feature = "alloc")]
 pub(crate) use growing::GrowingCells;
 
-/// A map read without a lock. Keys are below `u64::MAX`, values below `u32::MAX`.
+/// A map that is read without a lock. Keys are below `u64::MAX`, values below `u32::MAX`.
 #[derive(Debug)]
 pub struct AtomicMap<C> {
     /// The published cells, and room for larger ones.
     cells: C,
-    /// Cells in use, with the cells of removed keys. Only the writer loads and stores the count.
+    /// The number of cells in use, including those of removed keys. Only the writer accesses it.
     used: AtomicU32,
-    /// The keys in the map. Only the writer loads and stores the count.
+    /// The number of keys in the map. Only the writer accesses it.
     live: AtomicU32,
 }
 
@@ -146,12 +148,12 @@ impl_empty! { [C: Cells] AtomicMap<C> { cells, used, live } }
 #[inline(always)]
 pub(crate) fn start(key: u64, len: usize) -> usize {
     let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    // With `len` 0 the mask is all ones; callers then find no cell at the index.
+    // If `len` is 0, the mask is all ones, and callers find no cell at the index.
     hash as usize & len.wrapping_sub(1)
 }
 
-/// Returns the index of the cell of `key`, else of the first cell that `key` may take. `None` if
-/// every cell is in use.
+/// Returns the index of the cell of `key`, or of the first cell that `key` may take if it has none.
+/// `None` if every cell is in use.
 #[inline]
 fn place(cells: &[Cell], key: u64) -> Option<usize> {
     if cells.is_empty() {
@@ -160,7 +162,7 @@ fn place(cells: &[Cell], key: u64) -> Option<usize> {
     let first = start(key, cells.len());
     let mut vacant = None;
     // The first cell of a removed key may be reused, but only after the probe has shown that `key`
-    // itself is not further on.
+    // itself is not in a later cell.
     for at in (first..cells.len()).chain(0..first) {
         let cell = &cells[at];
         match cell.key.load(Ordering::Relaxed) {
@@ -174,8 +176,8 @@ fn place(cells: &[Cell], key: u64) -> Option<usize> {
 }
 
 /// Empties a run of cells of removed keys that ends at index `last`, if the cell after `last` is
-/// empty. Every probe that passes one of the run's cells ends in the gap behind it, so no probe
-/// needs them. Returns how many cells were emptied. Writers only.
+/// empty. Every probe that passes one of these cells ends in the gap after them, so no probe needs
+/// them. Returns how many cells were emptied. Writers only.
 fn empty_before_gap(cells: &[Cell], last: usize) -> u32 {
     let len = cells.len();
     if cells[(last + 1) % len].key.load(Ordering::Relaxed) != 0 {
@@ -184,7 +186,7 @@ fn empty_before_gap(cells: &[Cell], last: usize) -> u32 {
     let backwards = (0..len).map(|step| &cells[(last + len - step) % len]);
     let removed = |cell: &&Cell| cell.key.load(Ordering::Relaxed) != 0 && cell.value.load(Ordering::Relaxed) == 0;
     let mut emptied = 0;
-    // Backwards from the gap, so that the rest of the run always ends at an empty cell.
+    // Go backwards from the gap, so that the rest of the run always ends at an empty cell.
     for cell in backwards.take_while(removed) {
         cell.key.store(0, Ordering::Release);
         emptied += 1;
@@ -192,8 +194,8 @@ fn empty_before_gap(cells: &[Cell], last: usize) -> u32 {
     emptied
 }
 
-/// Probes all cells for `key`, after its first cell held another key. Returns the stored value,
-/// which is the value + 1, or 0 if the key is not in the map.
+/// Probes all cells for `key`, after its first cell turned out to hold another key. Returns what is
+/// stored, which is the value + 1, or 0 if the key is not in the map.
 #[inline(never)]
 fn get_further(key: u64, cells: &[Cell], first: usize) -> u32 {
     let stored = key.wrapping_add(1);
@@ -211,13 +213,13 @@ impl<C: Cells> AtomicMap<C> {
     /// Returns the value of `key`. Lock-free.
     #[inline(always)]
     pub(crate) fn get(&self, key: u64) -> Option<u32> {
-        // `u64::MAX`, which no map holds, wraps to the key of a vacant cell. Such a cell has no
+        // `u64::MAX`, which no map contains, wraps to the key of an empty cell. Such a cell has no
         // value.
         let stored = key.wrapping_add(1);
         let found = self.cells.look(|cells| {
             let first = start(key, cells.len());
             match cells.get(first) {
-                // Most keys are in their first cell. The loop over the others is out of line.
+                // Most keys are in their first cell. The loop over the other cells is out of line.
                 Some(cell) if cell.key.load(Ordering::Acquire) == stored => cell.value.load(Ordering::Acquire),
                 Some(_) => get_further(key, cells, first),
                 None => 0,
@@ -241,17 +243,17 @@ impl<C: Cells> AtomicMap<C> {
         let wanted = self.used.load(Ordering::Relaxed).max(live) as usize + extra as usize;
         loop {
             let cells = self.cells.cells();
-            // At most half of the cells are in use, so probes stay short.
+            // At most half of the cells are in use, so probes remain short.
             if wanted * 2 <= cells.len() {
                 return true;
             }
-            // A map of fixed capacity may fill up: probes become longer, and every cell can be
+            // A map of fixed capacity may fill up. Probes become longer then, but every cell can be
             // used.
             let Some(larger) = self.cells.larger() else {
                 return (live + extra) as usize <= cells.len();
             };
-            // Copy the keys that are in the map; removed ones stay behind. No reader looks at
-            // `larger` before `publish`, so relaxed stores suffice.
+            // Copy the keys that are in the map, but not the removed ones. No reader looks at
+            // `larger` before `publish`, so relaxed stores are enough.
             for cell in cells {
                 let value = cell.value.load(Ordering::Relaxed);
                 if value != 0 {
@@ -266,7 +268,7 @@ impl<C: Cells> AtomicMap<C> {
         }
     }
 
-    /// Sets the value of `key`. The caller has made room. Writers only.
+    /// Sets the value of `key`. The caller has made room for it. Writers only.
     pub(crate) fn insert(&self, key: u64, value: u32) {
         self.change(key, |_| Some(value));
     }
@@ -276,7 +278,7 @@ impl<C: Cells> AtomicMap<C> {
         self.change(key, |_| None);
     }
 
-    /// Replaces the value of `key` by `new(old)`; `None` stands for "not in the map". The caller
+    /// Replaces the value of `key` with `new(old)`, where `None` means "not in the map". The caller
     /// has made room if `key` is new. Writers only.
     pub(crate) fn change(&self, key: u64, new: impl FnOnce(Option<u32>) -> Option<u32>) {
         debug_assert!(key < u64::MAX, "key + 1 is stored");
@@ -286,8 +288,7 @@ impl<C: Cells> AtomicMap<C> {
             return;
         };
         let cell = &cells[at];
-        // `place` may return the cell of a removed key. Its old value, if any, is that of another
-        // key.
+        // `place` may return the cell of a removed key. Any old value in it belongs to another key.
         let known = cell.key.load(Ordering::Relaxed);
         let old = if known == key + 1 { cell.value.load(Ordering::Relaxed).checked_sub(1) } else { None };
         let new = new(old);
@@ -301,8 +302,8 @@ impl<C: Cells> AtomicMap<C> {
         if known == 0 {
             self.used.store(self.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
-        // The key before the value: a reader that sees the new value in this cell also sees the new
-        // key, and a reader that sees the new key alone finds value 0, "not in the map".
+        // Store the key before the value: a reader that sees the new value in this cell also sees
+        // the new key, and a reader that sees only the new key finds value 0, "not in the map".
         if known != key + 1 {
             cell.key.store(key + 1, Ordering::Release);
         }
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(map.cells.cells().len(), 64);
         assert!(map.make_room(1));
         assert_eq!(map.cells.cells().len(), 128);
-        // Many keys at once, in an empty map.
+        // Many keys at once in an empty map.
         let map = AtomicMap::<GrowingCells>::default();
         assert!(map.make_room(100));
         (0..100).for_each(|key| map.insert(key, 1));
@@ -401,7 +402,7 @@ mod tests {
     fn cells_of_removed_keys_before_a_gap_are_empty_again() {
         let map = AtomicMap::<FixedCells<64>>::default();
         assert!(map.make_room(4));
-        // Keys of one cell fill the cells from it on.
+        // Keys that start at the same cell fill the cells after it.
         let first = start(0, 64);
         let keys: Vec<u64> = (0..).filter(|&key| start(key, 64) == first).take(4).collect();
         keys.iter().for_each(|&key| map.insert(key, 7));

@@ -1,16 +1,16 @@
 //! A hash index over the entries of a table. Collisions are chained through the entries themselves,
-//! so the index allocates only the heads of the chains.
+//! so the index only allocates the heads of the chains.
 
 use crate::sync::impl_empty;
 use crate::tables::atomic_map::start;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 
-/// An entry with a unique key and a link.
+/// An entry that has a unique key and a link.
 pub(crate) trait Indexed {
-    /// Returns the key, which stays constant while the entry is in an index.
+    /// Returns the key. It does not change while the entry is in an index.
     fn key(&self) -> u64;
-    /// Returns the next entry of the chain; [`NONE`] at the end.
+    /// Returns the next entry of the chain, or [`NONE`] at the end.
     fn chain(&self) -> u32;
     /// Sets the next entry of the chain.
     fn set_chain(&mut self, next: u32);
@@ -27,15 +27,15 @@ pub(crate) struct HashIndex<S: Storage> {
 impl_empty! { [S: Storage] HashIndex<S> { buckets } }
 
 impl<S: Storage> HashIndex<S> {
-    /// Makes sure that entries can be added. Adds buckets until there is one for each entry, or the
-    /// memory is exhausted. Returns false if there is no bucket at all.
+    /// Makes sure that entries can be added. Adds buckets until there is one for each entry, or
+    /// until memory runs out. Returns false if there are no buckets at all.
     pub(crate) fn make_room<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
         while self.buckets.len() < entries.len().max(1) && self.grow(entries) {}
         !self.buckets.is_empty()
     }
 
-    /// Doubles the number of buckets. Returns false if the memory is exhausted: chains then become
-    /// longer, and stay correct.
+    /// Doubles the number of buckets. Returns false if memory runs out. The chains then become
+    /// longer, but remain correct.
     #[cold]
     fn grow<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
         let old = self.buckets.len();
@@ -46,8 +46,8 @@ impl<S: Storage> HashIndex<S> {
         for _ in 0..extra {
             self.buckets.add(NONE);
         }
-        // The number of buckets is a power of two, so doubling uses another bit of the hash:
-        // each entry of bucket `n` stays in bucket `n` or moves to bucket `n + old`.
+        // The number of buckets is a power of two, so doubling it uses one more bit of the hash:
+        // each entry of bucket `n` remains in bucket `n` or moves to bucket `n + old`.
         for bucket in 0..old {
             let mut at = core::mem::replace(&mut self.buckets[bucket], NONE);
             while at != NONE {
@@ -60,8 +60,8 @@ impl<S: Storage> HashIndex<S> {
         true
     }
 
-    /// Releases the memory of the buckets to the host. The caller has removed all entries. Does
-    /// nothing where the capacity is fixed.
+    /// Gives the memory of the buckets back to the host. The caller has removed all entries. Does
+    /// nothing if the capacity is fixed.
     pub(crate) fn drop_buckets(&mut self) {
         self.buckets.drop_entries();
     }
@@ -73,9 +73,9 @@ impl<S: Storage> HashIndex<S> {
         entry.set_chain(self.add(entry.key(), index));
     }
 
-    /// Adds the entry `index` with this key, and leaves the entry's link to the caller: returns the
-    /// next entry of the chain. A caller that fills the entry anyway stores it once, and no key is
-    /// loaded. The caller has made room, and no other entry has the key.
+    /// Adds the entry `index` with this key, and returns the next entry of the chain, to which the
+    /// caller sets the entry's link. A caller that fills the entry anyway stores it only once, and
+    /// no key is loaded. The caller has made room, and no other entry has the key.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(&mut self, key: u64, index: u32) -> u32 {
@@ -86,7 +86,7 @@ impl<S: Storage> HashIndex<S> {
     /// Returns the entry with this key.
     #[inline(always)]
     pub(crate) fn find<T: Indexed>(&self, key: u64, entries: &[T]) -> Option<u32> {
-        // An index without buckets has no entries: `get` fails, and no separate test is needed.
+        // An index without buckets has no entries. `get` fails then, so no separate test is needed.
         let mut at = *self.buckets.get(start(key, self.buckets.len()))?;
         // The bounds check ends the chain: no table has an entry at `NONE`.
         while let Some(entry) = entries.get(at as usize) {
@@ -98,7 +98,7 @@ impl<S: Storage> HashIndex<S> {
         None
     }
 
-    /// Removes the entry with this key from its chain and returns the entry's index.
+    /// Removes the entry with this key from its chain, and returns its index.
     #[inline(always)]
     pub(crate) fn take<T: Indexed>(&mut self, key: u64, entries: &mut [T]) -> Option<u32> {
         let bucket = start(key, self.buckets.len());
@@ -119,8 +119,8 @@ impl<S: Storage> HashIndex<S> {
     }
 }
 
-/// Removes the entry with this key from a chain, searching after the entry `before`. Cold: with as
-/// many buckets as entries, the head of the chain is the entry in most cases.
+/// Removes the entry with this key from a chain, searching after the entry `before`. Cold: as there
+/// are as many buckets as entries, the entry is usually the head of its chain.
 #[cold]
 fn take_behind<T: Indexed>(mut before: u32, key: u64, entries: &mut [T]) -> Option<u32> {
     loop {

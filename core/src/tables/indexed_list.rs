@@ -5,10 +5,10 @@
 //! skip pointers                        │           │             a search starts at the last one below its bound
 //! ```
 //!
-//! Most sets are small and have no skip pointers. A removal needs no search: the item knows its
-//! neighbours. A search adds a skip pointer after every [`STRIDE`] items it has walked over, so a
-//! later search does not walk over them again. A search walks further only over items that were
-//! added since the last search, or that lie behind a removed skip pointer.
+//! Most sets are small and have no skip pointers. A removal needs no search, because the item knows
+//! its neighbours. A search adds a skip pointer whenever it has walked over [`STRIDE`] items, so
+//! that later searches do not walk over them again. A search only walks farther over items that
+//! were added since the last search, or that come after a skip pointer that was removed.
 //!
 //! The items belong to the caller, who passes the table of all items to every operation.
 
@@ -18,8 +18,8 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 use core::hint::select_unpredictable;
 
-/// Items between skip pointers. Walking over four items takes about as long as one search of the
-/// radix tree. Tests use two, so small sets have skip pointers.
+/// The number of items between skip pointers. Walking over four items takes about as long as a
+/// search of the radix tree. Tests use two, so that small sets have skip pointers.
 const STRIDE: usize = if cfg!(test) { 2 } else { 4 };
 
 /// An ordered set.
@@ -28,11 +28,11 @@ pub(crate) struct List {
     /// The item with the lowest key; `NONE` ⟺ the set is empty.
     first: u32,
     /// The radix tree of the skip pointers. `first` is never one of them. [`Link::EMPTY`] ⟺ the set
-    /// has at most one item. [`NO_SKIPS`] ⟺ it has several items and no skip pointers.
+    /// has at most one item. [`NO_SKIPS`] ⟺ it has several items but no skip pointers.
     skips: Link,
 }
 
-/// Marks a set of several items without skip pointers. No item has this number.
+/// Marks a set that has several items but no skip pointers. No item has this number.
 const NO_SKIPS: Link = Link::item(MAX_ITEM);
 
 impl List {
@@ -65,20 +65,20 @@ impl List {
 
 /// An item of a list, with links to both neighbours.
 pub(crate) trait Linked {
-    /// Returns the sort key. No two items of a list have equal keys.
+    /// Returns the sort key. No two items of a list have the same key.
     fn key(&self) -> Key;
 
-    /// Returns the neighbours of the item, before and after; [`NONE`] at the ends of the list.
+    /// Returns the items before and after this one, or [`NONE`] at the ends of the list.
     fn links(&self) -> (u32, u32);
 
-    /// Sets the neighbour before the item.
+    /// Sets the item before this one.
     fn set_before(&mut self, before: u32);
 
-    /// Sets the neighbour after the item.
+    /// Sets the item after this one.
     fn set_after(&mut self, after: u32);
 }
 
-/// Returns a function to read an item's key.
+/// Returns a function that reads an item's key.
 fn key<T: Linked>(items: &[T]) -> impl Fn(u32) -> Key {
     |item| items[item as usize].key()
 }
@@ -88,7 +88,7 @@ fn key<T: Linked>(items: &[T]) -> impl Fn(u32) -> Key {
 pub(crate) struct Lists<S: Storage> {
     /// The nodes of all lists' trees of skip pointers.
     tree: RadixTree<S>,
-    /// Whether an item has a skip pointer, by item. Spares a search of the tree in every removal.
+    /// Whether each item has a skip pointer. This saves a search of the tree in every removal.
     is_skip: S::Table<bool>,
 }
 
@@ -105,9 +105,10 @@ impl<S: Storage> Lists<S> {
         true
     }
 
-    /// Adds an item to a list with at least one item. The caller has made room.
+    /// Adds an item to a list that has at least one item. The caller has made room.
     pub(crate) fn insert<T: Linked>(&mut self, list: &mut List, item: u32, items: &mut [T]) {
-        // The list has several items from now on. Whether it had is not predictable, so no branch.
+        // The list has several items from now on. Whether it had several before is not predictable,
+        // so this uses no branch.
         list.skips = select_unpredictable(list.skips.is_empty(), NO_SKIPS, list.skips);
         let (new, first) = (items[item as usize].key(), list.first);
         let (before, after) = if new.is_below(items[first as usize].key()) {
@@ -119,7 +120,7 @@ impl<S: Storage> Lists<S> {
             items[before as usize].set_after(item);
             (before, after)
         };
-        // The bounds check stands for a comparison with `NONE`: no table has so many items.
+        // The bounds check replaces a comparison with `NONE`: no table has that many items.
         if let Some(after) = items.get_mut(after as usize) {
             after.set_before(item);
         }
@@ -127,7 +128,7 @@ impl<S: Storage> Lists<S> {
         items[item as usize].set_after(after);
     }
 
-    /// Removes an item from a list of several items. Leaves the item's link to the next item
+    /// Removes an item from a list of several items. The item's link to the next item is left
     /// unchanged; the caller overwrites it.
     pub(crate) fn remove<T: Linked>(&mut self, list: &mut List, item: u32, items: &mut [T]) {
         let (before, after) = items[item as usize].links();
@@ -143,15 +144,15 @@ impl<S: Storage> Lists<S> {
             self.drop_skip(list, after, items);
         }
         items[item as usize].set_before(NONE);
-        // Whether one item or several are left is not predictable, so no branch.
+        // Whether one or several items are left is not predictable, so this uses no branch.
         let (_, second) = items[list.first as usize].links();
         list.skips = select_unpredictable(second == NONE, Link::EMPTY, list.skips);
     }
 
-    /// Returns the item with the lowest key not below `bound`.
+    /// Returns the item with the lowest key that is at least `bound`.
     pub(crate) fn at_least<T: Linked>(&mut self, list: &mut List, bound: Key, items: &[T]) -> Option<u32> {
         let first = list.first()?;
-        // `seek` needs a first item below `bound`.
+        // `seek` requires that the first item is below `bound`.
         if !items[first as usize].key().is_below(bound) {
             return Some(first);
         }
@@ -161,13 +162,13 @@ impl<S: Storage> Lists<S> {
 
     /// Returns the item with the highest key.
     pub(crate) fn last<T: Linked>(&self, list: List, items: &[T]) -> Option<u32> {
-        // At most a few items lie behind the last skip pointer: walk from there.
+        // Only a few items come after the last skip pointer, so walk from there.
         let near = self.tree.last(list.skips()).or(list.first());
         let after = |&item: &u32| Some(items[item as usize].links().1).filter(|&after| after != NONE);
         core::iter::successors(near, after).last()
     }
 
-    /// Returns the last item below `bound`. The first item is below `bound`.
+    /// Returns the last item below `bound`. The first item must be below `bound`.
     fn seek<T: Linked>(&mut self, list: &mut List, bound: Key, items: &[T]) -> u32 {
         let skips = list.skips();
         let mut at = list.first;
@@ -182,13 +183,13 @@ impl<S: Storage> Lists<S> {
                     _ => return at,
                 }
             }
-            // `STRIDE` items were passed without a skip pointer: add one here for later searches.
+            // `STRIDE` items had no skip pointer: add one here for later searches.
             self.is_skip[at as usize] = true;
             list.skips = self.tree.insert(list.skips(), at, key(items));
         }
     }
 
-    /// Removes the skip pointer of `item`, if any.
+    /// Removes the skip pointer of `item`, if there is one.
     #[inline(always)]
     fn drop_skip<T: Linked>(&mut self, list: &mut List, item: u32, items: &[T]) {
         if !list.skips().is_empty() && self.is_skip[item as usize] {
@@ -204,8 +205,8 @@ impl<S: Storage> Lists<S> {
         list.skips = if skips.is_empty() { NO_SKIPS } else { skips };
     }
 
-    /// Checks that the items are in order and linked both ways, that every skip pointer is found,
-    /// and that there are at most `count` items. Returns the number of items.
+    /// Checks that the items are in order and linked both ways, that every skip pointer can be
+    /// found, and that there are at most `count` items. Returns the number of items.
     pub(crate) fn check<T: Linked>(&self, list: List, count: u32, items: &[T]) -> Result<u32, &'static str> {
         let (mut seen, mut skips) = (0, 0);
         let (mut before, mut at) = (NONE, list.first);
@@ -263,7 +264,7 @@ mod tests {
         }
     }
 
-    /// So many items, each with a key of its own, and lists that have room for them.
+    /// Returns `count` items with different keys, and lists that have room for them.
     fn items(count: u32, minor: impl Fn(u64) -> u64) -> (Vec<Item>, Lists<Growable>) {
         let mut lists = Lists::default();
         assert!(lists.make_room_for(count));
@@ -271,8 +272,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two lists against two `BTreeSet`s: enough items for skip pointers come in every order,
-        /// and go.
+        /// Compares two lists with two `BTreeSet`s. Items are added in any order, enough for skip
+        /// pointers, and removed again.
         #[test]
         fn agrees_with_ordered_sets(steps in prop::collection::vec((0_u32..200, any::<bool>()), 1..600)) {
             let (mut items, mut lists) = items(200, |item| item * 77 % 200 * 2);
@@ -306,7 +307,8 @@ mod tests {
         }
     }
 
-    /// In every order of insertion a search leaves skip pointers, and then walks few items.
+    /// In every order of insertion, a search leaves skip pointers, and later searches walk over few
+    /// items.
     #[test]
     fn searches_leave_skip_pointers() {
         for order in [|item| item, |item| 9_999 - item, |item| item * 7_777 % 10_000] {

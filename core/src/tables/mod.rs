@@ -1,10 +1,10 @@
-//! Tables for the allocator's own records: growing on the host's heap ([`Growable`]), or in arrays
-//! of fixed capacity ([`Fixed`]).
+//! Tables for the allocator's own records: either they grow on the host's heap ([`Growable`]), or
+//! they are arrays of fixed capacity ([`Fixed`]).
 //!
 //! The rest of the crate is written once, over the traits [`Storage`], [`Table`], [`Lazy`],
-//! [`OnceTable`] and [`Devices`]. An operation that needs a new entry makes room first and changes
-//! nothing before, so a full table is an error of that operation and leaves the allocator as it
-//! was.
+//! [`OnceTable`] and [`Devices`]. An operation that needs a new entry makes room before it changes
+//! anything. If a table is full, the operation therefore returns an error and leaves the allocator
+//! as it was.
 
 pub(crate) mod atomic_map;
 pub(crate) mod hash_index;
@@ -19,11 +19,11 @@ use core::ops::{Deref, DerefMut};
 use page_table::PageTable;
 use spin::Once;
 
-/// A table has no entry left. The operation that needed the entry has changed nothing.
+/// A table has no entry left. The operation that needed one has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CapacityError;
 
-/// A growable table. An index stays valid until its entry is popped.
+/// A growable table. An index is valid until its entry is popped.
 pub trait Table<T>: Empty + DerefMut<Target = [T]> {
     /// Makes room for `extra` more entries. Returns false, and changes nothing, if they do not
     /// fit.
@@ -36,46 +36,47 @@ pub trait Table<T>: Empty + DerefMut<Target = [T]> {
     /// If a table of fixed capacity is full.
     fn add(&mut self, entry: T);
 
-    /// Removes the last entry and returns it. Keeps the room: `len` may grow back without an
+    /// Removes the last entry and returns it. The room is kept, so `len` may grow back without an
     /// allocation.
     fn pop(&mut self) -> Option<T>;
 
-    /// Removes all entries and releases their memory to the host. Returns false, and changes
-    /// nothing, where the capacity is fixed.
+    /// Removes all entries and gives their memory back to the host. Returns false, and changes
+    /// nothing, if the capacity is fixed.
     fn drop_entries(&mut self) -> bool;
 }
 
-/// A value created on first use. Dereferencing panics before the value was created.
+/// A value that is created on first use. Dereferencing panics before that.
 pub trait Lazy<T>: Empty + DerefMut<Target = T> {
     /// Returns whether the value was created.
     fn is_made(&self) -> bool;
 
-    /// Returns the value, and creates an empty one if there is none yet.
+    /// Returns the value. Creates an empty one if there is none yet.
     fn get_or_make(&mut self) -> &mut T;
 
-    /// Drops a value on the host's heap. A value stored in place stays unchanged.
+    /// Drops a value on the host's heap. Does nothing if the value is stored in place.
     fn drop_value(&mut self);
 }
 
-/// A table shared between threads. Entries are set once and never move.
+/// A table that threads share. Entries are set once and never move.
 pub trait OnceTable<T>: Empty {
     /// Returns the entry at `index`, or `None` if it has not been set.
     fn get(&self, index: u32) -> Option<&T>;
 
-    /// Returns the entry at `index`. If it has not been set, it is an empty value, which `set`
-    /// changes before any thread gets it. `None` if `index` is beyond the table's capacity.
+    /// Returns the entry at `index`. If it has not been set, an empty value is created, and `set`
+    /// changes it before any thread gets it. `None` if `index` is beyond the table's capacity.
     fn get_or_set(&self, index: u32, set: impl FnOnce(&T)) -> Option<&T>;
 }
 
-/// The devices of an allocator: places made empty, and published once each has its device.
+/// The devices of an allocator: places that are created empty, and published once each has its
+/// device.
 pub trait Devices<T>: Sized {
-    /// Makes `count` empty places. `None` if there is no room for them.
+    /// Creates `count` empty places. `None` if there is no room for them.
     fn with_places(count: usize) -> Option<Self>;
 
     /// Returns all places.
     fn places(&self) -> &[T];
 
-    /// Returns all places, for changes.
+    /// Returns all places, mutably.
     fn places_mut(&mut self) -> &mut [T];
 
     /// Publishes the first `count` places.
@@ -89,8 +90,8 @@ pub trait Devices<T>: Sized {
 }
 
 mod sealed {
-    /// Keeps other crates from implementing [`Storage`](super::Storage): its table types are
-    /// private.
+    /// Prevents other crates from implementing [`Storage`](super::Storage), because its table types
+    /// are private.
     pub trait SealedStorage {}
 }
 
@@ -98,20 +99,20 @@ mod sealed {
 pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
     /// Tables inside a heap: blocks, index nodes, segments.
     type Table<T: Clone + Send + 'static>: Table<T> + Clone + Send;
-    /// Large values inside a heap that an empty heap does not need.
+    /// Large values inside a heap. An empty heap does not need them.
     type Lazy<T: Clone + Empty + Send + 'static>: Lazy<T> + Clone + Send;
-    /// Values for the devices of an allocator, one each.
+    /// Values for the devices of an allocator, one for each.
     type ForDevices<T>: Table<T>;
     /// The devices of an allocator.
     type Devices<T: Empty + 'static>: Devices<T>;
-    /// Heaps and pools. Threads share references into this table, so no entry moves.
+    /// Heaps and pools. Threads share references to entries of this table, so no entry moves.
     type OnceTable<T: Empty + 'static>: OnceTable<T>;
     /// The cells of the index of streams, which is read without a lock.
     type Cells: Cells;
     /// The table of the page map, which is read without a lock.
     type Pages: PageTable;
-    /// Number of groups of streams, each with event queues of its own: one in fixed tables, where
-    /// each takes as much room as all, else 16.
+    /// The number of groups of streams. Each group has separate event queues. Fixed tables have one
+    /// group, because each takes as much room as all together; otherwise there are 16.
     const GROUPS: u32;
     /// The event queues of the groups.
     type Groups<T: Empty + Send + Sync + 'static>: AsRef<[T]> + Empty + Send + Sync;
@@ -120,17 +121,17 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
 /// Tables of fixed capacity, for hosts without a heap.
 ///
 /// - `DEVICES`: devices.
-/// - `HEAPS`: heaps of one device: two for each pair of stream and pool, for small and for large
-///   blocks; also the number of private pools.
-/// - `BLOCKS`: blocks in a heap, live and free ones.
+/// - `HEAPS`: heaps of one device. Each pair of stream and pool has two, for small and for large
+///   blocks. This is also the number of private pools.
+/// - `BLOCKS`: blocks in one heap, both live and free.
 /// - `PAGES`: pages of 2 MiB of device memory, and streams, in the lock-free maps.
 ///
-/// A full table is [`Error::TableFull`](crate::Error::TableFull) with the name of the table, and
-/// changes nothing.
+/// If a table is full, the operation returns [`Error::TableFull`](crate::Error::TableFull) with the
+/// name of the table, and changes nothing.
 ///
 /// # Size
-/// All tables lie in the [`Allocator`](crate::Allocator) itself. On 64-bit hosts, without the
-/// feature `alloc`, its size is to within 5 %, in bytes:
+/// All tables are part of the [`Allocator`](crate::Allocator) itself. On 64-bit hosts, without the
+/// feature `alloc`, its size in bytes is, to within 5 %:
 ///
 /// ```text
 /// DEVICES · (8,770 + HEAPS · (35,740 + 650 · BLOCKS + 16 · PAGES) + 2,316 · BLOCKS + 32 · PAGES)
@@ -143,14 +144,15 @@ pub trait Storage: sealed::SealedStorage + Clone + Default + 'static {
 /// | `Fixed<1, 8, 64, 512>` | 837 KiB |
 /// | `Fixed<1, 8, 512, 4096>` | 4.6 MiB |
 ///
-/// `size_of` tells the size of any other choice at compile time. The example
-/// `core/examples/no_heap.rs` is a whole program without a heap, with the device that it needs.
+/// Use `size_of` to compute the size of any other choice at compile time. The example
+/// `core/examples/no_heap.rs` is a complete program without a heap, including the device that it
+/// needs.
 ///
 /// # Stack
-/// An allocator in a static, [`Allocator::empty`](crate::Allocator::empty), is made by the
-/// compiler, and [`start`](crate::Allocator::start) sets it up in place. The stack then has to hold
-/// no table. An unoptimised build of `Fixed<1, 2, 64, 64>` takes 11 KiB of stack for the start, 26
-/// KiB for the first request of a stream, and 34 KiB for a request that finds no memory.
+/// An allocator in a static, [`Allocator::empty`](crate::Allocator::empty), is created by the
+/// compiler, and [`start`](crate::Allocator::start) sets it up in place. This way no table has to
+/// be on the stack. In an unoptimised build, `Fixed<1, 2, 64, 64>` takes 11 KiB of stack for the
+/// start, 26 KiB for the first request of a stream, and 34 KiB for a request that finds no memory.
 /// [`Allocator::new`](crate::Allocator::new) returns the allocator by value, and takes 11 times its
 /// size.
 #[derive(Clone, Default, Debug)]
@@ -195,7 +197,7 @@ impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
     }
 }
 
-/// The [`Lazy`] of [`Fixed`]: the value itself, created with the table.
+/// The [`Lazy`] of [`Fixed`]: the value itself, which is created with the table.
 #[derive(Clone, Debug)]
 pub struct InPlace<T>(T);
 
@@ -235,8 +237,8 @@ impl<T: Empty> Lazy<T> for InPlace<T> {
 #[derive(Debug)]
 pub struct FixedOnceTable<T, const N: usize>([OnceEntry<T>; N]);
 
-/// An entry of a [`FixedOnceTable`]. The value lies in the table from the beginning, so it passes
-/// over no stack.
+/// An entry of a [`FixedOnceTable`]. The value is in the table from the start, so it is never moved
+/// over the stack.
 #[derive(Debug)]
 struct OnceEntry<T> {
     /// Initialized ⟺ the value has been set.
@@ -261,7 +263,7 @@ impl<T: Empty, const N: usize> OnceTable<T> for FixedOnceTable<T, N> {
     }
 }
 
-/// The [`Devices`] of [`Fixed`]: `N` places, the first of which are published.
+/// The [`Devices`] of [`Fixed`]: `N` places, of which the first ones are published.
 #[derive(Debug)]
 pub struct FixedDevices<T, const N: usize> {
     places: [T; N],
@@ -285,7 +287,8 @@ impl<T: Empty, const N: usize> Devices<T> for FixedDevices<T, N> {
     }
 
     fn publish(&self, count: usize) {
-        // `Release` pairs with `Acquire`: who finds a place published finds its device.
+        // `Release` pairs with `Acquire`: a thread that finds a place published also finds its
+        // device.
         self.published.store(count as u32, Ordering::Release);
     }
 
@@ -295,7 +298,7 @@ impl<T: Empty, const N: usize> Devices<T> for FixedDevices<T, N> {
 
     #[inline(always)]
     fn get(&self, index: usize) -> Option<&T> {
-        // A published place is below `N`, so the remainder changes nothing; it spares a second
+        // A published place is below `N`, so the remainder changes nothing. It saves a second
         // bounds check.
         (index < self.published.load(Ordering::Acquire) as usize).then(|| &self.places[index % N])
     }
@@ -312,7 +315,7 @@ mod growable {
     use core::ops::{Deref, DerefMut};
     use once_cell::race::OnceBox;
 
-    /// Tables growing on the host's heap.
+    /// Tables that grow on the host's heap.
     #[derive(Clone, Default, Debug)]
     pub struct Growable;
 
@@ -338,7 +341,7 @@ mod growable {
         }
 
         fn add(&mut self, entry: T) {
-            // `make_room` reserved the capacity, so this push does not allocate.
+            // `make_room` reserved the capacity, so this does not allocate.
             self.push(entry);
         }
 
@@ -382,11 +385,11 @@ mod growable {
         }
     }
 
-    /// The [`Lazy`] of [`Growable`]: a value on the host's heap, allocated on first use.
+    /// The [`Lazy`] of [`Growable`]: a value on the host's heap, which is allocated on first use.
     #[derive(Clone, Debug)]
     pub struct WhenNeeded<T>(Option<Box<T>>);
 
-    /// The panic message for a value used before its creation.
+    /// The panic message for a value that is used before it is created.
     const NOT_MADE: &str = "a value is made before it is used";
 
     empty_by!([T] WhenNeeded<T> = Self(None));
@@ -423,26 +426,27 @@ mod growable {
         }
     }
 
-    /// Entries stored in place: enough for most devices.
+    /// Entries that are stored in place: enough for most devices.
     const FIRST: usize = 64;
     /// Entries in a chunk.
     const CHUNK: usize = 128;
-    /// The most chunks. With the entries in place they make 262,208 entries for each device.
+    /// The most chunks. Together with the entries in place, this allows 262,208 entries for each
+    /// device.
     const CHUNKS: usize = 2048;
 
-    /// Entries allocated together.
+    /// Entries that are allocated together.
     type TableChunk<T> = [OnceBox<T>; CHUNK];
 
-    /// All chunks of a table, allocated with the first.
+    /// All chunks of a table. The array is allocated with the first chunk.
     type Chunks<T> = OnceBox<[OnceBox<TableChunk<T>>; CHUNKS]>;
 
-    /// The [`OnceTable`] of [`Growable`]: [`FIRST`] entries in place, and chunks of more
-    /// entries, each allocated when its first entry is set.
+    /// The [`OnceTable`] of [`Growable`]: [`FIRST`] entries in place, and chunks of more entries. A
+    /// chunk is allocated when its first entry is set.
     #[derive(Debug)]
     pub struct GrowingOnceTable<T> {
-        /// Entries 0 to `FIRST − 1`. `malloc` and `free` of most programs touch no other.
+        /// Entries 0 to `FIRST − 1`. In most programs, `malloc` and `free` use no others.
         first: [OnceBox<T>; FIRST],
-        /// Chunk `n` has the entries from `FIRST + n * CHUNK` on.
+        /// Chunk `n` contains the entries from `FIRST + n * CHUNK` on.
         further: Chunks<T>,
     }
 
@@ -450,7 +454,7 @@ mod growable {
         [T] GrowingOnceTable<T> { first: [const { OnceBox::new() }; FIRST], further: OnceBox::new() }
     }
 
-    /// Makes an array on the heap. No copy of the array passes over the stack.
+    /// Creates an array directly on the heap, so that it is never copied over the stack.
     #[expect(
         clippy::unnecessary_box_returns,
         reason = "the tables own boxes, and an array by value would pass over the stack"
@@ -462,15 +466,14 @@ mod growable {
     }
 
     impl<T> GrowingOnceTable<T> {
-        /// Returns the numbers of the chunk of the entry `index ≥ FIRST`, and of the entry in the
-        /// chunk.
+        /// Returns the chunk of the entry `index ≥ FIRST`, and its position in the chunk.
         fn place_of(index: usize) -> (usize, usize) {
             // Both callers have compared `index` with `FIRST`, so the difference does not wrap.
             let index = index - FIRST;
             (index / CHUNK, index % CHUNK)
         }
 
-        /// Looks an entry up in the chunks. Kept out of line so `get` stays a few
+        /// Looks an entry up in the chunks. Kept out of line so that `get` is only a few
         /// instructions.
         #[inline(never)]
         fn get_further(further: &Chunks<T>, index: usize) -> Option<&T> {
@@ -478,8 +481,8 @@ mod growable {
             further.get()?.get(chunk)?.get()?[at].get()
         }
 
-        /// Returns the entry at `index`, and sets it to `make()` if it has not been set. `None` if
-        /// `index` is beyond the table's capacity.
+        /// Returns the entry at `index`. If it has not been set, sets it to `make()` first. `None`
+        /// if `index` is beyond the table's capacity.
         pub(super) fn get_or_make(&self, index: u32, make: impl FnOnce() -> Box<T>) -> Option<&T> {
             let index = index as usize;
             let entry = if index < FIRST {
@@ -499,8 +502,8 @@ mod growable {
             let index = index as usize;
             match self.first.get(index) {
                 Some(entry) => entry.get(),
-                // Of the table, the chunks alone: their address is computed in this arm only, one
-                // instruction less for the other.
+                // Pass only the chunks, not the whole table: their address is then computed in this
+                // arm only, which saves the other arm an instruction.
                 None => Self::get_further(&self.further, index),
             }
         }

@@ -1,6 +1,6 @@
-//! The table of the page map: page → word, read without a lock while one writer changes it.
+//! The table of the page map: page → word. It is read without a lock while one writer changes it.
 //!
-//! On a host with a heap the table is a radix table. Pages have 2 MiB, and a leaf has the words of
+//! On a host with a heap, this is a radix table. Pages have 2 MiB, and a leaf contains the words of
 //! 16 GiB:
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //! far > 0:  numbers[far, leaf], a hash map ─▶ leaves[number] ─▶ leaf[page]
 //! ```
 //!
-//! A leaf is made when the first range reaches into it, and stays until the table is dropped. Fixed
-//! tables have an [`AtomicMap`] of single pages instead: a leaf for each far-off page would not
-//! fit.
+//! A leaf is created when the first range reaches into it, and is kept until the table is dropped.
+//! Fixed tables use an [`AtomicMap`] of single pages instead, because a leaf for each distant page
+//! would not fit.
 
 use crate::tables::atomic_map::{AtomicMap, Cells};
 use core::ops::RangeInclusive;
@@ -20,20 +20,21 @@ use core::ops::RangeInclusive;
 /// The word of a page that is not in the table.
 pub(crate) const VACANT: u32 = u32::MAX;
 
-/// A table from pages to words. Readers only load; the owner's lock keeps the writers apart.
+/// A table from pages to words. Readers only load. A lock of the owner ensures that there is one
+/// writer at a time.
 pub trait PageTable: Default {
-    /// Returns the word of a page, [`VACANT`] for a page outside the table. Lock-free.
+    /// Returns the word of a page, or [`VACANT`] for a page outside the table. Lock-free.
     fn get(&self, page: u64) -> u32;
 
     /// Makes room for a range. Returns false, and changes no word, if the range does not fit.
     /// Writers only.
     fn make_room(&self, pages: RangeInclusive<u64>) -> bool;
 
-    /// Replaces the word of each page of a range by `new(word)`. The caller has made room, if pages
-    /// come in. Writers only.
+    /// Replaces the word of each page of a range with `new(word)`. If this adds pages, the caller
+    /// has made room. Writers only.
     fn change(&self, pages: RangeInclusive<u64>, new: impl Fn(u32) -> u32);
 
-    /// Calls `visit` with every page of the table and the page's word, in no order. Writers only.
+    /// Calls `visit` with every page of the table and its word, in no order. Writers only.
     fn for_each(&self, visit: impl FnMut(u64, u32));
 }
 
@@ -68,12 +69,12 @@ mod radix {
     use core::ops::Range;
     use once_cell::race::OnceBox;
 
-    /// Log2 of the pages of a leaf: 32 KiB of words. Under loom two pages, so that a model of few
-    /// steps makes leaves.
+    /// Log2 of the number of pages in a leaf, which has 32 KiB of words. Under loom a leaf has two
+    /// pages, so that a model with few steps creates leaves.
     const LEAF_LOG2: u32 = if cfg!(loom) { 1 } else { 13 };
-    /// Pages of a leaf.
+    /// The number of pages in a leaf.
     const LEAF: usize = 1 << LEAF_LOG2;
-    /// Leaves of the near addresses: those below 2^47.
+    /// The number of leaves for the near addresses, which are those below 2^47.
     const NEAR: usize = if cfg!(loom) { 2 } else { 1 << 13 };
 
     /// The words of adjacent pages.
@@ -82,19 +83,19 @@ mod radix {
     /// The [`PageTable`] of [`Growable`](crate::Growable).
     #[derive(Debug)]
     pub struct RadixPages {
-        /// The leaves of the near addresses, by the upper bits of the page.
+        /// The leaves of the near addresses, indexed by the upper bits of the page.
         near: Box<[OnceBox<Leaf>; NEAR]>,
         /// The leaves of all other addresses.
         far: OnceBox<FarLeaves>,
     }
 
-    /// Leaves found through a hash map.
+    /// Leaves that are found through a hash map.
     #[derive(Debug)]
     struct FarLeaves {
         /// Upper bits of the page → index in `leaves`.
         numbers: AtomicMap<GrowingCells>,
         leaves: GrowingOnceTable<Leaf>,
-        /// The leaves in use. Only the writer loads and stores the count.
+        /// The number of leaves in use. Only the writer accesses it.
         count: AtomicU32,
     }
 
@@ -117,7 +118,7 @@ mod radix {
             self.leaves.get(self.numbers.get(number)?)
         }
 
-        /// Makes a leaf if there is none. Returns false if the leaves do not fit. Writers only.
+        /// Creates the leaf if there is none. Returns false if it does not fit. Writers only.
         fn make(&self, number: u64) -> bool {
             if self.numbers.get(number).is_some() {
                 return true;
@@ -126,15 +127,15 @@ mod radix {
             let has_room = self.numbers.make_room(1) && self.leaves.get_or_make(index, || filled(vacant)).is_some();
             if has_room {
                 self.count.store(index + 1, Ordering::Relaxed);
-                // A reader that finds the number finds the leaf: the map publishes after the leaf
-                // was set.
+                // A reader that finds the number also finds the leaf, because the map publishes the
+                // number after the leaf was set.
                 self.numbers.insert(number, index);
             }
             has_room
         }
     }
 
-    /// Divides a range of pages: the upper bits of each leaf, and the places in the leaf.
+    /// Splits a range of pages by leaf: the upper bits, and the positions in the leaf.
     fn parts(pages: RangeInclusive<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
         let (first, last) = pages.into_inner();
         (first >> LEAF_LOG2..=last >> LEAF_LOG2).map(move |number| {
@@ -145,7 +146,7 @@ mod radix {
     }
 
     impl RadixPages {
-        /// Returns the leaf with these upper bits of the page, if the leaf was made.
+        /// Returns the leaf with these upper bits of the page, if it was created.
         #[inline(always)]
         fn leaf(&self, number: u64) -> Option<&Leaf> {
             match self.near.get(number as usize) {
@@ -154,8 +155,7 @@ mod radix {
             }
         }
 
-        /// Looks a leaf up among the far ones. Out of line, so that a look-up stays a few
-        /// instructions.
+        /// Looks up a far leaf. Kept out of line so that a look-up is only a few instructions.
         #[cold]
         fn far_leaf(&self, number: u64) -> Option<&Leaf> {
             self.far.get()?.get(number)

@@ -1,4 +1,4 @@
-//! Ordered sets as radix trees: 32-way nodes, without nodes with a single child.
+//! Ordered sets as radix trees: 32-way nodes, none of which has only one child.
 //!
 //! ```text
 //!            node shift 15            shift = the lowest bit of the digit in which the children differ
@@ -8,35 +8,36 @@
 //!          item 1   item 7
 //! ```
 //!
-//! A key has two words, and no two items have equal keys. So no path is longer than 26 nodes,
+//! A key has two words, and no two items have the same key. So no path is longer than 26 nodes,
 //! however many items there are, and `n` items need at most `n − 1` nodes. A node stores the common
-//! prefix of the keys below it, so every operation needs one descent. The items belong to the
-//! caller, who tells every operation how to read a key. An operation reads at most one key beside
+//! prefix of the keys below it, so every operation needs only one descent. The items belong to the
+//! caller, who tells every operation how to read a key. An operation reads at most one key besides
 //! that of its own item.
 
 use crate::sync::{empty_by, impl_empty};
 use crate::tables::Storage;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
-/// Bits of one digit. Wider digits make paths shorter, and nodes larger; most nodes have few
-/// children.
+/// The number of bits in a digit. Wider digits make paths shorter, but nodes larger; most nodes
+/// have few children.
 const DIGIT_BITS: u8 = 5;
-/// The children of a node: one for each value of a digit.
+/// The number of children of a node: one for each value of a digit.
 const FAN_OUT: usize = 1 << DIGIT_BITS;
 
 const _: () = assert!(FAN_OUT == u32::BITS as usize, "a bit of `Node::occupied` for each child");
 
-/// The sort key of an item: `major`, then `minor`.
+/// The sort key of an item: `major` is compared first, then `minor`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Key {
-    /// The word compared first.
+    /// The word that is compared first.
     pub major: u64,
-    /// The word deciding between equal `major` words.
+    /// The word that decides if the `major` words are equal.
     pub minor: u64,
 }
 
 impl Key {
-    /// Compares like `<`, without a branch: the order of two blocks cannot be predicted.
+    /// Compares like `<`, but without a branch, because the order of two blocks cannot be
+    /// predicted.
     #[inline(always)]
     pub(crate) fn is_below(self, other: Self) -> bool {
         let wide = |key: Self| u128::from(key.major) << 64 | u128::from(key.minor);
@@ -50,23 +51,23 @@ impl Key {
         (word >> (shift % 64)) as usize % FAN_OUT
     }
 
-    /// Returns the shift of the highest digit in which two keys differ; 0 if the keys are equal.
+    /// Returns the shift of the highest digit in which two keys differ, or 0 if they are equal.
     #[inline(always)]
     fn fork(self, other: Self) -> u8 {
         let (major, minor) = (self.major ^ other.major, self.minor ^ other.minor);
         let (word, base) = if major == 0 { (minor, 0) } else { (major, 64) };
         // `| 1` keeps `ilog2` defined for equal keys, and changes no other result.
         let bit = (word | 1).ilog2() as u8;
-        // Each word has digits of its own: a digit begins at a multiple of 5 within its word.
+        // Each word has separate digits: a digit starts at a multiple of 5 within its word.
         base + (bit - bit % DIGIT_BITS)
     }
 }
 
-/// A subtree: empty, one item, or a node. The link to the root stands for the whole set.
+/// A subtree: empty, one item, or a node. The link to the root represents the whole set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Link(u32);
 
-/// The bit set in the number of a node and clear in the number of an item.
+/// The bit that is set in the number of a node and clear in the number of an item.
 const NODE: u32 = 1 << 31;
 
 /// The highest number of an item.
@@ -98,19 +99,19 @@ impl Link {
     }
 }
 
-/// An inner node of the tree. `repr(C)` puts the fields that every descent reads first, in one
-/// cache line in most cases.
+/// An inner node of the tree. `repr(C)` puts the fields that every descent reads first, so that
+/// they are usually in one cache line.
 #[derive(Clone)]
 #[repr(C)]
 pub(crate) struct Node {
-    /// A key equal to all keys below the node above the digit at `shift`.
+    /// A key that agrees with all keys below the node above the digit at `shift`.
     prefix: Key,
     /// Bit `d` is set ⟺ `children[d]` is meaningful. At least two bits are set, except in a vacant
     /// node.
     occupied: u32,
-    /// The keys below the node agree above this digit, and differ in this digit.
+    /// The keys below the node agree above this digit, and differ in it.
     shift: u8,
-    /// The subtrees by digit. In a vacant node, `children[0]` is the link to the next vacant node.
+    /// The subtrees, by digit. In a vacant node, `children[0]` is the link to the next vacant node.
     children: [Link; FAN_OUT],
 }
 
@@ -142,21 +143,21 @@ impl Node {
         self.occupied |= 1 << digit;
     }
 
-    /// Returns the first child among the set bits of `among`, which is not 0.
+    /// Returns the first child among the set bits of `among`, which must not be 0.
     #[inline(always)]
     fn first(&self, among: u32) -> Link {
-        // `among` is not 0, so `% FAN_OUT` changes nothing; it spares the bounds check.
+        // `among` is not 0, so `% FAN_OUT` changes nothing. It saves the bounds check.
         self.children[among.trailing_zeros() as usize % FAN_OUT]
     }
 
-    /// Returns the last child among the set bits of `among`, which is not 0.
+    /// Returns the last child among the set bits of `among`, which must not be 0.
     #[inline(always)]
     fn last(&self, among: u32) -> Link {
         self.children[among.ilog2() as usize]
     }
 }
 
-/// The nodes of any number of sets. Each set is a [`Link`] that the caller stores.
+/// The nodes of any number of sets. A set is a [`Link`] that the caller stores.
 #[derive(Clone)]
 pub(crate) struct RadixTree<S: Storage> {
     nodes: SlotTable<Node, S>,
@@ -173,10 +174,10 @@ impl<S: Storage> RadixTree<S> {
     }
 
     /// Makes room for `count` more items, in any sets. Returns false if they do not fit. Unlike
-    /// [`make_room_for`](Self::make_room_for) this makes room for no later step: removing an item
-    /// and adding it with another key needs room again.
+    /// [`make_room_for`](Self::make_room_for), this does not make room for later steps: removing an
+    /// item and adding it with another key needs room again.
     pub(crate) fn make_room(&mut self, count: u32) -> bool {
-        // An item adds one node at most.
+        // An item adds at most one node.
         self.nodes.make_room(count)
     }
 
@@ -190,7 +191,7 @@ impl<S: Storage> RadixTree<S> {
         let nodes = self.nodes.entries_mut();
         let (mut parent, mut at) = (NONE, root);
         // Descend to the place where the new key leaves the tree. `near` is a key in or below the
-        // subtree at that place. It differs from the new key, and the new node goes above the
+        // subtree at that place. It differs from the new key, and the new node goes above this
         // subtree.
         let near = loop {
             let Some(index) = at.node() else { break key(at.0) };
@@ -209,7 +210,7 @@ impl<S: Storage> RadixTree<S> {
         let shift = new.fork(near);
         let (nodes, vacancies) = self.nodes.parts();
         let index = vacancies.occupy(nodes);
-        // In place: to copy a node would cost more than all the rest.
+        // Build the node in place: copying a node would cost more than everything else.
         let node = &mut nodes[index as usize];
         (node.prefix, node.occupied, node.shift) = (new, 0, shift);
         node.put(near.digit(shift), at);
@@ -236,19 +237,19 @@ impl<S: Storage> RadixTree<S> {
                 continue;
             }
             node.occupied &= !(1 << digit);
-            // At least two children are left, so the node stays.
+            // At least two children are left, so the node is kept.
             if !node.occupied.is_power_of_two() {
                 return root;
             }
-            // One child is left: it takes the place of the node.
+            // One child is left. It replaces the node.
             let only = node.first(node.occupied);
             self.nodes.remove(index);
             return self.replace(root, parent, old, only);
         }
     }
 
-    /// Stores `child` where the path of `key` leaves the node `parent`, and returns the root. With
-    /// `parent` [`NONE`] the child is the new root.
+    /// Stores `child` where the path of `key` leaves the node `parent`, and returns the root. If
+    /// `parent` is [`NONE`], the child is the new root.
     #[inline(always)]
     fn replace(&mut self, root: Link, parent: u32, key: Key, child: Link) -> Link {
         if parent == NONE {
@@ -278,18 +279,18 @@ impl<S: Storage> RadixTree<S> {
         (!at.is_empty()).then_some(at.0)
     }
 
-    /// Returns the item with the lowest key not below `bound`.
+    /// Returns the item with the lowest key that is at least `bound`.
     #[inline(never)]
     pub(crate) fn at_least(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
-        // `sibling` is the closest subtree whose keys are all above `bound`. It has the answer if
-        // the subtree at `at` turns out to have no key from `bound` on, so the descent never climbs
-        // back.
+        // `sibling` is the closest subtree in which all keys are above `bound`. It contains the
+        // answer if the subtree at `at` turns out to have no key from `bound` on, so the descent
+        // never has to go back up.
         let (mut at, mut sibling) = (root, Link::EMPTY);
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
             if bound.fork(node.prefix) > node.shift {
-                // `bound` differs from all keys below the node in the same digit, so all of them
-                // are on one side.
+                // `bound` differs from all keys below the node in the same digit, so they are all
+                // on one side of it.
                 return self.first(if node.prefix > bound { at } else { sibling });
             }
             let digit = bound.digit(node.shift);
@@ -307,8 +308,8 @@ impl<S: Storage> RadixTree<S> {
 
     /// Returns the item with the highest key below `bound`.
     pub(crate) fn below(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
-        // `sibling` is the closest subtree whose keys are all below `bound`: the answer is its last
-        // item if the subtree at `at` turns out to have no key below `bound`.
+        // `sibling` is the closest subtree in which all keys are below `bound`. Its last item is
+        // the answer if the subtree at `at` turns out to have no key below `bound`.
         let (mut at, mut sibling) = (root, Link::EMPTY);
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
@@ -348,7 +349,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a `BTreeMap`, over keys that share prefixes of every length.
+        /// Compares with a `BTreeMap`, over keys that share prefixes of every length.
         #[test]
         fn agrees_with_an_ordered_map(steps in prop::collection::vec((0_u8..128, 0_u8..8, any::<bool>()), 1..400)) {
             let keys: Vec<Key> = (0..128_u128).flat_map(|bit| (0..8).map(move |low| wide((1 << bit) ^ (low << 2)))).collect();

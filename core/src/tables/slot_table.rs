@@ -1,28 +1,28 @@
-//! A table whose entries are reused: vacant entries form a list that runs through the entries
+//! A table that reuses its entries: vacant entries form a list that runs through the entries
 //! themselves.
 
 use crate::sync::impl_empty;
 use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
-/// The index that means "no entry". No table has so many entries.
+/// The index that means "no entry". No table has that many entries.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// An entry with space for a link while vacant.
+/// An entry that can store a link while it is vacant.
 pub(crate) trait Vacant: Clone + Send + 'static {
-    /// Creates a vacant entry with a link to the vacant entry `next`.
+    /// Creates a vacant entry that links to the vacant entry `next`.
     fn vacant(next: u32) -> Self;
-    /// Makes an occupied entry vacant, with a link to the vacant entry `next`.
+    /// Makes an occupied entry vacant, and links it to the vacant entry `next`.
     fn vacate(&mut self, next: u32) {
         *self = Self::vacant(next);
     }
 
-    /// Returns the link of a vacant entry; [`NONE`] at the end of the list.
+    /// Returns the link of a vacant entry, or [`NONE`] at the end of the list.
     fn next_vacant(&self) -> u32;
 }
 
-/// Makes a type an entry of a table: names the field for the link, and gives the vacant entry. An
-/// entry that `keeps` has only its link changed when it becomes vacant, and otherwise becomes as
+/// Makes a type an entry of a table, given the field for the link and the vacant entry. If `keeps`
+/// is given, only the link of an entry changes when it becomes vacant; otherwise it is replaced by
 /// the vacant entry.
 macro_rules! vacant {
     ($Entry:ty, $link:ident $(, $keeps:ident)?, |$next:ident| $vacant:expr) => {
@@ -45,8 +45,8 @@ macro_rules! vacant {
 }
 pub(crate) use vacant;
 
-/// A table of `T` with reusable indices. Room is made ahead, many entries at a time, so that
-/// occupying an entry takes a few instructions and cannot fail.
+/// A table of `T` with reusable indices. Room is made in advance, for many entries at a time, so
+/// that occupying an entry takes a few instructions and cannot fail.
 #[derive(Clone)]
 pub(crate) struct SlotTable<T: Vacant, S: Storage> {
     /// Every entry, occupied or vacant.
@@ -71,10 +71,11 @@ impl Vacancies {
     /// once.
     #[inline(always)]
     pub(crate) fn occupy<T: Vacant>(&mut self, entries: &[T]) -> u32 {
-        // Last in, first out: the entry that was vacated last is the one most likely in the cache.
+        // Last in, first out: the entry that was vacated last is the most likely to be in the
+        // cache.
         let index = self.first;
         self.first = entries[index as usize].next_vacant();
-        // Room was made, so the list is not empty and the count does not wrap.
+        // Room was made, so the list is not empty, and the count does not wrap.
         self.count -= 1;
         index
     }
@@ -95,14 +96,13 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         extra <= self.vacancies.count
     }
 
-    /// Makes room for `extra` more entries. Returns false, and changes nothing, if they do not
-    /// fit.
+    /// Makes room for `extra` more entries. Returns false, and changes nothing, if they do not fit.
     #[inline]
     pub(crate) fn make_room(&mut self, extra: u32) -> bool {
         self.has_room(extra) || self.grow(extra - self.vacancies.count)
     }
 
-    /// Adds at least `missing` vacant entries. Doubles the table if the memory suffices, and
+    /// Adds at least `missing` vacant entries. Doubles the table if there is enough memory, and
     /// otherwise adds half as many, a quarter, and so on.
     #[cold]
     fn grow(&mut self, missing: u32) -> bool {
@@ -113,7 +113,7 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         if more < missing && !self.table.make_room(missing as usize) {
             return false;
         }
-        // `make_room` was last called for this many entries, and succeeded.
+        // The last call of `make_room` was for this many entries, and succeeded.
         for _ in 0..more.max(missing) {
             self.table.add(T::vacant(self.vacancies.first));
             self.vacancies.first = self.table.len() as u32 - 1;
@@ -122,7 +122,7 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         true
     }
 
-    /// Stores `entry`, for which room was made, and returns its index.
+    /// Stores `entry` and returns its index. Room was made for it.
     #[inline(always)]
     pub(crate) fn insert(&mut self, entry: T) -> u32 {
         let index = self.vacancies.occupy(&self.table);
@@ -143,27 +143,27 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         (&mut self.table, &mut self.vacancies)
     }
 
-    /// Returns all entries, occupied and vacant. A caller that holds the slice in a local spares
-    /// the optimiser a reload of the table's pointer and length after every store.
+    /// Returns all entries, occupied and vacant. If the caller holds the slice in a local, the
+    /// optimiser does not have to reload the table's pointer and length after every store.
     #[inline(always)]
     pub(crate) fn entries(&self) -> &[T] {
         &self.table
     }
 
-    /// Iterates over a list of entries and their indices, from the entry `first` on. `next` returns
-    /// the entry behind another, or [`NONE`].
+    /// Iterates over a list of entries and their indices, starting with the entry `first`. `next`
+    /// returns the entry that follows another, or [`NONE`].
     pub(crate) fn chain(&self, first: u32, next: impl Fn(&T) -> u32) -> impl Iterator<Item = (u32, &T)> {
         let at = move |at: u32| (at != NONE).then(|| (at, &self[at]));
         core::iter::successors(at(first), move |(_, entry)| at(next(entry)))
     }
 
-    /// Returns all entries, occupied and vacant, for changes.
+    /// Returns all entries, occupied and vacant, mutably.
     #[inline(always)]
     pub(crate) fn entries_mut(&mut self) -> &mut [T] {
         &mut self.table
     }
 
-    /// Releases the memory of a table without occupied entries to the host. Does nothing where the
+    /// Gives the memory of a table without occupied entries back to the host. Does nothing if the
     /// capacity is fixed.
     pub(crate) fn drop_entries(&mut self) {
         if self.table.drop_entries() {
