@@ -5,7 +5,6 @@
 //! completes when the test lets its stream progress, or when a caller waits for the event. Pauses
 //! and calls advance the device's own clock and take no real time: each call advances it by the
 //! estimated time of that call on a real device. Any call can be made to fail.
-//! clock by the call's estimated time on a real device. Any call can be made to fail.
 
 use crate::device::{CaptureMark, DeviceError, DeviceResult, ErrorKind, Event, PhysicalHandle};
 use crate::pool::PoolId;

@@ -124,7 +124,6 @@ impl SimulatedDevice {
     /// A sentence that names the mistake: part of the memory is not accessible or is being copied,
     /// the stream is capturing, or earlier work uses the same physical memory, at any address, and
     /// the two are not ordered.
-    /// stream is capturing, or unordered earlier work uses common physical memory, at any address.
     pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
         let mut state = self.0.lock();
         let pieces = state.pieces(at.0..at.0 + bytes).ok_or("work uses memory that is not accessible")?;
