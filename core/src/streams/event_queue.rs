@@ -1,17 +1,17 @@
-//! Blocks still in use on other streams. A block becomes free when the events recorded on the
+//! Blocks that other streams still use. Such a block becomes free when the events recorded on these
 //! streams are complete.
 //!
-//! Each stream has a queue of waiting blocks in the order of their frees. An event is at the last
-//! of the blocks that it covers. A stream completes events in the order of recording, so only the
-//! first event of a queue needs polling.
+//! Each stream has a queue of waiting blocks, in the order of their frees. An event is stored at
+//! the last of the blocks that it covers. A stream completes events in the order in which they were
+//! recorded, so only the first event of a queue has to be polled.
 //!
 //! ```text
 //! one event a block       block ● block ● block ●
 //! gathered                block   block   block ●  block   block        the last two are open
 //! ```
 //!
-//! No call to the device is made under the lock of the queues: what a thread does with a queue
-//! meanwhile is noted in it ([`QueueWork`]).
+//! The device is never called under the lock of the queues. What a thread is doing with a queue
+//! meanwhile is recorded in the queue ([`QueueWork`]).
 
 use crate::device::Event;
 use crate::streams::fences::{Fence, IdleEvents, Waiter};
@@ -22,43 +22,43 @@ use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
-/// Number of blocks that one event covers, from which an event is recorded although an earlier
-/// event of the stream is incomplete. Two calls to the driver, of about 1 µs each, then cost a free
-/// 0.1 µs.
+/// When this many blocks wait without an event, one event is recorded for all of them, even though
+/// an earlier event of the stream is incomplete. The two driver calls that this takes, of about 1
+/// µs each, then cost 0.1 µs per free.
 pub(crate) const GATHER: u32 = 16;
 
-/// Number of blocks that one call to [`EventQueues::take_finished`] returns at most.
+/// The most blocks that one call of [`EventQueues::take_finished`] returns.
 const FINISHED: usize = 8;
 
 /// A block that waits for an event.
 #[derive(Clone, Copy, Debug)]
 struct QueuedBlock {
-    /// The event, which also covers the blocks before without an event. `None`: the next event of
-    /// the queue covers the block, or the block is open.
+    /// The event. It also covers the blocks before this one that have no event. `None` if the next
+    /// event of the queue covers the block, or if the block is open: no event covers it yet.
     event: Option<Event>,
     /// The block.
     block: PendingBlock,
-    /// The next entry of the queue, or the next vacant entry.
+    /// The next entry of the queue. In a vacant entry, the next vacant entry.
     next: u32,
 }
 
 vacant!(QueuedBlock, next, keeps, |next| Self { event: None, block: PendingBlock { slot: NONE, index: NONE }, next });
 
-/// What is expected of a stream, from the latest answers of the device. A wrong hint costs calls.
-/// The hints remain while the queue is vacant.
+/// What to expect of a stream, judging by the latest answers of the device. If a hint is wrong,
+/// this only costs calls. Hints are kept while the queue is vacant.
 #[derive(Clone, Copy, Debug)]
 struct Hints {
-    /// The last event recorded for a request was complete at once, or the stream was idle: the
-    /// stream has little to do. The next event is then recorded for a request, too, and not for the
-    /// first block: half the calls.
+    /// Whether the last event recorded for a request was complete at once, or the stream was idle:
+    /// then the stream has little to do. In this case the next event is again recorded for a
+    /// request, not for the first block, which halves the number of calls.
     completes_at_once: bool,
-    /// The last answer was that the stream is idle, or there was none yet, so another question may
+    /// Whether the stream was idle at the last poll, or was never polled. Then asking again may
     /// free all blocks.
     may_be_idle: bool,
 }
 
 impl Hints {
-    /// The hints on a stream of which nothing is known.
+    /// The hints for a stream about which nothing is known.
     const UNKNOWN: Self = Self { completes_at_once: false, may_be_idle: true };
 }
 
@@ -69,18 +69,18 @@ struct StreamQueue {
     stream: StreamId,
     /// The oldest block; `NONE` ⟺ the queue is empty.
     head: u32,
-    /// The newest block. Meaningful only while the queue is not empty.
+    /// The newest block. Only meaningful while the queue is not empty.
     tail: u32,
-    /// The slot of the heap that has the blocks; `NONE` if blocks of several heaps wait. Meaningful
-    /// only while the queue is not empty.
+    /// The slot of the heap to which the blocks belong, or `NONE` if they belong to several heaps.
+    /// Only meaningful while the queue is not empty.
     heap: u32,
     /// The number of blocks at the end of the queue that no event covers.
     open: u32,
     /// The number of events in the queue.
     events: u32,
-    /// What threads do with the queue at this moment, without its lock.
+    /// What threads are doing with the queue right now, without its lock.
     work: QueueWork,
-    /// What is expected of the stream.
+    /// What to expect of the stream.
     hints: Hints,
 }
 
@@ -99,24 +99,24 @@ impl StreamQueue {
         }
     }
 
-    /// Returns whether blocks of the heap in `slot` may wait here; of any heap, if `slot` is
-    /// `None`.
+    /// Returns whether blocks of the heap in `slot` may wait here, or blocks of any heap if `slot`
+    /// is `None`.
     fn may_have(&self, slot: Option<u32>) -> bool {
         self.head != NONE && slot.is_none_or(|slot| self.heap == slot || self.heap == NONE)
     }
 
-    /// Returns whether the queue may be used for another stream.
+    /// Returns whether the queue may be reused for another stream.
     fn is_vacant(&self) -> bool {
         self.head == NONE && !self.work.polls()
     }
 }
 
-/// An event to be recorded for the open blocks of a queue.
+/// An event that has to be recorded for the open blocks of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DueRecording {
     /// The stream on which the caller records the event.
     pub stream: StreamId,
-    /// Whether the queue has no earlier event, so a poll of the event could find it complete.
+    /// Whether the queue has no earlier event, so that polling this one could find it complete.
     pub is_first: bool,
 }
 
@@ -127,16 +127,16 @@ pub(crate) struct EventQueues<S: Storage> {
     waits: SlotTable<QueuedBlock, S>,
     /// The queues, in use or vacant.
     queues: S::Table<StreamQueue>,
-    /// The events of the group's streams for blocks. Those of the queues are on loan.
+    /// The events for blocks on the group's streams. Those in the queues are on loan.
     events: IdleEvents<S>,
-    /// The events of the group's streams after which streams are ordered.
+    /// The events on the group's streams after which other streams are ordered.
     orders: IdleEvents<S>,
 }
 
 impl_empty! { [S: Storage] EventQueues<S> { waits, queues, events, orders } }
 
 impl<S: Storage> EventQueues<S> {
-    /// Returns the events for a waiter.
+    /// Returns the events for one kind of waiter.
     pub(crate) fn events_for(&mut self, waiter: Waiter) -> &mut IdleEvents<S> {
         match waiter {
             Waiter::Blocks => &mut self.events,
@@ -144,15 +144,15 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Takes an idle event, which the caller destroys, [if](IdleEvents::take_idle_above) a waiter
-    /// has more than `kept`.
+    /// Takes an idle event, which the caller destroys, [if](IdleEvents::take_idle_above) one kind
+    /// of waiter has more than `kept`.
     pub(crate) fn take_idle_above(&mut self, kept: usize, is_spare: impl Fn(Event) -> bool) -> Option<Event> {
         let order = self.orders.take_idle_above(kept, &is_spare);
         order.or_else(|| self.events.take_idle_above(kept, is_spare))
     }
 
-    /// Queues a block with a fence, which also covers the open blocks of the stream. The queue ends
-    /// the fence.
+    /// Queues a block with a fence, which also covers the open blocks of the stream. The queue will
+    /// end the fence.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
@@ -163,9 +163,9 @@ impl<S: Storage> EventQueues<S> {
         Ok(())
     }
 
-    /// Queues a block that the next event of `stream` is to cover. Returns the queue if that event
-    /// should be recorded now: no event of a [busy](Self::note_at_once) stream is incomplete, or
-    /// many blocks are open.
+    /// Queues a block that the next event of `stream` will cover. Returns the queue if this event
+    /// should be recorded now: either a [busy](Self::note_at_once) stream has no incomplete event,
+    /// or many blocks are open.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
@@ -178,7 +178,7 @@ impl<S: Storage> EventQueues<S> {
         Ok(is_due.then_some(queue))
     }
 
-    /// Appends a block to the queue of `stream`, which it returns.
+    /// Appends a block to the queue of `stream`, and returns the queue.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. Nothing has changed then.
@@ -202,8 +202,8 @@ impl<S: Storage> EventQueues<S> {
         Ok(at)
     }
 
-    /// Returns the queue of a stream: the one with its blocks, or else a vacant one, if possible
-    /// the one that it had last, which has its hints.
+    /// Returns the queue of a stream: the one that contains its blocks, or else a vacant one. Of
+    /// the vacant ones it prefers the queue that the stream had last, because that has its hints.
     fn queue_for(&mut self, stream: StreamId) -> Result<usize, CapacityError> {
         let (mut last, mut vacant) = (None, None);
         for (at, queue) in self.queues.iter().enumerate() {
@@ -233,13 +233,13 @@ impl<S: Storage> EventQueues<S> {
         Ok(self.queues.len() - 1)
     }
 
-    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait;
-    /// of any heap, if `slot` is `None`.
+    /// Returns the first queue from `from` on in which blocks of the heap in `slot` may wait, or
+    /// blocks of any heap if `slot` is `None`.
     pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
         (from..self.queues.len()).find(|&queue| self.queues[queue].may_have(slot))
     }
 
-    /// Returns the first [queue](Self::next_queue) at or after `from` with an open block.
+    /// Returns the first [queue](Self::next_queue) from `from` on that has an open block.
     pub(crate) fn next_open(&self, mut from: usize, slot: Option<u32>) -> Option<usize> {
         loop {
             let queue = self.next_queue(from, slot)?;
@@ -250,23 +250,23 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Returns whether a thread records an event for a queue, or asks whether the queue's stream is
-    /// idle.
+    /// Returns whether a thread is recording an event for a queue, or is asking the device whether
+    /// the queue's stream is idle.
     pub(crate) fn is_recording(&self, queue: usize) -> bool {
         self.queues[queue].work.last() != NONE
     }
 
-    /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block
-    /// is open, or if another thread is recording. The caller records an event on the stream with
-    /// no lock held, and then calls [`finish_recording`](Self::finish_recording).
+    /// Starts to record an event for the open blocks of a queue. Returns `None` if no block is
+    /// open, or if another thread is recording. The caller records an event on the stream with no
+    /// lock held, and then calls [`finish_recording`](Self::finish_recording).
     pub(crate) fn begin_recording(&mut self, queue: usize) -> Option<DueRecording> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.open > 0 && entry.work.last() == NONE)?;
         entry.work = entry.work.with_recording(entry.tail);
         Some(DueRecording { stream: entry.stream, is_first: entry.events == 0 })
     }
 
-    /// Ends what [`begin_recording`](Self::begin_recording) began. The fence covers the blocks that
-    /// were open then, and the queue ends it; without a fence they stay open.
+    /// Ends what [`begin_recording`](Self::begin_recording) started. The fence covers the blocks
+    /// that were open then, and the queue will end it. Without a fence these blocks remain open.
     pub(crate) fn finish_recording(&mut self, queue: usize, fence: Option<Fence>) {
         let last = self.end_recording(queue);
         if let Some(fence) = fence {
@@ -277,11 +277,11 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Begins the question whether the stream of a queue is idle, which would free all blocks
-    /// waiting for the stream now. Returns `None` if the stream was busy at the last question, if
-    /// fewer than `least` blocks are open, if the queue has an event, which may keep the stream
-    /// busy alone, or if another thread works on the queue. The caller asks with no lock held, and
-    /// then calls [`finish_question`](Self::finish_question).
+    /// Starts to ask the device whether the stream of a queue is idle, which would free all blocks
+    /// that wait for it now. Returns `None` if the stream was busy the last time, if fewer than
+    /// `least` blocks are open, if the queue has an event, which alone may keep the stream busy, or
+    /// if another thread works on the queue. The caller asks with no lock held, and then calls
+    /// [`finish_question`](Self::finish_question).
     pub(crate) fn begin_question(&mut self, queue: usize, least: u32) -> Option<StreamId> {
         let entry = self.queues.get_mut(queue).filter(|entry| entry.hints.may_be_idle && entry.open >= least)?;
         if entry.events > 0 || entry.work != QueueWork::Idle {
@@ -291,11 +291,10 @@ impl<S: Storage> EventQueues<S> {
         Some(entry.stream)
     }
 
-    /// Ends what [`begin_question`](Self::begin_question) began, or
-    /// [`begin_recording`](Self::begin_recording) if no event was needed, by the device's answer,
-    /// and notes it. If the stream was idle, the blocks waiting at the beginning of the question
-    /// leave the queue. Returns the first of them, for [`take_finished`](Self::take_finished), or
-    /// `NONE`.
+    /// Records the device's answer, and ends what [`begin_question`](Self::begin_question) started,
+    /// or what [`begin_recording`](Self::begin_recording) started if no event was needed. If the
+    /// stream was idle, the blocks that were waiting when the question started leave the queue.
+    /// Returns the first of them, for [`take_finished`](Self::take_finished), or `NONE`.
     pub(crate) fn finish_question(&mut self, queue: usize, idle: Option<bool>) -> u32 {
         let last = self.end_recording(queue);
         let Hints { completes_at_once, may_be_idle } = &mut self.queues[queue].hints;
@@ -304,17 +303,17 @@ impl<S: Storage> EventQueues<S> {
         if idle == Some(true) { self.take_until(queue, last) } else { NONE }
     }
 
-    /// Ends what [`begin_recording`](Self::begin_recording) began, where the device has answered
-    /// that the stream was idle. The blocks that were queued then leave the queue, once no event is
-    /// left in it: the caller has polled them. Returns the first of them, for
-    /// [`take_finished`](Self::take_finished), or `NONE`. The hints stay as after a recording.
+    /// Ends what [`begin_recording`](Self::begin_recording) started, after the device answered that
+    /// the stream was idle. The blocks that were queued then leave the queue if no event is left in
+    /// it, because the caller has polled them. Returns the first of these blocks, for
+    /// [`take_finished`](Self::take_finished), or `NONE`. The hints remain as after a recording.
     pub(crate) fn finish_idle(&mut self, queue: usize) -> u32 {
         let last = self.end_recording(queue);
         let is_left = self.queues[queue].events == 0 && self.queues[queue].work == QueueWork::Idle;
         if is_left { self.take_until(queue, last) } else { NONE }
     }
 
-    /// Ends a recording, or a question, of a queue. Returns the last block when it began.
+    /// Ends a recording or a question. Returns the block that was the last one when it started.
     fn end_recording(&mut self, queue: usize) -> u32 {
         let entry = &mut self.queues[queue];
         let last = entry.work.last();
@@ -328,8 +327,8 @@ impl<S: Storage> EventQueues<S> {
         let (first, next) = (self.queues[queue].head, self.waits[last].next);
         self.waits[last].next = NONE;
         self.queues[queue].head = next;
-        // A question or a first recording begins without an event in the queue, and what comes
-        // later is after `last`.
+        // A question or a first recording starts when no event is in the queue, and what is queued
+        // later comes after `last`.
         debug_assert!(
             self.waits.chain(first, |wait| wait.next).all(|(_, wait)| wait.event.is_none()),
             "nothing has an event"
@@ -338,19 +337,19 @@ impl<S: Storage> EventQueues<S> {
         first
     }
 
-    /// Notes whether an event recorded for a request was complete at once.
+    /// Records whether an event that was recorded for a request was complete at once.
     pub(crate) fn note_at_once(&mut self, queue: usize, at_once: bool) {
         self.queues[queue].hints.completes_at_once = at_once;
     }
 
-    /// Returns the number of open blocks in a queue, of those from `at` on.
+    /// Returns how many blocks of a queue are open, counting from `at` on.
     fn open_from(&self, at: u32) -> u32 {
         let waits = self.waits.chain(at, |wait| wait.next);
         waits.fold(0, |open, (_, wait)| if wait.event.is_some() { 0 } else { open + 1 })
     }
 
     /// Returns the first event of a queue, and the last of the blocks that it covers. Returns
-    /// `None` without an event, and while an event is recorded for an earlier block.
+    /// `None` if there is no event, or while an event is being recorded for an earlier block.
     fn first_event(&self, queue: &StreamQueue) -> Option<(u32, Event)> {
         let recording = queue.work.last();
         let mut at = if queue.events > 0 { queue.head } else { NONE };
@@ -364,8 +363,8 @@ impl<S: Storage> EventQueues<S> {
         None
     }
 
-    /// Marks a queue busy if it has a recorded event and is not busy. Returns the oldest event,
-    /// which the caller polls without the lock.
+    /// Marks a queue as busy with a poll, if it has a recorded event and no thread polls it.
+    /// Returns the oldest event, which the caller polls without the lock.
     pub(crate) fn begin_poll(&mut self, queue: usize) -> Option<Event> {
         let entry = self.queues.get(queue)?;
         let work = entry.work.with_poll()?;
@@ -374,7 +373,7 @@ impl<S: Storage> EventQueues<S> {
         Some(event)
     }
 
-    /// Begins a poll of the first [queue](Self::next_queue) at or after `from` that can be polled.
+    /// Starts to poll the first [queue](Self::next_queue) from `from` on that can be polled.
     /// Returns the queue and the event.
     pub(crate) fn next_to_poll(&mut self, from: usize, slot: Option<u32>) -> Option<(usize, Event)> {
         (from..self.queues.len()).find_map(|queue| {
@@ -383,8 +382,8 @@ impl<S: Storage> EventQueues<S> {
         })
     }
 
-    /// Returns the heaps of the blocks covered by the first event of a busy queue, each once: all
-    /// of them unless they are more than [`FINISHED`].
+    /// Returns the heaps of the blocks that the first event of a busy queue covers, each once.
+    /// These are all of them, unless there are more than [`FINISHED`].
     pub(crate) fn covered_heaps(&self, queue: usize) -> heapless::Vec<u32, FINISHED> {
         let mut heaps = heapless::Vec::new();
         let last = self.first_event(&self.queues[queue]).map_or(NONE, |(last, _)| last);
@@ -399,17 +398,18 @@ impl<S: Storage> EventQueues<S> {
         heaps
     }
 
-    /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. Of the blocks
-    /// that the event covers, those leave the queue for whose heap `leaves` is true. The event
-    /// stays at the last of the rest; without others the event becomes idle. Returns the first
-    /// block that has left, for [`take_finished`](Self::take_finished), or `NONE`.
+    /// Ends what [`begin_poll`](Self::begin_poll) started, so the queue is no longer busy. Of the
+    /// blocks that the event covers, those leave the queue for which `leaves` is true of their
+    /// heap. If others remain, the event is stored at the last of them; otherwise it becomes idle.
+    /// Returns the first block that has left, for [`take_finished`](Self::take_finished), or
+    /// `NONE`.
     pub(crate) fn finish_poll(&mut self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         debug_assert!(self.queues[queue].work.polls(), "`begin_poll` chose the queue");
         self.queues[queue].work = self.queues[queue].work.without_poll();
         let Some((last, event)) = self.first_event(&self.queues[queue]) else { return NONE };
         let rest = core::mem::replace(&mut self.waits[last].next, NONE);
         self.waits[last].event = None;
-        // The first and the last entry of those that stay, and of those that leave.
+        // The first and the last entry of the blocks that remain, and of those that leave.
         let mut ends = [(NONE, NONE); 2];
         let mut at = self.queues[queue].head;
         while at != NONE {
@@ -437,8 +437,8 @@ impl<S: Storage> EventQueues<S> {
         left
     }
 
-    /// Removes some of the blocks that have left a queue, from `first` on, and moves `first` to the
-    /// next. Returns them; none once `first` is `NONE`.
+    /// Removes some of the blocks that have left a queue, starting with `first`, and moves `first`
+    /// to the next one. Returns them. Returns none once `first` is `NONE`.
     pub(crate) fn take_finished(&mut self, first: &mut u32) -> heapless::Vec<PendingBlock, FINISHED> {
         let mut finished = heapless::Vec::new();
         while *first != NONE && !finished.is_full() {
@@ -455,15 +455,15 @@ impl<S: Storage> EventQueues<S> {
         self.queues.iter().any(|queue| queue.work != QueueWork::Idle)
     }
 
-    /// Cancels the waits of a block whose free is undone, and returns their number. A wait stays in
-    /// its queue while another thread polls its event, which then decrements the block's count, or
-    /// records its event.
+    /// Cancels the waits of a block when its free is undone, and returns how many they were. A wait
+    /// is kept in its queue while another thread polls its event, because that thread then
+    /// decrements the block's count, or while another thread records its event.
     pub(crate) fn cancel(&mut self, undone: PendingBlock) -> u32 {
         let mut cancelled = 0;
         for queue in 0..self.queues.len() {
             let StreamQueue { head, work, .. } = self.queues[queue];
             let recording = work.last();
-            // What the first event of a busy queue covers belongs to the polling thread.
+            // What the first event of a busy queue covers belongs to the thread that polls it.
             let polled = if work.polls() { self.first_event(&self.queues[queue]) } else { None };
             let (mut previous, mut at) = polled.map_or((NONE, head), |(last, _)| (last, self.waits[last].next));
             while at != NONE {
@@ -477,7 +477,8 @@ impl<S: Storage> EventQueues<S> {
                         self.waits[previous].next = next;
                     }
                     match event {
-                        // The event also covers the block before, unless that one gets its own.
+                        // The event also covers the block before, unless that one gets a separate
+                        // event.
                         Some(_)
                             if previous != NONE && previous != recording && self.waits[previous].event.is_none() =>
                         {
@@ -500,7 +501,7 @@ impl<S: Storage> EventQueues<S> {
         cancelled
     }
 
-    /// Forgets which threads poll and record events, in a copy on which none of them works.
+    /// Forgets which threads poll and record events, in a copy on which no threads work.
     pub(crate) fn forget_threads(&mut self) {
         for queue in self.queues.iter_mut() {
             queue.work = QueueWork::Idle;
@@ -525,12 +526,12 @@ mod tests {
 
     type Queues = EventQueues<Growable>;
 
-    /// A block of the heap.
+    /// Returns a block of the heap.
     fn of(block: u32) -> PendingBlock {
         PendingBlock { slot: HEAP, index: block }
     }
 
-    /// Lends an event of the queues, for a fence.
+    /// Lends an event of the queues for a fence.
     fn fence(queues: &mut Queues, stream: StreamId) -> Fence {
         let (number, event) = queues.events_for(Waiter::Blocks).lend().unwrap();
         Fence { stream, number, event: event.unwrap_or(Event(number)) }
@@ -552,7 +553,7 @@ mod tests {
         queues.finish_recording(queue, Some(fence));
     }
 
-    /// The blocks covered by the first event of a queue, which is complete.
+    /// Completes the first event of a queue, and returns the blocks that it covers.
     fn complete(queues: &mut Queues, queue: usize) -> Vec<u32> {
         queues.begin_poll(queue).unwrap();
         let first = queues.finish_poll(queue, |_| true);
@@ -590,7 +591,8 @@ mod tests {
         }
         assert_eq!(gather(&mut queues, ONE, GATHER), Some(queue));
         assert_eq!(queues.next_open(0, None), Some(queue));
-        // Blocks that come during the recording stay open: the event may stand before them.
+        // Blocks that are queued during the recording remain open, because the event may have been
+        // recorded before them.
         queues.begin_recording(queue).unwrap();
         assert!(queues.is_recording(queue) && queues.is_at_work());
         assert!(queues.begin_recording(queue).is_none(), "another thread records");
@@ -652,7 +654,7 @@ mod tests {
         assert_eq!(queues.cancel(of(1)), 1, "it has no event");
         assert_eq!((queues.queues[queue].open, queues.queues[queue].events), (0, 1));
         assert_eq!(complete(&mut queues, queue), [2]);
-        // Each block has an event: the event of a cancelled one ends.
+        // Each block has an event. When a block is cancelled, its event ends.
         push(&mut queues, ONE, 4);
         push(&mut queues, ONE, 5);
         assert_eq!(queues.cancel(of(5)), 1);
@@ -661,7 +663,7 @@ mod tests {
         assert_eq!(queues.queues[queue].events, 0);
         assert!([queues.events.take_idle(), queues.events.take_idle()].iter().all(Option::is_some));
         assert!(!queues.is_waiting());
-        // A block whose event is being recorded takes no other.
+        // A block that is having an event recorded does not take another event.
         let queue = gather(&mut queues, ONE, 6).unwrap();
         queues.begin_recording(queue).unwrap();
         push(&mut queues, ONE, 7);
@@ -670,7 +672,7 @@ mod tests {
         let fence = fence(&mut queues, ONE);
         queues.finish_recording(queue, Some(fence));
         assert_eq!(complete(&mut queues, queue), [6]);
-        // The first block, while the event of another one is being recorded.
+        // The first block is cancelled while the event of another one is being recorded.
         push(&mut queues, TWO, 8);
         let queue = queues.next_queue(0, None).unwrap();
         gather(&mut queues, TWO, 9);

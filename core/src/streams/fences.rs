@@ -1,10 +1,10 @@
-//! Fences: whatever waits for the device waits for a fence.
+//! Fences: everything that waits for the device waits for a fence.
 //!
-//! A *fence* is an event recorded after the work that a stream had then. Creating an event is a
-//! call to the device, so an event is created once and recorded again and again: a fence has its
-//! event on loan from the idle events of the stream's group, and the event becomes idle when the
-//! fence is over. Fences for blocks and fences for streams have their idle events apart: a device
-//! may make events of two kinds for them.
+//! A *fence* is an event that was recorded after the work a stream had at the time. Creating an
+//! event is a call to the device, so events are created once and recorded again and again: a fence
+//! borrows its event from the idle events of the stream's group, and the event becomes idle again
+//! when the fence is over. Fences for blocks and fences for streams have separate idle events,
+//! because a device may create two different kinds of events for them.
 //!
 //! ```text
 //!            lend                     end
@@ -12,22 +12,22 @@
 //!      a new event, if none is idle
 //! ```
 //!
-//! A device may have no more events for streams. The latest event of the stream is then *shared*:
-//! it is recorded once more, and belongs to several fences. An earlier one of them is complete
-//! later than it could be, and never too early.
+//! A device may run out of events for streams. Then the latest event of the stream is *shared*: it
+//! is recorded once more, and belongs to several fences. An earlier one of these fences is complete
+//! later than necessary, but never too early.
 
 use crate::device::Event;
 use crate::sync::impl_empty;
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
-/// An event recorded after the work that a stream had then.
+/// An event that was recorded after the work a stream had at the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fence {
-    /// The stream, which may have ended since.
+    /// The stream, which may have ended since then.
     pub stream: StreamId,
-    /// The number of the event's loan: of two fences of a stream, the later has the higher number,
-    /// unless they were recorded at the same time.
+    /// The number of the event's loan. Of two fences of a stream, the later one has the higher
+    /// number, unless they were recorded at the same time.
     pub number: u64,
     /// The event.
     pub event: Event,
@@ -36,28 +36,28 @@ pub(crate) struct Fence {
 /// What waits for a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
-    /// Blocks in a queue: the host polls the fence. Some devices and policies order streams after
-    /// it, too.
+    /// Blocks in a queue: the host polls the fence. On some devices, and under some policies,
+    /// streams are also ordered after it.
     Blocks,
-    /// Later work of streams.
+    /// Later work of other streams.
     Streams,
 }
 
-/// The events of a group of streams that are recorded again.
+/// The events of a group of streams. They are recorded again and again.
 #[derive(Clone)]
 pub(crate) struct IdleEvents<S: Storage> {
-    /// Events of no fence. Has room for every event on loan.
+    /// The events that belong to no fence. There is room for every event on loan.
     idle: S::Table<Event>,
     /// The number of events on loan.
     lent: u32,
     /// The number of loans so far.
     loans: u64,
-    /// Events on loan that may be shared, and all that are: at least one of each stream that has
-    /// one, where there is room.
+    /// The events on loan that may be shared, and all that are shared. If there is room, this
+    /// includes at least one event of each stream that has any.
     shared: S::Table<SharedEvent>,
 }
 
-/// An event on loan that belongs to one fence, or to several of the same stream.
+/// An event on loan that belongs to one fence, or to several fences of the same stream.
 #[derive(Clone, Copy, Debug)]
 struct SharedEvent {
     stream: StreamId,
@@ -69,13 +69,13 @@ struct SharedEvent {
 impl_empty! { [S: Storage] IdleEvents<S> { idle, lent, loans, shared } }
 
 impl<S: Storage> IdleEvents<S> {
-    /// Lends an event. Returns the number of the loan, and the event; `None` if the caller must
-    /// create one. The loan ends with [`end`](Self::end).
+    /// Lends an event. Returns the number of the loan, and the event, which is `None` if the caller
+    /// must create one. The loan ends with [`end`](Self::end).
     ///
     /// # Errors
-    /// [`CapacityError`] if the table has no room for the event's return. Nothing is lent then.
+    /// [`CapacityError`] if the table has no room to take the event back. Nothing is lent then.
     pub(crate) fn lend(&mut self) -> Result<(u64, Option<Event>), CapacityError> {
-        // An idle event leaves the place to which it returns.
+        // An idle event leaves a free place, to which it can return.
         if !self.idle.make_room(self.lent as usize + usize::from(self.idle.is_empty())) {
             return Err(CapacityError);
         }
@@ -84,7 +84,7 @@ impl<S: Storage> IdleEvents<S> {
         Ok((self.loans, self.idle.pop()))
     }
 
-    /// Notes that an event on loan is recorded on `stream`, and may be [shared](Self::share).
+    /// Records that an event on loan was recorded on `stream`, and may be [shared](Self::share).
     pub(crate) fn may_share(&mut self, stream: StreamId, event: Event) {
         if self.shared.iter().any(|entry| entry.event == event) {
             return;
@@ -95,11 +95,11 @@ impl<S: Storage> IdleEvents<S> {
         } else if self.shared.make_room(1) {
             self.shared.add(SharedEvent { stream, event, fences: 1 });
         }
-        // Without room, a later fence finds no event to share.
+        // If there is no room, a later fence finds no event to share.
     }
 
-    /// Lends an event of `stream` once more, which the caller records again. Returns the number of
-    /// the loan, and the event. The loan ends with [`end`](Self::end). `None` if the stream has no
+    /// Lends an event of `stream` once more. The caller records it again. Returns the number of the
+    /// loan, and the event. The loan ends with [`end`](Self::end). `None` if the stream has no
     /// event on loan.
     pub(crate) fn share(&mut self, stream: StreamId) -> Option<(u64, Event)> {
         let entry = self.shared.iter_mut().rfind(|entry| entry.stream == stream)?;
@@ -108,8 +108,8 @@ impl<S: Storage> IdleEvents<S> {
         Some((self.loans, entry.event))
     }
 
-    /// Ends one fence of an event that is noted in `shared`. Returns whether the event belongs to
-    /// another fence still.
+    /// Ends one fence of an event, if the event is in `shared`. Returns whether it still belongs to
+    /// another fence.
     fn leave(&mut self, event: Event) -> bool {
         let Some(at) = self.shared.iter().position(|entry| entry.event == event) else { return false };
         self.shared[at].fences -= 1;
@@ -122,7 +122,7 @@ impl<S: Storage> IdleEvents<S> {
         false
     }
 
-    /// Keeps an idle event that was not lent here. Returns false without room.
+    /// Takes in an idle event that was not lent here. Returns false if there is no room.
     pub(crate) fn accept(&mut self, event: Event) -> bool {
         let has_room = self.idle.make_room(self.lent as usize + 1);
         if has_room {
@@ -131,8 +131,8 @@ impl<S: Storage> IdleEvents<S> {
         has_room
     }
 
-    /// Ends a loan. The event becomes idle, unless it belongs to another fence; `None` if none was
-    /// created.
+    /// Ends a loan. The event becomes idle, unless it still belongs to another fence. `event` is
+    /// `None` if none was created.
     pub(crate) fn end(&mut self, event: Option<Event>) {
         if event.is_some_and(|event| self.leave(event)) {
             return;
@@ -144,14 +144,14 @@ impl<S: Storage> IdleEvents<S> {
         }
     }
 
-    /// Takes the idle event that became idle last, which the caller destroys, if more than `kept`
-    /// are idle and `is_spare` is true of it.
+    /// Takes the event that became idle last, if more than `kept` are idle and `is_spare` is true
+    /// of it. The caller destroys it.
     pub(crate) fn take_idle_above(&mut self, kept: usize, is_spare: impl Fn(Event) -> bool) -> Option<Event> {
         let last = *self.idle.last()?;
         if self.idle.len() > kept && is_spare(last) { self.idle.pop() } else { None }
     }
 
-    /// Takes an idle event, which the caller destroys or lends elsewhere.
+    /// Takes an idle event. The caller destroys it or lends it elsewhere.
     pub(crate) fn take_idle(&mut self) -> Option<Event> {
         self.idle.pop()
     }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(events.share(other), None, "an event of another stream says nothing of this one");
         let (second, event) = events.share(stream).unwrap();
         assert!(second > first && event == Event(7));
-        // A later event of the stream takes over, and the shared one stays known.
+        // A later event of the stream takes over, and the shared one is still known.
         events.lend().unwrap();
         events.may_share(stream, Event(8));
         assert_eq!(events.share(stream).unwrap().1, Event(8));

@@ -1,7 +1,7 @@
-//! A freed block that is not free yet.
+//! Freed blocks that are not available yet.
 
-/// A block that the program has freed, and that is not free yet: other streams use it, events are
-/// recorded after their work, or the safe frontier has not reached its count.
+/// A block that the program has freed, but that cannot be reused yet: other streams use it, events
+/// are recorded after their work, or the safe frontier has not reached its count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PendingBlock {
     /// The slot of the block's heap.
@@ -15,7 +15,7 @@ pub(crate) struct PendingBlock {
 pub(crate) struct PendingFree {
     /// The block.
     pub block: PendingBlock,
-    /// The call site of the free, which is traced once the free can no longer fail; `None` if the
-    /// free is traced already.
+    /// The call site of the free. It is traced once the free can no longer fail. `None` if it was
+    /// traced already.
     pub site: Option<u32>,
 }

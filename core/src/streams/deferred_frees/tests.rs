@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// A block in the model: as in the list, and whether a thread has taken it.
+/// A block in the model: the fields of the list's entry, and whether a thread has taken it.
 #[derive(Clone, Copy)]
 struct Known {
     heap: u32,
@@ -44,19 +44,19 @@ struct Known {
     busy: bool,
 }
 
-/// What the model takes.
+/// Returns the block that the model takes.
 fn lowest<K: Ord>(known: &mut [Known], key: impl Fn(&Known) -> Option<K>) -> Option<&mut Known> {
     let waits = known.iter_mut().filter(|known| !known.busy && key(known).is_some());
     waits.min_by_key(|known| key(known))
 }
 
-/// Runs the steps beside a vector. Returns how many blocks did not fit.
+/// Runs the steps on the list and on a vector. Returns how many blocks did not fit.
 fn agrees_with_a_vector<S: Storage>(steps: &[Step]) -> Result<u32, TestCaseError> {
     let (mut blocks, mut known, mut taken) = (DeferredFrees::<S>::default(), Vec::<Known>::new(), Vec::new());
     let (mut ages, mut refused) = (0, 0);
     for &step in steps {
         let is_new = |known: &[Known], of: UseFence| !known.iter().any(|known| known.watched.fence == of.fence);
-        // The entry that the list has taken, and the age of what the model has taken.
+        // The entry that the list took, and the age of the block that the model took.
         let (found, expected) = match step {
             Step::Add { heap, stream, number } => {
                 let watched = use_of(stream, number);
@@ -77,7 +77,8 @@ fn agrees_with_a_vector<S: Storage>(steps: &[Step]) -> Result<u32, TestCaseError
                 (blocks.take_oldest(heap), lowest(&mut known, key))
             }
             Step::OldestFrom(age) => {
-                // The heaps come in the order of their oldest blocks, busy or not.
+                // The heaps come in the order of their oldest blocks, whether or not these are
+                // busy.
                 let oldest: Vec<u64> = (0..3)
                     .map(|heap| known.iter().filter(|of| of.heap == heap).map(|of| of.age).min().unwrap_or(0))
                     .collect();
@@ -107,7 +108,7 @@ fn agrees_with_a_vector<S: Storage>(steps: &[Step]) -> Result<u32, TestCaseError
                     Step::Watch { stream, number, .. } if is_new(&known, use_of(stream, number)) => {
                         known[at].watched = use_of(stream, number);
                         blocks.watch(entry, known[at].watched);
-                        // A table without room leaves the block where it was.
+                        // If the table has no room, the block remains where it was.
                         known[at].watched = blocks.get(entry).watched().unwrap();
                     }
                     Step::Remove(_) => {
@@ -145,14 +146,14 @@ fn a_full_table_refuses_a_block_and_loses_none() {
     let mut blocks = Small::default();
     let entries: Vec<u32> = (0..)
         .map_while(|number| {
-            // Numbers far apart need a node each.
+            // Numbers that are far apart need a node each.
             let added = blocks
                 .add(PendingBlock { slot: number % 2, index: number }, Until::Fence(use_of(1, 1 << (5 * number))));
             added.inspect(|&entry| blocks.put_back(entry)).ok()
         })
         .collect();
     assert!((3..=8).contains(&entries.len()), "{}", entries.len());
-    // Every block is watched elsewhere, where there is room, and found.
+    // Every block is watched at another use where there is room, and is found there.
     for number in 0..entries.len() as u32 {
         blocks.take(entries[number as usize]);
         blocks.watch(entries[number as usize], use_of(2, 1 << (5 * number)));
@@ -166,7 +167,7 @@ fn a_full_table_refuses_a_block_and_loses_none() {
     }
     assert!(left == 0 && !blocks.has_ordered() && blocks.next_heap(0).is_none());
 }
-/// Returns the blocks taken from age 0 on, in order, and puts them back.
+/// Takes blocks from age 0 on, in order, and puts them back. Returns them.
 fn taken(
     blocks: &mut DeferredFrees<Growable>,
     take: impl Fn(&mut DeferredFrees<Growable>, u64) -> Option<u32>,
@@ -212,11 +213,11 @@ fn captured_blocks_are_found_by_age_and_by_their_marks_and_by_nothing_else() {
     assert_eq!(taken(&mut blocks, by_age(None)), [1, 2, 3, 0]);
     assert_eq!(taken(&mut blocks, by_age(Some(other))), [2, 0]);
     assert_eq!(taken(&mut blocks, marked(one)), [3, 0]);
-    // The block whose uses have fences is in no one's way, nor are the captured ones in its.
+    // The block with fences and the captured blocks do not get in each other's way.
     assert_eq!((blocks.next_heap(0), blocks.next_heap(8)), (Some(7), None));
     assert_eq!(blocks.take_oldest_from(0).map(|(entry, _)| entry), Some(ordered));
     assert_eq!(blocks.take_oldest_from(0), None);
-    // In a copy, a captured block at work is gone, and one whose uses have fences waits.
+    // In a copy, a captured block that a thread works on is gone, and one with fences waits.
     blocks.take(entries[2]);
     let mut copy = blocks.clone();
     copy.forget_threads();
