@@ -1,6 +1,7 @@
-//! Counts of pages by size, and the choice of the fewest pages with a given sum of bytes.
+//! Counts of pages by size, and how to choose the fewest pages with a given sum of bytes.
 
-/// Number of sizes counted separately: multiples of a step. Larger pages are not counted.
+/// The number of sizes that are counted separately. They are multiples of a step. Larger pages are
+/// not counted.
 const SIZES: usize = 128;
 
 /// The number of pages of each size.
@@ -13,7 +14,7 @@ pub(crate) struct PageCounts {
 }
 
 impl PageCounts {
-    /// Counts no page.
+    /// Returns counts of no pages.
     pub(crate) const fn new(step: u64) -> Self {
         Self { step, of: [0; SIZES] }
     }
@@ -23,7 +24,7 @@ impl PageCounts {
         step * SIZES as u64
     }
 
-    /// Counts a page of `bytes`. A page beyond the largest size is not counted.
+    /// Counts a page of `bytes`. Pages larger than the largest size are not counted.
     pub(crate) fn add(&mut self, bytes: u64) {
         if let Some(size) = self.size(bytes) {
             self.of[size] += 1;
@@ -36,7 +37,7 @@ impl PageCounts {
         self.size(bytes).is_some_and(|size| self.of[size] > 0)
     }
 
-    /// Takes a page of `bytes`, which is counted, off the counts.
+    /// Takes a page of `bytes` out of the counts. It must have been counted.
     pub(crate) fn take(&mut self, bytes: u64) {
         if let Some(size) = self.size(bytes) {
             self.of[size] -= 1;
@@ -55,10 +56,10 @@ impl PageCounts {
         self.of.iter().sum()
     }
 
-    /// Chooses the fewest pages with a sum of at least `wanted` bytes, at most `room` bytes and at
-    /// most `most` pages. Each step takes the smallest page sufficient for the rest, or the largest
-    /// page if no page suffices. Returns the choice. The choice has fewer bytes than `wanted` if no
-    /// pages with this sum exist within the limits.
+    /// Chooses the fewest pages that have at least `wanted` bytes together, but at most `room`
+    /// bytes, and not more than `most` pages. Each step takes the smallest page that is enough for
+    /// the rest, or the largest page if none is enough. If the limits do not allow it, the choice
+    /// has fewer bytes than `wanted`.
     pub(crate) fn choose(&self, wanted: u64, room: u64, most: u32) -> Self {
         let (mut left, mut chosen) = (self.of, Self::new(self.step));
         let (mut rest, mut room, mut allowed) = (wanted.div_ceil(self.step), room / self.step, most);
@@ -77,7 +78,7 @@ impl PageCounts {
         chosen
     }
 
-    /// Returns the place of the count of pages of `bytes`, unless the size is not told apart.
+    /// Returns the index of the count of pages of `bytes`, if this size is counted.
     fn size(&self, bytes: u64) -> Option<usize> {
         usize::try_from(bytes / self.step).ok()?.checked_sub(1).filter(|&size| size < SIZES)
     }

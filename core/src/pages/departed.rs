@@ -1,4 +1,5 @@
-//! The departed pages, by the work behind which they may be used.
+//! The pages that have departed: they were given up, but earlier work still uses them. They are
+//! sorted by the work that has to come first.
 //!
 //! ```text
 //!           by departure  │ complete        page ─▶ page
@@ -7,8 +8,8 @@
 //!           all                             page ─▶ page ─▶ …
 //! ```
 //!
-//! A commit takes the usable page with the earliest departure among all fitting lengths: a look-up
-//! for each length.
+//! A commit takes the usable page that departed first, out of all lengths that fit. It does one
+//! look-up for each length.
 
 use super::{Page, PagePool, Place};
 use crate::sync::impl_empty;
@@ -17,54 +18,54 @@ use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable};
 use crate::units::StreamId;
 
-/// The group of the pages whose departure is complete. The group of a queue of departures has the
-/// queue's number and 1.
+/// The group of the pages with complete departures. The pages of a queue of departures are in the
+/// group with the number of the queue plus 1.
 const COMPLETE: u32 = 0;
 
-/// The departed pages usable by a request.
+/// Which departed pages a request can use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Behind {
     /// Pages with a complete departure.
     Complete,
-    /// Pages with a complete departure, and pages with a departure of the stream.
+    /// Pages with a complete departure, and pages with a departure on the stream.
     Stream(StreamId),
     /// All departed pages.
     Any,
 }
 
-/// The sets of the departed pages not stuck.
+/// The sets of the departed pages that are not stuck.
 #[derive(Clone)]
 pub(super) struct Departed<S: Storage> {
-    /// Root of the set by group, length and order.
+    /// The root of the set by group, length and order.
     by_group: Link,
-    /// Root of the set by length and order.
+    /// The root of the set by length and order.
     by_length: Link,
     /// The nodes of both sets.
     nodes: RadixTree<S>,
-    /// The number of departures of pages so far.
+    /// How many times a page has departed so far.
     count: u64,
 }
 
 impl_empty! { [S: Storage] Departed<S> { by_group, by_length, nodes, count } }
 
-/// Returns the first word of the keys of pages of `bytes` in a group.
+/// Returns the first word of the keys of pages with `bytes` in a group.
 fn word_of(group: u32, bytes: u64) -> u64 {
-    // A page is a multiple of 4 KiB, and is not as long as 16 TiB.
+    // A page is a multiple of 4 KiB, and shorter than 16 TiB.
     u64::from(group) << 32 | (bytes >> 12).min(u64::from(u32::MAX))
 }
 
-/// Returns the order of pages by group, length and order.
+/// Returns the key that sorts pages by group, length and order.
 fn by_group<S: Storage>(table: &SlotTable<Page, S>) -> impl Fn(u32) -> Key {
     |page| Key { major: word_of(table[page].group, table[page].bytes), minor: table[page].order }
 }
 
-/// Returns the order of pages by length and order.
+/// Returns the key that sorts pages by length and order.
 fn by_length<S: Storage>(table: &SlotTable<Page, S>) -> impl Fn(u32) -> Key {
     |page| Key { major: word_of(0, table[page].bytes), minor: table[page].order }
 }
 
 impl<S: Storage> PagePool<S> {
-    /// Marks a moving page as departed, behind a departure.
+    /// Marks a moving page as departed. It may be used after `departure`.
     pub(crate) fn depart(&mut self, page: u32, departure: u32) {
         debug_assert!(self.table[page].place == Place::Moving, "a page in hand departs");
         self.put(page, Place::Departed);
@@ -74,8 +75,8 @@ impl<S: Storage> PagePool<S> {
         self.list_departed(page);
     }
 
-    /// Adds a departed page to the sets, unless the page is stuck. If the sets have no room, the
-    /// page serves again once the departure is complete and the old mapping is removed.
+    /// Adds a departed page to the sets, unless it is stuck. If the sets have no room, the page can
+    /// be used again once the departure is complete and the old mapping is removed.
     fn list_departed(&mut self, page: u32) {
         let behind = self.departures[self.table[page].behind];
         if self.table[page].stuck || !self.departed.nodes.make_room(2) {
@@ -98,8 +99,8 @@ impl<S: Storage> PagePool<S> {
         self.table[page].group = NONE;
     }
 
-    /// Sorts `page` into the group of complete departures if the page is departed and the departure
-    /// is complete.
+    /// Moves `page` into the group of complete departures, if it has departed and the departure is
+    /// complete.
     pub(crate) fn follow_departure(&mut self, page: u32) {
         if self.table[page].place == Place::Departed && self.table[page].group != COMPLETE {
             self.unlist_departed(page);
@@ -107,8 +108,8 @@ impl<S: Storage> PagePool<S> {
         }
     }
 
-    /// Takes the page of at most `bytes` with the earliest departure among the pages of `behind`.
-    /// The page is then moving.
+    /// Takes the page that departed first among the pages of `behind` with at most `bytes`. The
+    /// page is then moving.
     pub(crate) fn take_departed(&mut self, bytes: u64, behind: Behind) -> Option<u32> {
         let Departed { by_group: groups, by_length: lengths, .. } = self.departed;
         let of_group = |group: u32| self.first_departed(groups, word_of(group, 0), bytes, by_group(&self.table));
@@ -125,8 +126,8 @@ impl<S: Storage> PagePool<S> {
         Some(page)
     }
 
-    /// Returns the page with the lowest order among the pages of a set with at most `bytes` and
-    /// with keys of `word` and a length.
+    /// Returns the page with the lowest order among those in a set that have at most `bytes` and
+    /// are in the group given by `word`.
     fn first_departed(&self, root: Link, word: u64, bytes: u64, key: impl Fn(u32) -> Key) -> Option<u32> {
         let last = word | word_of(0, bytes);
         let next = |major: u64| {
@@ -137,8 +138,8 @@ impl<S: Storage> PagePool<S> {
         lengths.min_by_key(|&page| self.table[page].order)
     }
 
-    /// Takes `wanted` if the page is still departed behind `departure`. Returns whether the page
-    /// was taken. A taken page is then moving.
+    /// Takes `wanted` if it is still departed with this `departure`. Returns whether it was taken.
+    /// A page that was taken is then moving.
     pub(crate) fn take_back(&mut self, wanted: u32, departure: u32) -> bool {
         let Page { place, behind, .. } = self.table[wanted];
         let is_departed = (place, behind) == (Place::Departed, departure);
@@ -148,7 +149,7 @@ impl<S: Storage> PagePool<S> {
         is_departed
     }
 
-    /// Takes a departed page, which is then moving.
+    /// Takes a departed page. It is then moving.
     fn take_out(&mut self, page: u32) {
         self.unlist_departed(page);
         self.put(page, Place::Moving);
@@ -168,8 +169,8 @@ mod tests {
     const STREAMS: [StreamId; 3] = [StreamId(5), StreamId(6), StreamId(7)];
 
     proptest! {
-        /// Against a list of (page, bytes, departure, stream), in the order in which the pages
-        /// departed.
+        /// Compares with a list of (page, bytes, departure, stream), in the order in which the
+        /// pages departed.
         #[test]
         fn the_page_that_departed_first_is_taken(steps in prop::collection::vec((0_u8..4, 1_u64..4, 0_usize..3), 1..120)) {
             let mut pages = PagePool::<Growable>::default();
@@ -187,7 +188,7 @@ mod tests {
                         list.push((page, bytes, departure, stream));
                     }
                     2 => {
-                        // The oldest of a stream is complete.
+                        // The oldest departure of a stream completes.
                         let oldest = list.iter().find(|(_, _, departure, on)| *on == stream && !pages.departures[*departure].complete);
                         if let Some(&(page, _, departure, _)) = oldest {
                             pages.departures.complete(departure);

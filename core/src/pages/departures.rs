@@ -1,5 +1,5 @@
-//! Departures: the work of a stream at the moment when memory was given up, and the consequence
-//! once the work is complete.
+//! Departures: the work that a stream had when memory was given up, and what happens when this work
+//! is complete.
 //!
 //! ```text
 //! given up                    work complete ⟹
@@ -8,11 +8,11 @@
 //! a retired segment           the segment may go back to the device
 //! ```
 //!
-//! The fences of a stream complete in the order of their recording, so only the oldest departure of
-//! each stream is queried. The queues of ended streams keep this order.
+//! The fences of a stream complete in the order in which they were recorded, so only the oldest
+//! departure of each stream is polled. The queues of ended streams keep this order, too.
 //!
-//! A departure lives as long as a page or an operation refers to the departure. The last reference
-//! ends the fence. The departure of an epoch has the reference of the epoch.
+//! A departure exists as long as a page or an operation refers to it. The last reference ends the
+//! fence. The departure of an epoch is referenced by the epoch.
 
 use crate::streams::fences::Fence;
 use crate::sync::impl_empty;
@@ -21,32 +21,32 @@ use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
-/// The memory given up behind a departure.
+/// The memory that was given up with a departure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Departing {
     /// Pages of ranges.
     Pages,
-    /// The free blocks of the heap in `slot` with a stamp below `stamp`. The heap may belong to
-    /// another stream and pool than `pool` before the work is complete.
+    /// The free blocks of the heap in `slot` that have a stamp below `stamp`. By the time the work
+    /// is complete, the heap may belong to another stream, and to another pool than `pool`.
     Blocks { slot: u32, pool: u32, stamp: u64 },
-    /// A segment in no heap, which no request gets any more.
+    /// A segment that is in no heap, so no request can get it any more.
     Segment { base: DevicePtr, bytes: u64 },
-    /// Nothing any more: the segment went back.
+    /// Nothing any more, because the segment was given back.
     Nothing,
 }
 
-/// The end of the last work on memory given up.
+/// The end of the last work on memory that was given up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
-    /// Recorded after the work. `None` ⟹ `complete`.
+    /// The fence recorded after the work. `None` ⟹ `complete`.
     pub fence: Option<Fence>,
-    /// The stream of the work. [`NO_STREAM`] once the stream has ended.
+    /// The stream of the work, or [`NO_STREAM`] once the stream has ended.
     pub stream: StreamId,
-    /// The memory given up.
+    /// The memory that was given up.
     pub what: Departing,
     /// Whether the work is known to be complete.
     pub complete: bool,
-    /// The number of departures added before.
+    /// How many departures were added before this one.
     pub age: u64,
     /// The number of references. 0 ⟺ the entry is vacant.
     refs: u32,
@@ -54,7 +54,7 @@ pub(crate) struct Departure {
     queue: u32,
     /// Whether the departure is in the set of [completed](Departures::next_completed) ones.
     listed: bool,
-    /// The departure that keeps the fence for this one and for others, or [`NONE`].
+    /// The departure that holds the fence for this one and for others, or [`NONE`].
     keeper: u32,
     /// The next vacant entry.
     next: u32,
@@ -74,12 +74,12 @@ vacant!(Departure, next, |next| Self {
 });
 
 impl Departure {
-    /// Returns whether work on `stream` follows the departure without another event.
+    /// Returns whether work on `stream` comes after the departure without another event.
     pub(crate) fn precedes(&self, stream: StreamId) -> bool {
         self.complete || self.stream == stream
     }
 
-    /// Returns whether pages of ranges were given up.
+    /// Returns whether the departure is one of pages in ranges.
     pub(crate) fn is_of_pages(&self) -> bool {
         self.what == Departing::Pages
     }
@@ -90,10 +90,10 @@ impl Departure {
     }
 }
 
-/// The departures of a stream not known to be complete.
+/// The departures of a stream that are not known to be complete.
 #[derive(Clone, Copy, Debug)]
 struct DepartureQueue {
-    /// The stream. [`NO_STREAM`] for an ended stream, and for work of no stream.
+    /// The stream, or [`NO_STREAM`] for an ended stream and for work that belongs to no stream.
     stream: StreamId,
     /// The number of departures. 0 ⟺ the entry is vacant.
     count: u32,
@@ -108,19 +108,19 @@ vacant!(DepartureQueue, next, |next| Self { stream: NO_STREAM, count: 0, next })
 pub(crate) struct Departures<S: Storage> {
     table: SlotTable<Departure, S>,
     queues: SlotTable<DepartureQueue, S>,
-    /// Root of the set of the departures not known to be complete, by queue and age.
+    /// The root of the set of the departures that are not known to be complete, by queue and age.
     incomplete: Link,
-    /// Root of the set of the queues of living streams, by stream.
+    /// The root of the set of the queues of live streams, by stream.
     by_stream: Link,
-    /// Root of the set of the complete departures whose consequence may be left to do, by age.
+    /// The root of the set of the complete departures that may still have something to do, by age.
     completed: Link,
-    /// The nodes of all sets. Have room for every departure, in any set.
+    /// The nodes of all sets. There is room for every departure, in any set.
     nodes: RadixTree<S>,
     /// The number of departures of pages.
     of_pages: u32,
-    /// The bytes of all segments.
+    /// The bytes of all segments that were given up.
     pub segment_bytes: u64,
-    /// The number of departures ever added.
+    /// How many departures were ever added.
     added: u64,
 }
 
@@ -145,36 +145,36 @@ impl<S: Storage> core::ops::Index<u32> for Departures<S> {
     }
 }
 
-/// Returns the order of departures by queue and age. The complete ones are in no queue.
+/// Returns the key that sorts departures by queue and age. Complete ones are in no queue.
 fn by_queue<S: Storage>(table: &SlotTable<Departure, S>) -> impl Fn(u32) -> Key {
     |departure| Key { major: u64::from(table[departure].queue), minor: table[departure].age }
 }
 
-/// Returns the order of queues by stream.
+/// Returns the key that sorts queues by stream.
 fn by_stream<S: Storage>(queues: &SlotTable<DepartureQueue, S>) -> impl Fn(u32) -> Key {
     |queue| Key { major: 0, minor: queues[queue].stream.0 }
 }
 
 impl<S: Storage> Departures<S> {
-    /// Returns whether the table has no departure.
+    /// Returns whether there are no departures.
     pub(crate) fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
 
-    /// Returns whether the table has a departure of pages.
+    /// Returns whether there are departures of pages.
     pub(crate) fn has_pages(&self) -> bool {
         self.of_pages > 0
     }
 
-    /// Adds a departure with a single reference. Without a fence the work on pages is complete, and
-    /// a segment is retired for good.
+    /// Adds a departure with one reference. If there is no fence, the work on pages is complete,
+    /// and a segment is retired forever.
     ///
     /// # Errors
-    /// [`CapacityError`] if a table is full. The fence is then the caller's.
+    /// [`CapacityError`] if a table is full. The fence then still belongs to the caller.
     pub(crate) fn add(&mut self, fence: Option<Fence>, what: Departing) -> Result<u32, CapacityError> {
         let count = self.table.len() + 1;
-        // A departure is in one set at a time. The set of the queues, perhaps with one more, needs
-        // no node for the last.
+        // A departure is in one set at a time. The set of the queues, perhaps with one more, does
+        // not need a node for the last item.
         let items = count + self.queues.len();
         let room = self.table.make_room(1) && self.queues.make_room(1) && self.nodes.make_room_for(items);
         if !room {
@@ -199,20 +199,20 @@ impl<S: Storage> Departures<S> {
         Ok(departure)
     }
 
-    /// Adds a departure of nothing, which keeps a fence for [others](Self::add_behind). It has a
-    /// single reference.
+    /// Adds a departure of nothing, which holds a fence for [others](Self::add_behind). It has one
+    /// reference.
     ///
     /// # Errors
-    /// [`CapacityError`] if a table is full. The fence is then the caller's.
+    /// [`CapacityError`] if a table is full. The fence then still belongs to the caller.
     pub(crate) fn add_keeper(&mut self, fence: Fence) -> Result<u32, CapacityError> {
         let keeper = self.add(Some(fence), Departing::Nothing)?;
-        // Nothing follows from it, so nobody polls it.
+        // Nothing happens when it is complete, so nobody polls it.
         self.complete(keeper);
         Ok(keeper)
     }
 
-    /// Adds a departure of `stream` behind the fence of a keeper, which ends after the last of
-    /// them.
+    /// Adds a departure of `stream` that waits for the fence of a keeper. The fence ends with the
+    /// last of these departures.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full.
@@ -224,8 +224,8 @@ impl<S: Storage> Departures<S> {
         Ok(departure)
     }
 
-    /// Returns the first departure of a segment, with the address and the bytes of the segment;
-    /// unless `all`, of a segment with complete work.
+    /// Returns the first departure of a segment, with the address and the bytes of the segment.
+    /// Unless `all` is set, the work must be complete.
     pub(crate) fn segment(&self, all: bool) -> Option<(u32, DevicePtr, u64)> {
         if self.segment_bytes == 0 {
             return None;
@@ -237,7 +237,7 @@ impl<S: Storage> Departures<S> {
         (0..).zip(self.table.entries()).find_map(segment)
     }
 
-    /// Takes a segment out of a departure. The departure lives on with the references.
+    /// Takes a segment out of a departure. The departure remains as long as it has references.
     pub(crate) fn take_segment(&mut self, departure: u32) {
         if let Departing::Segment { bytes, .. } =
             core::mem::replace(&mut self.table[departure].what, Departing::Nothing)
@@ -253,7 +253,7 @@ impl<S: Storage> Departures<S> {
         (self.queues[found].stream == stream).then_some(found)
     }
 
-    /// Adds a queue for a stream without a queue. Room was made.
+    /// Adds a queue for a stream that has none. The caller has made room.
     fn add_queue(&mut self, stream: StreamId) -> u32 {
         let queue = self.queues.insert(DepartureQueue { stream, count: 0, next: NONE });
         if stream != NO_STREAM {
@@ -278,13 +278,13 @@ impl<S: Storage> Departures<S> {
     /// Adds a reference.
     pub(crate) fn hold(&mut self, departure: u32) -> Departure {
         self.table[departure].refs += 1;
-        // The reference may be that of a mapping which has just become stale.
+        // The reference may be for a mapping that has just become stale.
         self.list_if_complete(departure);
         self.table[departure]
     }
 
-    /// Removes a reference. The last reference removes the departure and returns the fence, which
-    /// the caller ends.
+    /// Removes a reference. The last one removes the departure and returns its fence, which the
+    /// caller ends.
     #[must_use]
     pub(crate) fn release(&mut self, departure: u32) -> Option<Fence> {
         let entry = &mut self.table[departure];
@@ -314,7 +314,7 @@ impl<S: Storage> Departures<S> {
         }
     }
 
-    /// Ends a departure whose fence cannot be polled: no block becomes quiet.
+    /// Ends a departure with a fence that cannot be polled. No block becomes quiet.
     pub(crate) fn give_up(&mut self, departure: u32) {
         let entry = &mut self.table[departure];
         if let Departing::Blocks { stamp, .. } = &mut entry.what
@@ -333,8 +333,8 @@ impl<S: Storage> Departures<S> {
         }
     }
 
-    /// Takes a complete departure off the list. Returns the number and a copy of the departure,
-    /// whose consequence may be left to do. Another reference lists the departure again.
+    /// Takes a complete departure off the list, and returns its number and a copy of it. It may
+    /// still have something to do. When it gets another reference, it is listed again.
     pub(crate) fn next_completed(&mut self) -> Option<(u32, Departure)> {
         let departure = self.nodes.first(self.completed)?;
         self.completed = self.nodes.remove(self.completed, departure, by_queue(&self.table));
@@ -342,9 +342,9 @@ impl<S: Storage> Departures<S> {
         Some((departure, self.table[departure]))
     }
 
-    /// Adds a reference to the oldest `wanted` departure of the first queue with incomplete ones,
-    /// from number `queue` on. Returns the queue, the departure's number and a copy of the
-    /// departure.
+    /// Finds the oldest `wanted` departure in the first queue, from number `queue` on, that has
+    /// incomplete ones, and adds a reference to it. Returns the queue, the number of the departure
+    /// and a copy of it.
     pub(crate) fn hold_oldest(
         &mut self,
         queue: u32,
@@ -362,13 +362,13 @@ impl<S: Storage> Departures<S> {
         }
     }
 
-    /// Returns the number of departures ever added.
+    /// Returns how many departures were ever added.
     pub(crate) fn added(&self) -> u64 {
         self.added
     }
 
-    /// Forgets the number of an ended stream: another stream may get the number. The departures
-    /// keep their queue.
+    /// Forgets the number of a stream that has ended, because another stream may get the same
+    /// number. The departures remain in their queue.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) {
         let Some(queue) = self.queue_of(stream) else { return };
         self.by_stream = self.nodes.remove(self.by_stream, queue, by_stream(&self.queues));
@@ -396,7 +396,7 @@ mod tests {
         Fence { stream, number, event: Event(number) }
     }
 
-    /// Returns the numbers of the fences to query. None of the fences is complete.
+    /// Returns the numbers of the fences to poll. None of the fences is complete.
     fn oldest<S: Storage>(departures: &mut Departures<S>) -> Vec<u64> {
         let (mut from, mut events) = (0, Vec::new());
         while let Some((queue, departure, held)) = departures.hold_oldest(from, |_| true) {
@@ -417,8 +417,8 @@ mod tests {
         assert_eq!(oldest(&mut departures), [0, 1]);
         departures.complete(added[0]);
         assert_eq!(oldest(&mut departures), [1, 2]);
-        // The order of the stream's departures stays, and a later stream with its number has
-        // another.
+        // The stream's departures keep their order, and a later stream with the same number gets a
+        // separate one.
         departures.forget_stream(STREAMS[0]);
         let later = departures.add(Some(fence(9, STREAMS[0])), Departing::Pages).unwrap();
         assert_eq!(oldest(&mut departures), [1, 2, 9]);
@@ -510,8 +510,7 @@ mod tests {
         assert_eq!((departures.segment(false), departures.segment_bytes), (None, 30));
         assert_eq!(departures.segment(true), Some((first, DevicePtr(1000), 10)));
         assert!(!departures[for_good].complete && !departures.has_pages(), "no fence tells of the work");
-        // A thread asks whether the departure is complete, and another thread takes the departure's
-        // segment meanwhile.
+        // A thread polls the departure, and meanwhile another thread takes its segment.
         let (_, asked, _) = departures.hold_oldest(0, |_| true).unwrap();
         departures.complete(first);
         assert_eq!(departures.segment(false), Some((first, DevicePtr(1000), 10)));

@@ -1,5 +1,5 @@
-//! Guarded blocks: each at addresses of its own, and remembered for some frees after the addresses
-//! were unmapped.
+//! Guarded blocks. Each has addresses that no other block uses, and is remembered for a number of
+//! frees after its addresses were unmapped.
 //!
 //! ```text
 //! reserved  |        pages of the block         | never mapped |        the end of the block at the end of a page
@@ -9,9 +9,9 @@
 //!                  └──── the same, while pinned ─▶ pinned ─ unpin ───▲
 //! ```
 //!
-//! Small blocks may share a page: the page is mapped once for each of them, and each lies at an
-//! offset of its own. The *shelf* is the page from which the next ones are cut. Offsets are used
-//! once: a page is used again when none of its blocks is left.
+//! Small blocks may share a page: the page is mapped once for each of them, and each block is at a
+//! different offset. The *shelf* is the page that the next blocks are cut from. Offsets are used
+//! only once: a page is used again when none of its blocks is left.
 
 use crate::device::explanation::UsedOn;
 use crate::sync::impl_empty;
@@ -20,29 +20,30 @@ use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, StreamId};
 
-/// How far a guarded block is.
+/// The stage that a guarded block has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GuardStage {
     /// The program has the block.
     Held,
-    /// Freed, and the work known at the free may go on.
+    /// The block was freed, but the work known at the free may still be running.
     Freed,
-    /// Freed, and the work known at the free is complete. The program has the memory pinned.
+    /// The block was freed, and the work known at the free is complete, but the program has pinned
+    /// the memory.
     Pinned,
-    /// The addresses are unmapped, and serve no other block.
+    /// The addresses are unmapped, and no other block uses them.
     Unmapped,
 }
 
-/// Addresses of one guarded block, and the page behind them.
+/// The addresses of one guarded block, and the page mapped there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GuardedPlace {
     /// The first address of the block.
     pub at: DevicePtr,
-    /// Length of the block in bytes.
+    /// The length of the block in bytes.
     pub size: u64,
     /// The reserved addresses.
     pub base: DevicePtr,
-    /// Length of the reserved addresses in bytes. Not 0.
+    /// The length of the reserved addresses in bytes. Not 0.
     pub span: u64,
     /// Where the page is mapped.
     pub mapped: DevicePtr,
@@ -53,23 +54,23 @@ pub(crate) struct GuardedPlace {
 /// A guarded block.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardedBlock {
-    /// Where the block lies. The span is 0 in a vacant entry.
+    /// Where the block is. The span is 0 in a vacant entry.
     pub place: GuardedPlace,
-    /// Bytes requested by the program.
+    /// How many bytes the program requested.
     pub requested: u64,
-    /// The block's own stream.
+    /// The stream on which the block was allocated.
     pub stream: StreamId,
-    /// The call sites of the request and of the free; 0 if unknown.
+    /// The call sites of the request and of the free; 0 if they are unknown.
     pub sites: [u32; 2],
-    /// Streams that were said to use the block, up to the free.
+    /// The streams that the program declared as users of the block, until the free.
     pub uses: UsedOn,
-    /// How far the block is.
+    /// The stage that the block has reached.
     pub stage: GuardStage,
-    /// Number of frees of guarded blocks up to the free of this one.
+    /// How many guarded blocks had been freed when this one was, including it.
     pub freed: u64,
-    /// The next block with the same hash, or the next vacant entry.
+    /// The next block with the same hash. In a vacant entry, the next vacant entry.
     chain: u32,
-    /// The next younger unmapped block, or [`NONE`].
+    /// The unmapped block that is one younger than this one, or [`NONE`].
     younger: u32,
 }
 
@@ -115,12 +116,12 @@ impl Indexed for GuardedBlock {
     }
 }
 
-/// A page that small blocks share, and the bytes that are cut off.
+/// A page that small blocks share, and how much of it is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shelf {
     /// The number of the page.
     pub page: u32,
-    /// Bytes at the start of the page that were cut off.
+    /// How many bytes at the start of the page are used.
     pub used: u64,
 }
 
@@ -130,16 +131,17 @@ pub(crate) struct Guards<S: Storage> {
     table: SlotTable<GuardedBlock, S>,
     /// Finds each block by its first address.
     index: HashIndex<S>,
-    /// The block unmapped first, and the one unmapped last; [`NONE`] if there is none.
+    /// The block that was unmapped first, and the one that was unmapped last; [`NONE`] if there are
+    /// none.
     oldest: u32,
     youngest: u32,
-    /// Number of unmapped blocks.
+    /// The number of unmapped blocks.
     unmapped: u32,
-    /// Number of frees of guarded blocks.
+    /// The number of frees of guarded blocks.
     pub frees: u64,
-    /// The page from which small blocks are cut.
+    /// The page that small blocks are cut from.
     pub shelf: Option<Shelf>,
-    /// The most bytes of pages that guarded blocks have used at once.
+    /// The most bytes of pages that guarded blocks have used at the same time.
     pub most_bytes: u64,
 }
 
@@ -155,26 +157,26 @@ impl<S: Storage> Guards<S> {
         if room { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Adds a block. Room was made.
+    /// Adds a block. The caller has made room.
     pub(crate) fn add(&mut self, block: GuardedBlock) {
         let entry = self.table.insert(block);
         self.index.insert(entry, self.table.entries_mut());
     }
 
-    /// Returns the block that begins at `at`.
+    /// Returns the block that starts at `at`.
     pub(crate) fn at(&mut self, at: DevicePtr) -> Option<&mut GuardedBlock> {
         let entry = self.index.find(at.0, self.table.entries())?;
         Some(&mut self.table[entry])
     }
 
-    /// Returns whether a block begins at `at` whose addresses are mapped.
+    /// Returns whether a block with mapped addresses starts at `at`.
     pub(crate) fn is_mapped(&self, at: DevicePtr) -> bool {
         let entry = self.index.find(at.0, self.table.entries());
         entry.is_some_and(|entry| self.table[entry].stage != GuardStage::Unmapped)
     }
 
-    /// Notes the free of the block at `at`, with the call site and the streams that were said to
-    /// use the block.
+    /// Records the free of the block at `at`, with its call site and the streams that the program
+    /// declared as users.
     pub(crate) fn note_free(&mut self, at: DevicePtr, site: u32, uses: UsedOn) {
         self.frees += 1;
         let frees = self.frees;
@@ -183,30 +185,30 @@ impl<S: Storage> Guards<S> {
         }
     }
 
-    /// Notes that the program has the block at `at` again: its free has failed.
+    /// Records that the program has the block at `at` again, because its free failed.
     pub(crate) fn undo_free(&mut self, at: DevicePtr) {
         if let Some(block) = self.at(at) {
             block.stage = GuardStage::Held;
         }
     }
 
-    /// Notes that the block at `at` stays for a pin, though its free is complete. Returns false
-    /// without a mapped block.
+    /// Records that the block at `at` is kept because it is pinned, although its free is complete.
+    /// Returns false if there is no mapped block.
     pub(crate) fn stay_pinned(&mut self, at: DevicePtr) -> bool {
         let block = self.at(at).filter(|block| block.stage != GuardStage::Unmapped);
         block.map(|block| block.stage = GuardStage::Pinned).is_some()
     }
 
-    /// Notes the end of the last pin of the block at `at`. Returns whether the block has stayed for
-    /// it.
+    /// Records the end of the last pin of the block at `at`. Returns whether the block was kept
+    /// only because of it.
     pub(crate) fn end_pin(&mut self, at: DevicePtr) -> bool {
         let block = self.at(at).filter(|block| block.stage == GuardStage::Pinned);
         block.map(|block| block.stage = GuardStage::Freed).is_some()
     }
 
     /// Marks the block at `at` as unmapped. The caller unmaps the addresses, and then calls
-    /// [`keep_away`](Self::keep_away). Returns the place of the block; `None` without a block, or
-    /// for an unmapped one.
+    /// [`keep_away`](Self::keep_away). Returns the place of the block, or `None` if there is no
+    /// block or it is unmapped already.
     pub(crate) fn unmap(&mut self, at: DevicePtr) -> Option<GuardedPlace> {
         let entry = self.index.find(at.0, self.table.entries())?;
         if self.table[entry].stage == GuardStage::Unmapped {
@@ -217,8 +219,8 @@ impl<S: Storage> Guards<S> {
         Some(place)
     }
 
-    /// Keeps the addresses of the block at `at`, which are unmapped now, away from later blocks
-    /// until [`forget_oldest`](Self::forget_oldest).
+    /// Keeps the addresses of the block at `at`, which are now unmapped, from being used by later
+    /// blocks until [`forget_oldest`](Self::forget_oldest).
     pub(crate) fn keep_away(&mut self, at: DevicePtr) {
         let Some(entry) = self.index.find(at.0, self.table.entries()) else { return };
         if self.youngest == NONE {
@@ -230,7 +232,8 @@ impl<S: Storage> Guards<S> {
         self.unmapped += 1;
     }
 
-    /// Forgets the block unmapped first, if more than `keep` are unmapped. Returns where it lay.
+    /// Forgets the block that was unmapped first, if more than `keep` are unmapped. Returns its
+    /// place.
     pub(crate) fn forget_oldest(&mut self, keep: u64) -> Option<GuardedPlace> {
         if u64::from(self.unmapped) <= keep {
             return None;
@@ -247,7 +250,7 @@ impl<S: Storage> Guards<S> {
         Some(place)
     }
 
-    /// Returns the block to whose reserved addresses `ptr` belongs.
+    /// Returns the block that has `ptr` among its reserved addresses.
     pub(crate) fn around(&self, ptr: DevicePtr) -> Option<&GuardedBlock> {
         let is_around = |block: &&GuardedBlock| {
             let GuardedPlace { base, span, .. } = block.place;

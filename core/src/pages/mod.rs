@@ -1,4 +1,4 @@
-//! The pool of pages of a device: every physical handle, mapped in any range or in none.
+//! The pool of pages of a device: every physical handle, whether or not it is mapped in a range.
 //!
 //! ```text
 //!            create                     map elsewhere: the old mapping becomes an alias
@@ -7,14 +7,14 @@
 //!     └──── destroy ────┴─ spare ◀┴──────────────────────────────┘
 //! ```
 //!
-//! A page is a physical handle. A page is *home* while blocks at a place use the page, *spare*
-//! while no work uses the page, and *moving* while an operation holds the page. A page that left an
-//! elastic range is *departed* until the work before the page's [departure](departures) is
-//! complete; work ordered after the departure may use the page earlier. A moved page keeps the old
-//! mapping as an *alias* until the work on the old addresses is complete; the memory of a page goes
-//! back to the device only after the page's last alias.
+//! A page is a physical handle. It is *home* while it is mapped at a place that blocks use, *spare*
+//! while no work uses it, and *moving* while an operation holds it. A page that left an elastic
+//! range is *departed* until the work before its [departure](departures) is complete; work that is
+//! ordered after the departure may use it earlier. When a page moves, its old mapping remains as an *alias*
+//! until the work on the old addresses is complete. The memory of a page is given back to the
+//! device only after its last alias is gone.
 //!
-//! The folder holds tables, and never calls the device.
+//! This folder contains only tables, and never calls the device.
 
 pub(crate) mod counts;
 pub(crate) mod departed;
@@ -35,38 +35,36 @@ use crate::tables::{CapacityError, Storage};
 /// The state of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// Mapped in a range, and listed by the range.
+    /// Mapped in a range, which lists it.
     Home,
     /// In the list of spare pages.
     Spare,
-    /// Of no use at the old place, and used by the work before the departure.
+    /// No longer used at its old place, except by the work before the departure.
     Departed,
-    /// Mapped under guarded blocks only. Each mapping counts as an alias.
+    /// Mapped only under guarded blocks. Each mapping counts as an alias.
     Guarded,
     /// Held by an operation.
     Moving,
-    /// Parked: a place in a heap, the contents of which the host keeps, without memory of the
-    /// device.
+    /// Parked: it has a place in a heap but no device memory. The host keeps its contents.
     Asleep,
-    /// Mapped at the place of an asleep page. The waking page replaces the asleep page once the
-    /// contents are copied.
+    /// Mapped at the place of an asleep page. It replaces that page once the contents are copied.
     Waking,
-    /// Mapped at the place of an asleep page after a failed wake, since the device failed to unmap
-    /// the page. The next wake fills the page.
+    /// Mapped at the place of an asleep page after a failed wake, because the device failed to
+    /// unmap it. The next wake fills it.
     Left,
-    /// Never used again: the device failed to remove a mapping. The entry stays until the last
-    /// alias is removed.
+    /// Never used again, because the device failed to remove a mapping. The entry is kept until the
+    /// last alias is removed.
     Lost,
 }
 
-/// The contents of a parked page after the wake.
+/// What a parked page contains after it wakes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kept {
-    /// Anything.
+    /// Undefined contents.
     Nothing,
     /// Zeroes.
     Zeroes,
-    /// The contents saved by the host.
+    /// The contents that the host saved.
     Saved(Saved),
 }
 
@@ -77,40 +75,41 @@ pub(crate) struct Page {
     pub handle: PhysicalHandle,
     /// Length in bytes.
     pub bytes: u64,
-    /// Old mappings still to be unmapped.
+    /// The number of old mappings that have not been unmapped yet.
     pub aliases: u32,
-    /// Whether the device failed to remove a mapping: the memory stays with the device's driver
-    /// even after the handle is destroyed. A stuck page is not mapped again, and leaves the table
-    /// with the last alias.
+    /// Whether the device failed to remove a mapping. Then the driver keeps the memory even after
+    /// the handle is destroyed. A stuck page is not mapped again, and leaves the table with its
+    /// last alias.
     pub stuck: bool,
     /// The state of the page.
     pub place: Place,
     /// While the page moves: the slot of the old heap, and the detached block at the old place.
-    /// `None` for a page without a home.
+    /// `None` if the page was not at home.
     pub origin: Option<(u32, u32)>,
-    /// The departure behind which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a
-    /// range keeps the departure, and the page has an alias in the range.
+    /// The departure after which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a
+    /// range holds the departure, and the page has an alias in that range.
     pub behind: u32,
-    /// The contents of the page after the wake. Not [`Kept::Nothing`] ⟹ the page is asleep, or is
+    /// What the page contains after it wakes. Not [`Kept::Nothing`] ⟹ the page is asleep, or is
     /// about to be.
     pub kept: Kept,
-    /// The [`Place::Waking`] or [`Place::Left`] page at the place of the asleep page, or [`NONE`].
-    /// Not `NONE` ⟹ the page is asleep.
+    /// The [`Place::Waking`] or [`Place::Left`] page at the place of this page, or [`NONE`]. Not
+    /// `NONE` ⟹ this page is asleep.
     pub replacement: u32,
-    /// The follower: the page mapped behind the page at the last mapping in a heap, or [`NONE`].
+    /// The page that was mapped right after this one (its *follower*) when it was last mapped in a
+    /// heap, or [`NONE`].
     follower: u32,
-    /// How often in a row the follower was mapped behind the page.
+    /// How often in a row that page was mapped right after this one.
     met: u32,
-    /// The group of departed pages with the page, or [`NONE`].
+    /// The group of departed pages that this page is in, or [`NONE`].
     group: u32,
-    /// The number of departures of pages before the page's last departure.
+    /// How many times a page had departed before this page last did.
     order: u64,
-    /// The next page in the page's list, or the next vacant entry.
+    /// The next page in the list that this page is in. In a vacant entry, the next vacant entry.
     next: u32,
 }
 
 impl Page {
-    /// Returns an entry for a handle just created by the device.
+    /// Returns an entry for a handle that the device just created.
     pub(crate) fn created(handle: PhysicalHandle, bytes: u64) -> Self {
         Self { handle, bytes, ..Self::vacant(NONE) }
     }
@@ -133,8 +132,8 @@ vacant!(Page, next, keeps, |next| Self {
     next,
 });
 
-/// Bytes of the pages, by place. The sum of all but `asleep` and `guarded_blocks` is the sum of all
-/// handles.
+/// Bytes of the pages, by place. The sum of all fields except `asleep` and `guarded_blocks` is the
+/// sum of all handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageBytes {
     /// Bytes of the pages at home.
@@ -145,21 +144,22 @@ pub(crate) struct PageBytes {
     pub departed: u64,
     /// Bytes of the pages under guarded blocks.
     pub guarded: u64,
-    /// Bytes of the guarded blocks. A part of `guarded`.
+    /// Bytes of the guarded blocks. They are part of `guarded`.
     pub guarded_blocks: u64,
-    /// Bytes of the pages held by operations.
+    /// Bytes of the pages that operations hold.
     pub moving: u64,
-    /// Bytes of the places of asleep pages. An asleep page has no memory of the device.
+    /// Bytes of the places of asleep pages. An asleep page has no device memory.
     pub asleep: u64,
     /// Bytes of the waking pages and of the pages left by failed wakes.
     pub waking: u64,
-    /// Bytes of the lost pages with old mappings left.
+    /// Bytes of the lost pages that still have old mappings.
     lost: u64,
 }
 
 impl_empty! { PageBytes { home, spare, departed, guarded, guarded_blocks, moving, asleep, waking, lost } }
 
-/// Moving pages, in the order in which they are mapped: a list through [`Page`]s.
+/// Moving pages, in the order in which they are mapped: a list that is linked through the
+/// [`Page`]s.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
     /// The first page.
@@ -172,10 +172,10 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The batch without a page.
+    /// The batch without pages.
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0, bytes: 0 };
 
-    /// Returns the batch of one page of `bytes`, which is in no list.
+    /// Returns a batch of one page of `bytes`, which must not be in a list.
     pub(crate) const fn of(page: u32, bytes: u64) -> Self {
         Self { first: page, last: page, count: 1, bytes }
     }
@@ -191,13 +191,13 @@ pub(crate) struct PagePool<S: Storage> {
     departed: Departed<S>,
     /// The departures of departed pages and of stale mappings of ranges.
     pub departures: Departures<S>,
-    /// The parts of memory pinned by the program.
+    /// The parts of memory that the program has pinned.
     pub pins: Pins<S>,
     /// The guarded blocks.
     pub guards: Guards<S>,
     /// Bytes by place.
     pub bytes: PageBytes,
-    /// Length of the largest page ever created, in bytes.
+    /// The length of the largest page ever created, in bytes.
     pub largest: u64,
 }
 
@@ -227,14 +227,14 @@ impl<S: Storage> PagePool<S> {
         if self.table.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Adds a page just created by the device, as moving. Room was made.
+    /// Adds a page that the device just created, as moving. The caller has made room.
     pub(crate) fn add(&mut self, handle: PhysicalHandle, bytes: u64) -> u32 {
         self.bytes.moving += bytes;
         self.largest = self.largest.max(bytes);
         self.table.insert(Page::created(handle, bytes))
     }
 
-    /// Removes a moving page, which is destroyed or lost.
+    /// Removes a moving page that is destroyed or lost.
     pub(crate) fn remove(&mut self, page: u32) -> Page {
         let entry = self.table[page];
         debug_assert!(entry.place == Place::Moving, "only a page in hand is removed");
@@ -243,14 +243,14 @@ impl<S: Storage> PagePool<S> {
         entry
     }
 
-    /// Gives up a moving page after a failure of the device to unmap. The entry is removed with the
+    /// Gives up a moving page after the device failed to unmap it. The entry is removed with its
     /// last alias.
     pub(crate) fn lose(&mut self, page: u32) {
         self.put(page, Place::Lost);
         self.remove_if_lost(page);
     }
 
-    /// Removes a lost page without an old mapping.
+    /// Removes a lost page if it has no old mappings.
     fn remove_if_lost(&mut self, page: u32) {
         let Page { place, aliases, bytes, .. } = self.table[page];
         if place == Place::Lost && aliases == 0 {
@@ -259,30 +259,30 @@ impl<S: Storage> PagePool<S> {
         }
     }
 
-    /// Takes a spare page of exactly `bytes`, which is then moving.
+    /// Takes a spare page of exactly `bytes`. It is then moving.
     pub(crate) fn take_spare(&mut self, bytes: u64) -> Option<u32> {
         self.take_spare_if(|page| page.bytes == bytes && !page.stuck)
     }
 
-    /// Returns the length of the largest spare page of at most `bytes`.
+    /// Returns the length of the largest spare page that has at most `bytes`.
     pub(crate) fn largest_spare(&self, bytes: u64) -> Option<u64> {
         let usable = self.spares().map(|page| &self.table[page]).filter(|page| page.bytes <= bytes && !page.stuck);
         usable.map(|page| page.bytes).max()
     }
 
-    /// Returns whether the spare pages hold more bytes than guarded blocks have ever used at once,
-    /// and none has `bytes`. A page serves guarded blocks of its own size only, so a program of
-    /// ever new sizes would fill the device with spare pages.
+    /// Returns whether the spare pages hold more bytes than guarded blocks have ever used at the
+    /// same time, and none of them has `bytes`. A page only serves guarded blocks of its own size,
+    /// so a program that keeps using new sizes would fill the device with spare pages.
     pub(crate) fn has_spares_of_other_sizes(&self, bytes: u64) -> bool {
         self.bytes.spare > self.guards.most_bytes && !self.spares().any(|page| self.table[page].bytes == bytes)
     }
 
-    /// Takes a destroyable spare page: a spare page without an alias. The page is then moving.
+    /// Takes a spare page that can be destroyed because it has no alias. It is then moving.
     pub(crate) fn take_destroyable(&mut self) -> Option<u32> {
         self.take_spare_if(|page| page.aliases == 0)
     }
 
-    /// Takes the first spare page for which `wanted` returns true, which is then moving.
+    /// Takes the first spare page for which `wanted` returns true. It is then moving.
     fn take_spare_if(&mut self, wanted: impl Fn(&Page) -> bool) -> Option<u32> {
         let mut before = NONE;
         let mut page = self.spare;
@@ -311,9 +311,9 @@ impl<S: Storage> PagePool<S> {
         self.spare = page;
     }
 
-    /// Ends the departure of `page`: no work before `departure` uses the page any longer, and the
-    /// alias in the range is unmapped, or `stuck` for good. Returns whether the page was departed,
-    /// and the fence if the departure is over. A departed page is then moving.
+    /// Ends the departure of `page`: no work before `departure` uses the page any more, and its
+    /// alias in the range is unmapped, or `stuck` forever. Returns whether the page was departed,
+    /// and the fence if the departure is over. A page that was departed is then moving.
     pub(crate) fn finish_departure(&mut self, page: u32, departure: u32, stuck: bool) -> (bool, Option<Fence>) {
         let was_departed = self.take_back(page, departure);
         self.remove_alias(page, stuck);
@@ -323,7 +323,7 @@ impl<S: Storage> PagePool<S> {
         (was_departed, self.departures.release(departure))
     }
 
-    /// Changes the place of a page, and the sums of bytes.
+    /// Changes the place of a page, and updates the sums of bytes.
     fn put(&mut self, page: u32, place: Place) {
         let entry = &mut self.table[page];
         *self.bytes.of(entry.place) -= entry.bytes;
@@ -331,26 +331,26 @@ impl<S: Storage> PagePool<S> {
         entry.place = place;
     }
 
-    /// Marks a page as stuck in a mapping after a failure of the device to unmap.
+    /// Marks a page as stuck in a mapping, because the device failed to unmap it.
     pub(crate) fn mark_stuck(&mut self, page: u32) {
         self.table[page].stuck = true;
     }
 
-    /// Counts an alias of `page`: a mapping stale from now on.
+    /// Counts an alias of `page`, for a mapping that is stale from now on.
     pub(crate) fn add_alias(&mut self, page: u32) {
         self.table[page].aliases += 1;
     }
 
-    /// Counts an alias of `page` at the old place. Returns the old place: the slot of a heap and
-    /// the detached block. The caller counts the alias before listing the place as stale, since any
-    /// thread may unmap a listed place at once.
+    /// Counts an alias of `page` at its old place, and returns this place: the slot of a heap, and
+    /// the detached block. The caller counts the alias before it lists the place as stale, because
+    /// any thread may unmap a listed place at once.
     pub(crate) fn count_alias_of_origin(&mut self, page: u32) -> Option<(u32, u32)> {
         let origin = self.table[page].origin?;
         self.add_alias(page);
         Some(origin)
     }
 
-    /// Counts an alias of `page` as unmapped, or as `stuck` for good.
+    /// Records that an alias of `page` is unmapped, or `stuck` forever.
     pub(crate) fn remove_alias(&mut self, page: u32, stuck: bool) {
         if stuck {
             self.unlist_departed(page);
@@ -361,7 +361,8 @@ impl<S: Storage> PagePool<S> {
         self.remove_if_lost(page);
     }
 
-    /// Puts a moving page under a guarded block of `size` bytes, which counts as the page's alias.
+    /// Puts a moving page under a guarded block of `size` bytes. The block counts as an alias of
+    /// the page.
     pub(crate) fn begin_to_guard(&mut self, page: u32, size: u64) {
         self.put(page, Place::Guarded);
         self.add_alias(page);
@@ -369,13 +370,14 @@ impl<S: Storage> PagePool<S> {
         self.guards.most_bytes = self.guards.most_bytes.max(self.bytes.guarded);
     }
 
-    /// Returns whether the shelf has `bytes` left.
+    /// Returns whether `bytes` are left on the shelf.
     pub(crate) fn has_room_on_shelf(&self, bytes: u64) -> bool {
         self.guards.shelf.as_ref().is_some_and(|shelf| shelf.used + bytes <= self.table[shelf.page].bytes)
     }
 
-    /// Cuts `bytes` off the page that small guarded blocks share, for a block that counts as the
-    /// page's alias. Returns the page, and the offset in it; `None` if no page has `bytes` left.
+    /// Cuts `bytes` off the page that small guarded blocks share. The block counts as an alias of
+    /// the page. Returns the page and the offset in it, or `None` if the page does not have `bytes`
+    /// left.
     pub(crate) fn cut_off_shelf(&mut self, bytes: u64) -> Option<(u32, u64)> {
         let Shelf { page, used } = self.guards.shelf.as_mut()?;
         let (page, offset) = (*page, *used);
@@ -388,8 +390,9 @@ impl<S: Storage> PagePool<S> {
         Some((page, offset))
     }
 
-    /// Ends a mapping of `page` under a guarded block of `size` bytes, which is unmapped or `stuck`
-    /// for good. The page is spare after the last one. Returns the bytes to count as leaked.
+    /// Ends a mapping of `page` under a guarded block of `size` bytes, which is unmapped, or
+    /// `stuck` forever. After its last block, the page is spare. Returns how many bytes to count as
+    /// leaked.
     pub(crate) fn end_guard(&mut self, page: u32, size: u64, stuck: bool) -> u64 {
         self.bytes.guarded_blocks -= size;
         self.remove_alias(page, stuck);
@@ -407,27 +410,27 @@ impl<S: Storage> PagePool<S> {
         0
     }
 
-    /// Marks a page at home as moving, once the mapping is lost.
+    /// Marks a page at home as moving, after its mapping was lost.
     pub(crate) fn leave_home(&mut self, page: u32) {
         self.put(page, Place::Moving);
     }
 
-    /// Marks a page at home as moving, from the detached `block` of the heap in `slot`.
+    /// Marks a page at home as moving away from the detached `block` of the heap in `slot`.
     pub(crate) fn begin_move(&mut self, page: u32, slot: u32, block: u32) {
         self.put(page, Place::Moving);
         self.table[page].origin = Some((slot, block));
     }
 
-    /// Marks a moving page as home, at the new place or back at the old place.
+    /// Marks a moving page as home, either at the new place or back at the old one.
     pub(crate) fn settle(&mut self, page: u32) {
         self.put(page, Place::Home);
         self.table[page].origin = None;
-        // From now on the order of the stream that uses the page counts.
+        // From now on, the order of the stream that uses the page is what counts.
         self.table[page].behind = NONE;
     }
 
-    /// Marks an unmapped page at home as asleep. Returns a copy of the entry with the handle, which
-    /// is to be destroyed.
+    /// Marks a page at home as asleep, after it was unmapped. Returns a copy of the entry with the
+    /// handle, which the caller destroys.
     pub(crate) fn fall_asleep(&mut self, page: u32) -> Page {
         let awake = self.table[page];
         debug_assert!(awake.place == Place::Home && self.has_one_mapping(page), "the memory of the page is free now");
@@ -436,45 +439,46 @@ impl<S: Storage> PagePool<S> {
         awake
     }
 
-    /// Replaces the contents kept for a page until the wake. Returns the contents kept before.
+    /// Replaces what is kept of a page until it wakes. Returns what was kept before.
     pub(crate) fn keep(&mut self, page: u32, kept: Kept) -> Kept {
         core::mem::replace(&mut self.table[page].kept, kept)
     }
 
-    /// Returns the page left mapped by a failed wake at the place of `page`.
+    /// Returns the page that a failed wake left mapped at the place of `page`.
     pub(crate) fn left(&self, page: u32) -> Option<u32> {
         let replacement = self.table[page].replacement;
         (replacement != NONE && self.table[replacement].place == Place::Left).then_some(replacement)
     }
 
-    /// Returns whether the replacement of `page` is stuck: mapped, and not accessible.
+    /// Returns whether the replacement of `page` is stuck: mapped, but not accessible.
     pub(crate) fn is_replacement_stuck(&self, page: u32) -> bool {
         self.table[self.table[page].replacement].stuck
     }
 
-    /// Marks the accessible page left at the place of `page` as waking: the contents of the asleep
-    /// `page` are being copied.
+    /// Marks the accessible page that was left at the place of `page` as waking, because the
+    /// contents of `page`, which is asleep, are being copied to it.
     pub(crate) fn begin_to_fill(&mut self, page: u32) {
         let replacement = self.table[page].replacement;
         self.put(replacement, Place::Waking);
         self.table[replacement].stuck = false;
     }
 
-    /// Marks the replacement of `page` as left: `page` stays asleep, and the replacement stays
-    /// mapped at the place.
+    /// Marks the replacement of `page` as left: `page` remains asleep, and the replacement remains
+    /// mapped at its place.
     pub(crate) fn leave_replacement(&mut self, page: u32) {
         self.put(self.table[page].replacement, Place::Left);
     }
 
-    /// Marks the moving page `replacement` as waking, mapped at the place of the asleep `page`.
+    /// Marks the moving page `replacement` as waking. It is mapped at the place of `page`, which is
+    /// asleep.
     pub(crate) fn begin_to_wake(&mut self, page: u32, replacement: u32) {
         debug_assert!(self.table[page].place == Place::Asleep, "only a page asleep wakes");
         self.put(replacement, Place::Waking);
         self.table[page].replacement = replacement;
     }
 
-    /// Undoes [`begin_to_wake`](Self::begin_to_wake). Returns the replacement, which is mapped
-    /// nowhere and moving again.
+    /// Undoes [`begin_to_wake`](Self::begin_to_wake). Returns the replacement, which is no longer
+    /// mapped, and is moving again.
     pub(crate) fn stay_asleep(&mut self, page: u32) -> u32 {
         let replacement = core::mem::replace(&mut self.table[page].replacement, NONE);
         self.put(replacement, Place::Moving);
@@ -482,7 +486,7 @@ impl<S: Storage> PagePool<S> {
         replacement
     }
 
-    /// Removes an asleep page, whose place is given up. Returns the contents kept for the page.
+    /// Removes an asleep page when its place is given up. Returns what was kept of the page.
     pub(crate) fn remove_asleep(&mut self, page: u32) -> Kept {
         let Page { place, bytes, kept, .. } = self.table[page];
         debug_assert!(place == Place::Asleep, "only a page asleep has no memory");
@@ -491,8 +495,8 @@ impl<S: Storage> PagePool<S> {
         kept
     }
 
-    /// Puts the replacement of an asleep page into the page's place. The replacement is home then.
-    /// Returns the replacement, and the contents kept for the page.
+    /// Replaces an asleep page with its replacement, which is then home. Returns the replacement,
+    /// and what was kept of the page.
     pub(crate) fn wake(&mut self, page: u32) -> (u32, Kept) {
         let replacement = self.table[page].replacement;
         self.settle(replacement);
@@ -513,7 +517,7 @@ impl<S: Storage> PagePool<S> {
         batch.count += 1;
     }
 
-    /// Moves the pages of `more` to the end of `batch`.
+    /// Appends the pages of `more` to `batch`.
     pub(crate) fn join(&mut self, batch: &mut Batch, more: Batch) {
         if batch.count == 0 {
             *batch = more;
@@ -524,21 +528,22 @@ impl<S: Storage> PagePool<S> {
         }
     }
 
-    /// Counts the meetings of the pages of a batch, mapped in order: how often in a row each page
-    /// was mapped beside the next page, in either order.
+    /// Counts the meetings of the pages of a batch that is mapped in order: how often in a row each
+    /// page was mapped next to the page after it, in either order.
     pub(crate) fn count_meetings(&mut self, batch: &Batch) {
         let mut page = Some(batch.first).filter(|_| batch.count > 0);
         while let Some(this) = page {
             page = self.next(this);
             let follower = page.unwrap_or(NONE);
-            // The entry of the follower is that of its last mapping: its turn comes next.
+            // The entry of the follower still describes its previous mapping, because its turn
+            // comes next.
             let met = page.map_or(0, |follower| self.meetings(this, follower).max(self.meetings(follower, this)));
             let entry = &mut self.table[this];
             (entry.follower, entry.met) = (follower, met.saturating_add(1));
         }
     }
 
-    /// Returns whether `page` is mapped at home and held by no operation.
+    /// Returns whether `page` is mapped at home, and not held by an operation.
     pub(crate) fn is_home(&self, page: u32) -> bool {
         self.table[page].place == Place::Home
     }
@@ -549,13 +554,13 @@ impl<S: Storage> PagePool<S> {
         aliases == 0 && !stuck
     }
 
-    /// Returns how often in a row `follower` was mapped behind `page`.
+    /// Returns how often in a row `follower` was mapped right after `page`.
     pub(crate) fn meetings(&self, page: u32, follower: u32) -> u32 {
         let entry = &self.table[page];
         if entry.follower == follower { entry.met } else { 0 }
     }
 
-    /// Returns the page behind `page` in the page's list.
+    /// Returns the page after `page` in the list that it is in.
     pub(crate) fn next(&self, page: u32) -> Option<u32> {
         Some(self.table[page].next).filter(|&next| next != NONE)
     }
@@ -565,7 +570,7 @@ impl<S: Storage> PagePool<S> {
         core::iter::successors(Some(self.spare).filter(|&page| page != NONE), |&page| self.next(page))
     }
 
-    /// Checks the sums by place.
+    /// Checks the sums of bytes by place.
     ///
     /// # Errors
     /// A description of the broken invariant.
@@ -584,13 +589,13 @@ impl<S: Storage> PagePool<S> {
 }
 
 impl PageBytes {
-    /// Returns the bytes in use by no block: of spare, departed and waking pages, and
-    /// [beside](Self::beside_guarded) guarded blocks.
+    /// Returns the bytes that no block uses: those of spare, departed and waking pages, and those
+    /// [next to](Self::beside_guarded) guarded blocks.
     pub(crate) fn unused(&self) -> u64 {
         self.spare + self.departed + self.waking + self.beside_guarded()
     }
 
-    /// Returns the bytes that guarded blocks leave of their pages.
+    /// Returns the bytes next to guarded blocks, on the pages of those blocks.
     pub(crate) fn beside_guarded(&self) -> u64 {
         self.guarded - self.guarded_blocks
     }

@@ -1,7 +1,7 @@
-//! Pins: the parts of memory held in place by the program.
+//! Pins: the parts of memory that the program holds in place.
 //!
-//! A pin outlives the pinned block, so the pin keeps the length, and parts may overlap. The pages
-//! and segments count their pins themselves.
+//! A pin outlives the block that was pinned. Therefore it stores the length, and parts may overlap.
+//! The pages and segments count their pins themselves.
 
 use crate::sync::impl_empty;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
@@ -11,20 +11,20 @@ use crate::tables::{CapacityError, Storage};
 /// A pinned part of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pin {
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub at: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// The slot of the heap with the memory. A pinned part stays in its heap.
+    /// The slot of the heap that contains the memory. A pinned part never leaves its heap.
     pub slot: u32,
-    /// The segment with the memory. For a vacant entry: the next vacant entry.
+    /// The segment that contains the memory. In a vacant entry, the next vacant entry.
     pub segment: u32,
-    /// How often exactly the part is pinned. 0 ⟺ the entry is vacant.
+    /// How often exactly this part is pinned. 0 ⟺ the entry is vacant.
     count: u32,
 }
 
 impl Pin {
-    /// Returns the pin of a part not pinned yet.
+    /// Returns a pin for a part that is not pinned yet.
     pub(crate) fn new(at: u64, bytes: u64, slot: u32, segment: u32) -> Self {
         Self { at, bytes, slot, segment, count: 0 }
     }
@@ -36,17 +36,17 @@ vacant!(Pin, segment, |next| Self::new(0, 0, NONE, next));
 #[derive(Clone)]
 pub(crate) struct Pins<S: Storage> {
     table: SlotTable<Pin, S>,
-    /// Root of the set of the pins, by address and then by length.
+    /// The root of the set of the pins, sorted by address and then by length.
     by_address: Link,
     /// The nodes of the set.
     nodes: RadixTree<S>,
-    /// No part is longer, in bytes.
+    /// The length of the longest part so far, in bytes.
     longest: u64,
 }
 
 impl_empty! { [S: Storage] Pins<S> { table, by_address, nodes, longest } }
 
-/// Returns the order of pins by address and length. No two entries pin equal parts.
+/// Returns the key that sorts pins by address and length. No two entries pin the same part.
 fn by_address<S: Storage>(table: &SlotTable<Pin, S>) -> impl Fn(u32) -> Key {
     |pin| Key { major: table[pin].at, minor: table[pin].bytes }
 }
@@ -71,7 +71,7 @@ impl<S: Storage> Pins<S> {
         Ok(())
     }
 
-    /// Returns the shortest part of at least `bytes` that begins at `at`.
+    /// Returns the shortest part of at least `bytes` that starts at `at`.
     fn shortest(&self, at: u64, bytes: u64) -> Option<u32> {
         let bound = Key { major: at, minor: bytes };
         let found = self.nodes.at_least(self.by_address, bound, by_address(&self.table))?;
@@ -81,8 +81,8 @@ impl<S: Storage> Pins<S> {
     /// Returns a pinned part that contains the address `at`.
     pub(crate) fn containing(&self, at: u64) -> Option<Pin> {
         let mut bound = Key { major: at, minor: u64::MAX };
-        // Mostly the first part is the one: parts overlap only where the program has pinned several
-        // blocks that had the memory one after the other.
+        // The first part is usually the right one: parts overlap only if the program pinned several
+        // blocks that had the memory one after another.
         loop {
             let found = self.nodes.below(self.by_address, bound, by_address(&self.table))?;
             let pin = self.table[found];
@@ -96,10 +96,10 @@ impl<S: Storage> Pins<S> {
         }
     }
 
-    /// Takes a pin off the shortest part with the address `at`, and returns the part.
+    /// Removes one pin from the shortest part that starts at `at`, and returns the part.
     ///
     /// The memory may have been pinned for several blocks of different lengths over time. The
-    /// longest part is unpinned last, so memory still pinned by another part stays pinned.
+    /// longest part is unpinned last, so memory that another part still pins remains pinned.
     pub(crate) fn remove(&mut self, at: u64) -> Option<Pin> {
         let number = self.shortest(at, 0)?;
         let pin = self.table[number];

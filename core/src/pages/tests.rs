@@ -20,7 +20,7 @@ fn the_entry_of_a_lost_page_stays_until_its_last_alias_is_removed() {
     assert_eq!(pages.check().unwrap(), PageBytes { moving: 8192, ..PageBytes::default() });
 }
 
-/// Adds pages of these lengths, whose handles are their numbers in the order of the calls.
+/// Adds pages of these lengths. Their handles are numbered in the order of the calls.
 fn add_all<const N: usize>(pages: &mut PagePool<Growable>, lengths: [u64; N]) -> [u32; N] {
     lengths.map(|bytes| {
         pages.make_room().unwrap();
