@@ -5,10 +5,11 @@ use crate::units::UNIT;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The value of [`PlannedAddress::requested`] for a delegated block: larger than every request.
+/// The value of [`PlannedAddress::requested`] for a delegated block. It is larger than every
+/// request.
 const DELEGATED: u64 = u64::MAX;
 
-/// An address at which buffers start. At most one live block starts at the address.
+/// An address at which buffers start. At most one live block starts there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedAddress {
     /// The address; 0 ⟺ the slot is vacant.
@@ -17,7 +18,7 @@ pub(crate) struct PlannedAddress {
     pub size: u64,
     /// The requested size in bytes, or [`DELEGATED`].
     pub requested: u64,
-    /// The number of requests of the iteration after which the block is planned to be free.
+    /// How many requests of the iteration come before the block is planned to be free.
     pub until: u32,
 }
 
@@ -25,7 +26,7 @@ impl PlannedAddress {
     /// A slot without an address.
     const VACANT: Self = Self { addr: 0, size: 0, requested: 0, until: 0 };
 
-    /// Returns whether a heap, not the lane, finishes the free of the block.
+    /// Returns whether a heap, and not the lane, will finish the free of the block.
     pub(crate) fn is_delegated(&self) -> bool {
         self.requested == DELEGATED
     }
@@ -41,12 +42,13 @@ impl PlannedAddress {
     }
 }
 
-/// A hash table of slots by address. Holds a fixed set of addresses, and is at most half full.
+/// A hash table of slots by address. It contains a fixed set of addresses, and is at most half
+/// full.
 #[derive(Clone)]
 pub(crate) struct AddressTable(Vec<PlannedAddress>);
 
 impl AddressTable {
-    /// Creates the table of the given addresses. No address is 0.
+    /// Creates a table of the given addresses, none of which may be 0.
     pub(crate) fn new(addresses: &[u64]) -> Self {
         let mut cells = vec![PlannedAddress::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
         for &addr in addresses {
@@ -62,7 +64,7 @@ impl AddressTable {
         find(&self.0, addr).ok().map(|at| at as u32)
     }
 
-    /// Returns the slot at `addr` for changes, if a buffer starts there.
+    /// Returns the slot at `addr` mutably, if a buffer starts there.
     #[inline(always)]
     pub(crate) fn get_at_mut(&mut self, addr: u64) -> Option<&mut PlannedAddress> {
         let at = find(&self.0, addr).ok()?;
@@ -74,7 +76,7 @@ impl AddressTable {
         find(&self.0, addr).ok().and_then(|at| self.0.get(at))
     }
 
-    /// Returns the slot with the given number for changes.
+    /// Returns the slot with the given number mutably.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut PlannedAddress> {
         self.0.get_mut(number as usize)
@@ -90,13 +92,13 @@ impl AddressTable {
         (0..).zip(&self.0).filter(|(_, slot)| slot.addr != 0)
     }
 
-    /// Iterates over the slots in use, for changes.
+    /// Iterates over the slots in use, mutably.
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut PlannedAddress> {
         self.0.iter_mut().filter(|slot| slot.addr != 0)
     }
 }
 
-/// Returns the number of the slot of an address; `Err` has the vacant slot for the address.
+/// Returns the number of the slot of an address, or as `Err` the vacant slot where it would be.
 #[inline(always)]
 fn find(cells: &[PlannedAddress], addr: u64) -> Result<usize, usize> {
     // Addresses are multiples of the unit, so the low bits carry no information.
@@ -108,7 +110,7 @@ fn find(cells: &[PlannedAddress], addr: u64) -> Result<usize, usize> {
         if cell.addr == 0 {
             break;
         }
-        // The table is half empty, so the probe finds the address or a vacant slot.
+        // The table is half empty, so the probe finds either the address or a vacant slot.
         at = (at + 1) & (cells.len() - 1);
     }
     Err(at)

@@ -8,11 +8,11 @@ use cachalot_planner::{Plan, Watch};
 
 /// Decides when the portfolio stops.
 struct Deadline<'a> {
-    /// The caller's deadline has passed.
+    /// Returns whether the caller's deadline has passed.
     is_late: &'a dyn Fn() -> bool,
-    /// The caller no longer wants plans.
+    /// Returns whether the caller no longer wants plans.
     is_abandoned: &'a dyn Fn() -> bool,
-    /// Every stream has a plan. Before that the deadline does not count.
+    /// Whether every stream has a plan. Until then the deadline does not count.
     served: bool,
 }
 
@@ -23,9 +23,9 @@ impl Watch for Deadline<'_> {
 }
 
 impl Observed {
-    /// Computes a plan for each stream with the [portfolio](Portfolio), improving until `is_late`
-    /// returns true. The first plan of each stream is computed in any case. Returns `None` if
-    /// `is_abandoned` returned true.
+    /// Computes a plan for each stream with the [portfolio](Portfolio), and improves the plans
+    /// until `is_late` returns true. The first plan of each stream is computed in any case. Returns
+    /// `None` if `is_abandoned` returned true.
     pub fn plan(&self, is_late: &dyn Fn() -> bool, is_abandoned: &dyn Fn() -> bool) -> Option<Vec<Plan>> {
         let mut deadline = Deadline { is_late, is_abandoned, served: false };
         let mut portfolios: Vec<Portfolio<'_>> =
@@ -33,8 +33,7 @@ impl Observed {
         let mut more = true;
         while more && !deadline.stop() {
             more = false;
-            // In turns, so that a stream that is hard to plan does not keep the other streams
-            // waiting.
+            // The streams take turns, so that one that is hard to plan does not hold up the others.
             for portfolio in &mut portfolios {
                 more |= portfolio.step(&mut deadline);
             }
@@ -94,7 +93,7 @@ mod tests {
     #[test]
     fn an_abandoned_search_has_no_plan() {
         assert_eq!(observed().plan(&|| false, &|| true), None);
-        // Abandoned under way.
+        // Abandoned in the middle.
         let looks = Cell::new(0);
         let is_abandoned = || {
             looks.set(looks.get() + 1);

@@ -1,4 +1,4 @@
-//! The lanes of a device. Each lane serves a stream from a plan, under a lock of its own.
+//! The lanes of a device. Each lane serves one stream from a plan, under a separate lock.
 
 use super::LANES;
 use super::sequence::Sequence;
@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, CachePadded, Lock, MutexGuard, Ordering, Rank, Rank
 use crate::units::{DevicePtr, StreamId};
 use alloc::vec::Vec;
 
-/// The stream number of a vacant lane: no request's stream.
+/// The stream number of a vacant lane. No request has this stream.
 const UNUSED: u64 = u64::MAX;
 
 /// A stream served from a plan.
@@ -18,10 +18,10 @@ const UNUSED: u64 = u64::MAX;
 pub(crate) struct Lane {
     /// The stream.
     pub stream: StreamId,
-    /// The observed requests with their planned addresses, and the present position.
+    /// The observed requests with their planned addresses, and the current position.
     pub sequence: Sequence,
-    /// The slot of the heap with the lane's segment. The lane delegates blocks to the heap, except
-    /// for blocks with a plain allocation and a plain free.
+    /// The slot of the heap that contains the lane's segment. The lane delegates blocks to this
+    /// heap, unless a block is allocated and freed in the plain way.
     pub home: u32,
     /// The pool of the heap.
     pub pool: PoolId,
@@ -29,42 +29,43 @@ pub(crate) struct Lane {
     pub base: u64,
     /// The size of the segment in bytes.
     pub bytes: u64,
-    /// Bytes from which a block counts as oversize.
+    /// The size in bytes from which a block counts as oversize.
     pub oversize: u64,
 }
 
 impl Lane {
-    /// Returns whether the address lies in the lane's segment.
+    /// Returns whether the address is in the lane's segment.
     pub(crate) fn contains(&self, ptr: DevicePtr) -> bool {
         (self.base..self.base + self.bytes).contains(&ptr.0)
     }
 }
 
-/// A place for a lane, which outlives the lane.
+/// A place for a lane. It outlives the lane.
 pub(crate) struct LaneSlot<R: Lock> {
     /// The lane; `None` ⟺ the slot is vacant.
     pub lane: Ranked<R, Option<Lane>>,
-    /// Counts the lane's blocks, except delegated blocks. Written under the lane's lock.
+    /// The counters of the lane's blocks, except delegated ones. Written under the lane's lock.
     pub counters: HeapCounters,
 }
 
-/// The planned policy's state on a device.
+/// The state of the planned policy on a device.
 pub(crate) struct PlanServer<R: Lock> {
-    /// The stream of each lane, or [`UNUSED`]. Read without a lock; a thread with a matching stream
-    /// checks again under the lane's lock.
+    /// The stream of each lane, or [`UNUSED`]. This is read without a lock; a thread that finds its
+    /// stream checks again under the lane's lock.
     streams: [AtomicU64; LANES],
-    /// The lanes, each on cache lines of its own: threads of different streams do not share lines.
+    /// The lanes. No two share a cache line, so that threads of different streams do not write to
+    /// the same line.
     pub(crate) lane_slots: [CachePadded<LaneSlot<R>>; LANES],
-    /// Requests of streams without a lane, counted while plans are active.
+    /// How many requests came from streams without a lane while plans were active.
     pub(crate) without_lane: AtomicU64,
-    /// Observation and planning: everything between two sets of plans.
+    /// Observation and planning: everything that happens between two sets of plans.
     pub(crate) planner: Ranked<R, PlannerState>,
-    /// The policy's settings, constant.
+    /// The settings of the policy, which do not change.
     pub(crate) options: Planned,
 }
 
 impl<R: Lock> PlanServer<R> {
-    /// Creates the state of a device without lanes.
+    /// Creates the state of a device that has no lanes yet.
     pub(crate) fn new(options: Planned) -> Self {
         Self {
             streams: core::array::from_fn(|_| AtomicU64::new(UNUSED)),
@@ -82,7 +83,7 @@ impl<R: Lock> PlanServer<R> {
         self.lane_slots.iter().map(|slot| slot.lane.lock_beside()).collect()
     }
 
-    /// Returns the state of another device with equal lanes and plans. `lanes` are the locked
+    /// Returns the state for another device, with the same lanes and plans. `lanes` are the locked
     /// lanes.
     pub(crate) fn copy_of(&self, lanes: &[MutexGuard<'_, R, Option<Lane>>], planner: &PlannerState) -> Self {
         let mut copy = Self::new(self.options);
@@ -99,8 +100,8 @@ impl<R: Lock> PlanServer<R> {
     /// Returns the slot of a stream's lane.
     #[inline(always)]
     pub(crate) fn lane_slot(&self, stream: StreamId) -> Option<&LaneSlot<R>> {
-        // A linear search: there are only eight lanes. `Acquire` pairs with the `Release` in
-        // `lead`.
+        // A linear search is enough, because there are only eight lanes. `Acquire` pairs with the
+        // `Release` in `assign`.
         let number = self.streams.iter().position(|of| of.load(Ordering::Acquire) == stream.0)?;
         self.lane_slots.get(number).map(|lane_slot| &**lane_slot)
     }
@@ -111,8 +112,8 @@ impl<R: Lock> PlanServer<R> {
         self.lane_slots.get(number as usize).map(|lane_slot| &**lane_slot)
     }
 
-    /// Directs the requests of `stream` to a new lane, or with `None` away from a lane about to be
-    /// removed.
+    /// Directs the requests of `stream` to a new lane or, if it is `None`, away from a lane that is
+    /// about to be removed.
     pub(crate) fn assign(&self, lane: usize, stream: Option<StreamId>) {
         self.streams[lane].store(stream.map_or(UNUSED, |stream| stream.0), Ordering::Release);
     }
@@ -139,7 +140,7 @@ impl Lane {
 impl<R: Lock> PlanServer<R> {
     /// Returns the report of the planned policy on the device.
     pub(crate) fn report(&self) -> PlannedReport {
-        // The guard is dropped at the end of the block: no lane is locked under `planner`.
+        // The guard is dropped at the end of the block, so no lane is locked while `planner` is.
         let mut report = {
             let planner = self.planner.lock();
             PlannedReport { stage: planner.stage(), ..planner.report }
@@ -154,7 +155,7 @@ impl<R: Lock> PlanServer<R> {
         report
     }
 
-    /// Returns the deviations so far, and the requests so far.
+    /// Returns how many deviations and how many requests there were so far.
     pub(crate) fn sums(&self) -> (u64, u64) {
         let PlannedReport { served, lasting, extra, missing, occupied, .. } = self.report();
         (extra + missing + occupied, served + lasting + extra + occupied)

@@ -1,5 +1,5 @@
-//! The planned policy: serves a repeating sequence of requests from a plan. Requests deviating from
-//! the sequence go to a second policy, the *fallback*.
+//! The planned policy: serves a repeating sequence of requests from a plan. Requests that deviate
+//! from the sequence go to another policy, the *fallback*.
 //!
 //! ```text
 //!  announce ─▶ observe an iteration ─▶ announce ─▶ plan, on any thread ─▶ announce ─▶ serve, iteration by iteration
@@ -7,36 +7,36 @@
 //! ```
 //!
 //! An *iteration* is the time between two announcements
-//! ([`Planning::end_iteration`](crate::Planning::end_iteration)). The policy observes an iteration:
-//! the sizes requested on each stream, in order, and the time of each free. Blocks freed before the
-//! iteration ends are planned. Blocks with a longer life go to the fallback, in later iterations
-//! too. The program takes the [`Observed`] iteration out, computes plans on any thread, and passes
-//! the plans back. The next announcement activates the plans.
+//! ([`Planning::end_iteration`](crate::Planning::end_iteration)). The policy observes one
+//! iteration: the sizes requested on each stream, in order, and when each block is freed. Blocks
+//! that are freed before the iteration ends are planned. Blocks that live longer go to the
+//! fallback, in later iterations too. The program takes the [`Observed`] iteration, computes plans
+//! on any thread, and passes them back. The next announcement activates them.
 //!
-//! A **lane** serves a stream. Each lane has a sequence, a segment and a lock of its own. The next
+//! A **lane** serves one stream. Each lane has its sequence, its segment and its lock. The next
 //! request of the sequence gets the planned address, without a search. Sizes are rounded up to
 //! multiples of 512 bytes.
 //!
 //! # Deviations
-//! A request out of sequence is looked for nearby: among the requests skipped recently
-//! (*reordered*), then a little further on (the requests between are *missing*). A request found
-//! nowhere near is *extra* and goes to the fallback. Eight extra requests in a row with a match in
-//! another part of the sequence move the lane to the match. A request also goes to the fallback if
-//! the planned bytes are still *occupied*, because a block is freed later than observed. So the
-//! lane hands no bytes out twice, for every program; a lane with many deviations only wastes
-//! memory. When more than a quarter of the requests deviate, iteration after iteration, the plan is
-//! given up, and the next iteration is observed.
+//! If a request does not follow the sequence, the lane looks for it nearby: first among the
+//! requests that were recently skipped (then it is *reordered*), then a little ahead (then the
+//! requests in between are *missing*). If it is nowhere near, it is *extra* and goes to the
+//! fallback. After eight extra requests in a row that match another part of the sequence, the lane
+//! moves there. A request also goes to the fallback if its planned bytes are still *occupied*,
+//! because a block is freed later than observed. So a lane never hands out the same bytes twice,
+//! whatever the program does; a lane with many deviations only wastes memory. When more than a
+//! quarter of the requests deviate, iteration after iteration, the plan is given up, and the next
+//! iteration is observed.
 //!
 //! # Stream order
-//! Streams share no bytes of a plan. A block used by several streams when observed is planned to
-//! the end of the iteration. The bytes of the block stay occupied until the block's events are
-//! complete, even in the next iteration. Requests led into a private pool by a route or a capture
-//! are neither observed nor planned.
+//! Streams do not share bytes of a plan. If several streams used a block when it was observed, it
+//! is planned to live until the end of the iteration. Its bytes remain occupied until its events
+//! are complete, even in the next iteration. Requests that a route or a capture leads to a private
+//! pool are neither observed nor planned.
 //!
 //! # Memory
-//! While a plan is active, the segments of the plan stay reserved. Free bytes in the segments
-//! count as reserved, and not as `inactive_split`. After the end of a plan or of the plan's stream,
-//! the segment goes to the cache.
+//! While a plan is active, its segments remain reserved. Free bytes in them count as reserved, but
+//! not as `inactive_split`. When the plan or its stream ends, the segment goes to the cache.
 
 mod address_table;
 pub(crate) mod background;
@@ -57,15 +57,15 @@ use crate::units::MAX_REQUEST;
 /// The planner accepts exactly the sizes of the allocator.
 const _: () = assert!(cachalot_planner::MAX_SIZE == MAX_REQUEST);
 
-/// The most streams of a device served from plans. The fallback serves all other streams.
+/// The most streams of a device that are served from plans. The fallback serves the others.
 pub(crate) const LANES: usize = 8;
 
-/// The first number in the names of the plans' pools: the largest integer parsed exactly by every
-/// JSON reader.
+/// The first number in the names of the plans' pools: the largest integer that every JSON reader
+/// parses exactly.
 pub(crate) const POOLS: u64 = (1 << 53) - 1;
 
-/// Returns whether a pool holds the segment of a plan. Each lane has a pool for the segment.
-/// Programs see these pools in snapshots only.
+/// Returns whether a pool holds the segment of a plan. Each lane has a separate pool for its
+/// segment. Programs see these pools only in snapshots.
 #[must_use]
 pub const fn is_planned(pool: PoolId) -> bool {
     pool.0 == POOLS

@@ -1,4 +1,4 @@
-//! Records an iteration: the sizes requested on each stream, and the time of each free.
+//! Records an iteration: the sizes requested on each stream, and when each block is freed.
 
 use super::LANES;
 use super::sequence::SequenceStep;
@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use cachalot_planner::{Buffer, Problem};
 
-/// The most requests of an iteration, which need tables of 24 bytes each. A longer iteration is not
+/// The most requests of an iteration. Each needs 24 bytes in tables. A longer iteration is not
 /// planned.
 const MAX_REQUESTS: usize = 1 << 20;
 
@@ -16,10 +16,11 @@ const MAX_REQUESTS: usize = 1 << 20;
 struct LoggedRequest {
     /// The size in bytes, a multiple of the [`UNIT`].
     size: u64,
-    /// The number of requests of the stream when the block was freed; 0 for a block still live.
+    /// How many requests the stream had made when the block was freed; 0 if the block is still
+    /// live.
     until: u32,
-    /// Other streams used the block, or the block was freed at a count, so the bytes are reusable
-    /// only later.
+    /// Whether other streams used the block, or it was freed with a count, so that its bytes can be
+    /// reused only later.
     used: bool,
 }
 
@@ -33,29 +34,30 @@ struct StreamLog {
 /// The record of the iteration so far.
 #[derive(Clone, Default)]
 pub(crate) struct Log {
-    /// The first [`LANES`] streams with requests.
+    /// The first [`LANES`] streams that made requests.
     streams: Vec<StreamLog>,
-    /// The live blocks by address: the index of the stream, and of the request.
+    /// The live blocks, by address: the index of the stream, and of the request.
     held: BTreeMap<u64, (usize, usize)>,
-    /// The number of requests on all streams.
+    /// The number of requests on all streams together.
     requests: usize,
-    /// The record is incomplete, so no plan will follow.
+    /// Whether the record is incomplete, so that it cannot be planned.
     invalid: bool,
 }
 
-/// The observed iteration of a stream.
+/// What was observed of one stream in an iteration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObservedStream {
     /// The stream.
     pub stream: StreamId,
-    /// The planning problem. A time step is a request of the stream. Blocks beyond the iteration
-    /// are not part of the problem.
+    /// The planning problem. A time step is one request of the stream. Blocks that outlive the
+    /// iteration are not part of the problem.
     pub problem: Problem,
-    /// Every request, also for blocks beyond the iteration. No step has an offset yet.
+    /// Every request, including those for blocks that outlive the iteration. No step has an offset
+    /// yet.
     pub(crate) steps: Vec<SequenceStep>,
 }
 
-/// An observed iteration: a planning problem for each stream. Streams share no bytes, so the
+/// An observed iteration: a planning problem for each stream. Streams do not share bytes, so the
 /// problems are independent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Observed {
@@ -66,7 +68,7 @@ pub struct Observed {
 }
 
 impl Log {
-    /// Records a served request.
+    /// Records a request that was served.
     pub(crate) fn malloc(&mut self, stream: StreamId, bytes: u64, addr: u64) {
         if self.invalid {
             return;
@@ -97,24 +99,24 @@ impl Log {
         }
     }
 
-    /// Records that the bytes of a block become reusable only after the program's free.
+    /// Records that the bytes of a block can only be reused some time after the program frees it.
     pub(crate) fn used(&mut self, addr: u64) {
         if let Some(&(stream, request)) = self.held.get(&addr) {
             self.streams[stream].requests[request].used = true;
         }
     }
 
-    /// Returns whether the stream has requested memory in the iteration.
+    /// Returns whether the stream requested memory in this iteration.
     pub(crate) fn knows(&self, stream: StreamId) -> bool {
         self.streams.iter().any(|log| log.stream == stream)
     }
 
-    /// Invalidates the record: the iteration is not planned.
+    /// Makes the record invalid, so that the iteration is not planned.
     pub(crate) fn invalidate(&mut self) {
         *self = Self { invalid: true, ..Self::default() };
     }
 
-    /// Ends the iteration. Returns the observation, or `None` for an empty problem.
+    /// Ends the iteration. Returns the observation, or `None` if there is nothing to plan.
     pub(crate) fn finish(self, serial: u64) -> Option<Observed> {
         let streams: Vec<ObservedStream> =
             self.streams.iter().map(observed).filter(|stream| !stream.problem.buffers.is_empty()).collect();
@@ -144,7 +146,7 @@ mod tests {
 
     const STREAM: StreamId = StreamId(3);
 
-    /// Returns the record of so many requests, each freed before the next.
+    /// Returns a record of `requests` requests, each freed before the next one.
     fn recorded(requests: usize) -> Log {
         let mut log = Log::default();
         for _ in 0..requests {
@@ -186,7 +188,7 @@ mod tests {
         let observed = log.finish(5).unwrap();
         let [stream] = &observed.streams[..] else { panic!("one stream") };
         let buffers = stream.problem.buffers.iter().map(|buffer| (buffer.start, buffer.end, buffer.size));
-        // The block that another stream used lasts to the end; the last two are never freed.
+        // The block that another stream used lasts until the end. The last two are never freed.
         assert_eq!(buffers.collect::<Vec<_>>(), [(0, 2, 512), (1, 4, 1024)]);
         let untils = stream.steps.iter().map(|step| step.until).collect::<Vec<_>>();
         assert_eq!(untils, [2, 4, 0, 0]);

@@ -1,19 +1,20 @@
-//! Resynchronization: handles requests out of sequence, and requests whose planned bytes are in
-//! use.
+//! Resynchronization: handles requests that do not follow the sequence, and requests for which the
+//! planned bytes are in use.
 
 use super::deviations::{RUN, SKIPPED};
 use super::sequence::{Placement, Sequence, ServedRequest};
 use crate::tables::slot_table::NONE;
 
-/// How far ahead a single request is looked for. So up to two missing requests are noticed at once.
+/// How far ahead the lane looks for a single request. This way, up to two missing requests are
+/// noticed at once.
 const NEAR: u32 = 2;
 
-/// How far ahead two consecutive requests are looked for. A single match so far ahead may be
-/// chance: sizes are seldom unique.
+/// How far ahead the lane looks for two requests in a row. A single match that far ahead may be a
+/// coincidence, because sizes are rarely unique.
 const LOOKAHEAD: usize = 32;
 
-/// Limits searches of the whole sequence: at most a single search for each `len / SEARCH_INTERVAL`
-/// extra requests. Spread over the extra requests, a search costs about as much per request as
+/// Limits how often the whole sequence is searched: at most once for each `len / SEARCH_INTERVAL`
+/// extra requests. Spread over the extra requests, a search then costs about as much per request as
 /// looking ahead.
 const SEARCH_INTERVAL: u64 = 64;
 
@@ -24,11 +25,11 @@ impl Sequence {
         passed - self.deviations.unserved + self.deviations.counts.reordered
     }
 
-    /// Serves a request left by [`next`](Self::next). Returns `None` if the fallback must serve the
-    /// request.
+    /// Serves a request that [`next`](Self::next) did not serve. Returns `None` if the fallback
+    /// must serve it.
     pub(crate) fn next_deviating(&mut self, bytes: u64) -> Option<Placement> {
-        // The request is the next one. `next` failed because it is not planned, or a block is
-        // overdue.
+        // This is the next request. `next` did not serve it because it is not planned, or because a
+        // block is overdue.
         if self.entries[self.cursor as usize].matches(bytes) {
             return self.serve_at_cursor(bytes);
         }
@@ -38,8 +39,8 @@ impl Sequence {
         let near = (self.cursor + 1..self.len().min(self.cursor + 1 + NEAR))
             .find(|&number| self.entries[number as usize].matches(bytes));
         if let Some(number) = near.or_else(|| self.find_run(bytes)) {
-            // `find_run` may return a place before the cursor: the program has begun the sequence
-            // again.
+            // `find_run` may return a place before the cursor, if the program has started the
+            // sequence again.
             if number >= self.cursor {
                 self.skip_to(number);
             } else {
@@ -52,9 +53,9 @@ impl Sequence {
         None
     }
 
-    /// Ends the iteration, and begins the next.
+    /// Ends the iteration, and starts the next one.
     pub(crate) fn restart(&mut self) {
-        // An iteration without requests has no missing ones.
+        // If an iteration has no requests at all, none are missing.
         if self.cursor > 0 || self.deviations.extras > 0 {
             self.deviations.counts.missing += u64::from(self.len() - self.cursor);
         }
@@ -62,8 +63,8 @@ impl Sequence {
         self.deviations.extras = 0;
     }
 
-    /// Serves the request at the cursor, if the request is planned and the planned bytes are free.
-    /// Moves the cursor on in any case.
+    /// Serves the request at the cursor, if it is planned and its planned bytes are free. Advances
+    /// the cursor in any case.
     fn serve_at_cursor(&mut self, bytes: u64) -> Option<Placement> {
         let ServedRequest { slot, until, .. } = self.entries[self.cursor as usize];
         if slot == NONE {
@@ -77,14 +78,14 @@ impl Sequence {
         }
         self.deviations.unserved += 1;
         self.step();
-        // The block never comes to be in this pass, so it counts as ended.
+        // The block is not created in this pass, so it counts as ended.
         if slot != NONE {
             self.end(until);
         }
         None
     }
 
-    /// Serves a skipped request within the planned lifetime of the block.
+    /// Serves a skipped request, if its block is planned to be live now.
     fn serve_skipped(&mut self, bytes: u64) -> Option<Placement> {
         let skipped = self.deviations.skipped[..self.deviations.skipped_len.min(SKIPPED)].iter();
         let fits = |&&number: &&u32| {
@@ -93,18 +94,18 @@ impl Sequence {
                 entry.until > self.cursor && entry.matches(bytes)
             }
         };
-        // The earliest of several that match: programs tend to catch up in order.
+        // If several match, take the earliest: programs tend to catch up in order.
         let number = *skipped.filter(fits).min()?;
         if !self.is_free(number) {
             return None;
         }
         for skipped in &mut self.deviations.skipped {
             if *skipped == number {
-                // No request has this number, so it is not served again.
+                // No request has this number, so this one is not served again.
                 *skipped = NONE;
             }
         }
-        // `skip_to` counted the block as ended; it is live again.
+        // `skip_to` counted the block as ended, but now it is live again.
         let until = self.entries[number as usize].until;
         self.entries[until as usize - 1].due += 1;
         self.deviations.counts.reordered += 1;
@@ -127,8 +128,8 @@ impl Sequence {
         }
     }
 
-    /// Moves the cursor on by a single request. Live blocks planned to end at the request become
-    /// overdue.
+    /// Advances the cursor by one request. Live blocks that were planned to end at this request
+    /// become overdue.
     fn step(&mut self) {
         self.overdue += self.entries[self.cursor as usize].due;
         self.cursor += 1;
@@ -143,14 +144,14 @@ impl Sequence {
         Some(Placement { addr: slot.addr, size })
     }
 
-    /// Returns whether the request is the next request, and an overdue block is on the planned
-    /// bytes.
+    /// Returns whether this is the next request, and an overdue block is on its planned bytes.
     pub(crate) fn is_occupied(&mut self, bytes: u64) -> bool {
         let next = &self.entries[self.cursor as usize];
         next.matches(bytes) && next.slot != NONE && !self.is_free(self.cursor)
     }
 
-    /// Returns whether no overdue block is on the bytes of a request planned to be live now.
+    /// Returns whether no overdue block is on the bytes of a request. The request must be planned
+    /// to be live now.
     fn is_free(&mut self, number: u32) -> bool {
         if self.overdue == 0 {
             return true;
@@ -164,7 +165,7 @@ impl Sequence {
         let mut is_overdue =
             |&number: &u32| self.slots.get_mut(number).is_some_and(|slot| slot.size > 0 && slot.until <= cursor);
         // The list from the last call is complete if it has as many blocks as are overdue, and all
-        // still are. Otherwise collect them again.
+        // of them still are. Otherwise, collect them again.
         if known.len() != self.overdue as usize || !known.iter().all(&mut is_overdue) {
             known.clear();
             let all = self.slots.all().filter(|(_, slot)| slot.size > 0 && slot.until <= cursor);
@@ -176,9 +177,9 @@ impl Sequence {
         free
     }
 
-    /// Returns the place of the latest extra requests and the present request in the sequence, if
-    /// all occur consecutively. Two requests suffice a little further on. Elsewhere a match takes
-    /// eight requests, first after the cursor and then before the cursor.
+    /// Returns where in the sequence the latest extra requests and this request are, if they all
+    /// occur there in a row. A little ahead, two requests are enough. Elsewhere it takes eight, and
+    /// the part after the cursor is searched before the part in front of it.
     fn find_run(&mut self, bytes: u64) -> Option<u32> {
         let Self { deviations, entries, cursor, .. } = self;
         if deviations.at != *cursor {
@@ -192,7 +193,7 @@ impl Sequence {
         };
         let (next, end) = (*cursor as usize, entries.len() - 1);
         let all = deviations.counts.extra;
-        // The first search is free; later ones wait until enough extra requests have come to pay
+        // The first search is free. Later ones wait until enough extra requests have come to pay
         // for it.
         let due = deviations.searched == 0 || (all - deviations.searched) * SEARCH_INTERVAL > end as u64;
         let nearby = (next + 1..end.min(next + 1 + LOOKAHEAD)).find(|&last| extras > 1 && matches_run(last, 2));

@@ -1,11 +1,11 @@
-//! The sequence of a lane: the next request, the planned address of the request's block, and
-//! whether the bytes at the address are free.
+//! The sequence of a lane: the next request, the planned address of its block, and whether the
+//! bytes at this address are free.
 //!
-//! A single comparison decides whether the bytes are free. The lane counts its
-//! [`overdue`](Sequence::overdue) blocks: live blocks planned to be free by now. When the cursor
-//! passes a request, the live blocks planned to end at the request become overdue
-//! ([`ServedRequest::due`]). No block is overdue ⟹ the plan has every live block live now, so no
-//! live block shares bytes with the next.
+//! It takes a single comparison to decide whether the bytes are free. The lane counts its
+//! [`overdue`](Sequence::overdue) blocks: live blocks that were planned to be free by now. When the
+//! cursor passes a request, the live blocks that were planned to end there become overdue
+//! ([`ServedRequest::due`]). No block is overdue ⟹ the plan has every live block live now, so none
+//! of them shares bytes with the next one.
 
 use super::address_table::{AddressTable, PlannedAddress};
 use super::deviations::Deviations;
@@ -18,10 +18,11 @@ use alloc::vec::Vec;
 pub(crate) struct SequenceStep {
     /// The size in bytes, a multiple of the [`UNIT`].
     pub size: u64,
-    /// The number of requests of the iteration after which the block is free again. Greater than
+    /// How many requests of the iteration come before the block is free again. It is greater than
     /// the request's own number, and at most the length of the sequence.
     pub until: u32,
-    /// The offset in the segment; `None` for an unplanned block, which outlives the iteration.
+    /// The offset in the segment, or `None` for a block that is not planned because it outlives the
+    /// iteration.
     pub offset: Option<u64>,
 }
 
@@ -30,23 +31,24 @@ pub(crate) struct SequenceStep {
 pub(crate) struct ServedRequest {
     /// The size in bytes.
     pub size: u64,
-    /// The slot of the planned address; `NONE` ⟺ the block outlives the iteration and is not
-    /// planned.
+    /// The slot of the planned address; `NONE` ⟺ the block is not planned because it outlives the
+    /// iteration.
     pub slot: u32,
-    /// The number of requests after which the block is free again.
+    /// How many requests come before the block is free again.
     pub until: u32,
-    /// The number of blocks planned to end before the next request.
+    /// How many blocks are planned to end before the next request.
     pub ends: u32,
-    /// The number of blocks in `ends` still live, or not requested yet.
+    /// How many of these blocks are still live, or not requested yet.
     pub due: u32,
 }
 
 impl ServedRequest {
-    /// Returns whether a request of `bytes` matches: the sizes are equal in units.
+    /// Returns whether a request for `bytes` matches: both sizes are the same when rounded up to
+    /// units.
     #[inline(always)]
     pub(crate) fn matches(&self, bytes: u64) -> bool {
-        // One comparison for `size − UNIT < bytes ≤ size`: a larger `bytes` wraps to a large
-        // difference.
+        // One comparison tests `size − UNIT < bytes ≤ size`: if `bytes` is larger than `size`, the
+        // difference wraps to a large number.
         self.size.wrapping_sub(bytes) < UNIT
     }
 }
@@ -60,27 +62,27 @@ pub(crate) struct Placement {
     pub size: u64,
 }
 
-/// The owner of the block at an address.
+/// Who owns the block at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AddressOwner {
     /// The lane. The value is the requested size in bytes.
     Resident(u64),
-    /// A heap: the lane has delegated the block.
+    /// A heap, because the lane delegated the block.
     Delegated,
     /// No live block starts at the address.
     Nothing,
 }
 
-/// The sequence of a lane, with the position of the program in the sequence.
+/// The sequence of a lane, and the position of the program in it.
 #[derive(Clone)]
 pub(crate) struct Sequence {
-    /// The requests in order, and behind them a sentinel matching no request.
+    /// The requests in order, followed by a sentinel that matches no request.
     pub(crate) entries: Vec<ServedRequest>,
     /// The addresses at which blocks start.
     pub(crate) slots: AddressTable,
     /// The number of the next request.
     pub(crate) cursor: u32,
-    /// The number of live blocks planned to be free by now.
+    /// How many live blocks were planned to be free by now.
     pub(crate) overdue: u32,
     /// The number of delegated blocks.
     pub(crate) delegated: u32,
@@ -89,14 +91,14 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Creates the sequence of a segment at `base`. The steps have been verified.
+    /// Creates the sequence of a segment at `base`. The steps must have been verified.
     pub(crate) fn new(base: u64, steps: &[SequenceStep]) -> Self {
         let mut addresses: Vec<u64> = steps.iter().filter_map(|step| Some(base + step.offset?)).collect();
         addresses.sort_unstable();
         addresses.dedup();
         let slots = AddressTable::new(&addresses);
-        // A sentinel of size `u64::MAX`: `matches` is false for every request, so that the cursor
-        // may stand behind the last request without a test.
+        // The sentinel has the size `u64::MAX`, so `matches` is false for every request, and the
+        // cursor may be after the last request without a test.
         let last = SequenceStep { size: u64::MAX, until: steps.len() as u32 + 1, offset: None };
         let mut entries: Vec<ServedRequest> = steps
             .iter()
@@ -118,8 +120,8 @@ impl Sequence {
         self.entries.len() as u32 - 1
     }
 
-    /// Serves the next request of the sequence, if no block is overdue. Fast path of the planned
-    /// policy.
+    /// Serves the next request of the sequence, if no block is overdue. This is the fast path of
+    /// the planned policy.
     #[inline(always)]
     pub(crate) fn next(&mut self, bytes: u64) -> Option<Placement> {
         let entry = self.entries.get(self.cursor as usize)?;
@@ -130,25 +132,25 @@ impl Sequence {
         let slot = self.slots.get_mut(entry.slot)?;
         debug_assert!(slot.size == 0, "a block there would be overdue");
         (slot.size, slot.requested, slot.until) = (entry.size, bytes, entry.until);
-        // `overdue` was 0, so this assignment stands for an addition.
+        // `overdue` was 0, so an assignment has the same effect as an addition.
         self.overdue = entry.due;
         self.cursor += 1;
         Some(Placement { addr: slot.addr, size: entry.size })
     }
 
-    /// Returns the address for a request, as [`next`](Self::next) would place it.
+    /// Returns the address at which [`next`](Self::next) would place a request.
     pub(crate) fn peek(&self, bytes: u64) -> Option<u64> {
         let next = self.entries.get(self.cursor as usize)?;
         if next.matches(bytes) && self.overdue == 0 {
             return self.slots.addr(next.slot);
         }
-        // Off the sequence the answer depends on searches that change the state: use a copy.
+        // Off the sequence, the answer depends on searches that change the state, so use a copy.
         self.clone().next_deviating(bytes).map(|handed| handed.addr)
     }
 
-    /// Frees the block at exactly `addr`; with `requested` given, only if the block was requested
-    /// with `requested` bytes. Returns the block and the requested size. `None` if no block is live
-    /// at `addr`, or the lane has delegated the block.
+    /// Frees the block that starts at exactly `addr`. If `requested` is given, this only happens if
+    /// it is the requested size. Returns the block and the requested size, or `None` if no block is
+    /// live at `addr` or the lane has delegated it.
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at_mut(addr)?;
@@ -161,14 +163,14 @@ impl Sequence {
         Some((Placement { addr, size }, actual))
     }
 
-    /// Returns the live block at exactly `addr` with the requested size, unless the block is
+    /// Returns the live block that starts at exactly `addr`, with the requested size, unless it is
     /// delegated.
     pub(crate) fn resident(&self, addr: u64) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
         Some((Placement { addr, size: slot.size }, slot.requested))
     }
 
-    /// Returns the owner of the block at exactly `addr`.
+    /// Returns who owns the block that starts at exactly `addr`.
     pub(crate) fn find(&self, addr: u64) -> AddressOwner {
         match self.slots.get_at(addr) {
             Some(slot) if slot.size > 0 && slot.is_delegated() => AddressOwner::Delegated,
@@ -177,8 +179,8 @@ impl Sequence {
         }
     }
 
-    /// Counts as ended a block planned to end before request `until`. The block was freed, or never
-    /// made.
+    /// Counts a block that was planned to end before request `until` as ended: it was freed, or
+    /// never created.
     #[inline(always)]
     pub(crate) fn end(&mut self, until: u32) {
         // The cursor has passed the planned end, so the block was counted as overdue.
@@ -189,8 +191,8 @@ impl Sequence {
         }
     }
 
-    /// Delegates the block at `addr` to a heap. The bytes stay occupied. Returns the block and the
-    /// requested size; `None` without a live block at `addr`, or if the block is delegated already.
+    /// Delegates the block at `addr` to a heap. Its bytes remain occupied. Returns the block and
+    /// the requested size, or `None` if no block is live at `addr` or it is delegated already.
     pub(crate) fn delegate(&mut self, addr: u64) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at_mut(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
         let left = (Placement { addr, size: slot.size }, slot.requested);
@@ -199,7 +201,7 @@ impl Sequence {
         Some(left)
     }
 
-    /// Ends a delegated block: its bytes are free.
+    /// Ends a delegated block, so its bytes are free.
     pub(crate) fn take_back(&mut self, addr: u64) {
         if let Some(slot) = self.slots.get_at_mut(addr).filter(|slot| slot.size > 0 && slot.is_delegated()) {
             let until = slot.until;
@@ -209,18 +211,18 @@ impl Sequence {
         }
     }
 
-    /// Iterates over the live blocks, except delegated blocks, with their requested sizes.
+    /// Iterates over the live blocks that are not delegated, with their requested sizes.
     pub(crate) fn residents(&self) -> impl Iterator<Item = (Placement, u64)> {
         let held = self.slots.all().filter(|(_, slot)| slot.size > 0 && !slot.is_delegated());
         held.map(|(_, slot)| (Placement { addr: slot.addr, size: slot.size }, slot.requested))
     }
 
-    /// Begins the sequence again, at request `cursor`. Every live block becomes overdue.
+    /// Starts the sequence again, at request `cursor`. Every live block becomes overdue.
     pub(crate) fn begin_at(&mut self, cursor: u32) {
         self.deviations.passed += u64::from(self.cursor - self.deviations.began);
         self.overdue = 0;
         for slot in self.slots.all_mut().filter(|slot| slot.size > 0) {
-            // 0 is at most every cursor: `end` will count the block as overdue.
+            // 0 is at most every cursor, so `end` will count the block as overdue.
             slot.until = 0;
             self.overdue += 1;
         }
@@ -229,8 +231,8 @@ impl Sequence {
         }
         (self.cursor, self.deviations.began) = (cursor, cursor);
         self.deviations.clear_skipped();
-        // Requests before `cursor` are not made in this pass. Those planned to live beyond it count
-        // as ended.
+        // Requests before `cursor` are not made in this pass. If their blocks were planned to live
+        // beyond it, they count as ended.
         for number in 0..cursor as usize {
             let ServedRequest { until, slot, .. } = self.entries[number];
             if slot != NONE && until > cursor {
@@ -239,7 +241,7 @@ impl Sequence {
         }
     }
 
-    /// Checks every invariant, for tests. Compares all pairs of live blocks.
+    /// Checks every invariant, for tests. This compares all pairs of live blocks.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let held: Vec<&PlannedAddress> = self.slots.all().map(|(_, slot)| slot).filter(|slot| slot.size > 0).collect();
         for (number, slot) in held.iter().enumerate() {

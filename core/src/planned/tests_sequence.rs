@@ -1,4 +1,4 @@
-//! Tests of a lane's sequence against a naive model with a byte-by-byte comparison of live blocks.
+//! Tests of a lane's sequence against a naive model that compares live blocks byte by byte.
 
 use super::sequence::{AddressOwner, Placement, Sequence, SequenceStep};
 use crate::units::UNIT;
@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 const BASE: u64 = 1 << 30;
 
-/// Plans by first fit: places each buffer at the lowest offset free during its lifetime.
+/// Plans by first fit: places each buffer at the lowest offset that is free during its lifetime.
 pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     let buffers = &problem.buffers;
     let mut offsets: Vec<u64> = Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     cachalot_planner::Plan { offsets, peak }
 }
 
-/// An operation of an iteration: a request of a number of units, or the free of the n-th live
+/// An operation of an iteration: a request for a number of units, or the free of the n-th live
 /// block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
@@ -73,7 +73,8 @@ fn observe(ops: &[Op]) -> Vec<SequenceStep> {
 /// A program on a lane.
 struct Run {
     sequence: Sequence,
-    /// The blocks held by the program, in the order of allocation; `None` from the fallback.
+    /// The blocks that the program holds, in the order of allocation; `None` for those from the
+    /// fallback.
     held: Vec<Option<Placement>>,
     fallback: u64,
 }
@@ -122,7 +123,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![(1..40_u64).prop_map(Op::Malloc), (0..12_usize).prop_map(Op::Free)]
 }
 
-/// A deviation: leaves out operations and inserts new operations, at a place in the program.
+/// A deviation: at a place in the program, leaves out a number of operations and inserts new ones.
 type Deviation = (prop::sample::Index, usize, Vec<Op>);
 
 fn deviate(ops: &[Op], (at, out, others): &Deviation) -> Vec<Op> {
@@ -145,7 +146,7 @@ proptest! {
 
     #[test]
     fn a_program_that_repeats_is_served_to_the_last_request(ops in prop::collection::vec(op(), 1..120)) {
-        // Everything is freed in the end, so that iterations are alike.
+        // Everything is freed at the end, so that all iterations are the same.
         let frees = core::iter::repeat_n(Op::Free(0), ops.len());
         let ops: Vec<Op> = ops.iter().copied().chain(frees).collect();
         let steps = observe(&ops);
@@ -223,7 +224,7 @@ proptest! {
     }
 }
 
-/// Requests of 1, 2, 3 … units, each freed before the next but one.
+/// Returns requests of 1, 2, 3 … units. Each block is freed before the request after the next one.
 fn chain(length: u64) -> Vec<Op> {
     let mut ops = Vec::new();
     for units in 1..=length {
@@ -270,7 +271,7 @@ fn two_requests_that_change_places_are_both_served() {
 
 #[test]
 fn a_late_free_costs_only_the_requests_on_its_bytes() {
-    // Two buffers in turn at one address, and a third at another address.
+    // Two buffers take turns at one address, and a third one is at another address.
     let ops = [
         Op::Malloc(8),
         Op::Malloc(1),
@@ -321,11 +322,11 @@ fn two_consecutive_requests_locate_the_program_a_little_further_on() {
         ops
     };
     let mut run = Run::new(&observe(&program(&mut (1..=60))));
-    // A single match so far ahead may be chance, and moves nothing.
+    // A single match that far ahead may be a coincidence, so the lane does not move.
     run.iterate(&program(&mut (1..=10).chain([21]).chain(11..=60)));
     assert_eq!((run.fallback, run.sequence.deviations.counts.missing), (1, 0));
-    // Ten requests are missing. The first request behind them is served elsewhere, the second shows
-    // where the program is.
+    // Ten requests are missing. The fallback serves the first request after them; the second one
+    // shows where the program is.
     run.iterate(&program(&mut (1..=10).chain(21..=60)));
     assert_eq!((run.fallback, run.sequence.deviations.counts.missing), (2, 11));
 }
@@ -334,10 +335,10 @@ fn two_consecutive_requests_locate_the_program_a_little_further_on() {
 fn eight_consecutive_requests_locate_the_program_anywhere() {
     let ops: Vec<Op> = (1..=200).flat_map(|units| [Op::Malloc(units), Op::Free(0)]).collect();
     let mut run = Run::new(&observe(&ops));
-    // The program begins in the middle of the sequence, and continues from there.
+    // The program starts in the middle of the sequence, and continues from there.
     ops[240..].iter().for_each(|&op| run.perform(op));
     assert_eq!(run.fallback, 7, "{:?}", run.sequence.deviations.counts);
-    // The program begins the sequence again without an announcement.
+    // The program starts the sequence again without an announcement.
     ops[100..].iter().for_each(|&op| run.perform(op));
     assert_eq!(run.fallback, 14, "{:?}", run.sequence.deviations.counts);
     assert_eq!(run.sequence.served(), 80 + 150 - 14);
@@ -347,8 +348,8 @@ fn eight_consecutive_requests_locate_the_program_anywhere() {
 
 #[test]
 fn a_program_that_jumps_is_found_at_its_eighth_request() {
-    // The requests of the sequence, those made before the jump, the first one behind it, and the
-    // missing ones.
+    // The number of requests in the sequence, those made before the jump, the first one after it,
+    // and the number that are missing.
     for (length, made, to, missing) in [(1000, 0, 500, 507), (200, 20, 60, 47), (200, 100, 0, 100)] {
         let ops: Vec<Op> = (1..=length).flat_map(|units| [Op::Malloc(units), Op::Free(0)]).collect();
         let mut run = Run::new(&observe(&ops));
@@ -372,7 +373,7 @@ fn a_wrong_size_changes_nothing() {
     run.perform(Op::Free(0));
 }
 
-/// What follows the sequence needs no search, and a block still in use stops the fast path.
+/// What follows the sequence needs no search. A block that is still in use stops the fast path.
 #[test]
 fn the_fast_path_serves_what_follows_the_sequence() {
     let ops = [
