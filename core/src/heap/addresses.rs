@@ -1,13 +1,13 @@
-//! Reserved addresses of a heap on pages, parts of which are mapped.
+//! The reserved addresses of a heap on pages. Parts of them are mapped.
 //!
 //! ```text
 //! range  | allocated | free | unmapped … | free | allocated | unmapped ………………… |
 //! ```
 //!
-//! Two free blocks are never neighbours, and neither are two unmapped ones. Unmapped blocks begin
-//! and end on granules. The device maps and unmaps outside the heap's lock. During the call the
-//! blocks concerned are *detached*: in no set, so no other operation touches them. An operation has
-//! two steps under the lock, before and after the call to the device:
+//! Two free blocks are never neighbours, and neither are two unmapped ones. Unmapped blocks start
+//! and end on granules. The device maps and unmaps outside the heap's lock. During the call, the
+//! blocks involved are *detached*: they are in no set, so no other operation touches them. An
+//! operation takes two steps under the lock, one before and one after the call to the device:
 //!
 //! ```text
 //! hold_room    ─▶ map   ─▶ extend, or release_room if nothing was mapped     (growth.rs)
@@ -22,14 +22,14 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 use crate::units::DevicePtr;
 
-/// Part of a range to be mapped or unmapped, in whole granules.
+/// A part of a range to be mapped or unmapped, in whole granules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AddressRange {
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub at: DevicePtr,
-    /// Length in bytes, a multiple of `granule`.
+    /// The length in bytes, a multiple of `granule`.
     pub bytes: u64,
-    /// Bytes of which the lengths of the range's pages are multiples.
+    /// The lengths of the pages in the range are multiples of this many bytes.
     pub granule: u64,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct AddressRange {
 pub(crate) struct Run {
     /// The block at the lowest address.
     pub first: u32,
-    /// The block at the highest address. May equal `first`.
+    /// The block at the highest address. It may be the same as `first`.
     pub last: u32,
 }
 
-/// A detached part of a free block, and the parts of the block that stay free.
+/// A detached part of a free block, and the parts of the block that remain free.
 pub(super) struct Cut {
     pub before: Option<u32>,
     pub part: u32,
@@ -50,8 +50,8 @@ pub(super) struct Cut {
 }
 
 /// Detaches the addresses from `from` to `end` of a free or unmapped block. The parts before and
-/// behind stay unmapped, or free since the same time, as if never allocated. Room for two blocks
-/// was made.
+/// after remain unmapped, or free since the same time, as if they had never been allocated. The
+/// caller has made room for two blocks.
 pub(super) fn cut_out<S: Storage>(heap: &mut Heap<S>, block: u32, from: u64, end: u64) -> Cut {
     let BlockEntry { addr, freed_at, state, .. } = heap.blocks[block];
     let block_end = heap.blocks[block].end();
@@ -87,14 +87,14 @@ impl<S: Storage> Heap<S> {
         self.segments.make_room(1) && self.sets.get_or_make().make_room_for_unmapped(blocks)
     }
 
-    /// Adds a reserved range of addresses, all unmapped. Room was made.
+    /// Adds a reserved range of addresses, none of which is mapped. The caller has made room.
     pub(crate) fn add_range(&mut self, base: DevicePtr, bytes: u64, granule: u64) {
         let block = self.new_segment(base, bytes, granule, Backing::Pages);
         self.sets.insert_unmapped(block, &mut self.blocks);
     }
 
-    /// Restores a detached run of which nothing new was mapped. If nothing of the segment is
-    /// mapped, removes the segment and returns the range of addresses to release.
+    /// Puts back a detached run in which nothing new was mapped. If nothing of the segment is
+    /// mapped, removes the segment and returns its range of addresses, which the caller releases.
     pub(crate) fn attach_run(&mut self, run: Run) -> Option<(DevicePtr, u64)> {
         let segment = self.blocks[run.first].segment;
         let mut block = run.first;
@@ -103,7 +103,7 @@ impl<S: Storage> Heap<S> {
             match self.blocks[block].state {
                 State::Mapping => _ = self.join_unmapped(block),
                 State::Detached => _ = self.join_free(block),
-                // Lost: what could not be unmapped again stays where it is.
+                // Lost: what could not be unmapped again remains where it is.
                 _ => {}
             }
             if last {
@@ -113,8 +113,8 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Removes a segment of which nothing is mapped. Returns the range of addresses to release, or
-    /// `None` if something is mapped.
+    /// Removes a segment if nothing in it is mapped. Returns its range of addresses, which the
+    /// caller releases, or `None` if something is mapped.
     pub(super) fn remove_if_unmapped(&mut self, segment: u32) -> Option<(DevicePtr, u64)> {
         let block = self.segments[segment].first;
         if self.blocks[block].state != State::Unmapped || self.blocks[block].is_split() {
@@ -127,8 +127,9 @@ impl<S: Storage> Heap<S> {
         Some((DevicePtr(addr), size))
     }
 
-    /// Returns the range of the first pages that lie wholly inside a free block and for which
-    /// `wanted` returns true, up to a page for which it does not. `None` if there is none.
+    /// Finds the first page that is completely inside a free block and for which `wanted` returns
+    /// true, and returns the range of this page and the wanted pages after it. `None` if there is
+    /// none.
     pub(crate) fn whole_pages(&self, block: u32, wanted: impl Fn(&HomePage) -> bool) -> Option<AddressRange> {
         let BlockEntry { addr, segment, backing, .. } = self.blocks[block];
         if backing == Backing::Ordinary {
@@ -141,26 +142,26 @@ impl<S: Storage> Heap<S> {
         Some(AddressRange { at: DevicePtr(first.at), bytes: end - first.at, granule })
     }
 
-    /// Detaches the part `range` of a free block, so the part can be unmapped without the
-    /// lock. Returns the detached block. Room for two blocks was made.
+    /// Detaches the part `range` of a free block, so that it can be unmapped without the lock.
+    /// Returns the detached block. The caller has made room for two blocks.
     pub(crate) fn detach_range(&mut self, block: u32, range: AddressRange) -> u32 {
         cut_out(self, block, range.at.0, range.at.0 + range.bytes).part
     }
 
-    /// Marks a detached range as unmapped. If nothing of the segment is mapped any longer, removes
-    /// the segment and returns the range of addresses to release.
+    /// Marks a detached range as unmapped. If nothing of the segment is mapped any more, removes
+    /// the segment and returns its range of addresses, which the caller releases.
     pub(crate) fn finish_unmap(&mut self, block: u32, counters: &HeapCounters) -> Option<(DevicePtr, u64)> {
         counters.down(Stat::ReservedBytes, self.blocks[block].size);
         let block = self.join_unmapped(block);
         self.remove_if_unmapped(self.blocks[block].segment)
     }
 
-    /// Makes a detached range free again that was not unmapped.
+    /// Makes a detached range free again if it was not unmapped after all.
     pub(crate) fn attach_range(&mut self, block: u32) {
         self.join_free(block);
     }
 
-    /// Marks a detached range as lost: the device failed to unmap the memory.
+    /// Marks a detached range as lost, because the device failed to unmap it.
     pub(crate) fn lose(&mut self, block: u32, counters: &HeapCounters) {
         debug_assert!(self.blocks[block].state == State::Detached, "only a detached range can be lost");
         self.blocks[block].state = State::Lost;
@@ -168,7 +169,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Adds a detached block to the unmapped set, merged with its unmapped neighbours. Returns the
-    /// merged block, which takes over the requested size of `block`.
+    /// merged block, which gets the requested size of `block`.
     pub(super) fn join_unmapped(&mut self, block: u32) -> u32 {
         let BlockEntry { prev, next, requested, .. } = self.blocks[block];
         if next != NONE && self.blocks[next].state == State::Unmapped {

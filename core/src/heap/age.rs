@@ -1,6 +1,7 @@
-//! The age of idle memory, as looks at a heap tell (idle.rs).
+//! The age of idle memory, as found by looks at a heap (idle.rs).
 
-/// A moment in milliseconds of a device's clock, modulo 2^32: ages up to 49 days are told apart.
+/// A moment in milliseconds of a device's clock, modulo 2^32. This is enough to tell ages of up to
+/// 49 days.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moment(pub u32);
 
@@ -9,7 +10,7 @@ pub(crate) struct Moment(pub u32);
 pub(crate) struct Idle(u32);
 
 impl Idle {
-    /// No look has met the unit.
+    /// No look has seen the unit yet.
     pub(crate) const NEW: Self = Self(0);
     /// The unit was in use at the last look.
     pub(crate) const IN_USE: Self = Self(1);
@@ -23,30 +24,30 @@ impl Idle {
         self.0 > Self::IN_USE.0
     }
 
-    /// Returns for how many milliseconds the unit has been idle, or `None` if in use.
+    /// Returns for how many milliseconds the unit has been idle, or `None` if it is not.
     pub(crate) fn age(self, now: Moment) -> Option<u32> {
         self.is_idle().then(|| now.0.wrapping_sub(self.0))
     }
 }
 
-/// The finding of a look at a unit of memory.
+/// What a look found about a unit of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// The unit was obtained since the last look.
     New {
-        /// Length in bytes.
+        /// The length in bytes.
         bytes: u64,
     },
-    /// The unit was used since the last look, after idleness.
+    /// The unit was idle, but was used again since the last look.
     UsedAgain {
-        /// Length in bytes.
+        /// The length in bytes.
         bytes: u64,
         /// Since when the unit had been idle.
         idle: Idle,
     },
-    /// The unit is idle, for the first time or still.
+    /// The unit is idle, either for the first time or still.
     Idle {
-        /// Length in bytes.
+        /// The length in bytes.
         bytes: u64,
     },
 }

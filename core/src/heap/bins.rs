@@ -1,36 +1,37 @@
-//! The bins of the free index: which sizes share a list.
+//! The bins of the free index, which decide which sizes share a list.
 
 use crate::units::GRAIN;
 
-/// Bins per octave, as a power of two.
+/// The number of bins per octave, as a power of two.
 pub(crate) const STEPS_LOG2: u32 = 6;
 
-/// Sizes below this number of units each have a bin alone.
+/// Each size below this number of units has a separate bin.
 pub(crate) const EXACT: u64 = 2 << STEPS_LOG2;
 
-/// Number of bins: as many as one summary word covers, and more than the sizes need.
+/// The number of bins: as many as one summary word covers, which is more than the sizes need.
 pub(crate) const BINS: usize = 64 * WORDS;
 
-/// Words of the bitmap of occupied bins, one for each bit of the summary word.
+/// The number of words in the bitmap of occupied bins: one for each bit of the summary word.
 pub(crate) const WORDS: usize = 64;
 
 const _: () = assert!(bin_of(u64::MAX) < BINS, "every size has a bin");
 
-/// Returns the bin of blocks of `size` bytes: monotone in `size`, and equal to the number of units
-/// below [`EXACT`]. Without branches, because real programs' sizes would mispredict them.
+/// Returns the bin of blocks of `size` bytes. It is monotone in `size`, and below [`EXACT`] it is
+/// the number of units. There are no branches, because they would be mispredicted for the sizes of
+/// real programs.
 #[inline(always)]
 pub(crate) const fn bin_of(size: u64) -> usize {
     let units = size / GRAIN;
-    // Below `EXACT` the shift is 0, and the bin is the number of units. Above, the top seven bits
-    // of `units` choose the step within the octave, and each octave adds as many bins as an octave
-    // has steps.
+    // Below `EXACT`, the shift is 0 and the bin is the number of units. Above, the top seven bits
+    // of `units` choose the step within the octave, and each octave adds as many bins as it has
+    // steps.
     let shift = (units | (EXACT / 2)).ilog2() - STEPS_LOG2;
-    // The remainder never changes the value (asserted above for the largest size), and tells the
-    // compiler that the bin is in bounds.
+    // The remainder never changes the value (the assertion above shows this for the largest size),
+    // but it tells the compiler that the bin is in bounds.
     (((shift as usize) << STEPS_LOG2) + (units >> shift) as usize) % BINS
 }
 
-/// Returns the bin in the width that [`BlockEntry::bin`](crate::heap::block::BlockEntry::bin) has.
+/// Returns the bin in the width of [`BlockEntry::bin`](crate::heap::block::BlockEntry::bin).
 #[inline(always)]
 pub(crate) const fn bin(size: u64) -> u16 {
     bin_of(size) as u16

@@ -1,4 +1,5 @@
-//! Blocks and segments of a heap: boundary tags kept outside the described memory.
+//! The blocks and segments of a heap: boundary tags that are stored outside the memory they
+//! describe.
 //!
 //! ```text
 //! segment  |------------------------------------------|
@@ -11,78 +12,79 @@ use crate::tables::Storage;
 use crate::tables::hash_index::Indexed;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 
-/// The bit of [`BlockEntry::events`] for the safe frontier: set while the block waits for a count.
+/// The bit of [`BlockEntry::events`] that is set while the block waits for the safe frontier to
+/// reach its count.
 pub(crate) const FRONTIER_BIT: u32 = 1 << 31;
 
-/// The backing of a segment's memory.
+/// What the memory of a segment consists of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Backing {
-    /// Memory allocated from the device in a single call.
+    /// Memory that was allocated from the device in a single call.
     Ordinary,
-    /// Reserved addresses, with pages mapped in some.
+    /// Reserved addresses, some of which have pages mapped.
     Pages,
 }
 
-/// The state of a block. A block in any of the last six states is *detached*: in no set.
+/// The state of a block. A block in one of the last four states is *detached*: it is in no set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Cached: in the free index.
+    /// Cached. The block is in the free index.
     Free,
-    /// Held by the program: in the hash index of addresses.
+    /// The program uses the block. It is in the hash index of addresses.
     Allocated,
-    /// Freed by the program, but other streams may still use the block: in no set.
+    /// Freed by the program, but other streams may still use the block. It is in no set.
     Pending,
-    /// A range of reserved addresses without memory: in the unmapped set.
+    /// A range of reserved addresses without memory. It is in the unmapped set.
     Unmapped,
     /// Detached for an operation in progress, for example a release or a mapping.
     Detached,
     /// Detached, and about to be mapped.
     Mapping,
-    /// The old mapping of a moved page: detached until unmapped. `requested` is the page's number
-    /// and `freed_at` the time of the move.
+    /// The old mapping of a page that moved. It is detached until it is unmapped. `requested` is
+    /// the number of the page, and `freed_at` the time of the move.
     Stale,
-    /// Could not be unmapped: detached for good. The bytes are counted as leaked instead of
-    /// reserved.
+    /// Could not be unmapped, and is detached forever. The bytes count as leaked, not as reserved.
     Lost,
 }
 
-/// A contiguous part of a segment, or a live sub-block. One entry fills one cache line.
+/// A contiguous part of a segment, or a live sub-block. An entry fills exactly one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct BlockEntry {
-    /// Device address of the first byte.
+    /// The device address of the first byte.
     pub addr: u64,
-    /// Length in bytes, more than 0. The blocks of a segment tile the segment.
+    /// The length in bytes, which is more than 0. The blocks of a segment tile it.
     pub size: u64,
-    /// Bytes requested by the program at the last allocation of the block; 0 for a block never
-    /// allocated.
+    /// How many bytes the program requested when the block was last allocated; 0 if it never was.
     pub requested: u64,
     /// The heap's `clock` when the block became free.
     pub freed_at: u64,
-    /// The neighbour at lower addresses; `NONE` iff the block is the first of the segment. For a
-    /// sub-block: the sub-allocator's number for the sub-block.
+    /// The neighbour at lower addresses; `NONE` iff the block is the first of its segment. In a
+    /// sub-block, the sub-allocator's number for it.
     pub prev: u32,
-    /// The neighbour at higher addresses; `NONE` iff the block is the last of the segment.
+    /// The neighbour at higher addresses; `NONE` iff the block is the last of its segment.
     pub next: u32,
-    /// The link of the block's list. Allocated: next block with the same hash. Free: next block of
-    /// the bin. Vacant entry: next vacant entry. Detached blocks may form a list, too.
+    /// The link of the list that the block is in. For an allocated block, the next block with the
+    /// same hash. For a free block, the next block of the bin. In a vacant entry, the next vacant
+    /// entry. Detached blocks may form a list, too.
     pub chain: u32,
-    /// The previous free block of the bin; not `NONE` ⟹ free.
+    /// The previous free block of the bin; not `NONE` ⟹ the block is free.
     pub before: u32,
-    /// The segment with the block.
+    /// The segment that the block is in.
     pub segment: u32,
-    /// Head of the list of other streams that use the block; not `NONE` ⟹ allocated or pending.
+    /// The head of the list of other streams that use the block; not `NONE` ⟹ the block is
+    /// allocated or pending.
     pub uses: u32,
-    /// Number of events awaited by the block, and a [bit for the frontier](FRONTIER_BIT);
-    /// not 0 ⟹ pending.
+    /// How many events the block waits for, and a [bit for the frontier](FRONTIER_BIT); not 0 ⟹ the
+    /// block is pending.
     pub events: u32,
-    /// The bin of the free index for `size`; meaningless for a sub-block. Computed when the size
-    /// changes: computed at the free, the result would delay the free and the next request.
+    /// The bin of the free index for `size`. Meaningless in a sub-block. It is computed when the
+    /// size changes: computing it at the free would delay the free and the next request.
     pub bin: u16,
-    /// Which set holds the block, if any.
+    /// The state, which also says which set the block is in, if any.
     pub state: State,
-    /// The backing of the segment.
+    /// What the segment consists of.
     pub backing: Backing,
 }
 
@@ -106,21 +108,22 @@ impl Indexed for BlockEntry {
 }
 
 impl BlockEntry {
-    /// Whether the block is in the free index.
+    /// Returns whether the block is in the free index.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.state == State::Free
     }
 
-    /// Whether the segment holds other blocks.
+    /// Returns whether the segment contains other blocks.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
-        // `NONE` has every bit. One test, since a second one is a second branch to predict.
+        // All bits of `NONE` are set. This is one test because a second one would be another branch
+        // to predict.
         self.prev & self.next != NONE
     }
 
-    /// Returns an entry for the first `size` bytes of the block, as a block before `this`, the
-    /// number of the block.
+    /// Returns an entry for the first `size` bytes of the block as a separate block, in front of
+    /// this block, which has the number `this`.
     #[inline(always)]
     pub(crate) fn front(&self, this: u32, size: u64, requested: u64, state: State) -> Self {
         Self {
@@ -141,18 +144,18 @@ impl BlockEntry {
         }
     }
 
-    /// Returns a detached block for a whole segment, which starts at `addr`.
+    /// Returns a detached block for a whole segment that starts at `addr`.
     pub(super) fn whole(addr: u64, size: u64, segment: u32, backing: Backing) -> Self {
         Self { addr, size, segment, bin: bins::bin(size), backing, ..Self::vacant(NONE) }
     }
 
-    /// Returns an entry for an allocated sub-block, which the sub-allocator knows by `number`.
+    /// Returns an entry for an allocated sub-block. `number` is the sub-allocator's number for it.
     #[inline(always)]
     pub(crate) fn sub_block(addr: u64, size: u64, requested: u64, segment: u32, number: u32) -> Self {
         Self { addr, size, requested, prev: number, segment, state: State::Allocated, ..Self::vacant(NONE) }
     }
 
-    /// Changes the size and the bin that depends on the size.
+    /// Changes the size, and the bin, which depends on it.
     #[inline(always)]
     pub(crate) fn resize(&mut self, size: u64) {
         (self.size, self.bin) = (size, bins::bin(size));
@@ -189,8 +192,8 @@ pub(crate) type Blocks<S> = SlotTable<BlockEntry, S>;
 pub(crate) type HeapSegments<S> = SlotTable<Segment, S>;
 
 impl<S: Storage> Blocks<S> {
-    /// Cuts the first `size` bytes off the detached block `block`, as a detached block of their
-    /// own. Returns the front block.
+    /// Cuts the first `size` bytes off the detached block `block`. They become a separate detached
+    /// block, which is returned.
     pub(super) fn cut(&mut self, block: u32, size: u64, segments: &mut HeapSegments<S>) -> u32 {
         let BlockEntry { prev, segment, requested, state, .. } = self[block];
         debug_assert!(!matches!(state, State::Free | State::Unmapped), "a block in a set keeps its size");
@@ -231,7 +234,8 @@ impl<S: Storage> Blocks<S> {
 }
 
 impl<S: Storage> HeapSegments<S> {
-    /// Adds `segment` at the head `newest` of the list of segments. Returns the segment's number.
+    /// Adds `segment` at the head `newest` of the list of segments. Returns the number of the
+    /// segment.
     pub(super) fn link(&mut self, mut segment: Segment, newest: &mut u32) -> u32 {
         (segment.prev, segment.next) = (NONE, *newest);
         let number = self.insert(segment);
@@ -242,8 +246,8 @@ impl<S: Storage> HeapSegments<S> {
         number
     }
 
-    /// Removes `segment` from the list of segments with the head `newest`, and vacates the
-    /// segment's entry.
+    /// Removes `segment` from the list of segments with the head `newest`, and makes its entry
+    /// vacant.
     pub(super) fn unlink(&mut self, segment: u32, newest: &mut u32) {
         let Segment { prev, next, .. } = self[segment];
         if prev == NONE {
@@ -259,31 +263,33 @@ impl<S: Storage> HeapSegments<S> {
     }
 }
 
-/// A range of memory allocated from the device in a single call, or a reserved range of addresses.
+/// A range of memory that was allocated from the device in a single call, or a reserved range of
+/// addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
-    /// Device address of the first byte.
+    /// The device address of the first byte.
     pub base: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
     /// The block at `base`.
     pub first: u32,
-    /// Bytes of which the sizes of pages are multiples; 0 for an ordinary segment.
+    /// The sizes of the segment's pages are multiples of this many bytes; 0 for an ordinary
+    /// segment.
     pub granule: u64,
-    /// The backing of the segment.
+    /// What the segment consists of.
     pub backing: Backing,
     /// The next newer segment in the heap's list, or `NONE`.
     pub prev: u32,
-    /// The next older segment in the heap's list, or `NONE`. For a vacant entry: the next vacant
+    /// The next older segment in the heap's list, or `NONE`. In a vacant entry, the next vacant
     /// entry.
     pub next: u32,
-    /// How often the program has pinned blocks of an ordinary segment. A pinned segment is not
-    /// released.
+    /// How often the program has pinned blocks of an ordinary segment. A segment that is pinned is
+    /// not released.
     pub pins: u32,
-    /// Since when an ordinary segment is idle.
+    /// Since when an ordinary segment has been idle.
     pub idle: Idle,
-    /// Whether the segment has live sub-blocks. Always false without a sub-allocator: blocks tile
-    /// the segment instead.
+    /// Whether the segment has live sub-blocks. Always false if there is no sub-allocator, because
+    /// then blocks tile the segment.
     pub live: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The invariants of a heap, all of them, checked after every step in tests.
+//! Checks all invariants of a heap. Tests do this after every step.
 
 use super::Heap;
 use crate::heap::bins;
@@ -8,7 +8,7 @@ use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 
-/// The sums of a walk over the segments, to be compared with the tables and the counters.
+/// The sums from a walk over the segments. They are compared with the tables and the counters.
 #[derive(Default)]
 struct Sums {
     segments: u32,
@@ -25,15 +25,15 @@ struct Sums {
     reserved_bytes: u64,
     inactive_split: u64,
     inactive_split_bytes: u64,
-    /// Ordinary segments, as counted by [`Stat::Segment`].
+    /// The number of ordinary segments, which [`Stat::Segment`] counts.
     ordinary: u64,
     /// Bytes of the ordinary segments.
     ordinary_bytes: u64,
 }
 
 impl<S: Storage> Heap<S> {
-    /// Checks every invariant between two operations, and returns the bytes of device memory in the
-    /// heap.
+    /// Checks every invariant. This is called between two operations. Returns how many bytes of
+    /// device memory the heap holds.
     pub(crate) fn check_invariants(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
         if self.plain && !self.is_plain() {
             return Err("a heap is marked as plain, and is not");
@@ -75,7 +75,7 @@ impl<S: Storage> Heap<S> {
         Ok(sums.reserved_bytes)
     }
 
-    /// Returns the bytes that the heap holds from the device, added up from its pages and ordinary
+    /// Returns how many bytes the heap holds from the device, added up from its pages and ordinary
     /// segments.
     pub(crate) fn held_bytes(&self) -> u64 {
         if self.is_empty() {
@@ -87,15 +87,15 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// A walk over the segments of a heap, which checks each block and adds up the expected values of
-/// the counters.
+/// A walk over the segments of a heap. It checks each block and adds up what the counters should
+/// be.
 struct Walk<'a, S: Storage> {
     heap: &'a Heap<S>,
     sums: Sums,
 }
 
 impl<S: Storage> Walk<'_, S> {
-    /// Checks every segment, and the links between the segments.
+    /// Checks every segment, and the links between them.
     fn check_segments(&mut self) -> Result<(), &'static str> {
         let heap = self.heap;
         let (mut segment, mut prev) = (heap.newest, NONE);
@@ -113,7 +113,7 @@ impl<S: Storage> Walk<'_, S> {
         Ok(())
     }
 
-    /// Checks a segment tiled by blocks.
+    /// Checks a segment that blocks tile.
     fn check_segment(&mut self, segment: u32) -> Result<(), &'static str> {
         let heap = self.heap;
         let entry = &heap.segments[segment];
@@ -148,8 +148,8 @@ impl<S: Storage> Walk<'_, S> {
         if at == entry.base + entry.bytes { Ok(()) } else { Err("blocks do not fill their segment") }
     }
 
-    /// Checks a segment cut by a sub-allocator: live and free sub-blocks tile the segment, and the
-    /// block for the whole segment is free.
+    /// Checks a segment that a sub-allocator cuts: live and free sub-blocks tile it, and the block
+    /// for the whole segment is free.
     fn check_suballocated(&mut self, segment: u32) -> Result<(), &'static str> {
         let heap = self.heap;
         let entry = &heap.segments[segment];
@@ -157,7 +157,7 @@ impl<S: Storage> Walk<'_, S> {
         self.sums.segments += 1;
         self.sums.ordinary += 1;
         self.sums.ordinary_bytes += entry.bytes;
-        // A lane of the planned policy counts as one live sub-block, and the free memory beside its
+        // A lane of the planned policy counts as one live sub-block, and free memory next to its
         // blocks does not count.
         let is_planned = heap.is_planned();
         self.sums.free += 1;
@@ -181,8 +181,8 @@ impl<S: Storage> Walk<'_, S> {
         if (live > 0) != entry.live && !is_planned || live_bytes + free_bytes != entry.bytes {
             return Err("sub-blocks do not tile their segment");
         }
-        // `check_block` has added the sub-blocks. The rest of the segment belongs to the block that
-        // stands for it.
+        // `check_block` has added the sub-blocks. The rest of the segment belongs to the block for
+        // the whole segment.
         self.sums.blocks += 1;
         self.sums.reserved_bytes += entry.bytes - live_bytes;
         if live > 0 && !is_planned {
@@ -192,7 +192,7 @@ impl<S: Storage> Walk<'_, S> {
         Ok(())
     }
 
-    /// Checks a block against the set named by the block's state, and adds the block to the sums.
+    /// Checks a block against the set that its state names, and adds it to the sums.
     fn check_block(&mut self, block: u32) -> Result<(), &'static str> {
         let heap = self.heap;
         let b = &heap.blocks[block];

@@ -1,5 +1,5 @@
-//! The free blocks of a heap, found in constant time by best fit: the smallest size that fits, then
-//! the lowest address.
+//! The free blocks of a heap. Best fit finds one in constant time: the smallest size that fits, and
+//! of these the lowest address.
 //!
 //! ```text
 //! summary   1 0 1 …           bit w set ⟺ words[w] ≠ 0
@@ -7,9 +7,9 @@
 //! bins      · ■ ■ · …         each a list sorted by (size, address)
 //! ```
 //!
-//! A bin holds one size up to 64 KiB, and a 64th of an octave above. A search tries the request's
-//! own bin first, then takes the first block of the next occupied bin. The cost, averaged over many
-//! operations, does not depend on the number of free blocks.
+//! Up to 64 KiB, a bin contains a single size; above that, a 64th of an octave. A search first
+//! tries the bin of the request's size, then takes the first block of the next occupied bin.
+//! Averaged over many operations, the cost does not depend on the number of free blocks.
 
 use crate::heap::bins::{BINS, WORDS, bin_of};
 use crate::heap::block::BlockEntry;
@@ -27,8 +27,8 @@ fn bin_in(blocks: &[BlockEntry], block: u32) -> usize {
     usize::from(blocks[block as usize].bin) % BINS
 }
 
-/// Returns the position of a block in the order of the index, in units. No two blocks begin in the
-/// same unit, because every block is at least a unit long.
+/// Returns the position of a block in the order of the index, in units. No two blocks start in the
+/// same unit, because every block is at least one unit long.
 #[inline(always)]
 const fn place(size: u64, addr: u64) -> Key {
     Key { major: size / GRAIN, minor: addr.div_ceil(GRAIN) }
@@ -56,20 +56,20 @@ impl Linked for BlockEntry {
     }
 }
 
-/// The index of free blocks. A block is named by the number of its entry in the heap's table.
+/// The index of free blocks. A block is identified by the number of its entry in the heap's table.
 #[derive(Clone)]
 pub(crate) struct FreeIndex<S: Storage> {
     /// Bit `w` is set iff `words[w]` is not 0.
     summary: u64,
     /// Bit `b % 64` of `words[b / 64]` is set iff `bins[b]` is not empty.
     words: [u64; WORDS],
-    /// `bins[b]` holds exactly the free blocks whose size falls into bin `b`.
+    /// `bins[b]` contains exactly the free blocks with a size that falls into bin `b`.
     bins: [List; BINS],
-    /// The skip pointers of the long lists among `bins`.
+    /// The skip pointers of the long lists in `bins`.
     lists: Lists<S>,
 }
 
-/// Empty bins: 32 KiB, and a constant under loom, too.
+/// Empty bins. They take 32 KiB, and are a constant even under loom.
 #[expect(clippy::large_const_arrays, reason = "each use is a value of its own")]
 const NO_BLOCKS: [List; BINS] = [List::EMPTY; BINS];
 
@@ -93,7 +93,7 @@ impl<S: Storage> FreeIndex<S> {
         self.insert_into(bin_in(blocks, block), block, blocks);
     }
 
-    /// Adds a free block to `bin`. The empty bin is the common case, and needs no search.
+    /// Adds a free block to `bin`. An empty bin is the common case, and needs no search.
     #[inline(always)]
     fn insert_into(&mut self, bin: usize, block: u32, blocks: &mut [BlockEntry]) {
         if self.bins[bin].first().is_none() {
@@ -104,14 +104,14 @@ impl<S: Storage> FreeIndex<S> {
         }
     }
 
-    /// Adds a free block to a bin that holds other blocks. Not inlined: a search of the sorted
-    /// list.
+    /// Adds a free block to a bin that already has blocks. Not inlined, because it searches the
+    /// sorted list.
     #[inline(never)]
     fn insert_beside(&mut self, bin: usize, block: u32, blocks: &mut [BlockEntry]) {
         self.lists.insert(&mut self.bins[bin], block, blocks);
     }
 
-    /// Removes a block that is in the index.
+    /// Removes a block from the index.
     #[inline(always)]
     pub(crate) fn remove(&mut self, block: u32, blocks: &mut [BlockEntry]) {
         let bin = bin_in(blocks, block);
@@ -122,14 +122,14 @@ impl<S: Storage> FreeIndex<S> {
         }
     }
 
-    /// Removes a block from a bin that holds other blocks, too.
+    /// Removes a block from a bin that also has other blocks.
     #[inline(never)]
     fn remove_from_among(&mut self, bin: usize, block: u32, blocks: &mut [BlockEntry]) {
         self.lists.remove(&mut self.bins[bin], block, blocks);
     }
 
-    /// Changes the size of a block that stays in the index; `change` may change the address. A
-    /// block that is alone in its bin, and stays in that bin, leaves the index untouched.
+    /// Changes the size of a block in the index. `change` may change the address. If the block is
+    /// alone in its bin and remains in it, the index does not change.
     #[inline(always)]
     pub(crate) fn resize(
         &mut self,
@@ -140,8 +140,8 @@ impl<S: Storage> FreeIndex<S> {
     ) {
         debug_assert!(blocks[block as usize].is_free(), "the index holds free blocks only");
         let (old, new) = (bin_in(blocks, block), bin_of(size));
-        // A list sorted by (size, address) must not see its keys change: a block with neighbours
-        // leaves the list first.
+        // The keys of a sorted list must not change, so a block with neighbours leaves the list
+        // first.
         let alone = !self.bins[old].has_several();
         if !alone {
             self.remove_from_among(old, block, blocks);
@@ -158,7 +158,7 @@ impl<S: Storage> FreeIndex<S> {
         self.insert_into(new, block, blocks);
     }
 
-    /// Puts the first block into an empty bin, and sets the bits of the bin.
+    /// Puts a block into an empty bin, and sets the bits of the bin.
     #[inline(always)]
     fn occupy(&mut self, bin: usize, block: u32) {
         debug_assert!(self.bins[bin] == List::EMPTY, "the bin was empty");
@@ -167,32 +167,31 @@ impl<S: Storage> FreeIndex<S> {
         self.summary |= 1 << (bin / 64);
     }
 
-    /// Empties a bin that held `block` alone, and clears the bits of the bin.
+    /// Empties a bin in which `block` was alone, and clears the bits of the bin.
     #[inline(always)]
     fn vacate(&mut self, bin: usize, block: u32) {
         debug_assert!(self.bins[bin] == List::of(block), "the bin held the block alone");
         self.bins[bin] = List::EMPTY;
         self.words[bin / 64] &= !(1 << (bin % 64));
-        // Without a branch: whether the word became 0 is hard to predict.
+        // No branch, because it is hard to predict whether the word became 0.
         self.summary &= !(u64::from(self.words[bin / 64] == 0) << (bin / 64));
     }
 
-    /// Finds the smallest block of at least `size` bytes; of several, the block at the lowest
-    /// address.
+    /// Finds the smallest block of at least `size` bytes. If there are several, the one at the
+    /// lowest address.
     #[inline(always)]
     pub(crate) fn best_fit(&mut self, size: u64, blocks: &[BlockEntry]) -> Option<u32> {
         let found = self.best_or_none(size, blocks);
-        // The bounds check stands for a comparison with `NONE`, and spares the caller one.
+        // The bounds check replaces a comparison with `NONE`, and saves the caller one.
         blocks.get(found as usize).map(|_| found)
     }
 
-    /// Finds the block of [`best_fit`](Self::best_fit), or [`NONE`].
+    /// Finds the same block as [`best_fit`](Self::best_fit), or returns [`NONE`].
     #[inline(always)]
     fn best_or_none(&mut self, size: u64, blocks: &[BlockEntry]) -> u32 {
         let bin = bin_of(size);
-        // Try the head of the request's own bin before the bitmaps: the head fits most of the time,
-        // and this load does not depend on `summary` and `words`, which every free has just
-        // written.
+        // Try the head of the bin for this size before the bitmaps. It fits most of the time, and
+        // this load does not depend on `summary` and `words`, which every free has just written.
         if let Some(first) = self.bins[bin].first() {
             if blocks[first as usize].size >= size {
                 return first;
@@ -204,49 +203,49 @@ impl<S: Storage> FreeIndex<S> {
         self.first_from(bin + 1).unwrap_or(NONE)
     }
 
-    /// Returns the next block after `block` in the order of (size, address).
+    /// Returns the block that comes after `block` in the order of (size, address).
     pub(crate) fn next(&self, block: u32, blocks: &[BlockEntry]) -> Option<u32> {
         let after = blocks[block as usize].chain;
         if after == NONE { self.first_from(bin_in(blocks, block) + 1) } else { Some(after) }
     }
 
-    /// Returns the first block behind a position in the order of (size, address). The position need
-    /// not be that of a block.
+    /// Returns the first block after a position in the order of (size, address). There need not be
+    /// a block at the position.
     pub(crate) fn after(&mut self, (size, addr): (u64, u64), blocks: &[BlockEntry]) -> Option<u32> {
         let bin = bin_of(size);
         self.find_in(bin, size, addr + 1, blocks).or_else(|| self.first_from(bin + 1))
     }
 
-    /// Returns the block before `block` in the order of (size, address).
+    /// Returns the block that comes before `block` in the order of (size, address).
     pub(crate) fn previous(&self, block: u32, blocks: &[BlockEntry]) -> Option<u32> {
         let before = blocks[block as usize].before;
         if before == NONE { self.last_to(bin_in(blocks, block), blocks) } else { Some(before) }
     }
 
-    /// Returns the first block in the order of (size, address): the smallest.
+    /// Returns the first block in the order of (size, address), which is the smallest.
     #[cfg(all(test, feature = "alloc", not(loom)))]
     pub(crate) fn first(&self) -> Option<u32> {
         self.first_from(0)
     }
 
-    /// Returns the last block in the order of (size, address): the largest.
+    /// Returns the last block in the order of (size, address), which is the largest.
     pub(crate) fn last(&self, blocks: &[BlockEntry]) -> Option<u32> {
         self.last_to(BINS, blocks)
     }
 
-    /// Finds the first block of a bin at or after the position (`size`, `addr`).
+    /// Finds the first block of a bin that is at or after the position (`size`, `addr`).
     #[inline(never)]
     fn find_in(&mut self, bin: usize, size: u64, addr: u64, blocks: &[BlockEntry]) -> Option<u32> {
         self.lists.at_least(&mut self.bins[bin], place(size, addr), blocks)
     }
 
-    /// Returns the first block of the bins from `bin` on.
+    /// Returns the first block in the bins from `bin` on.
     #[inline(always)]
     fn first_from(&self, bin: usize) -> Option<u32> {
         self.bins[self.occupied_from(bin)?].first()
     }
 
-    /// Returns the last block of the bins before `bin`.
+    /// Returns the last block in the bins before `bin`.
     fn last_to(&self, bin: usize, blocks: &[BlockEntry]) -> Option<u32> {
         let (mut word, mut bits) = (bin / 64, 0);
         // `bin` may be `BINS`, one past the last word.
@@ -261,14 +260,14 @@ impl<S: Storage> FreeIndex<S> {
         self.lists.last(self.bins[word * 64 + 63 - bits.leading_zeros() as usize], blocks)
     }
 
-    /// Returns the first bin at or after `bin` that is not empty.
+    /// Returns the first bin from `bin` on that is not empty.
     #[inline(always)]
     fn occupied_from(&self, bin: usize) -> Option<usize> {
         let own = bin / 64 % WORDS;
         let here = self.words[own] & !0 << (bin % 64);
         let further = self.summary & !1 << own;
-        // Whether the own word or a later one has the bit cannot be predicted. Whether either has
-        // one can: so one branch here, and conditional moves below.
+        // It cannot be predicted whether this word or a later one has the bit, but it can be
+        // predicted whether any has it. So there is one branch here, and conditional moves below.
         if here | further == 0 {
             return None;
         }
@@ -277,12 +276,12 @@ impl<S: Storage> FreeIndex<S> {
         Some(word * 64 + bits.trailing_zeros() as usize % 64)
     }
 
-    /// Checks that the index holds exactly the `count` free blocks, each in its bin, and that the
-    /// bitmaps agree with the bins.
+    /// Checks that the index contains exactly the `count` free blocks, each in its bin, and that
+    /// the bitmaps agree with the bins.
     pub(crate) fn check(&self, count: u32, blocks: &[BlockEntry]) -> Result<(), &'static str> {
         let mut listed = 0;
         for (word, &bits) in self.words.iter().enumerate() {
-            // Most of the 4,096 bins are empty, and are only counted.
+            // Most of the 4,096 bins are empty, so these are only counted.
             let bins = &self.bins[64 * word..][..64];
             let filled = bins.iter().filter(|&&list| list != List::EMPTY).count();
             let (mut left, mut marked) = (bits, 0);
@@ -321,7 +320,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    /// A few sizes, so bins fill up and become empty again. Some sizes share a bin, and most
+    /// A few sizes, so that bins fill up and become empty again. Some sizes share a bin, but most
     /// have a bin alone.
     const UNITS: [u64; 8] = [1, 2, 127, 128, 4096, 4097, 4100, 1 << 20];
 
@@ -338,8 +337,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the index with a `BTreeSet`, while blocks come, go, and change their address or
-        /// size.
+        /// Compares the index with a `BTreeSet` while blocks are added and removed and change their
+        /// address or size.
         #[test]
         fn agrees_with_an_ordered_set(steps in prop::collection::vec((0_u32..64, 0_usize..8, any::<bool>()), 1..300)) {
             let mut blocks: Vec<BlockEntry> = (0..64).map(|_| BlockEntry { state: State::Free, ..BlockEntry::vacant(0) }).collect();
@@ -351,7 +350,7 @@ mod tests {
                 let (size, addr) = (UNITS[size] * GRAIN, (u64::from(block) + 1) * 9 * GRAIN);
                 let held = model.remove(&(old_size, old_addr, block));
                 if held && stay {
-                    // Move the block half a step further, or back: the order of two blocks changes
+                    // Move the block up by half a step, or back: the order of two blocks changes
                     // with their addresses.
                     let addr = if old_addr == addr { addr + 40 * 9 * GRAIN + GRAIN } else { addr };
                     index.resize(block, size, &mut blocks, |entry| entry.addr = addr);

@@ -1,4 +1,4 @@
-//! Growth of a heap on pages: the addresses held for a request while pages are mapped there.
+//! How a heap on pages grows: addresses are held for a request while pages are mapped there.
 //!
 //! ```text
 //! Stay   | free | unmapped | free | unmapped ………………… |   the lowest run of free and unmapped blocks
@@ -8,9 +8,9 @@
 //!                            └─ fails ─▶ release_room
 //! ```
 //!
-//! The two ways to choose are the [rules](PageRules) of the heap's pages; what follows is the same.
-//! The held blocks are in no set, so nobody else uses them. The unmapped ones among them are the
-//! *parts* of the room, and pages fill them all.
+//! The two ways to choose a place are the [rules](PageRules) of the heap's pages. What follows is
+//! the same for both. The held blocks are in no set, so nobody else uses them. The unmapped ones
+//! among them are the *parts* of the room, and pages fill all of them.
 
 use super::{Heap, Outcome};
 use crate::heap::addresses::{AddressRange, Run, cut_out};
@@ -23,48 +23,49 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
-/// Unmapped addresses of a heap, held for pages to be mapped, with the free blocks for the same
-/// request.
+/// Unmapped addresses of a heap that are held while pages are mapped there, together with the free
+/// blocks that the same request will use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldRoom {
     /// The held blocks.
     run: Run,
-    /// Bytes to map: the request's bytes beyond the free blocks.
+    /// How many bytes to map: what the request needs beyond the free blocks.
     pub needed: u64,
-    /// Bytes of the parts: at least `needed`. More only where there is a single part.
+    /// How many bytes the parts have: at least `needed`, and more only if there is a single part.
     pub room: u64,
     /// Whether the pages are mapped at the upper end of the room, below a free block.
     upper: bool,
 }
 
-/// The memory missing in a heap for a request.
+/// How much memory a heap is missing for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lacking {
-    /// Bytes to map.
+    /// How many bytes to map.
     pub needed: u64,
-    /// Bytes of movable pages in the free blocks used by the request. These pages stay.
+    /// Bytes of movable pages in the free blocks that the request will use. These pages do not
+    /// move.
     pub beside: u64,
 }
 
-/// A place for a request: an unmapped block, and the use of its free neighbours.
+/// A place for a request: an unmapped block, and how its free neighbours are used.
 #[derive(Clone, Copy)]
 struct Gap {
     block: u32,
-    /// Bytes to map.
+    /// How many bytes to map.
     needed: u64,
-    /// Uses the free block before the gap.
+    /// Whether the free block before the gap is used.
     before: bool,
-    /// Uses the free block after the gap.
+    /// Whether the free block after the gap is used.
     after: bool,
 }
 
 impl<S: Storage> FreeIndex<S> {
-    /// Chooses among blocks on pages that [stay](PageRules::Stay), where `block` is the smallest
-    /// free block that fits, and is on pages. Returns the chosen block and its bytes.
+    /// Chooses among blocks on pages that [stay](PageRules::Stay) in place. `block` is the smallest
+    /// free block that fits, and is on pages. Returns the chosen block and its size.
     ///
-    /// If `may_grow`, each block counts as large as the block can become in place: a gap between
-    /// other blocks is filled before the block at the end of the mapped range. Otherwise blocks on
-    /// pages are skipped.
+    /// If `may_grow`, a block counts with the size that it can reach in place, so a gap between
+    /// other blocks is filled before the block at the end of the mapped range grows. Otherwise,
+    /// blocks on pages are skipped.
     #[cold]
     pub(super) fn best_in_place(&self, mut block: u32, blocks: &Blocks<S>, may_grow: bool) -> Option<(u32, u64)> {
         let size_of = |block: u32| (block, blocks[block].size);
@@ -78,7 +79,7 @@ impl<S: Storage> FreeIndex<S> {
                 continue;
             }
             match next {
-                // The walk stops at the first block that does not improve, and at the first
+                // The walk stops at the first block that is no improvement, and at the first
                 // ordinary block.
                 Some(next)
                     if blocks[block].backing == Backing::Pages
@@ -93,8 +94,7 @@ impl<S: Storage> FreeIndex<S> {
 }
 
 impl<S: Storage> Blocks<S> {
-    /// Returns the bytes that a block can grow to in place: the block and the unmapped block
-    /// after it.
+    /// Returns how large a block can become in place: the block and the unmapped block after it.
     fn growable_bytes(&self, block: u32) -> u64 {
         let BlockEntry { size, next, .. } = self[block];
         match next {
@@ -104,8 +104,8 @@ impl<S: Storage> Blocks<S> {
         }
     }
 
-    /// Returns the bytes of the run of free and unmapped blocks from `block` on. Stops once
-    /// `enough` bytes are found.
+    /// Returns the bytes in the run of free and unmapped blocks that starts with `block`. Stops
+    /// counting once there are `enough`.
     fn run_bytes(&self, mut block: u32, enough: u64) -> u64 {
         let mut bytes = 0;
         while bytes < enough && block != NONE {
@@ -121,9 +121,10 @@ impl<S: Storage> Blocks<S> {
 }
 
 impl<S: Storage> Heap<S> {
-    /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks with them, as
-    /// the rules of the heap's pages say. Up to `spare_room` bytes more than needed are held if
-    /// pages move. Returns `None` if no range has the addresses. Room for two blocks was made.
+    /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks that it uses
+    /// with them, according to the rules of the heap's pages. If pages move, up to `spare_room`
+    /// bytes more than needed are held. Returns `None` if no range has enough addresses. The caller
+    /// has made room for two blocks.
     pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
         if self.rules.pages == PageRules::Move {
             return self.hold_gap(size, spare_room);
@@ -134,8 +135,8 @@ impl<S: Storage> Heap<S> {
         Some(HeldRoom { run, needed, room: needed, upper: false })
     }
 
-    /// Returns the memory missing for a request of `size` bytes, or `None` if no range has the
-    /// addresses.
+    /// Returns how much memory is missing for a request of `size` bytes, or `None` if no range has
+    /// enough addresses.
     pub(crate) fn lacking(&self, size: u64) -> Option<Lacking> {
         if self.rules.pages == PageRules::Stay {
             return self.bytes_to_map(size).map(|needed| Lacking { needed, beside: 0 });
@@ -153,13 +154,14 @@ impl<S: Storage> Heap<S> {
         Some(Lacking { needed, beside: movable(before, prev) + movable(after, next) })
     }
 
-    /// Returns the room beyond `bytes` to the heap: the pages to be mapped have so many bytes. Room
-    /// for two blocks was made if the room is longer.
+    /// Gives the room beyond `bytes`, which is the length of the pages that will be mapped, back to
+    /// the heap. If the room is longer than that, the caller has made room for two blocks.
     pub(crate) fn trim_room(&mut self, held: HeldRoom, bytes: u64) -> HeldRoom {
         let HeldRoom { mut run, room, upper, .. } = held;
         debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
         if bytes < room {
-            // Below a free block above, or above one below: the pages join it.
+            // Keep the part right below the free block above, or right above the one below, so that
+            // the pages join it.
             let gap = if upper { run.first } else { run.last };
             let front = self.blocks.cut(gap, if upper { room - bytes } else { bytes }, &mut self.segments);
             self.join_unmapped(if upper { front } else { gap });
@@ -170,34 +172,36 @@ impl<S: Storage> Heap<S> {
         HeldRoom { run, room: bytes, ..held }
     }
 
-    /// Returns held room, where nothing is mapped, to the unmapped blocks. Returns the addresses of
-    /// the segment if nothing of the segment is mapped or held any more. [Lost](Self::lose_part)
-    /// parts are never used again.
+    /// Gives held room in which nothing is mapped back to the unmapped blocks. If nothing of the
+    /// segment is mapped or held any more, returns the addresses of the segment. Parts that are
+    /// [lost](Self::lose_part) are never used again.
     pub(crate) fn release_room(&mut self, held: HeldRoom) -> Option<(DevicePtr, u64)> {
         self.attach_run(held.run)
     }
 
-    /// Returns the first part of held room that begins at `from` or after it.
+    /// Returns the first part of held room that starts at `from` or later.
     pub(crate) fn part_from(&self, held: HeldRoom, from: u64) -> Option<AddressRange> {
         self.parts_of(held.run).find(|part| part.at.0 >= from)
     }
 
-    /// Returns the address in held room of the page that follows one that ends at `end`; 0 asks for
-    /// the first page. Without a part, there is no page: the free blocks of the room are enough.
+    /// Returns the address for the next page in held room, after one that ends at `end`; 0 asks for
+    /// the first page. If there is no part, there is no page either, because the free blocks of the
+    /// room are enough.
     pub(crate) fn place_in(&self, held: HeldRoom, end: u64) -> DevicePtr {
         let part = self.parts_of(held.run).find(|part| end < part.at.0 + part.bytes);
         DevicePtr(part.map_or(end, |part| part.at.0.max(end)))
     }
 
-    /// Marks the part of held room around `at` as lost: the device failed to unmap a page there.
+    /// Marks the part of held room that contains `at` as lost, because the device failed to unmap a
+    /// page there.
     pub(crate) fn lose_part(&mut self, held: HeldRoom, at: u64) {
         let part = self.of_run(held.run).find(|(_, part)| at < part.end()).map(|(block, _)| block);
         self.blocks[part.expect("the part is held")].state = State::Lost;
     }
 
-    /// Makes held room, of which all parts are mapped by now, one free block together with free
-    /// neighbours. The block takes over the requested size of the last part. Returns the block and
-    /// the number of parts. The caller lists the pages.
+    /// Turns held room in which all parts are now mapped into one free block, merged with free
+    /// neighbours. The block gets the requested size of the last part. Returns the block and the
+    /// number of parts. The caller lists the pages.
     pub(crate) fn extend(&mut self, held: HeldRoom, counters: &HeapCounters) -> Outcome<(u32, u64)> {
         let run = held.run;
         let (mut parts, mut peaks_stale) = (0, false);
@@ -209,7 +213,7 @@ impl<S: Storage> Heap<S> {
         }
         self.blocks[run.first].requested = requested;
         let end = self.blocks[run.last].end();
-        // Blocks absorbed keep no entry, so the loop compares addresses, not entries.
+        // Absorbed blocks lose their entries, so the loop compares addresses instead of entries.
         while self.blocks[run.first].end() < end {
             self.blocks.absorb_next(run.first);
         }
@@ -225,15 +229,15 @@ impl<S: Storage> Heap<S> {
 
     /// Iterates over the parts of a held run, mapped or not.
     fn parts_of(&self, run: Run) -> impl Iterator<Item = AddressRange> {
-        // The others were free.
+        // The other blocks were free.
         self.of_run(run).filter(|(_, part)| part.state != State::Detached).map(|(_, part)| {
             let granule = self.segments[part.segment].granule;
             AddressRange { at: DevicePtr(part.addr), bytes: part.size, granule }
         })
     }
 
-    /// Finds the lowest run of free and unmapped blocks of at least `size` bytes with an unmapped
-    /// part. Returns the run's first block.
+    /// Finds the lowest run of free and unmapped blocks that has at least `size` bytes and an
+    /// unmapped part. Returns the first block of the run.
     fn find_run(&self, size: u64) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -245,16 +249,16 @@ impl<S: Storage> Heap<S> {
             if self.blocks.run_bytes(first, size) >= size {
                 return Some(first);
             }
-            // The run broke off after this unmapped block, or is too short: the next run begins
-            // after the block.
+            // The run ends after this unmapped block, or is too short: the next run starts after
+            // it.
             from = self.blocks[unmapped].end();
         }
         None
     }
 
-    /// Returns the bytes that [`detach_run`](Self::detach_run) would leave to be mapped for `size`
-    /// bytes, in the run that [`find_run`](Self::find_run) returns. Returns `None` without such a
-    /// run.
+    /// Returns how many bytes [`detach_run`](Self::detach_run) would leave to be mapped for `size`
+    /// bytes, in the run that [`find_run`](Self::find_run) finds. Returns `None` if there is no
+    /// such run.
     fn bytes_to_map(&self, size: u64) -> Option<u64> {
         let mut block = self.find_run(size)?;
         let (mut held, mut lacking) = (0, 0);
@@ -275,16 +279,17 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Detaches as many blocks of the run from `first` on as `size` bytes take, so the
-    /// unmapped ones can be mapped without the lock. The last unmapped block is cut at the granule
-    /// that completes the run.
+    /// Detaches as many blocks of the run from `first` on as it takes to get `size` bytes, so that
+    /// the unmapped ones can be mapped without the lock. The last unmapped block is cut at the
+    /// granule that completes the run.
     fn detach_run(&mut self, mut first: u32, size: u64) -> Run {
         let mut held = 0;
         let mut block = first;
         loop {
             let BlockEntry { addr, size: whole, state, segment, .. } = self.blocks[block];
             if state == State::Unmapped {
-                // `size - held` is more than 0: the loop ends as soon as the run is complete.
+                // `size - held` is more than 0, because the loop ends as soon as the run is
+                // complete.
                 let wanted = (size - held).next_multiple_of(self.segments[segment].granule);
                 let part = cut_out(self, block, addr, addr + wanted.min(whole)).part;
                 self.blocks[part].state = State::Mapping;
@@ -301,8 +306,8 @@ impl<S: Storage> Heap<S> {
         Run { first, last: block }
     }
 
-    /// Holds room in a single unmapped block, as [`hold_room`](Self::hold_room) does: where the
-    /// fewest bytes are to be mapped, and else at the end of the newest range.
+    /// Holds room in a single unmapped block, as [`hold_room`](Self::hold_room) describes: where
+    /// the fewest bytes have to be mapped, otherwise at the end of the newest range.
     fn hold_gap(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
         let Gap { block, needed, before, after } = self.least_gap(size)?;
         let BlockEntry { addr, size: gap_bytes, prev, next, .. } = self.blocks[block];
@@ -324,8 +329,9 @@ impl<S: Storage> Heap<S> {
         Some(HeldRoom { run, needed, room, upper })
     }
 
-    /// Finds the unmapped block with the fewest bytes to map for a request of `size` bytes. Among
-    /// equal blocks, the end of the newest range comes first, then the lowest address.
+    /// Finds the unmapped block where the fewest bytes have to be mapped for a request of `size`
+    /// bytes. If several are equally good, the end of the newest range comes first, then the lowest
+    /// address.
     fn least_gap(&self, size: u64) -> Option<Gap> {
         let mut best = self.tail().and_then(|block| self.gap_at(block, size));
         let mut from = 0;
@@ -342,14 +348,15 @@ impl<S: Storage> Heap<S> {
         best
     }
 
-    /// Returns how the unmapped `block` and the neighbouring free blocks can hold `size` bytes with
-    /// the fewest bytes mapped. `None` if the blocks cannot hold `size` bytes.
+    /// Returns how the unmapped `block` and its free neighbours can provide `size` bytes while
+    /// mapping the fewest bytes. `None` if they do not have `size` bytes.
     fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
         let BlockEntry { size: room, prev, next, segment, .. } = self.blocks[block];
         let granule = self.segments[segment].granule;
         let free = |block: u32| if block != NONE && self.blocks[block].is_free() { self.blocks[block].size } else { 0 };
         let (left, right) = (free(prev), free(next));
-        // At least a granule, also if another thread has made a free block large enough.
+        // At least one granule, even if another thread has made a free block large enough
+        // meanwhile.
         let missing = |held: u64| size.saturating_sub(held).next_multiple_of(granule).max(granule);
         let lower = Gap { block, needed: missing(left), before: left > 0, after: false };
         let upper = Gap { block, needed: missing(right), before: false, after: right > 0 };

@@ -1,14 +1,14 @@
-//! The pages of a heap: physical memory mapped in the heap's ranges of addresses, in address order.
+//! The pages of a heap: physical memory that is mapped in its ranges of addresses, in the order of
+//! addresses.
 //!
 //! ```text
 //! range    | page 7 (4 MiB) | page 2 (2 MiB) | stale: page 9 | page 3 (16 MiB) | unmapped …… |
 //! blocks   | allocated | free      | allocated | stale         | free | allocated | unmapped   |
 //! ```
 //!
-//! A page has a single *home*: the addresses at which blocks use the page. Blocks need not begin or
-//! end where pages do. A moving page leaves the old mapping *stale*: the addresses stay mapped
-//! until the work on the addresses is complete, and no block is ever placed at a stale address
-//! again.
+//! A page has a single *home*: the addresses at which blocks use it. Blocks need not start or end
+//! where pages do. A page that moves leaves its old mapping *stale*: the addresses remain mapped
+//! until the work that uses them is complete, and no block is ever placed at stale addresses again.
 
 use crate::heap::age::Idle;
 use crate::heap::block::{BlockEntry, Blocks, State};
@@ -17,12 +17,12 @@ use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
-/// Why a page neither pinned nor asleep stays in place.
+/// Why a page that is neither pinned nor asleep must not move for now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stays {
-    /// The page may go.
+    /// No reason: the page may move.
     No,
-    /// The old place of the page is not stale yet.
+    /// The old place of the page has not been marked stale yet.
     Arriving,
     /// The park in progress leaves the page mapped. The heap is asleep.
     Parking,
@@ -31,25 +31,25 @@ pub(crate) enum Stays {
 /// A page at home in a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomePage {
-    /// Device address of the first byte.
+    /// The device address of the first byte.
     pub at: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// The number of the page in the device's pool of pages. For a vacant entry: the next vacant
+    /// The number of the page in the device's pool of pages. In a vacant entry, the next vacant
     /// entry.
     pub page: u32,
     /// How often the program has pinned the page. A pinned page does not move, and is not released.
     pub pins: u32,
-    /// Whether the page has to stay for the moment, and why.
+    /// Whether and why the page must not move for now.
     pub stays: Stays,
-    /// Whether the page is parked: the addresses stay the page's own, and no memory is mapped at
-    /// the addresses.
+    /// Whether the page is parked: it keeps its addresses, but no memory is mapped there.
     pub asleep: bool,
-    /// Since when the page of an expandable segment is idle.
+    /// Since when the page of an expandable segment has been idle.
     pub idle: Idle,
-    /// If the page is idle: a stamp of the heap's clock, not before the page was last freed.
+    /// If the page is idle, a stamp of the heap's clock that is not earlier than the page's last
+    /// free.
     pub freed_at: u64,
-    /// Whether the look in progress has met the page in a free block.
+    /// Whether the look in progress has found the page in a free block.
     pub met: bool,
 }
 
@@ -64,7 +64,7 @@ impl HomePage {
         self.at + self.bytes
     }
 
-    /// Returns whether the page, once free, may move, be released or be parked.
+    /// Returns whether the page may move, be released or be parked once it is free.
     pub(crate) fn is_movable(&self) -> bool {
         self.pins == 0 && self.stays == Stays::No && !self.asleep
     }
@@ -94,11 +94,11 @@ impl Vacant for HomePage {
     }
 }
 
-/// The pages at home in a heap, ordered by address.
+/// The pages at home in a heap, sorted by address.
 #[derive(Clone)]
 pub(crate) struct HomePages<S: Storage> {
     entries: SlotTable<HomePage, S>,
-    /// Root of the set of entries.
+    /// The root of the set of entries.
     root: Link,
     /// The nodes of the set.
     by_address: RadixTree<S>,
@@ -106,7 +106,7 @@ pub(crate) struct HomePages<S: Storage> {
 
 impl_empty! { [S: Storage] HomePages<S> { entries, root, by_address } }
 
-/// Returns the order of entries by address.
+/// Returns a function that sorts entries by address.
 fn by_address<S: Storage>(entries: &SlotTable<HomePage, S>) -> impl Fn(u32) -> Key {
     |entry| Key { major: 0, minor: entries[entry].at }
 }
@@ -121,7 +121,7 @@ impl<S: Storage> HomePages<S> {
         if room { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Adds a page, for which room was made.
+    /// Adds a page. The caller has made room.
     pub(crate) fn insert(&mut self, page: HomePage) {
         let entry = self.entries.insert(page);
         self.root = self.by_address.insert(self.root, entry, by_address(&self.entries));
@@ -130,7 +130,7 @@ impl<S: Storage> HomePages<S> {
     /// Removes the page at the address `at`.
     ///
     /// # Panics
-    /// If no page begins at `at`.
+    /// If no page starts at `at`.
     pub(crate) fn remove(&mut self, at: u64) -> HomePage {
         let entry = self.entry_from(at).filter(|&entry| self.entries[entry].at == at);
         let entry = entry.expect("a page at home is listed");
@@ -145,18 +145,18 @@ impl<S: Storage> HomePages<S> {
         self.entry_from(addr).map(|entry| self.entries[entry])
     }
 
-    /// Returns the entry of the first page with an address of at least `addr`, to be changed.
+    /// Returns the entry of the first page with an address of at least `addr`, mutably.
     pub(super) fn page_from(&mut self, addr: u64) -> Option<&mut HomePage> {
         self.entry_from(addr).map(|entry| &mut self.entries[entry])
     }
 
     /// Calls `act` with every page, in no order.
     pub(super) fn for_each(&mut self, act: impl FnMut(&mut HomePage)) {
-        // A vacant entry has no length.
+        // Vacant entries have length 0.
         self.entries.entries_mut().iter_mut().filter(|page| page.bytes > 0).for_each(act);
     }
 
-    /// Returns the page with the byte at `addr`.
+    /// Returns the page that contains the byte at `addr`.
     pub(crate) fn containing(&self, addr: u64) -> Option<HomePage> {
         self.below(addr + 1).filter(|page| addr < page.end())
     }
@@ -167,21 +167,21 @@ impl<S: Storage> HomePages<S> {
         self.by_address.below(self.root, bound, by_address(&self.entries)).map(|entry| self.entries[entry])
     }
 
-    /// Calls `change` with the page at the address `at`, which keeps its address and its length.
-    /// Does nothing if no page begins there.
+    /// Calls `change` with the page at the address `at`. It must not change the address or the
+    /// length. Does nothing if no page starts there.
     pub(crate) fn change(&mut self, at: u64, change: impl FnOnce(&mut HomePage)) {
         if let Some(home) = self.page_from(at).filter(|home| home.at == at) {
             change(home);
         }
     }
 
-    /// Adds `change` to the pins of the page at the address `at`.
+    /// Adds `change`, which may be negative, to the pins of the page at the address `at`.
     pub(crate) fn pin(&mut self, at: u64, change: i32) {
         self.change(at, |home| home.pins = home.pins.saturating_add_signed(change));
     }
 
-    /// Marks the pages with a byte in the addresses from `begin` to `end` as staying where they
-    /// are.
+    /// Marks the pages that have a byte between the addresses `begin` and `end`, so that the park
+    /// leaves them mapped.
     pub(super) fn keep_mapped(&mut self, begin: u64, end: u64) {
         let mut at = self.containing(begin).map_or(begin, |page| page.at);
         while let Some(page) = self.page_from(at).filter(|page| page.at < end) {
@@ -191,7 +191,8 @@ impl<S: Storage> HomePages<S> {
         }
     }
 
-    /// Returns the bytes of the parked pages wholly within the addresses from `begin` to `end`.
+    /// Returns the bytes of the parked pages that are completely between the addresses `begin` and
+    /// `end`.
     pub(crate) fn asleep(&self, begin: u64, end: u64) -> u64 {
         self.within(begin, end).filter(|page| page.asleep).map(|page| page.bytes).sum()
     }
@@ -201,21 +202,21 @@ impl<S: Storage> HomePages<S> {
         self.within(0, u64::MAX).filter(|page| page.pins > 0).map(|page| page.bytes).sum()
     }
 
-    /// Iterates over the pages wholly within the addresses from `begin` to `end`.
+    /// Iterates over the pages that are completely between the addresses `begin` and `end`.
     pub(crate) fn within(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
         let next = move |at: u64| self.from(at).filter(|page| page.end() <= end);
         core::iter::successors(next(begin), move |page| next(page.end()))
     }
 
-    /// Iterates over the pages that lie wholly within the addresses from `begin` to `end`, from the
-    /// highest to the lowest.
+    /// Iterates over the pages that are completely between the addresses `begin` and `end`, from
+    /// the highest to the lowest.
     pub(crate) fn within_down(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
         let below = move |at: u64| self.below(at).filter(|page| page.at >= begin);
         let highest = below(end).and_then(|page| if page.end() <= end { Some(page) } else { below(page.at) });
         core::iter::successors(highest, move |page| below(page.at))
     }
 
-    /// Returns the bytes of all pages, after a check of their order.
+    /// Checks the order of the pages, and returns the bytes of all of them.
     ///
     /// # Errors
     /// A description of the broken invariant.
@@ -233,7 +234,7 @@ impl<S: Storage> HomePages<S> {
     }
 }
 
-/// Stale mappings of a heap, oldest first: a list through [`BlockEntry::chain`].
+/// The stale mappings of a heap, oldest first: a list linked through [`BlockEntry::chain`].
 #[derive(Clone, Copy)]
 pub(crate) struct StaleList {
     first: u32,
@@ -247,8 +248,7 @@ pub(crate) struct StaleList {
 impl_empty! { StaleList { first: NONE, last: NONE, count, bytes } }
 
 impl StaleList {
-    /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends the
-    /// block.
+    /// Marks a detached block, the old mapping of `page`, as stale since `stamp`, and appends it.
     pub(crate) fn push<S: Storage>(&mut self, block: u32, page: u32, stamp: u64, blocks: &mut Blocks<S>) {
         let entry = &mut blocks[block];
         debug_assert!(entry.state == State::Detached, "a page is detached before it moves");
@@ -263,7 +263,7 @@ impl StaleList {
         self.last = block;
     }
 
-    /// Removes the oldest mapping, as a detached block, if the mapping became stale before `stamp`.
+    /// Removes the oldest mapping if it became stale before `stamp`. It is then a detached block.
     /// Returns the block and the number of the page.
     pub(crate) fn pop<S: Storage>(&mut self, stamp: u64, blocks: &mut Blocks<S>) -> Option<(u32, u32)> {
         let block = self.first;
@@ -288,7 +288,7 @@ mod tests {
     use crate::tables::Growable;
     use std::vec::Vec;
 
-    /// Pages at 10 to 13, 14 and 15, and 20 to 23.
+    /// Returns pages at 10 to 13, 14 and 15, and 20 to 23.
     fn pages() -> HomePages<Growable> {
         let mut pages = HomePages::default();
         pages.make_room(3).unwrap();

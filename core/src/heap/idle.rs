@@ -1,16 +1,16 @@
-//! How long the free memory of a heap has been idle, in units of release: wholly
-//! free ordinary segments, and pages of expandable segments in free blocks.
+//! How long the free memory of a heap has been idle. This is measured for the units that can be
+//! released: completely free ordinary segments, and pages of expandable segments in free blocks.
 //!
 //! ```text
 //! look k        |   free: 7 s   | allocated | free: 2 s |        clock → mark
 //! look k + 1    |   free: 8 s   |   free: new           |        the third page was joined: freed_at ≥ mark
 //! ```
 //!
-//! A heap is *looked at* from time to time, and nothing is counted in between: requests and frees
-//! take no note of idleness. Each look advances the heap's clock. A free block with an earlier
-//! stamp was not touched since the look before. The stamp of a free block is also renewed by a
-//! neighbour joining the block, and by a request for the front: a page behind all allocations since
-//! the look ([`Heap::high`]) was not touched either.
+//! A heap is *looked at* from time to time. Nothing is counted in between: requests and frees do
+//! not record idleness. Each look advances the heap's clock. If a free block has an earlier stamp,
+//! it has not been touched since the previous look. The stamp of a free block is also renewed when
+//! a neighbour joins it, and when a request takes its front; in that case, a page after all
+//! allocations since the look ([`Heap::high`]) was not touched either.
 
 use crate::heap::Heap;
 use crate::heap::age::{Found, Idle, Moment};
@@ -20,7 +20,8 @@ use crate::tables::{Lazy, Storage};
 
 impl<S: Storage> Heap<S> {
     /// Looks at every unit, and calls `tell` with every finding. The caller has advanced the clock
-    /// since the last free. Sub-allocated heaps have no units, and pages that move are none.
+    /// since the last free. Sub-allocated heaps have no units, and pages that move do not count as
+    /// units.
     pub(crate) fn look(&mut self, now: Moment, mut tell: impl FnMut(Found)) {
         if self.is_empty() || self.suballocator.is_some() || !self.sets.is_made() {
             return;
@@ -57,7 +58,8 @@ impl<S: Storage> Heap<S> {
                 while let Some(page) = self.sets.pages.page_from(from).filter(|page| page.end() <= addr + size) {
                     from = page.end();
                     let untouched = freed_at < mark || page.at >= high;
-                    // A page that was in use at the last look takes the stamp of its free.
+                    // A page that was in use at the last look gets the stamp of the block that it
+                    // is free in.
                     if page.idle.age(now).is_none() || !untouched {
                         page.freed_at = freed_at;
                     }
@@ -75,8 +77,8 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// Tells the finding of a look at a unit with `before`, and returns the new value. `untouched`: not
-/// used since the last look, if idle then.
+/// Reports what a look found about a unit that had the value `before`, and returns its new value.
+/// `untouched` means that the unit was not used since the last look, if it was idle then.
 fn seen(before: Idle, is_idle: bool, untouched: bool, bytes: u64, now: Moment, tell: &mut impl FnMut(Found)) -> Idle {
     let was_idle = before.age(now).is_some();
     if before == Idle::NEW {

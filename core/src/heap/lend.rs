@@ -1,4 +1,4 @@
-//! Free blocks of a heap of pages, lent to other streams.
+//! How a heap on pages lends its free blocks to other streams.
 
 use crate::heap::Outcome;
 use crate::heap::block::{Backing, BlockEntry};
@@ -8,9 +8,9 @@ use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, StreamId};
 
 impl<S: Storage> PagedHeap<'_, S> {
-    /// Returns the length of the free block for a request of `size` bytes of another stream, in
-    /// bytes. `None` if no block is large enough, or if the heap lends nothing: the stream has
-    /// ended, or the heap is parked or of a private pool.
+    /// Returns the length, in bytes, of the free block that would serve a request of `size` bytes
+    /// of another stream. `None` if no block is large enough, or if the heap lends nothing: because
+    /// its stream has ended, because it is parked, or because it belongs to a private pool.
     pub(crate) fn lendable(&mut self, size: u64) -> Option<u64> {
         if !self.gives_pages()
             || self.0.ended
@@ -25,8 +25,9 @@ impl<S: Storage> PagedHeap<'_, S> {
         (backing == Backing::Pages && size < self.0.rules.refuse_from).then_some(size)
     }
 
-    /// Allocates the block found by [`lendable`](Self::lendable), for work of `borrower`. Returns
-    /// also whether the work of the heap's own stream in the block is known to be complete.
+    /// Allocates the block that [`lendable`](Self::lendable) found, for work of `borrower`. Also
+    /// returns whether the work of the heap's own stream that used the block is known to be
+    /// complete.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. Nothing has changed then.

@@ -1,5 +1,5 @@
-//! A heap: the blocks of a stream in a pool, the free index of the blocks, and every placement
-//! decision about the blocks.
+//! A heap: the blocks of one stream in one pool, their free index, and every decision about where a
+//! block is placed.
 //!
 //! ```text
 //! malloc   make_room ─▶ best fit in `sets.free` ─▶ split or whole block ─▶ `live` ─▶ counters
@@ -7,10 +7,10 @@
 //!                            └▶ pend: other streams use the block ─▶ unpend ─▶ finish_free
 //! ```
 //!
-//! A heap is single-threaded and never calls the device. The caller wraps a lock around the heap,
-//! and allocates and releases segments. Heaps of the caching policy tile each segment with blocks.
-//! In a heap with a sub-allocator (buddy, size class, slab, plan) only allocated and pending
-//! sub-blocks have entries of their own (see `suballocated`).
+//! A heap is single-threaded and never calls the device. The caller wraps a lock around it, and
+//! allocates and releases segments. Heaps of the caching policy tile each segment with blocks. In a
+//! heap with a sub-allocator (buddy, size class, slab, plan), only allocated and pending sub-blocks
+//! have entries (see `suballocated`).
 
 use crate::config::rounding::PoolKind;
 use crate::heap::block::{Backing, BlockEntry, Blocks, HeapSegments, Segment, State};
@@ -54,114 +54,120 @@ mod suballocated;
 mod tests;
 pub(crate) mod uses;
 
-/// The result of an operation on counters.
+/// The result of an operation that changes counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome<T> {
     pub value: T,
-    /// Whether a counter rose above its threshold. The caller then reconciles the peaks, after
-    /// releasing the heap's lock.
+    /// Whether a counter rose above its threshold. The caller then reconciles the peaks, after it
+    /// releases the heap's lock.
     pub peaks_stale: bool,
 }
 
-/// The result of [`Heap::detach`]: whether a block is allocated at the address, and the caller's
-/// next step.
+/// The result of [`Heap::detach`]: whether a block is allocated at the address, and what the caller
+/// has to do next.
 pub(crate) enum FreeOutcome {
-    /// No allocated block begins at the address.
+    /// No allocated block starts at the address.
     NotLive,
     /// The block at the address was requested with another size. Nothing has changed.
     WrongSize(u32),
-    /// Only the heap's own stream used the block: the caller may finish the free at once.
+    /// Only the heap's own stream used the block, so the caller may finish the free at once.
     Unused(u32),
-    /// Other streams use the block: the caller must wait for their work.
+    /// Other streams use the block, so the caller must wait for their work.
     Used(u32),
 }
 
-/// For whom free memory stays in a heap.
+/// For whom a heap keeps its free memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keeps {
-    /// For nobody: it may go back to the device.
+    /// For nobody: it may be given back to the device.
     Nothing,
-    /// For the users of a private pool. It goes back by calls that name the pool, and for requests
-    /// of the pool.
+    /// For the users of a private pool. It is given back only by calls that name the pool, and for
+    /// requests of the pool.
     ForUsers,
-    /// For captured graphs, which write to it at every replay, as long as the pool has users. None
-    /// goes back, whoever asks.
+    /// For captured graphs, which write to it at every replay, as long as the pool has users.
+    /// Nothing is given back, whoever asks.
     ForGraphs,
 }
 
-/// The memory of a stream in a pool.
+/// The memory of one stream in one pool.
 #[derive(Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "four conditions that do not depend on each other")]
 pub(crate) struct Heap<S: Storage> {
     /// The stream of the heap; `NO_STREAM` while the heap is vacant.
     pub stream: StreamId,
-    /// The stream served by the fast path from the heap. Equal to `stream` in the default pool
-    /// unless the stream has ended or the heap is asleep, else `NO_STREAM`, which no request names.
+    /// The stream for which the fast path uses this heap. In the default pool it is `stream`,
+    /// unless the stream has ended or the heap is asleep. Otherwise it is `NO_STREAM`, which no
+    /// request names.
     pub serves: StreamId,
-    /// Whether the heap is *plain*. Set ⟹ the heap has no sub-allocator,
-    /// [plain rules](Rules::are_plain), and ordinary segments only.
+    /// Whether the heap is *plain*. Set ⟹ the heap has no sub-allocator, has
+    /// [plain rules](Rules::are_plain), and has only ordinary segments.
     ///
-    /// The fast path is compiled twice: functions with the parameter `PLAIN` leave out the
-    /// questions that this bit answers, and `malloc_inlined` and `free_inlined`, the *straight*
-    /// path of other languages, use them. That is 118 of 591 instructions of a pair. The bit
-    /// decides under the heap's lock; the flag `RULES` only saves a look at the heap.
+    /// The fast path is compiled twice: functions with the parameter `PLAIN` leave out the checks
+    /// that this bit makes unnecessary, and `malloc_inlined` and `free_inlined` use them: this is
+    /// the *straight* path, for callers in other languages. It saves 118 of the 591 instructions of
+    /// a pair. The bit, read under the heap's lock, is what decides; the flag `RULES` only saves
+    /// looking at the heap.
     pub plain: bool,
-    /// Number of the pool among the device's pools.
+    /// The number of the pool among the device's pools.
     pub pool: u32,
-    /// The placement rules, copied from the configuration when the heap begins. Set by
-    /// [`set_rules`](Self::set_rules).
+    /// The placement rules. They are copied from the configuration when the heap is assigned to a
+    /// stream, and set by [`set_rules`](Self::set_rules).
     pub rules: Rules,
-    /// Bytes from which the smallest free block that fits is not simply taken: the rules may refuse
-    /// it, or another block is chosen, for it is on pages that [fill gaps](PageRules::Stay).
+    /// If the smallest free block that fits has at least this many bytes, it is not simply taken:
+    /// the rules may refuse it, or another block is chosen because it is on pages that
+    /// [fill gaps](PageRules::Stay).
     choose_from: u64,
-    /// For whom free memory stays in the heap.
+    /// For whom the heap keeps its free memory.
     pub keeps: Keeps,
-    /// Whether the pool has a tag. In a pool with a tag, a request for several granules is mapped
-    /// in fewer and longer pages, since memory is parked and woken page by page. In a pool without
-    /// a tag, granules go back to the device one by one.
+    /// Whether the pool has a tag. If it does, a request for several granules is mapped in fewer
+    /// and longer pages, because memory is parked and woken page by page. Otherwise, granules are
+    /// given back to the device one by one.
     pub parkable: bool,
     /// Whether a page is filled with zeroes before it leaves the heap (`clear` of the pool's tag).
     pub clears: bool,
-    /// Whether the heap is parked, or about to be parked: no request is served from the heap's
-    /// memory, and the heap's pages stay as they are.
+    /// Whether the heap is parked, or about to be parked. Then no request is served from its
+    /// memory, and its pages remain as they are.
     pub asleep: bool,
-    /// Whether the ends of frees may read and write the blocks. Not `No` ⟹ `asleep`.
+    /// Whether the end of a free may read and write the block. Not `No` ⟹ `asleep`.
     pub rest: Rest,
-    /// Whether the stream was reported as ended. A wholly free segment is then released.
+    /// Whether the stream was reported as ended. Then a segment is released once it is completely
+    /// free.
     pub ended: bool,
-    /// Whether every lease of the heap is the present value, so a sum over all heaps need not read
-    /// the counters. Changes under the lock of the heap, by
+    /// Whether every lease of the heap equals its current value, so that a sum over all heaps need
+    /// not read the counters. It changes under the lock of the heap, in
     /// [`Heaps::loosen`](crate::arena::heaps::Heaps::loosen).
     pub tight: bool,
-    /// Whether the peaks must be reconciled after the free of the last live block of a segment. Set
-    /// ⟺ `ended` or `tight` is set.
+    /// Whether the peaks must be reconciled after the last live block of a segment is freed. Set ⟺
+    /// `ended` or `tight` is set.
     tells: bool,
-    /// The sub-allocator of the heap's segments; `None` for the caching policy. If `Some`, an entry
-    /// of `blocks` is in state `Allocated` or `Pending` iff the entry is a live sub-block. Vacant
-    /// entries keep another state for this reason.
+    /// The sub-allocator of the heap's segments; `None` for the caching policy. If there is one, an
+    /// entry of `blocks` is in the state `Allocated` or `Pending` iff it is a live sub-block. For
+    /// this reason, vacant entries are kept in another state.
     pub suballocator: Option<AnySubAllocator<S>>,
-    /// The pool's search count when the heap was last searched, or when an epoch of the heap last
-    /// began. Ages of free blocks are differences of this count.
+    /// The pool's search count when the heap was last searched, or when its last epoch started. The
+    /// age of a free block is a difference of this count.
     pub clock: u64,
-    /// Bytes of the next segment, under policies whose segments grow.
+    /// The size of the next segment in bytes, under policies with growing segments.
     pub region: u64,
-    /// All blocks, linked to their neighbours in address order.
+    /// All blocks. They are linked to their neighbours in the order of addresses.
     pub blocks: Blocks<S>,
-    /// Finds allocated blocks by address. Holds exactly the blocks that are [`State::Allocated`].
+    /// Finds allocated blocks by address. Contains exactly the blocks that are
+    /// [`State::Allocated`].
     pub live: HashIndex<S>,
-    /// All segments, ordinary and expandable. A field of the heap rather than of `sets`: the fast
-    /// path of sub-allocated heaps then needs no set. Looking the sets up costs 5 instructions per
-    /// malloc/free pair of a sub-allocated heap.
+    /// All segments, ordinary and expandable. This is a field of the heap, not of `sets`, so that
+    /// the fast path of sub-allocated heaps does not need the sets. Looking them up would cost 5
+    /// instructions per malloc/free pair of a sub-allocated heap.
     pub segments: HeapSegments<S>,
-    /// Head of the list of segments; `NONE` iff the heap has no segment.
+    /// The head of the list of segments; `NONE` iff the heap has no segment.
     pub newest: u32,
-    /// The tables needed only by a heap with memory. Allocated by the first [`Heap::make_room`],
-    /// because the tables take 33 KiB; always present while the heap has a block.
+    /// The tables that only a heap with memory needs. The first [`Heap::make_room`] allocates them,
+    /// because they take 33 KiB. They are always present while the heap has a block.
     pub sets: S::Lazy<Sets<S>>,
-    /// The highest end of the blocks of expandable segments allocated since the last
-    /// [look](crate::heap::idle). A bound: the blocks may have been freed since.
+    /// The highest end of the blocks of expandable segments that were allocated since the last
+    /// [look](crate::heap::idle). It is only a bound, because the blocks may have been freed since
+    /// then.
     pub high: u64,
-    /// The epochs whose end is not known yet.
+    /// The epochs that are not known to have ended.
     pub epochs: Epochs,
 }
 
@@ -206,7 +212,7 @@ impl<S: Storage> Heap<S> {
         debug_assert!(self.is_empty(), "a heap changes hands without memory");
         (self.stream, self.pool, self.rules, self.suballocator) = (stream, pool, rules, suballocator);
         if self.sets.is_made() {
-            // Stamps of another stream or pool say nothing of this one.
+            // The stamps of another stream or pool mean nothing here.
             (self.sets.quiet, self.sets.mark) = (0, 0);
         }
         self.parkable = false;
@@ -214,9 +220,9 @@ impl<S: Storage> Heap<S> {
         self.mark(false, false);
     }
 
-    /// Marks the stream as ended or as running, and the heap as parked or as awake. The fast path
-    /// skips a heap of an ended stream and a parked heap. The slow path then marks an ended stream
-    /// as in use again, and refuses a request for parked memory.
+    /// Marks the stream as ended or running, and the heap as parked or awake. The fast path skips a
+    /// heap if its stream has ended or if it is parked. The slow path then marks an ended stream as
+    /// in use again, and refuses a request for parked memory.
     pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
         (self.ended, self.asleep) = (ended, asleep);
         self.rest = if asleep { self.rest } else { Rest::No };
@@ -230,32 +236,33 @@ impl<S: Storage> Heap<S> {
         self.mark_paths();
     }
 
-    /// Sets [`plain`](Self::plain) and [`choose_from`](Self::choose_from), after a change of
-    /// anything that they depend on.
+    /// Sets [`plain`](Self::plain) and [`choose_from`](Self::choose_from), after anything that they
+    /// depend on has changed.
     fn mark_paths(&mut self) {
         self.plain = self.is_plain();
         let fills_gaps = self.segments().any(|(_, segment)| self.fills_gaps(segment.backing));
         self.choose_from = if fills_gaps { 0 } else { self.rules.refuse_from };
     }
 
-    /// Whether blocks with a `backing` are chosen by how they can [grow in place](PageRules::Stay).
+    /// Returns whether blocks with this `backing` are chosen by how they can
+    /// [grow in place](PageRules::Stay).
     pub(crate) fn fills_gaps(&self, backing: Backing) -> bool {
         backing == Backing::Pages && self.rules.pages == PageRules::Stay
     }
 
-    /// Whether the straight path may serve from the heap as it is now.
+    /// Returns whether the straight path may serve from the heap in its current state.
     fn is_plain(&self) -> bool {
         let is_ordinary = |(_, segment): (u32, &Segment)| segment.backing == Backing::Ordinary;
         self.suballocator.is_none() && self.rules.are_plain() && self.segments().all(is_ordinary)
     }
 
-    /// Sets whether every lease of the heap is the present value.
+    /// Sets whether every lease of the heap equals its current value.
     pub(crate) fn set_tight(&mut self, tight: bool) {
         self.tight = tight;
         self.tells = tight || self.ended;
     }
 
-    /// Returns the memory of an empty heap's tables to the host, where tables grow.
+    /// Gives the memory of an empty heap's tables back to the host, if the tables can grow.
     pub(crate) fn drop_tables(&mut self) {
         debug_assert!(self.is_empty(), "tables are dropped without entries");
         self.blocks.drop_entries();
@@ -264,15 +271,15 @@ impl<S: Storage> Heap<S> {
         self.sets.drop_value();
     }
 
-    /// Makes room for the blocks added by an operation: at most two. After this call, the operation
-    /// cannot run out of entries halfway.
+    /// Makes room for the blocks that an operation adds, which are at most two. After this, the
+    /// operation cannot run out of entries halfway.
     #[inline(always)]
     pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
         if self.blocks.has_room(2) { Ok(()) } else { self.grow() }
     }
 
-    /// Grows every table that depends on the number of blocks. The tree of the free index needs
-    /// fewer nodes than there are blocks.
+    /// Grows every table that depends on the number of blocks. The tree of the free index never
+    /// needs more nodes than there are blocks.
     #[cold]
     fn grow(&mut self) -> Result<(), CapacityError> {
         let sets = self.sets.get_or_make();
@@ -283,7 +290,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Allocates a cached block for a request. `size` is the rounded size and `requested` the
-    /// original one, both in bytes. Returns `None` if no free block may serve the request.
+    /// original one, in bytes. Returns `None` if no free block may serve the request.
     #[inline(always)]
     pub(crate) fn malloc(
         &mut self,
@@ -298,7 +305,7 @@ impl<S: Storage> Heap<S> {
         let mut parts = self.parts();
         let Some(block) = parts.sets.free.best_fit(size, parts.blocks) else { return Ok(None) };
         // Blocks that the rules may refuse are rare, and so are heaps that choose among their
-        // blocks. The search is one call, so that its registers do not burden the fast path.
+        // blocks. That search is a single call, so that its registers do not burden the fast path.
         if parts.blocks[block as usize].size >= *parts.choose_from {
             return Ok(self.malloc_found(size, requested, counters));
         }
@@ -306,7 +313,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Allocates a cached block of a plain heap, as [`malloc`](Self::malloc) does. Returns `None`
-    /// without a free block for the request, and where a table has to grow first.
+    /// if there is no free block for the request, or if a table has to grow first.
     #[inline(always)]
     pub(crate) fn malloc_plainly(
         &mut self,
@@ -323,15 +330,15 @@ impl<S: Storage> Heap<S> {
         Some(parts.allocate_from::<true>(block, size, requested, counters))
     }
 
-    /// Allocates the cached block found by [`find`](Self::find) for a request, like
-    /// [`malloc`](Self::malloc): a block of an expandable segment, or a block possibly refused by
-    /// the rules.
+    /// Allocates the cached block that [`find`](Self::find) chooses for a request, like
+    /// [`malloc`](Self::malloc). This handles expandable segments, and blocks that the rules may
+    /// refuse.
     #[inline(never)]
     fn malloc_found(&mut self, size: u64, requested: u64, counters: &HeapCounters) -> Option<Outcome<DevicePtr>> {
         self.find(size).map(|block| self.allocate_from(block, size, requested, counters))
     }
 
-    /// Borrows the tables of a heap with room for a block. Each table is looked up once.
+    /// Borrows the tables of a heap that has room for a block. Each table is looked up once.
     #[inline(always)]
     fn parts(&mut self) -> Parts<'_, S> {
         let (blocks, vacancies) = self.blocks.parts();
@@ -359,7 +366,8 @@ impl<S: Storage> Heap<S> {
         self.find(size).map(|block| DevicePtr(self.blocks[block].addr))
     }
 
-    /// Allocates `size` bytes from the segment just added as `block`. Room was made.
+    /// Allocates `size` bytes from the segment that was just added as `block`. The caller has made
+    /// room.
     pub(crate) fn allocate_from_new(
         &mut self,
         block: u32,
@@ -373,8 +381,7 @@ impl<S: Storage> Heap<S> {
         Some(self.allocate_from(block, size, requested, counters))
     }
 
-    /// Makes room for a segment of `bytes`, and for a block of `size` bytes allocated from the new
-    /// segment.
+    /// Makes room for a segment of `bytes`, and for a block of `size` bytes in it.
     pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), CapacityError> {
         self.make_room()?;
         let suballocator = self.suballocator.as_mut().is_none_or(|suballocator| suballocator.make_room(bytes, size));
@@ -394,8 +401,8 @@ impl<S: Storage> Heap<S> {
         }
         let mut block = block;
         while self.rules.refuse(&self.blocks[block], size) {
-            // PyTorch looks at the best fit alone. Under `compact` a larger block, of a segment
-            // that is cut already, may serve.
+            // PyTorch only looks at the best fit. Under `compact`, a larger block may serve if its
+            // segment is already cut.
             if self.rules.compact == Compacting::No {
                 return None;
             }
@@ -404,8 +411,8 @@ impl<S: Storage> Heap<S> {
         Some(block)
     }
 
-    /// Finds the smallest free block for a request of `size` bytes, although a larger part of a
-    /// whole segment may be lost than `compact` allows.
+    /// Finds the smallest free block for a request of `size` bytes, even if a larger part of a
+    /// whole segment is lost than `compact` allows.
     pub(crate) fn find_any(&mut self, size: u64) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -414,9 +421,9 @@ impl<S: Storage> Heap<S> {
         (!self.rules.refuse_oversize(self.blocks[block].size, size)).then_some(block)
     }
 
-    /// Allocates the first `size` bytes of the free block `block`. The rest stays free if the rules
-    /// split the block. Room was made. Not inlined: slow paths share a single copy, and the fast
-    /// path inlines [`Parts::allocate_from`] instead.
+    /// Allocates the first `size` bytes of the free block `block`. The rest remains free if the
+    /// rules split the block. The caller has made room. Not inlined: slow paths share a single
+    /// copy, and the fast path inlines [`Parts::allocate_from`] instead.
     #[inline(never)]
     pub(crate) fn allocate_from(
         &mut self,
@@ -428,14 +435,14 @@ impl<S: Storage> Heap<S> {
         let BlockEntry { addr, size: whole, backing, .. } = self.blocks[block];
         let served = self.parts().allocate_from::<false>(block, size, requested, counters);
         if backing == Backing::Pages {
-            // The entry of a block that is split is that of the rest, which stays free.
+            // If the block is split, its entry is that of the rest, which remains free.
             let split = self.blocks[block].is_free();
             self.high = self.high.max(addr + if split { size } else { whole });
         }
         served
     }
 
-    /// Finds the allocated block at exactly `ptr`.
+    /// Finds the allocated block that starts at exactly `ptr`.
     pub(crate) fn lookup(&self, ptr: DevicePtr) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -443,16 +450,17 @@ impl<S: Storage> Heap<S> {
         self.live.find(ptr.0, self.blocks.entries())
     }
 
-    /// Removes the allocated block at exactly `ptr` from the set of allocated blocks. If
-    /// `requested` is given and differs from the block's requested size, nothing changes. The
-    /// caller must pass a detached block to [`finish_free`](Self::finish_free) or
-    /// [`pend`](Self::pend) before the lock is released.
+    /// Removes the allocated block that starts at exactly `ptr` from the set of allocated blocks.
+    /// If `requested` is given and is not the block's requested size, nothing changes. The caller
+    /// must pass a detached block to [`finish_free`](Self::finish_free) or [`pend`](Self::pend)
+    /// before it releases the lock.
     #[inline(always)]
     pub(crate) fn detach(&mut self, ptr: DevicePtr, requested: Option<u64>, counters: &HeapCounters) -> FreeOutcome {
         self.detach_from::<false>(ptr, requested, counters)
     }
 
-    /// Does what [`detach`](Self::detach) does. `PLAIN`: the heap is [plain](Self::plain).
+    /// Does what [`detach`](Self::detach) does. With `PLAIN`, the heap must be
+    /// [plain](Self::plain).
     #[inline(always)]
     pub(crate) fn detach_from<const PLAIN: bool>(
         &mut self,
@@ -464,7 +472,7 @@ impl<S: Storage> Heap<S> {
         let BlockEntry { size, requested: actual, uses, .. } = self.blocks[block];
         debug_assert!(self.blocks[block].state == State::Allocated, "`live` has allocated blocks only");
         if requested.is_some_and(|requested| requested != actual) {
-            // Undo the removal. Checking before the removal would look the address up twice in the
+            // Undo the removal. Checking before the removal would look up the address twice in the
             // common case.
             self.live.insert(block, self.blocks.entries_mut());
             return FreeOutcome::WrongSize(block);
@@ -477,7 +485,7 @@ impl<S: Storage> Heap<S> {
         if uses == NONE { FreeOutcome::Unused(block) } else { FreeOutcome::Used(block) }
     }
 
-    /// Marks a detached block as pending: other streams may still use the block, until
+    /// Marks a detached block as pending, because other streams may still use it, until
     /// [`unpend`](Self::unpend).
     pub(crate) fn pend(&mut self, block: u32, counters: &HeapCounters) {
         let entry = &mut self.blocks[block];
@@ -486,7 +494,7 @@ impl<S: Storage> Heap<S> {
         counters.pend(entry.size);
     }
 
-    /// Frees a pending block that no stream uses any longer. Returns true if the peaks must be
+    /// Frees a pending block that no stream uses any more. Returns true if the peaks must be
     /// reconciled.
     pub(crate) fn unpend(&mut self, block: u32, counters: &HeapCounters) -> bool {
         debug_assert!(self.blocks[block].state == State::Pending, "only a pending block is finished late");
@@ -494,7 +502,7 @@ impl<S: Storage> Heap<S> {
         self.finish_free(block, counters)
     }
 
-    /// Reverts the free of a pending block: the program holds the block again.
+    /// Undoes the free of a pending block, so the program has the block again.
     pub(crate) fn undo_free(&mut self, block: u32, counters: &HeapCounters) {
         debug_assert!(self.blocks[block].state == State::Pending, "only a pending free is undone");
         self.live.insert(block, self.blocks.entries_mut());
@@ -508,15 +516,15 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Frees a detached block that no stream uses any longer, and merges the block with its free
-    /// neighbours. Returns true if the peaks must be reconciled, if a segment of an ended stream
-    /// became wholly free, and if the heap was tight.
+    /// Frees a detached block that no stream uses any more, and merges it with its free neighbours.
+    /// Returns true if the peaks must be reconciled, which they always must if the heap was tight,
+    /// and if a segment of an ended stream became completely free.
     #[inline(always)]
     pub(crate) fn finish_free(&mut self, block: u32, counters: &HeapCounters) -> bool {
         self.finish_free_to::<false>(block, counters)
     }
 
-    /// Does what [`finish_free`](Self::finish_free) does. `PLAIN`: the heap is
+    /// Does what [`finish_free`](Self::finish_free) does. With `PLAIN`, the heap must be
     /// [plain](Self::plain).
     #[inline(always)]
     pub(crate) fn finish_free_to<const PLAIN: bool>(&mut self, block: u32, counters: &HeapCounters) -> bool {
@@ -533,13 +541,13 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Adds a detached block to the free index, merged with its free neighbours, and returns the
-    /// merged block. Not inlined: for callers off the fast path.
+    /// merged block. Not inlined, because its callers are off the fast path.
     fn join_free(&mut self, block: u32) -> u32 {
         self.parts().join_free(block, false, None).0
     }
 
-    /// Adds an ordinary segment, allocated from the device for a request of `size` bytes, and
-    /// returns its single free block. Room was made.
+    /// Adds an ordinary segment, which was allocated from the device for a request of `size` bytes,
+    /// and returns its single free block. The caller has made room.
     pub(crate) fn add_segment(
         &mut self,
         base: DevicePtr,
@@ -559,7 +567,8 @@ impl<S: Storage> Heap<S> {
         Outcome { value: block, peaks_stale }
     }
 
-    /// Whether `block` is a whole ordinary segment, free, without live sub-blocks, and not pinned.
+    /// Returns whether `block` is a whole ordinary segment that is free, has no live sub-blocks,
+    /// and is not pinned.
     pub(crate) fn is_releasable(&self, block: u32) -> bool {
         let block = &self.blocks[block];
         let whole = block.is_free() && block.backing == Backing::Ordinary && !block.is_split();
@@ -567,8 +576,8 @@ impl<S: Storage> Heap<S> {
         whole && !segment.live && segment.pins == 0
     }
 
-    /// Returns the bytes of the largest free block. With a sub-allocator: of the largest segment
-    /// without live sub-blocks.
+    /// Returns the size of the largest free block in bytes. With a sub-allocator, this is the size
+    /// of the largest segment without live sub-blocks.
     pub(crate) fn largest_free(&self) -> u64 {
         if self.is_empty() {
             return 0;
@@ -580,8 +589,8 @@ impl<S: Storage> Heap<S> {
         largest.map_or(0, |block| self.blocks[block].size)
     }
 
-    /// Removes a releasable segment from the heap. Returns the address and the bytes to release to
-    /// the device.
+    /// Removes a releasable segment from the heap. Returns its address and size, which the caller
+    /// releases to the device.
     pub(crate) fn remove_segment(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
         debug_assert!(self.is_releasable(block), "only a wholly free segment is removed");
         self.sets.free.remove(block, self.blocks.entries_mut());
@@ -599,17 +608,17 @@ impl<S: Storage> Heap<S> {
         (DevicePtr(addr), size)
     }
 
-    /// Iterates over the segments, the newest first.
+    /// Iterates over the segments, newest first.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u32, &Segment)> {
         self.segments.chain(self.newest, |segment| segment.next)
     }
 
-    /// Iterates over the blocks that tile a segment, by address.
+    /// Iterates over the blocks that tile a segment, in the order of addresses.
     pub(crate) fn tiles(&self, segment: &Segment) -> impl Iterator<Item = (u32, &BlockEntry)> {
         self.blocks.chain(segment.first, |block| block.next)
     }
 
-    /// Finds the block with the byte at `ptr`, in any state. Walks the list of segments.
+    /// Finds the block that contains the byte at `ptr`, in any state. Walks the list of segments.
     pub(crate) fn containing(&self, ptr: DevicePtr) -> Option<u32> {
         let has_ptr = |segment: &Segment| (segment.base..segment.base + segment.bytes).contains(&ptr.0);
         let (_, segment) = self.segments().find(|(_, segment)| has_ptr(segment))?;
@@ -622,13 +631,13 @@ impl<S: Storage> Heap<S> {
         found.map(|(block, _)| block)
     }
 
-    /// Whether the heap has no segment.
+    /// Returns whether the heap has no segment.
     pub(crate) fn is_empty(&self) -> bool {
         self.newest == NONE
     }
 
-    /// Adds a segment as a single detached block, and returns the block. `granule` is 0 for an
-    /// ordinary segment.
+    /// Adds a segment as a single detached block, and returns the block. For an ordinary segment,
+    /// `granule` is 0.
     fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64, backing: Backing) -> u32 {
         let segment = Segment { base: base.0, bytes, granule, backing, ..Segment::vacant(NONE) };
         let segment = self.segments.link(segment, &mut self.newest);

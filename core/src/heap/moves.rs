@@ -1,4 +1,4 @@
-//! Pages that move: the choice of the free pages that leave a heap, and the steps of a move.
+//! Pages that move: which free pages leave a heap, and the steps of a move.
 //!
 //! ```text
 //! before   | allocated | free: page A  | allocated | free | unmapped ………………………… |
@@ -6,10 +6,10 @@
 //! after    | allocated | old mapping   | allocated | free: A ▼ | unmapped ……… |
 //! ```
 //!
-//! A page moves in three steps, each under the lock of the heap concerned:
+//! A page moves in three steps. Each step is under the lock of the heap in question:
 //! [`hold_room`](Heap::hold_room) detaches the new addresses, [`take_pages`](PagedHeap::take_pages)
-//! detaches wholly free pages, and the device maps the pages with no lock held.
-//! [`extend`](Heap::extend) then makes the room a free block, and the old places become
+//! detaches completely free pages, and after the device has mapped the pages with no lock held,
+//! [`extend`](Heap::extend) turns the room into a free block, and the old places become
 //! [stale](State::Stale).
 
 use super::Heap;
@@ -27,16 +27,16 @@ use crate::units::DevicePtr;
 pub(crate) enum Wanted {
     /// All free pages.
     Free,
-    /// The pages of quiet blocks: no work uses the pages any longer.
+    /// The pages of quiet blocks, which no work uses any more.
     Quiet,
 }
 
-/// A heap whose pages move: the operations on the heap's free pages.
+/// A heap with pages that move. Its methods are the operations on free pages.
 pub(crate) struct PagedHeap<'a, S: Storage>(pub &'a mut Heap<S>);
 
 impl<S: Storage> Blocks<S> {
     /// Returns the rank of the page at `at` in the free block `block` for
-    /// [`take_pages`](PagedHeap::take_pages): among pages of equal size, the page with the lowest
+    /// [`take_pages`](PagedHeap::take_pages): of pages with the same size, the one with the lowest
     /// rank is taken first.
     pub(crate) fn order_of_page(&self, block: u32, at: u64) -> (u32, u64, u64, u64) {
         let BlockEntry { size, addr, next, .. } = self[block];
@@ -45,13 +45,14 @@ impl<S: Storage> Blocks<S> {
         (2 - gaps, size, addr, if self.is_gap(next) { u64::MAX - at } else { at })
     }
 
-    /// Returns the number of ends at which a free block ends a run. With 2, the block is the run.
+    /// Returns at how many of its ends a free block is the end of a run. If it is 2, the block is
+    /// the whole run.
     fn gaps_beside(&self, block: u32) -> u32 {
         let BlockEntry { prev, next, .. } = self[block];
         u32::from(self.is_gap(prev)) + u32::from(self.is_gap(next))
     }
 
-    /// Returns whether a neighbour is absent, or has no memory for blocks.
+    /// Returns whether a neighbour is missing, or is a range without memory for blocks.
     fn is_gap(&self, neighbour: u32) -> bool {
         neighbour == NONE || matches!(self[neighbour].state, State::Unmapped | State::Stale | State::Lost)
     }
@@ -63,7 +64,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         wanted == Wanted::Free || self.0.blocks[block].freed_at < self.0.sets.quiet
     }
 
-    /// Counts the wanted pages wholly in free blocks and not pinned.
+    /// Counts the wanted pages that are completely in free blocks and are not pinned.
     pub(crate) fn count_free_pages(&mut self, wanted: Wanted, counts: &mut PageCounts, step: u64) {
         if !self.gives_pages() {
             return;
@@ -79,20 +80,20 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
     }
 
-    /// Returns whether free pages of the heap may move or go back to the device. A heap asleep
-    /// keeps the pages for the call to park or wake the heap.
+    /// Returns whether free pages of the heap may move, or be given back to the device. A heap that
+    /// is asleep keeps its pages for the call that parks or wakes it.
     pub(super) fn gives_pages(&self) -> bool {
         !self.0.is_empty() && !self.0.asleep
     }
 
-    /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each page and the
-    /// detached block at the page's place. Takes the detached pages off the counts in `chosen`.
-    /// Stops early if a table is full.
+    /// Detaches wanted pages with the sizes in `chosen`. Calls `take` with each page, and with the
+    /// detached block at its place, and takes the page out of the counts in `chosen`. Stops early
+    /// if a table is full.
     ///
-    /// The pages of wholly free runs come first, the shortest run first: a run without pages is
-    /// gone. Then come pages at the ends of runs. Pages between live blocks come last, from the
-    /// largest free block on. A page from the middle of a run splits the run, and the rests at both
-    /// ends are too short for most requests.
+    /// Pages in completely free runs come first, starting with the shortest run, because a run that
+    /// loses all its pages is gone. Then come pages at the ends of runs. Pages between live blocks
+    /// come last, starting with the largest free block: a page from the middle of a run splits it,
+    /// and what remains at both ends is too short for most requests.
     pub(crate) fn take_pages(
         &mut self,
         wanted: Wanted,
@@ -103,8 +104,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         if !self.gives_pages() {
             return;
         }
-        // The blocks that are left of a block have no page of the sizes. They are smaller than the
-        // block, so the walk up the sizes does not meet them again.
+        // What is left of a block has no pages of these sizes. It is smaller than the block, so the
+        // walk up the sizes does not meet it again.
         let mut position = (step, 0);
         while chosen.count() > 0
             && let Some(block) = self.0.sets.free.after(position, self.0.blocks.entries())
@@ -124,8 +125,8 @@ impl<S: Storage> PagedHeap<'_, S> {
                 && let Some(block) = next
                 && self.0.blocks[block].size >= step
             {
-                // The walk down the sizes meets what is left of a block again, and takes nothing of
-                // it.
+                // The walk down the sizes meets what is left of a block again, but takes nothing
+                // from it.
                 next = self.0.sets.free.previous(block, self.0.blocks.entries());
                 if at_ends_only && self.0.blocks.gaps_beside(block) == 0 || !self.admits(wanted, block) {
                     continue;
@@ -137,8 +138,9 @@ impl<S: Storage> PagedHeap<'_, S> {
         }
     }
 
-    /// Detaches the pages of a free block with a size in `chosen`: downwards if the block ends a
-    /// run, so the rest continues the run, else upwards. Returns false if a table is full.
+    /// Detaches the pages of a free block that have a size in `chosen`: downwards if the block is
+    /// at the end of a run, so that the rest continues the run, otherwise upwards. Returns false if
+    /// a table is full.
     fn take_pages_of(&mut self, block: u32, chosen: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
         let down = self.0.blocks.is_gap(self.0.blocks[block].next);
         let mut rest = Some(block);
@@ -152,7 +154,7 @@ impl<S: Storage> PagedHeap<'_, S> {
                 pages.within(from, end).find(is_wanted)
             };
             let Some(page) = found else { break };
-            // What is cut off here becomes unmapped later, one block at a time.
+            // What is cut off here is unmapped later, one block at a time.
             if self.0.make_room().is_err() || !self.0.sets.make_room_for_unmapped(self.0.blocks.len() + 2) {
                 return false;
             }
@@ -164,9 +166,9 @@ impl<S: Storage> PagedHeap<'_, S> {
         true
     }
 
-    /// Detaches the first run of movable pages in a quiet free block: two contiguous pages or more,
-    /// at most `longest` bytes, with `joins` true for each page and the next. Returns the detached
-    /// block and the number of pages. Returns `None` also if a table is full.
+    /// Detaches the first run of movable pages in a quiet free block: at least two contiguous pages
+    /// with at most `longest` bytes together, where `joins` is true for each page and the next.
+    /// Returns the detached block and the number of pages. Also returns `None` if a table is full.
     pub(crate) fn take_run(
         &mut self,
         longest: u64,
@@ -180,7 +182,7 @@ impl<S: Storage> PagedHeap<'_, S> {
             if self.admits(Wanted::Quiet, block)
                 && let Some((from, end, count)) = self.run_of_pages(block, longest, &joins)
             {
-                // A run that cannot be mapped again becomes unmapped.
+                // If a run cannot be mapped again, it becomes unmapped.
                 let room = self.0.make_room().is_ok() && self.0.sets.make_room_for_unmapped(self.0.blocks.len() + 2);
                 if !room {
                     return None;
@@ -192,7 +194,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         None
     }
 
-    /// Finds a run for [`take_run`](Self::take_run) in a block. Returns the run's addresses and
+    /// Finds a run for [`take_run`](Self::take_run) in a block. Returns its addresses and the
     /// number of pages.
     fn run_of_pages(
         &self,
@@ -215,8 +217,9 @@ impl<S: Storage> PagedHeap<'_, S> {
         run.filter(|&(_, _, count)| count > 1).map(|(first, last, count)| (first.at, last.end(), count))
     }
 
-    /// Makes a detached block free again, without work on the block since. The block, merged with
-    /// the free neighbours, counts as free since the last part became free.
+    /// Makes a detached block free again if no work has used it since. Merged with its free
+    /// neighbours, the block counts as free since the time when the last of these parts became
+    /// free.
     pub(crate) fn return_block(&mut self, block: u32) {
         let BlockEntry { prev, next, freed_at, .. } = self.0.blocks[block];
         let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());
@@ -225,8 +228,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         self.0.blocks[joined].freed_at = since;
     }
 
-    /// Makes the old place of a moved page stale, as of now. Returns the address and bytes of the
-    /// old place.
+    /// Marks the old place of a page that moved as stale, as of now. Returns the address and the
+    /// length of the old place.
     pub(crate) fn leave_stale(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
         let BlockEntry { addr, size, .. } = self.0.blocks[block];
         counters.down(Stat::ReservedBytes, size);
@@ -235,8 +238,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         (DevicePtr(addr), size)
     }
 
-    /// Takes the oldest mapping, to be unmapped, if the mapping became stale before `stamp`.
-    /// Returns the block, the block's addresses, and the number of the page.
+    /// Takes the oldest stale mapping if it became stale before `stamp`. The caller unmaps it.
+    /// Returns the block, its addresses, and the number of the page.
     pub(crate) fn take_stale(&mut self, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
         if self.0.is_empty() {
             return None;
@@ -246,8 +249,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         Some((block, DevicePtr(addr), size, page))
     }
 
-    /// Marks the addresses of a stale mapping as unmapped. Returns the range of addresses to
-    /// release if nothing of the range is mapped any more.
+    /// Marks the addresses of a stale mapping as unmapped. If nothing of the range is mapped any
+    /// more, returns its addresses, which the caller releases.
     pub(crate) fn finish_stale(&mut self, block: u32) -> Option<(DevicePtr, u64)> {
         let block = self.0.join_unmapped(block);
         self.0.remove_if_unmapped(self.0.blocks[block].segment)
@@ -266,11 +269,11 @@ mod tests {
     use crate::units::MIB;
     use std::vec::Vec;
 
-    /// Length of every page.
+    /// The length of every page.
     const STEP: u64 = 2 * MIB;
-    /// Address of the first range.
+    /// The address of the first range.
     const FIRST: u64 = 1 << 40;
-    /// Address of the second range.
+    /// The address of the second range.
     const SECOND: u64 = 2 << 40;
 
     struct Fixture {
@@ -286,7 +289,7 @@ mod tests {
             Self { heap, counters: HeapCounters::default() }
         }
 
-        /// Adds a range at `base` with `pages` pages mapped at the beginning, each with a live
+        /// Adds a range at `base`. The first `pages` pages in it are mapped, each with a live
         /// block.
         fn map(&mut self, base: u64, pages: u32) {
             let Self { heap, counters } = self;
@@ -343,14 +346,14 @@ mod tests {
         fixture.map(SECOND, 3);
         fixture.free(&first(&[1, 2, 4, 5, 6, 8, 9]));
         fixture.free(&[SECOND, SECOND + STEP, SECOND + 2 * STEP]);
-        // The whole run goes first, from its end on, so that what is left is one run.
+        // The whole run is taken first, from its end, so that what is left is still one run.
         assert_eq!(fixture.take(2), [SECOND + 2 * STEP, SECOND + STEP]);
-        // Its last page, and then the end of the other run.
+        // Its last page is taken, and then the end of the other run.
         assert_eq!(fixture.take(1), [SECOND]);
         assert_eq!(fixture.take(2), first(&[9, 8]));
-        // Between blocks: the largest free block first.
+        // Between blocks, the largest free block comes first.
         assert_eq!(fixture.take(4), first(&[4, 5, 6, 1]));
-        // Next to a gap already.
+        // This page is now next to a gap.
         assert_eq!(fixture.take(2), first(&[2]), "no other page is free");
     }
 
@@ -364,8 +367,8 @@ mod tests {
             taken[0]
         }
 
-        /// Holds room for so many pages. Returns the first address to map, the bytes to map, and
-        /// the bytes held.
+        /// Holds room for `pages` pages. Returns the first address to map, how many bytes to map,
+        /// and how many are held.
         fn hold(&mut self, pages: u64) -> (u64, u64, u64) {
             self.heap.make_room().unwrap();
             let held = self.heap.hold_room(pages * STEP, 0).unwrap();
@@ -385,18 +388,18 @@ mod tests {
         let mut fixture = Fixture::new();
         fixture.map(FIRST, 8);
         let page = |number: u64| FIRST + number * STEP;
-        // Without a gap, the end of the range serves, with the free page before it.
+        // If there is no gap, the end of the range is used, with the free page before it.
         assert_eq!(fixture.hold(2), (page(8), 2 * STEP, 2 * STEP));
         fixture.free(&[page(7)]);
         assert_eq!(fixture.hold(3), (page(8), 2 * STEP, 2 * STEP));
         assert_eq!(fixture.lacking(3), Some(Lacking { needed: 2 * STEP, beside: STEP }));
         assert_eq!(fixture.lacking(63), None, "no range has the addresses");
         assert_eq!(fixture.heap.malloc(STEP, STEP, &fixture.counters).unwrap().unwrap().value.0, page(7));
-        // A gap as good as the end of the range comes second.
+        // If a gap is only as good as the end of the range, the end comes first.
         fixture.free(&[page(3)]);
         assert_eq!(fixture.unmap(), page(3));
         assert_eq!(fixture.hold(1), (page(8), STEP, STEP));
-        // With free pages on both sides it is better, and the whole of it is used.
+        // With free pages on both sides the gap is better, and all of it is used.
         fixture.free(&[page(2), page(4)]);
         assert_eq!(fixture.lacking(3), Some(Lacking { needed: STEP, beside: 2 * STEP }));
         assert_eq!(fixture.hold(3), (page(3), STEP, STEP));
@@ -416,7 +419,7 @@ mod tests {
         fixture.map(SECOND, 2);
         fixture.map(FIRST, 2);
         assert_eq!(fixture.hold(1), (FIRST + 2 * STEP, STEP, STEP));
-        // With a free page before it, the end of the other range has less to map.
+        // The end of the other range has a free page before it, so there is less to map.
         fixture.free(&[SECOND + STEP]);
         assert_eq!(fixture.hold(2), (SECOND + 2 * STEP, STEP, STEP));
     }
@@ -433,7 +436,7 @@ mod tests {
 
     #[test]
     fn pages_are_ranked_in_the_order_in_which_they_move() {
-        // Addresses of which few bits differ.
+        // Addresses that differ in only a few bits.
         const HIGH: u64 = 1 << 47;
         let mut fixture = Fixture::new();
         fixture.map(HIGH, 14);

@@ -1,12 +1,11 @@
-//! The heap behind a lane of the planned policy: the lane's segment, and the lane's blocks with an
-//! entry.
+//! The heap that belongs to a lane of the planned policy: it contains the lane's segment, and those
+//! of the lane's blocks that have an entry.
 //!
-//! The lane serves blocks from the plan without an entry for each block. A block moves into the
-//! heap behind the lane (*delegation*) when other streams use the block, when the block is freed at
-//! a count, or when blocks are inspected individually. From then on the block is an ordinary entry.
-//! When the block becomes free, the heap records the address for the lane. The heap treats the
-//! segment as cut by a sub-allocator, and the segment counts as live for as long as the lane
-//! exists.
+//! The lane serves blocks from the plan without an entry for each of them. A block moves into the
+//! heap (*delegation*) when other streams use it, when it is freed with a count, or when blocks are
+//! inspected individually. From then on it has an ordinary entry. When the block becomes free, the
+//! heap records its address for the lane. The heap treats the segment as if a sub-allocator cuts
+//! it, and the segment counts as live as long as the lane exists.
 
 use crate::heap::block::{BlockEntry, State};
 use crate::heap::suballoc::AnySubAllocator;
@@ -20,7 +19,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 impl<S: Storage> Heap<S> {
-    /// Returns the sub-allocator of a heap behind a lane, or `None` for any other heap.
+    /// Returns the sub-allocator of a heap that belongs to a lane, or `None` for any other heap.
     fn plan_segment(&mut self) -> Option<&mut PlanSegment<S>> {
         match &mut self.suballocator {
             Some(AnySubAllocator::Planned(plan)) => Some(plan),
@@ -28,16 +27,16 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Makes a vacant heap the heap behind a lane, with the lane's segment. Room for the segment
-    /// was made.
+    /// Makes a vacant heap the heap of a lane, with the lane's segment. The caller has made room
+    /// for the segment.
     pub(crate) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, counters: &HeapCounters) -> Outcome<()> {
         self.suballocator = Some(AnySubAllocator::Planned(Box::default()));
         self.mark_paths();
-        // `pieces` recognises sub-blocks by state: no vacant entry may keep the state of a live
-        // one.
+        // `sub_blocks` recognises sub-blocks by their state, so no vacant entry may have the state
+        // of a live one.
         self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Detached);
         let Outcome { value: whole, peaks_stale } = self.add_segment(base, bytes, bytes, counters);
-        // The lane counts as a live sub-block, so the segment is not wholly free while the lane
+        // The lane counts as a live sub-block, so the segment is not completely free while the lane
         // exists.
         self.segments[self.blocks[whole].segment].live = true;
         Outcome { value: (), peaks_stale }
@@ -50,9 +49,9 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Adds an allocated block of the lane to the heap. The counts of the block move from the first
-    /// counters to the second. The block counts as oversize from `oversize` bytes on: the threshold
-    /// at the lane's allocation of the block, independent of the present settings. Returns true if
-    /// the peaks must be reconciled.
+    /// counters to the second. The block counts as oversize from `oversize` bytes on. This is the
+    /// threshold from when the lane allocated the block; the current settings do not matter.
+    /// Returns true if the peaks must be reconciled.
     pub(crate) fn take_over(
         &mut self,
         (addr, size): (u64, u64),
@@ -77,12 +76,12 @@ impl<S: Storage> Heap<S> {
         Ok(peaks_stale)
     }
 
-    /// Returns the addresses of the delegated blocks freed since the last call.
+    /// Returns the addresses of the delegated blocks that were freed since the last call.
     pub(crate) fn take_returned(&mut self) -> Vec<u64> {
         self.plan_segment().map(|plan| core::mem::take(&mut plan.returned)).unwrap_or_default()
     }
 
-    /// Ends the lane. From now on the segment is live only while delegated blocks are.
+    /// Ends the lane. From now on, the segment is live only while it has delegated blocks.
     pub(crate) fn end_plan(&mut self) {
         if let Some(plan) = self.plan_segment() {
             plan.ended = true;
@@ -93,8 +92,8 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Updates whether the segment is live: wholly free iff the lane has ended and no delegated
-    /// block is left.
+    /// Updates whether the segment is live. It is completely free iff the lane has ended and no
+    /// delegated block is left.
     pub(crate) fn update_live(&mut self, segment: u32) {
         let free = self.plan_segment().is_some_and(|plan| plan.ended && plan.taken.is_empty());
         self.segments[segment].live = !free;

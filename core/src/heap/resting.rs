@@ -1,9 +1,9 @@
-//! The contents of blocks while their heap is parked: what the end of a free does with them waits
-//! for the wake.
+//! The contents of blocks while their heap is parked: what the end of a free would do to them is
+//! postponed until the wake.
 //!
-//! A fill is work like a kernel. A park unmaps pages once the work on them is complete, so from a
-//! moment on no end of a free may queue more. The blocks become free all the same, and the wake
-//! fills the free memory.
+//! A fill is work, just like a kernel. A park unmaps pages once the work on them is complete, so
+//! from some point on, the end of a free must not queue more work. Blocks become free anyway, and
+//! the wake fills the free memory.
 
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, State};
@@ -13,24 +13,25 @@ use crate::tables::Storage;
 /// Whether the end of a free may read and write the block.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Rest {
-    /// It may.
+    /// It may read and write the block.
     #[default]
     No,
-    /// The pages may be unmapped: it leaves the block as it is.
+    /// The pages may be unmapped, so it leaves the block as it is.
     Begun,
-    /// As `Begun`, and blocks have become free since then.
+    /// Like `Begun`, and blocks have become free since then.
     Missed,
 }
 
 impl<S: Storage> Heap<S> {
-    /// Lets the ends of frees leave the blocks as they are, if the heap is asleep.
+    /// Makes the ends of frees leave the blocks as they are, if the heap is asleep.
     pub(crate) fn rest(&mut self) {
         if self.asleep && self.rest == Rest::No {
             self.rest = Rest::Begun;
         }
     }
 
-    /// Returns whether the end of a free must leave the block as it is, and notes the end.
+    /// Returns whether the end of a free must leave the block as it is, and records that it
+    /// happened.
     pub(crate) fn rests(&mut self) -> bool {
         if self.rest != Rest::No {
             self.rest = Rest::Missed;
@@ -38,13 +39,14 @@ impl<S: Storage> Heap<S> {
         self.rest != Rest::No
     }
 
-    /// Lets the ends of frees read and write blocks again. Returns whether some have not.
+    /// Lets the ends of frees read and write blocks again. Returns whether blocks were freed
+    /// meanwhile.
     pub(crate) fn end_rest(&mut self) -> bool {
         core::mem::take(&mut self.rest) == Rest::Missed
     }
 
-    /// Returns the lowest free block from the address `from` on. `None` under a sub-allocator,
-    /// whose free segments have live sub-blocks.
+    /// Returns the lowest free block from the address `from` on. `None` with a sub-allocator,
+    /// because its free segments have live sub-blocks.
     pub(crate) fn next_free(&self, from: u64) -> Option<BlockEntry> {
         if self.is_empty() || self.suballocator.is_some() {
             return None;
@@ -53,8 +55,8 @@ impl<S: Storage> Heap<S> {
         tiles(self.newest, &self.segments, &self.blocks).filter(free).min_by_key(|block| block.addr).copied()
     }
 
-    /// Returns the lowest live or pending block that begins at `from` or above, ends above `begin`,
-    /// and begins below `end`.
+    /// Returns the lowest live or pending block that starts at `from` or above, ends above `begin`,
+    /// and starts below `end`.
     pub(crate) fn next_used(&self, from: u64, begin: u64, end: u64) -> Option<BlockEntry> {
         let used = |block: &&BlockEntry| {
             let is_there = block.addr >= from && block.end() > begin && block.addr < end;

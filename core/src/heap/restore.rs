@@ -1,5 +1,5 @@
-//! Blocks restored from a snapshot: a segment receives given blocks, without a search and without
-//! the split rules.
+//! Blocks that are restored from a snapshot: a segment gets the given blocks, without a search and
+//! without the rules for splitting.
 
 use super::Heap;
 use crate::heap::addresses::cut_out;
@@ -18,7 +18,7 @@ pub(crate) struct Restoring<'a, S: Storage> {
 
 impl<S: Storage> Restoring<'_, S> {
     /// Makes room for a segment or a mapped part with `count` blocks, and for the unmapped blocks
-    /// before and behind the part.
+    /// before and after the part.
     pub(crate) fn make_room_for_blocks(&mut self, count: usize) -> Result<(), CapacityError> {
         let count = u32::try_from(count).ok().and_then(|count| count.checked_add(2)).ok_or(CapacityError)?;
         let sets = self.heap.sets.get_or_make();
@@ -29,8 +29,8 @@ impl<S: Storage> Restoring<'_, S> {
         if room { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Adds an ordinary segment with the given blocks, which tile the segment. Returns true if the
-    /// peaks must be reconciled. Room was made.
+    /// Adds an ordinary segment with the given blocks, which must tile it. Returns true if the
+    /// peaks must be reconciled. The caller has made room.
     pub(crate) fn restore_segment(&mut self, base: DevicePtr, bytes: u64, blocks: &[SnapshotBlock]) -> bool {
         let block = self.heap.new_segment(base, bytes, 0, Backing::Ordinary);
         let mut peaks_stale = self.counters.up(Stat::Segment, 1) | self.counters.up(Stat::ReservedBytes, bytes);
@@ -40,21 +40,22 @@ impl<S: Storage> Restoring<'_, S> {
         peaks_stale | self.divide(block, blocks)
     }
 
-    /// Adds the given blocks, which tile the detached block `part` of an expandable segment. The
-    /// device has mapped the part. Returns true if the peaks must be reconciled.
+    /// Adds the given blocks, which must tile the detached block `part` of an expandable segment.
+    /// The device has mapped the part. Returns true if the peaks must be reconciled.
     pub(crate) fn restore_part(&mut self, part: u32, blocks: &[SnapshotBlock]) -> bool {
         let bytes = self.heap.blocks[part].size;
         self.counters.up(Stat::ReservedBytes, bytes) | self.divide(part, blocks)
     }
 
     /// Allocates the `size` bytes from `ptr` on, for a request of `requested` bytes. The free
-    /// memory before and behind stays free. Returns whether the peaks must be reconciled, or `None`
-    /// if the bytes are not all in one free block. Room for two blocks was made.
+    /// memory before and after remains free. Returns whether the peaks must be reconciled, or
+    /// `None` if the bytes are not all in one free block. The caller has made room for two blocks.
     pub(crate) fn allocate_at(&mut self, ptr: DevicePtr, size: u64, requested: u64) -> Option<bool> {
         let mut block = self.heap.containing(ptr)?;
         let BlockEntry { addr, size: whole, state, backing, .. } = self.heap.blocks[block];
         let before = ptr.0 - addr;
-        // Pages of the stitched policy move, so a block there has no address to return to.
+        // Pages of the stitched policy move, so a block there has no address to which it could
+        // return.
         let moves = backing == Backing::Pages && !self.heap.fills_gaps(backing);
         if state != State::Free || moves || before.checked_add(size)? > whole {
             return None;
@@ -71,7 +72,7 @@ impl<S: Storage> Restoring<'_, S> {
             behind = Some(block);
             block = blocks.cut(block, size, segments);
         }
-        // Both cuts are made: a free rest now counts as a part of a split segment.
+        // Both cuts have been made, so what remains free now counts as part of a split segment.
         let mut peaks_stale = false;
         for free in front.into_iter().chain(behind) {
             peaks_stale |= self.restore_free(free);
@@ -80,7 +81,7 @@ impl<S: Storage> Restoring<'_, S> {
         Some(peaks_stale | self.restore_allocated(block))
     }
 
-    /// Divides the detached block `whole` into the given blocks, which tile the block.
+    /// Divides the detached block `whole` into the given blocks, which must tile it.
     fn divide(&mut self, whole: u32, blocks: &[SnapshotBlock]) -> bool {
         let mut peaks_stale = false;
         for block in blocks {
@@ -124,9 +125,9 @@ impl<S: Storage> Restoring<'_, S> {
 }
 
 impl<S: Storage> Heap<S> {
-    /// Detaches a part of the unmapped block `block`, so the part can be mapped without the
-    /// lock. Returns the detached block. The parts before and behind stay unmapped. Room for two
-    /// blocks was made.
+    /// Detaches a part of the unmapped block `block`, so that it can be mapped without the lock.
+    /// Returns the detached block. The parts before and after remain unmapped. The caller has made
+    /// room for two blocks.
     pub(crate) fn detach_part(&mut self, block: u32, at: DevicePtr, bytes: u64) -> u32 {
         let part = cut_out(self, block, at.0, at.0 + bytes).part;
         self.blocks[part].state = State::Mapping;

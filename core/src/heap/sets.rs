@@ -1,5 +1,5 @@
-//! The tables of a heap with memory: the free index, the uses by other streams, the unmapped
-//! blocks.
+//! The tables of a heap that has memory: the free index, the uses by other streams, and the
+//! unmapped blocks.
 
 use crate::device::CopyMark;
 use crate::heap::block::{BlockEntry, Blocks, State};
@@ -12,34 +12,35 @@ use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::SlotTable;
 use crate::trace::ring::EventBuffer;
 
-/// The large tables of a heap, allocated with the heap's first block.
+/// The large tables of a heap. They are allocated with its first block.
 #[derive(Clone)]
 pub(crate) struct Sets<S: Storage> {
-    /// Holds exactly the [`State::Free`] blocks.
+    /// Contains exactly the [`State::Free`] blocks.
     pub free: FreeIndex<S>,
-    /// The events awaited by pending blocks.
+    /// The events that pending blocks wait for.
     pub waits: EventWaits,
-    /// The uses of blocks by other streams: a list for each block, headed by [`BlockEntry::uses`].
+    /// The uses of blocks by other streams: each block has a list, which starts at
+    /// [`BlockEntry::uses`].
     pub uses: SlotTable<StreamUse, S>,
-    /// Root of the set of the [`State::Unmapped`] blocks, ordered by address.
+    /// The root of the set of the [`State::Unmapped`] blocks, sorted by address.
     unmapped: Link,
     /// The nodes of the set `unmapped`.
     by_address: RadixTree<S>,
     /// The pages mapped in the heap's ranges of addresses.
     pub pages: HomePages<S>,
-    /// Behind the copies of the contents of waking pages.
+    /// A mark after the copies of the contents of waking pages.
     pub copied: CopyMark,
     /// The [`State::Stale`] blocks.
     pub stale: StaleList,
-    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses the
-    /// blocks any longer (see [`epochs`](crate::heap::epochs)). At most the heap's clock; 0: no
-    /// block is known to be quiet. A heap for a new stream or pool is empty, and has dropped the
-    /// sets or resets the stamp.
+    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses them any
+    /// more (see [`epochs`](crate::heap::epochs)). This is at most the heap's clock; 0 means that
+    /// no block is known to be quiet. When a heap is assigned to a new stream or pool, it is empty,
+    /// and has dropped the sets or resets the stamp.
     pub quiet: u64,
-    /// The heap's clock at the last [look](crate::heap::idle): free blocks with an earlier
-    /// `freed_at` were not touched since. 0 before the first look.
+    /// The heap's clock at the last [look](crate::heap::idle). Free blocks with an earlier
+    /// `freed_at` were not touched since then. 0 before the first look.
     pub mark: u64,
-    /// The latest events of the heap. Empty while events are not recorded.
+    /// The latest events of the heap. Empty while no events are recorded.
     pub trace: EventBuffer<S>,
 }
 
@@ -59,14 +60,14 @@ impl_empty! {
     }
 }
 
-/// Returns the order of blocks by address.
+/// Returns a function that sorts blocks by address.
 fn by_address<S: Storage>(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {
     |block| Key { major: 0, minor: blocks[block].addr }
 }
 
 impl<S: Storage> Sets<S> {
-    /// Marks a detached block without free neighbours as free at time `clock`, and adds the block
-    /// to the free index.
+    /// Marks a detached block that has no free neighbours as free at time `clock`, and adds it to
+    /// the free index.
     #[inline(always)]
     pub(super) fn insert_free(&mut self, block: u32, clock: u64, blocks: &mut [BlockEntry]) {
         let entry = &mut blocks[block as usize];
@@ -76,7 +77,7 @@ impl<S: Storage> Sets<S> {
         self.free.insert(block, blocks);
     }
 
-    /// Marks a detached block without unmapped neighbours as unmapped, and adds the block to the
+    /// Marks a detached block that has no unmapped neighbours as unmapped, and adds it to the
     /// unmapped set.
     pub(super) fn insert_unmapped(&mut self, block: u32, blocks: &mut Blocks<S>) {
         debug_assert!(!matches!(blocks[block].state, State::Free | State::Unmapped), "the block is in no set yet");
@@ -84,7 +85,7 @@ impl<S: Storage> Sets<S> {
         self.unmapped = self.by_address.insert(self.unmapped, block, by_address(blocks));
     }
 
-    /// Removes a free or unmapped block from its set, and marks the block as [`State::Detached`].
+    /// Removes a free or unmapped block from its set, and marks it as [`State::Detached`].
     pub(super) fn detach(&mut self, block: u32, blocks: &mut Blocks<S>) {
         debug_assert!(matches!(blocks[block].state, State::Free | State::Unmapped), "the block is in a set");
         if blocks[block].state == State::Unmapped {
@@ -105,12 +106,12 @@ impl<S: Storage> Sets<S> {
         self.by_address.below(self.unmapped, Key { major: 0, minor: addr }, by_address(blocks))
     }
 
-    /// Makes room in the unmapped set for `count` blocks. Returns false if the table is full.
+    /// Makes room for `count` blocks in the unmapped set. Returns false if the table is full.
     pub(super) fn make_room_for_unmapped(&mut self, count: u32) -> bool {
         self.by_address.make_room_for(count)
     }
 
-    /// Checks that the unmapped set holds `count` blocks, all of them unmapped.
+    /// Checks that the unmapped set contains `count` blocks, and that they are all unmapped.
     pub(super) fn check_unmapped(&self, count: u32, blocks: &Blocks<S>) -> Result<(), &'static str> {
         let (mut seen, mut from) = (0, 0);
         while let Some(block) = self.unmapped_from(from, blocks) {

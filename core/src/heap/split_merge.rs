@@ -1,5 +1,5 @@
-//! Splitting and merging the blocks of the caching policy: the two operations that every malloc and
-//! free of it comes down to.
+//! Splitting and merging the blocks of the caching policy. Every malloc and every free of this
+//! policy comes down to these two operations.
 //!
 //! ```text
 //! allocate_from  |         free          |  ─▶  | allocated |   free    |  same entry for the rest
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A split gives the allocated front a new entry, and a merge keeps the entry of a neighbour that
-//! was free already. The most frequent pair, a split and the merge that undoes the split, then only
-//! resizes one entry of the free index. While the size stays in the same bin, the resize does not
-//! change the index at all.
+//! was already free. So the most frequent pair, a split and the merge that undoes it, only resizes
+//! one entry of the free index. As long as the size is in the same bin, the resize does not change
+//! the index at all.
 
 use super::Outcome;
 use super::sets::Sets;
@@ -23,36 +23,37 @@ use crate::units::DevicePtr;
 
 /// A freed block, merged with its free neighbours.
 struct Coalesced {
-    /// Whether the segment holds other blocks beside the merged one.
+    /// Whether the segment contains other blocks besides the merged one.
     is_split: bool,
-    /// Bytes of the freed block alone.
+    /// The size of the freed block alone, in bytes.
     size: u64,
-    /// Number of free neighbours absorbed: 0, 1 or 2.
+    /// How many free neighbours were absorbed: 0, 1 or 2.
     absorbed: u64,
-    /// Bytes of the absorbed neighbours.
+    /// The bytes of these neighbours.
     absorbed_bytes: u64,
 }
 
 impl Coalesced {
-    /// Updates the counters, if any, of inactive split blocks: free blocks whose segment holds
-    /// other blocks. Returns true if the peaks must be reconciled, as always in a tight heap.
-    /// Returns `tells` if the segment is wholly free now: an ended stream's segment is released.
+    /// Updates the counters, if any are given, of inactive split blocks: free blocks in a segment
+    /// that has other blocks. Returns true if the peaks must be reconciled. If the segment is
+    /// completely free now, returns `tells`: the segment is released if its stream has ended, and
+    /// the peaks are always reconciled if the heap is tight.
     #[inline(always)]
     fn count(self, tells: bool, counters: Option<&HeapCounters>) -> bool {
         let Some(counters) = counters else { return tells };
         if !self.is_split {
-            // The block is the whole segment and does not count. Its former neighbours counted
-            // until now.
+            // The block is the whole segment, so it does not count. Its former neighbours did until
+            // now.
             counters.down(Stat::InactiveSplit, self.absorbed);
             counters.down(Stat::InactiveSplitBytes, self.absorbed_bytes);
             return tells;
         }
-        // The neighbours' bytes counted before: only the freed block's own bytes are new.
+        // The bytes of the neighbours counted before, so only those of the freed block are new.
         let peaks_stale = counters.up(Stat::InactiveSplitBytes, self.size);
         match self.absorbed {
             0 => peaks_stale | counters.up(Stat::InactiveSplit, 1),
             1 => peaks_stale,
-            // Three blocks became one, and two of the three counted.
+            // Three blocks became one, and two of them counted.
             _ => {
                 counters.down(Stat::InactiveSplit, 1);
                 peaks_stale
@@ -61,27 +62,29 @@ impl Coalesced {
     }
 }
 
-/// Borrows the tables of a heap that has memory, each under its own reference. Looking the tables
-/// up through the heap for each access costs 13 instructions more per malloc/free pair.
+/// The tables of a heap that has memory, each borrowed separately. Looking up the tables through
+/// the heap for each access costs 13 more instructions per malloc/free pair.
 pub(super) struct Parts<'a, S: Storage> {
-    /// The entries of all blocks. A slice, whose length stays in a register: an index is checked
-    /// once.
+    /// The entries of all blocks. This is a slice, so its length remains in a register and an index
+    /// is checked only once.
     pub(super) blocks: &'a mut [BlockEntry],
-    /// The vacant ones among the entries.
+    /// The list of the vacant entries.
     pub(super) vacancies: &'a mut Vacancies,
     pub(super) live: &'a mut HashIndex<S>,
     pub(super) segments: &'a mut HeapSegments<S>,
     pub(super) sets: &'a mut Sets<S>,
     pub(super) rules: &'a Rules,
     pub(super) choose_from: &'a u64,
-    /// The search count to stamp freed blocks with. A reference, because few paths read the count.
+    /// The search count with which freed blocks are stamped. A reference, because few paths read
+    /// it.
     pub(super) clock: &'a u64,
 }
 
 impl<S: Storage> Parts<'_, S> {
-    /// Allocates the first `size` bytes of the free block `block`, which has at least `size` bytes.
-    /// The rest stays free if the rules split the block; otherwise the whole block is allocated.
-    /// Room for one block was made. `PLAIN`: the heap is [plain](crate::heap::Heap::plain).
+    /// Allocates the first `size` bytes of the free block `block`, which must have at least `size`
+    /// bytes. The rest remains free if the rules split the block; otherwise the whole block is
+    /// allocated. The caller has made room for one block. With `PLAIN`, the heap must be
+    /// [plain](crate::heap::Heap::plain).
     #[inline(always)]
     pub(super) fn allocate_from<const PLAIN: bool>(
         &mut self,
@@ -100,30 +103,30 @@ impl<S: Storage> Parts<'_, S> {
         let remaining = whole - size;
         let splits =
             if PLAIN { self.rules.should_split_plainly(remaining) } else { self.rules.should_split(remaining, size) };
-        // Below 0 once a row has risen above its threshold.
+        // This is below 0 once a row has risen above its threshold.
         let mut left = 0;
         let given_bytes = if splits {
-            // A free block counts as inactive only beside other blocks, so a whole segment starts
-            // to count with its first split.
+            // A free block counts as inactive only if its segment has other blocks, so a whole
+            // segment starts to count with its first split.
             if was_split && counts {
                 counters.down(Stat::InactiveSplitBytes, size);
             } else if counts {
                 left |= counters.up_to(Stat::InactiveSplit, 1);
                 left |= counters.up_to(Stat::InactiveSplitBytes, remaining);
             }
-            // A copy: through a reference, the fields are loaded once more behind the next store.
+            // A copy: through a reference, the fields would be loaded again after the next store.
             let found = blocks[block as usize];
             let BlockEntry { prev, segment, .. } = found;
             let front = self.vacancies.occupy(blocks);
             let chain = self.live.add(addr, front);
             blocks[front as usize] = BlockEntry { chain, ..found.front(block, size, requested, State::Allocated) };
-            // The bounds check stands for a comparison with `NONE`, here and below.
+            // The bounds check replaces a comparison with `NONE`, here and below.
             match blocks.get_mut(prev as usize) {
                 None => self.segments[segment].first = front,
                 Some(prev) => prev.next = front,
             }
             let clock = *self.clock;
-            // The rest keeps its entry: `resize` leaves the index alone while the size stays in the
+            // The rest keeps its entry: `resize` does not change the index while the size is in the
             // same bin.
             self.sets.free.resize(block, remaining, blocks, |rest| {
                 rest.addr += size;
@@ -153,9 +156,9 @@ impl<S: Storage> Parts<'_, S> {
     }
 
     /// Adds the detached block `block` to the free index, merged with its free neighbours. The
-    /// merged block takes over the requested size of `block`, and becomes free at the present time.
-    /// Returns the merged block, and true if the peaks must be reconciled, or if `tells` is set and
-    /// the block is the whole segment. Counts in `counters`, if any, what is inactive.
+    /// merged block gets the requested size of `block`, and counts as free since now. If `counters`
+    /// are given, counts what is inactive. Returns the merged block, and true if the peaks must be
+    /// reconciled, or if `tells` is set and the block is the whole segment.
     #[inline(always)]
     pub(super) fn join_free(&mut self, block: u32, tells: bool, counters: Option<&HeapCounters>) -> (u32, bool) {
         let clock = *self.clock;
@@ -164,7 +167,7 @@ impl<S: Storage> Parts<'_, S> {
         debug_assert!(!blocks[block as usize].is_free(), "a block becomes free once");
         let prev_free = blocks.get(prev as usize).is_some_and(BlockEntry::is_free);
         let next_free = blocks.get(next as usize).is_some_and(BlockEntry::is_free);
-        // Each case counts for itself: the number of neighbours is known there. `before` and
+        // Each case does its own counting, because it knows the number of neighbours. `before` and
         // `after` are those of the merged block.
         let coalesced = |before, after, absorbed, absorbed_bytes| Coalesced {
             is_split: before != NONE || after != NONE,
@@ -173,7 +176,7 @@ impl<S: Storage> Parts<'_, S> {
             absorbed_bytes,
         };
         match (prev_free, next_free) {
-            // No neighbour is free: `block` enters the index as it is.
+            // No neighbour is free, so `block` enters the index as it is.
             (false, false) => {
                 self.sets.insert_free(block, clock, blocks);
                 (block, coalesced(prev, next, 0, 0).count(tells, counters))
@@ -194,8 +197,8 @@ impl<S: Storage> Parts<'_, S> {
                 vacancies.vacate(block, blocks);
                 (next, coalesced(prev, after, 1, next_bytes).count(tells, counters))
             }
-            // `prev` keeps its entry and grows upward, over `block` and over `next` if `next` is
-            // free, too. One arm for both cases: `resize` is inlined once.
+            // `prev` keeps its entry and grows upward, over `block`, and over `next` if that is
+            // free, too. One arm handles both cases, so that `resize` is inlined only once.
             (true, _) => {
                 let (mut absorbed_bytes, mut after) = (0, next);
                 if next_free {

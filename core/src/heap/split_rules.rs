@@ -1,5 +1,5 @@
-//! The placement rules of a heap: which free block may serve a request, and whether to split the
-//! block.
+//! The placement rules of a heap: which free block may serve a request, and whether the block is
+//! split.
 
 use crate::config::rounding::{LARGE_SEGMENT, PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
@@ -7,34 +7,34 @@ use crate::heap::block::BlockEntry;
 use crate::pool::PoolOptions;
 use crate::units::{GRAIN, UNIT};
 
-/// Where a heap's new memory comes from.
+/// Where the new memory of a heap comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
-    /// Segments allocated by the device.
+    /// Segments that the device allocates.
     Device,
-    /// Segments supplied by the host for the heap's pool.
+    /// Segments that the host supplies for the heap's pool.
     Host,
     /// Pages of virtual memory, under the heap's [`PageRules`].
     Pages,
 }
 
-/// How a heap on pages grows, and whether its free pages may leave it. All heaps on pages of a
-/// device have the rules of the device's policy, which never changes.
+/// How a heap on pages grows, and whether its free pages may leave it. The policy of the device
+/// decides this for all heaps on pages, and it never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PageRules {
-    /// Pages of one length, which stay where they are: `PyTorch`'s expandable segments. The heap
+    /// The pages have one length and do not move, as in `PyTorch`'s expandable segments. The heap
     /// grows in its lowest gaps, and a request prefers the free block that can grow.
     Stay,
-    /// Pages of any length, which move: the stitched policy. The heap grows where the fewest bytes
-    /// are to be mapped, and free pages of any heap can serve.
+    /// The pages have any length and move, as in the stitched policy. The heap grows where the
+    /// fewest bytes have to be mapped, and free pages of any heap can be used.
     Move,
 }
 
-/// The purpose of a pool's memory.
+/// What the memory of a pool is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum PoolMemory {
-    /// Blocks of the pool only.
+    /// Only for blocks of the pool.
     Plain,
     /// The host supplies the segments.
     Supplied,
@@ -57,68 +57,71 @@ impl PageRules {
 }
 
 impl Source {
-    /// Whether the heap maps pages, and allocates no whole segments.
+    /// Returns whether the heap maps pages, instead of allocating whole segments.
     #[inline]
     pub(crate) fn maps_pages(self) -> bool {
         self == Self::Pages
     }
 }
 
-/// The settings of the configuration and of the pool for placement.
+/// The settings of the configuration and of the pool that matter for placement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Whether the heap serves small or large requests.
     pub kind: PoolKind,
-    /// Bytes from which a block is oversize: never split, and reserved for oversize requests.
+    /// A block of at least this many bytes is oversize: it is never split, and is reserved for
+    /// oversize requests.
     pub max_split: u64,
-    /// Bytes by which an oversize block may exceed the served oversize request; exclusive.
+    /// An oversize block may be larger than the oversize request that it serves by less than this
+    /// many bytes.
     max_non_split_rounding: u64,
-    /// Bytes of the smallest block refused by any rule to a request for fewer bytes. At most
+    /// The size in bytes of the smallest block that any rule refuses to a smaller request. At most
     /// `max_split`; lower iff `compact`.
     pub refuse_from: u64,
-    /// The smallest rest worth splitting off, in bytes. 32 bits keep a heap with its counters in
-    /// 512 bytes.
+    /// The smallest rest that is worth splitting off, in bytes. It has 32 bits so that a heap and
+    /// its counters fit in 512 bytes.
     min_rest: u32,
-    /// A rest smaller than both the request and `ample_rest` bytes is not split off. 0: the
-    /// request's size does not matter.
+    /// A rest that is smaller than both the request and `ample_rest` bytes is not split off. 0
+    /// means that the size of the request does not matter.
     ample_rest: u64,
-    /// Requests of at least this number of bytes receive whole blocks. 0: the pool never splits
+    /// A request of at least this many bytes gets a whole block. 0 means that the pool never splits
     /// blocks.
     whole_from: u64,
-    /// The source of new memory. Existing segments of the heap may be of another kind.
+    /// Where new memory comes from. Segments that the heap already has may be of another kind.
     pub source: Source,
-    /// The rules of the heap's pages, whether or not new memory is on pages.
+    /// The rules of the heap's pages, even if new memory is not on pages.
     pub pages: PageRules,
-    /// Whether free blocks carry their age, for garbage collection.
+    /// Whether free blocks are stamped with their age, for garbage collection.
     pub ages: bool,
-    /// Whether the setting `compact` is active for the heap, and how.
+    /// Whether and how the setting `compact` is active for the heap.
     pub compact: Compacting,
 }
 
-/// How the setting `compact` is active for a heap. One byte, so a heap with its counters stays
-/// within 512 bytes.
+/// How the setting `compact` is active for a heap. It is one byte, so that a heap and its counters
+/// fit in 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compacting {
     /// Not active.
     No,
-    /// Active; blocks share segments.
+    /// Active. Blocks share segments.
     Shared,
-    /// Active; each large block has a segment of its own size (`exact_segments`).
+    /// Active. Each large block has a separate segment of exactly its size (`exact_segments`).
     Exact,
-    /// Active with a budget of at least a quarter; each large block has a segment of its own,
-    /// whole.
+    /// Active with a budget of at least a quarter. Each large block has a separate segment, which
+    /// is never cut.
     Whole,
 }
 
 impl Compacting {
-    /// Returns whether each large block has a segment of its own.
+    /// Returns whether each large block has a separate segment.
     pub(crate) fn parts_segments(self) -> bool {
         matches!(self, Self::Exact | Self::Whole)
     }
 }
 
 impl Rules {
-    /// Returns the rules of the caching policy with default settings, for a heap without a stream.
+    /// Returns the rules of the caching policy with default settings, for a heap that has no
+    /// stream.
     pub(crate) const fn unset(kind: PoolKind) -> Self {
         let min_rest = match kind {
             PoolKind::Small => UNIT,
@@ -139,15 +142,15 @@ impl Rules {
         }
     }
 
-    /// Derives the rules of a heap from the configuration, for a pool with the default options.
+    /// Derives the rules of a heap from the configuration, for a pool with default options.
     /// `config` has `expandable_segments` only if the device has virtual memory.
     pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, source: Source) -> Self {
-        // Free neighbours of an expandable segment are one block. Oversize, it would serve none of
-        // the requests that it was freed by, and the segment would grow with each of them (pytorch
-        // issue 123548).
+        // Free neighbours in an expandable segment are merged into one block. If this block were
+        // oversize, it could serve none of the requests that it was freed by, and the segment would
+        // grow with each of them (pytorch issue 123548).
         let splits = config.parity() || !source.maps_pages();
         let max_split = config.max_split_size().filter(|_| splits).unwrap_or(u64::MAX);
-        // PyTorch splits off every rest wherever the setting is active, also in a pool without
+        // PyTorch splits off every rest wherever the setting is active, even in a pool without
         // expandable segments.
         let expandable = config.expandable_segments() && source == Source::Host;
         let mut ample_rest = 0;
@@ -191,48 +194,51 @@ impl Rules {
         }
     }
 
-    /// Returns the rules with the options of a pool applied to the rules of [`new`](Self::new).
+    /// Applies the options of a pool to the rules returned by [`new`](Self::new).
     pub(crate) fn in_pool(self, options: PoolOptions) -> Self {
         if !options.no_split {
             return self;
         }
-        // Every request is large enough for a whole block.
+        // Every request is large enough to get a whole block.
         Self { whole_from: 0, ..self }
     }
 
-    /// Whether the rules are those of a [plain](crate::heap::Heap::plain) heap: every free block
-    /// may serve every request that fits, no block is oversize, and a rest is split off whatever
-    /// the size of the request. Blocks are in whole segments, and do not age.
+    /// Returns whether the rules are those of a [plain](crate::heap::Heap::plain) heap: every free
+    /// block may serve every request that fits, no block is oversize, and whether a rest is split
+    /// off does not depend on the size of the request. Blocks are in whole segments, and do not
+    /// age.
     pub(crate) fn are_plain(&self) -> bool {
-        // An oversize block is refused to smaller requests, so `max_split` is not asked for.
+        // An oversize block is refused to smaller requests, so this covers `max_split` as well.
         let refuses = self.refuse_from != u64::MAX;
         let splits = self.ample_rest == 0 && self.whole_from == u64::MAX;
         splits && !refuses && !self.ages && !self.source.maps_pages()
     }
 
-    /// Whether the pool never splits blocks.
+    /// Returns whether the pool never splits blocks.
     #[inline]
     pub(crate) fn no_split(&self) -> bool {
         self.whole_from == 0
     }
 
-    /// Whether the free block must not serve a request of `size` bytes, although large enough.
+    /// Returns whether the free block must not serve a request of `size` bytes, although it is
+    /// large enough.
     #[inline]
     pub(crate) fn refuse(&self, block: &BlockEntry, size: u64) -> bool {
         self.refuse_oversize(block.size, size) || self.refuse_segment(block, size)
     }
 
-    /// Whether a free block of `block` bytes must not serve a request of `size` bytes. True if only
-    /// the block is oversize, or if both are and too much would be wasted.
+    /// Returns whether a free block of `block` bytes must not serve a request of `size` bytes. This
+    /// is true if only the block is oversize, or if both are and too much would be wasted.
     #[inline]
     pub(crate) fn refuse_oversize(&self, block: u64, size: u64) -> bool {
         block >= self.max_split && (size < self.max_split || block >= size + self.max_non_split_rounding)
     }
 
-    /// Whether the free block is a whole segment with a waste above a quarter of `size`; for a
-    /// segment allocated for a single block, above a 128th, if the budget is small or the waste
-    /// would be split off. Cut once, the segment could neither serve a large request nor be
-    /// released. A segment already cut serves any request.
+    /// Returns whether the free block is a whole segment, and too much of it would be wasted. The
+    /// limit is a quarter of `size`. For a segment that was allocated for a single block, it is a
+    /// 128th if the budget is small, or if the waste would be split off. Once cut, the segment
+    /// could neither serve a large request nor be released. A segment that is already cut serves
+    /// any request.
     #[inline]
     fn refuse_segment(&self, block: &BlockEntry, size: u64) -> bool {
         let rest = block.size - size;
@@ -245,7 +251,8 @@ impl Rules {
         block.size >= self.refuse_from && !block.is_split() && rest > lost
     }
 
-    /// Whether the `remaining` bytes behind the first `size` bytes of a free block become a block.
+    /// Returns whether the `remaining` bytes after the first `size` bytes of a free block become a
+    /// separate block.
     #[inline]
     pub(crate) fn should_split(&self, remaining: u64, size: u64) -> bool {
         remaining >= u64::from(self.min_rest).max(size.min(self.ample_rest)) && size < self.whole_from
@@ -257,7 +264,7 @@ impl Rules {
         remaining >= u64::from(self.min_rest)
     }
 
-    /// Whether a block of `size` bytes counts as oversize.
+    /// Returns whether a block of `size` bytes counts as oversize.
     #[inline]
     pub(crate) fn is_oversize(&self, size: u64) -> bool {
         size >= self.max_split
@@ -278,7 +285,7 @@ mod tests {
         rules(config, PoolKind::Large, Source::Device)
     }
 
-    /// A free block: a whole segment, or a part.
+    /// Returns a free block that is a whole segment, or part of one.
     fn block(size: u64, is_part: bool) -> BlockEntry {
         BlockEntry { size, next: if is_part { 1 } else { NONE }, ..BlockEntry::vacant(NONE) }
     }
@@ -319,7 +326,7 @@ mod tests {
         for (kind, source) in [(PoolKind::Small, Source::Device), (PoolKind::Large, Source::Pages)] {
             assert_eq!(rules("compact:0.1", kind, source).compact, Compacting::No, "{kind:?}, {source:?}");
         }
-        // A budget kept under a policy that has none.
+        // A budget that is kept under a policy that does not use it.
         let mut config = Config::parse("policy:bfc").unwrap();
         config.set_compact(Some(0.1)).unwrap();
         assert_eq!(Rules::new(&config, PoolKind::Large, false, Source::Device).compact, Compacting::No);
@@ -348,7 +355,7 @@ mod tests {
         assert!(!exact.refuse(&block(129 * MIB, false), 128 * MIB));
         assert!(exact.refuse(&block(129 * MIB + 512, false), 128 * MIB));
         assert!(exact.refuse(&block(20 * MIB, false), 2 * MIB), "each segment is of one block");
-        // A rest that would be split off is measured as under a small budget, and another one by a
+        // A rest that would be split off is judged as under a small budget, any other rest by a
         // quarter.
         let whole = large("compact:0.5,exact_segments:True");
         assert!(!whole.refuse(&block(258 * MIB, false), 256 * MIB));

@@ -1,10 +1,10 @@
-//! Pages left mapped by a park: pages pinned by the program, and pages under blocks not parked by
-//! the program or still in use by work.
+//! Pages that a park leaves mapped: those that the program has pinned, and those under blocks that
+//! the program does not park or that work still uses.
 //!
-//! A heap asleep lends nothing. So the park leaves exactly the blocks lent at its beginning, and
-//! marks the pages under these blocks. The borrower may free a lent block in the middle of the
-//! park, behind work of the borrower's own: the page keeps the mark until the park has ended,
-//! whether the block lives or not.
+//! A heap that is asleep lends nothing, so the park leaves exactly the blocks that were lent when
+//! it started, and marks the pages under them. The borrower may free such a block in the middle of
+//! the park, after work of its own. The page keeps the mark until the park has ended, whether or
+//! not the block is still live.
 
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, Blocks, FRONTIER_BIT, HeapSegments, Segment, State};
@@ -14,13 +14,13 @@ use crate::tables::Storage;
 use crate::tables::slot_table::{NONE, SlotTable};
 
 impl<S: Storage> Heap<S> {
-    /// Marks the pages under blocks lent to other streams. The heap lends nothing more.
+    /// Marks the pages under blocks that are lent to other streams. The heap lends no more blocks.
     pub(crate) fn keep_lent_pages(&mut self) {
         self.keep_pages_under(|block, uses| block.state == State::Allocated && uses::is_lent(block, uses));
     }
 
-    /// Marks the pinned pages. Another thread may unpin them before the park has ended, which has
-    /// not prepared to save their contents then.
+    /// Marks the pinned pages. Another thread may unpin them before the park has ended, but the
+    /// park has not prepared to save their contents.
     pub(crate) fn keep_pinned_pages(&mut self) {
         if !self.is_empty() && self.asleep {
             let stays = |page: &HomePage| if page.pins > 0 { Stays::Parking } else { page.stays };
@@ -28,8 +28,8 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Marks the pages under pending blocks waiting for the safe frontier: the program numbers the
-    /// work on the blocks, and no wait of the park ends this work. The work of all remaining
+    /// Marks the pages under pending blocks that wait for the safe frontier. The program numbers
+    /// the work on these blocks, and no wait of the park ends this work. The work on all other
     /// pending blocks was announced before the park waited.
     pub(crate) fn keep_pages_of_numbered_work(&mut self) {
         self.keep_pages_under(|block, _| block.state == State::Pending && block.events & FRONTIER_BIT != 0);
@@ -46,7 +46,7 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Takes the marks away: the park has ended.
+    /// Removes the marks, because the park has ended.
     pub(crate) fn end_stay(&mut self) {
         if !self.is_empty() {
             let marked = |page: &HomePage| page.stays == Stays::Parking;
@@ -54,8 +54,8 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Panics if `page` must not be unmapped: the page lies under a used block not parked by the
-    /// program. `lent_stays`: blocks lent to other streams are not parked.
+    /// Panics if `page` must not be unmapped, because it is under a block in use that the program
+    /// does not park. `lent_stays` means that blocks lent to other streams are not parked.
     #[cfg(any(test, feature = "paranoid"))]
     pub(crate) fn assert_unused(&self, page: &HomePage, lent_stays: bool) {
         let is_there = |block: &&BlockEntry| block.addr < page.end() && page.at < block.end();
@@ -68,7 +68,7 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// Iterates over the blocks of the segments of a heap, from the segment `newest` to the oldest.
+/// Iterates over the blocks of a heap's segments, from the segment `newest` to the oldest.
 pub(super) fn tiles<'a, S: Storage>(
     newest: u32,
     segments: &'a HeapSegments<S>,

@@ -1,12 +1,12 @@
-//! The operations of a heap whose segments a sub-allocator cuts: buddy, size class, slab, or a
-//! plan's segment.
+//! The operations of a heap with a sub-allocator that cuts its segments: buddy, size class, slab,
+//! or the segment of a plan.
 //!
 //! ```text
 //! segment     first ─▶ one block for the whole segment: always free, releasable while not `live`
 //! sub-block   an entry while allocated or pending: its segment, and its sub-allocator's number
 //! ```
 //!
-//! The code that releases wholly free segments therefore works for every policy.
+//! Therefore the code that releases completely free segments works for every policy.
 
 #![cfg_attr(
     not(feature = "alloc"),
@@ -21,9 +21,9 @@ use crate::tables::{CapacityError, Storage};
 use crate::units::DevicePtr;
 
 impl<S: Storage> Heap<S> {
-    /// Allocates a sub-block of `size` bytes, as the policy rounds requests, if a segment has one.
-    /// Inlined together with the sub-allocator's own part: a nested call would save the same
-    /// registers twice, which is a tenth of a pair.
+    /// Allocates a sub-block of `size` bytes, which the policy has rounded, if a segment has one.
+    /// Inlined together with the code of the sub-allocator: a nested call would save the same
+    /// registers twice, which costs a tenth of a pair.
     #[inline(always)]
     pub(super) fn malloc_suballocated(
         &mut self,
@@ -45,8 +45,8 @@ impl<S: Storage> Heap<S> {
         let Some(suballocator) = C::of(&mut self.suballocator) else { return Ok(None) };
         let Some((SubBlock { addr, segment, number }, free)) = suballocator.allocate(size)? else { return Ok(None) };
         let (blocks, vacancies) = self.blocks.parts();
-        // Free sub-blocks count as inactive only while the segment has live ones. The first live
-        // sub-block makes all free ones count.
+        // Free sub-blocks count as inactive only while the segment has live ones. With the first
+        // live sub-block, all free ones start to count.
         let mut peaks_stale = if free.alone {
             let entry = &mut self.segments[segment];
             entry.live = true;
@@ -65,8 +65,8 @@ impl<S: Storage> Heap<S> {
         Ok(Some(Outcome { value: DevicePtr(addr), peaks_stale }))
     }
 
-    /// Frees a detached sub-block that no stream uses any longer. Returns true if the peaks must be
-    /// reconciled or if a segment of an ended stream became wholly free.
+    /// Frees a detached sub-block that no stream uses any more. Returns true if the peaks must be
+    /// reconciled, or if a segment of an ended stream became completely free.
     #[inline(always)]
     pub(super) fn finish_free_suballocated(&mut self, sub_block: u32, counters: &HeapCounters) -> bool {
         for_kind!(self.suballocator.as_ref().expect("a heap with sub-blocks has a sub-allocator"), Own => self.free_sub_block::<Own<S>>(sub_block, counters))
@@ -78,7 +78,7 @@ impl<S: Storage> Heap<S> {
         let Some(suballocator) = C::of(&mut self.suballocator) else { return false };
         let (blocks, vacancies) = self.blocks.parts();
         let BlockEntry { addr, size, requested, prev: number, segment, .. } = blocks[sub_block as usize];
-        // Vacate the entry before the call into the sub-allocator: fewer values stay in registers
+        // Vacate the entry before calling the sub-allocator, so that fewer values stay in registers
         // across the inlined call.
         blocks[sub_block as usize].state = State::Detached;
         vacancies.vacate(sub_block, blocks);
@@ -88,7 +88,7 @@ impl<S: Storage> Heap<S> {
             let peaks_stale = counters.up(Stat::InactiveSplitBytes, size);
             return peaks_stale | count_sub_blocks(free, counters);
         }
-        // A plan's segment has no counters of its own free memory, and is in use for as long as the
+        // The segment of a plan has no counters for its free memory, and is in use as long as the
         // lane exists.
         #[cfg(feature = "alloc")]
         if self.is_planned() {
@@ -103,7 +103,7 @@ impl<S: Storage> Heap<S> {
         self.tells
     }
 
-    /// Whether the heap manages the segment of a lane of the planned policy.
+    /// Returns whether the heap manages the segment of a lane of the planned policy.
     pub(crate) fn is_planned(&self) -> bool {
         matches!(&self.suballocator, Some(suballocator) if suballocator.is_planned())
     }
@@ -112,13 +112,13 @@ impl<S: Storage> Heap<S> {
     /// table of blocks.
     pub(crate) fn sub_blocks(&self) -> impl Iterator<Item = (u32, &BlockEntry)> {
         let entries = (0..).zip(self.blocks.entries());
-        // Vacant entries and the blocks for whole segments have other states.
+        // Vacant entries, and the blocks for whole segments, are in other states.
         entries.filter(|(_, block)| matches!(block.state, State::Allocated | State::Pending))
     }
 }
 
-/// Updates the number of inactive sub-blocks of a segment that keeps live ones. Returns true if the
-/// peaks must be reconciled.
+/// Updates the number of inactive sub-blocks of a segment that still has live ones. Returns true if
+/// the peaks must be reconciled.
 #[inline(always)]
 fn count_sub_blocks(FreeDelta { before, now, .. }: FreeDelta, counters: &HeapCounters) -> bool {
     if now >= before {

@@ -1,5 +1,5 @@
-//! Tests of a heap alone, without a device: its marks, the chosen block, rises above leases, looks,
-//! and uses.
+//! Tests of a heap alone, without a device: its marks, which block it chooses, rises above leases,
+//! looks, and uses.
 
 use super::*;
 use crate::config::{Config, Policy};
@@ -14,9 +14,9 @@ use crate::tables::Growable;
 use crate::units::MIB;
 use std::vec::Vec;
 
-/// Length of every page.
+/// The length of every page.
 const STEP: u64 = 2 * MIB;
-/// Address of the first segment or range.
+/// The address of the first segment or range.
 const BASE: u64 = 1 << 40;
 const STREAM: StreamId = StreamId(7);
 
@@ -26,7 +26,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A heap for large blocks.
+    /// Creates a heap for large blocks.
     fn new(config: &str, source: Source) -> Self {
         let config = Config::parse(config).unwrap();
         let mut heap = Heap::default();
@@ -35,7 +35,8 @@ impl Fixture {
         Self { heap, counters: HeapCounters::default() }
     }
 
-    /// A heap with a range of `length` pages, of which the first `mapped` are mapped and free.
+    /// Creates a heap with a range of `length` pages. The first `mapped` of them are mapped and
+    /// free.
     fn with_pages(length: u64, mapped: u64) -> Self {
         let mut fixture = Self::new("expandable_segments:True", Source::Pages);
         fixture.heap.make_room().unwrap();
@@ -48,7 +49,7 @@ impl Fixture {
         fixture
     }
 
-    /// Holds room for so many pages, and maps them.
+    /// Holds room for `pages` pages, and maps them.
     fn detach(&mut self, pages: u64) -> HeldRoom {
         let heap = &mut self.heap;
         heap.make_room().unwrap();
@@ -74,7 +75,7 @@ impl Fixture {
         self.heap.malloc(bytes, bytes, &self.counters).unwrap().map(|served| served.value.0)
     }
 
-    /// Allocates blocks of so many pages each, one behind the other.
+    /// Allocates blocks with these numbers of pages, one after the other.
     fn fill(&mut self, blocks: &[u64]) {
         let mut at = BASE;
         for pages in blocks {
@@ -171,7 +172,7 @@ fn a_request_passes_a_whole_segment_for_a_larger_block_of_a_cut_one() {
 
 #[test]
 fn of_equal_gaps_in_a_range_the_lowest_is_filled() {
-    // The range ends where its pages end: no addresses are left behind the last block.
+    // The range ends where its pages end, so no addresses are left after the last block.
     let mut fixture = Fixture::with_pages(4, 4);
     fixture.fill(&[1, 1, 1, 1]);
     fixture.free(BASE + STEP);
@@ -183,13 +184,13 @@ fn of_equal_gaps_in_a_range_the_lowest_is_filled() {
 
 #[test]
 fn a_gap_is_filled_before_the_end_of_the_mapped_pages_unless_that_can_grow_less() {
-    // A live block behind a gap is no room to grow into, however long.
+    // A live block after a gap is no room to grow into, however long it is.
     let mut fixture = Fixture::with_pages(64, 44);
     fixture.fill(&[1, 2, 40, 1]);
     fixture.free(BASE + STEP);
     fixture.free(BASE + 43 * STEP);
     assert_eq!(fixture.malloc(STEP), Some(BASE + STEP));
-    // The last block can grow to two pages, and the gap has three.
+    // The last block can grow to two pages, but the gap has three.
     let mut fixture = Fixture::with_pages(6, 5);
     fixture.fill(&[3, 1, 1]);
     fixture.free(BASE);
@@ -227,15 +228,15 @@ const STATS: [Stat; 11] = [
     Stat::OversizeSegments,
 ];
 
-/// Runs `act` with counters of which some of `stats`, and no others, have no lease left. `act`
-/// returns whether the peaks must be reconciled: if any of these does.
+/// Runs `act` with counters in which some of `stats`, and no others, have no lease left. `act` must
+/// return that the peaks have to be reconciled iff there are any such.
 fn tells_of_each_rise(what: &str, stats: &[Stat], act: impl Fn(&HeapCounters) -> bool) {
     for lacking in 0..1_u32 << stats.len() {
         let counters = HeapCounters::default();
         for stat in STATS {
             let place = stats.iter().position(|&other| other == stat);
             if place.is_none_or(|place| lacking >> place & 1 == 0) {
-                // What was removed before is left to be added.
+                // What is removed here can be added again.
                 counters.down(stat, 1 << 50);
             }
         }
@@ -245,7 +246,7 @@ fn tells_of_each_rise(what: &str, stats: &[Stat], act: impl Fn(&HeapCounters) ->
 
 const OVERSIZE: &str = "max_split_size_mb:32";
 
-/// Blocks that tile the bytes from [`BASE`] on, free ones and allocated ones in turn.
+/// Returns blocks that tile the bytes from [`BASE`] on, alternately free and allocated.
 fn alternating(sizes: &[u64]) -> Vec<SnapshotBlock> {
     let mut at = BASE;
     let states = [BlockState::Inactive, BlockState::ActiveAllocated].into_iter().cycle();
@@ -267,7 +268,8 @@ fn new_memory_tells_of_each_rise_above_a_lease() {
         let mut fixture = Fixture::with_pages(8, 4);
         fixture.fill(&[1, 2, 1]);
         fixture.free(BASE + STEP);
-        // Two pages between live blocks go, and of three that come back, one is behind them all.
+        // Two pages between live blocks are unmapped. Of the three that come back, one is after all
+        // of them.
         let heap = &mut fixture.heap;
         let block = heap.containing(DevicePtr(BASE + STEP)).unwrap();
         heap.make_room().unwrap();
@@ -353,7 +355,7 @@ fn a_restored_block_tells_of_each_rise_above_a_lease() {
     });
 }
 
-/// Looks at the heap at a moment, after its clock has advanced.
+/// Looks at the heap at a given moment, after its clock has advanced.
 fn look(fixture: &mut Fixture, now: u32) -> Vec<Found> {
     let mut found = Vec::new();
     fixture.heap.clock += 1;
@@ -377,7 +379,8 @@ fn a_look_tells_what_is_new_idle_and_used_again() {
     assert_eq!(look(&mut fixture, 3000), [idle; 2]);
     assert_eq!(look(&mut fixture, 4000), [idle; 2]);
     assert_eq!([1, 2].map(|number| page(&fixture, number).freed_at), [first; 2]);
-    // The front is used. What lies behind stays idle, although the merged block is free since now.
+    // The front is used. What is after it remains idle, although the merged block counts as free
+    // since now.
     assert_eq!(fixture.malloc(STEP), Some(BASE + STEP));
     fixture.free(BASE + STEP);
     let second = fixture.heap.clock;

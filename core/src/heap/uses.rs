@@ -1,8 +1,8 @@
-//! The uses of a heap's blocks by other streams than the heap's own.
+//! The uses of a heap's blocks by streams other than the heap's own.
 //!
-//! A use becomes an event when the block is freed, after all work then on the stream. A use may
-//! have its own event already, recorded when the use was announced; later work on the stream is
-//! then not waited for.
+//! When the block is freed, an event is recorded for each use, after all work that is then on the
+//! stream. A use may already have an event, which was recorded when the use was announced; then
+//! later work on the stream is not waited for.
 
 use crate::device::Event;
 use crate::heap::Heap;
@@ -15,25 +15,25 @@ use crate::tables::slot_table::{NONE, SlotTable, vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::{DevicePtr, StreamId};
 
-/// Greatest number of uses returned by a call of [`Uses::begin_waits`] or [`Uses::take_fences`].
+/// The most uses that a call of [`Uses::begin_waits`] or [`Uses::take_fences`] returns.
 pub(crate) const SOME: usize = 8;
 
 /// A use of a block by another stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamUse {
-    /// The using stream.
+    /// The stream that uses the block.
     stream: StreamId,
-    /// Whether the use was announced during graph capture: the graph orders the use, and no event
-    /// is needed.
+    /// Whether the use was announced during graph capture. Then the graph orders the use, and no
+    /// event is needed.
     captured: bool,
-    /// Whether the block was allocated for the using stream, as a loan of the heap. Set ⟹ `event`
-    /// is `None`, and `captured` is not set.
+    /// Whether the block was allocated for this stream, as a loan of the heap. Set ⟹ `event` is
+    /// `None`, and `captured` is not set.
     borrowed: bool,
-    /// The event recorded at the use; `None` if the event is to be recorded at the free.
+    /// The event recorded at the use; `None` if the event will be recorded at the free.
     event: Option<Event>,
-    /// The [number](Fence::number) of the event's fence, if any.
+    /// The [number](Fence::number) of the event's fence, if there is an event.
     number: u64,
-    /// The next use of the block, or the next vacant entry.
+    /// The next use of the block. In a vacant entry, the next vacant entry.
     next: u32,
 }
 
@@ -43,7 +43,7 @@ impl StreamUse {
         Self { stream, captured: false, borrowed: false, event: None, number: 0, next: NONE }
     }
 
-    /// Takes the fence of the use. The use then needs a fence.
+    /// Takes the fence of the use. After that, the use needs a new one.
     fn take_fence(&mut self) -> Option<Fence> {
         let Self { stream, number, .. } = *self;
         self.event.take().map(|event| Fence { stream, number, event })
@@ -52,23 +52,23 @@ impl StreamUse {
 
 vacant!(StreamUse, next, keeps, |next| Self { next, ..Self::by(StreamId::DEFAULT) });
 
-/// Which events the uses of a block have.
+/// Which of the uses of a block have events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Events {
     /// No use has an event.
     None,
     /// Some uses have an event, and some need an event.
     Some,
-    /// Every use in need of an event has an event.
+    /// Every use that needs an event has one.
     All,
 }
 
-/// How many events the pending blocks of a heap wait for, and where.
+/// How many events the pending blocks of a heap wait for, and in which groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EventWaits {
-    /// The sum of the blocks' numbers of events.
+    /// The sum of the numbers of events of the blocks.
     pub count: u32,
-    /// The groups of the streams of the events, and possibly more groups. Empty ⟸ `count` is 0.
+    /// The groups of the streams of these events, and possibly other groups. Empty ⟸ `count` is 0.
     pub groups: GroupSet,
 }
 
@@ -90,20 +90,20 @@ impl<S: Storage> Heap<S> {
         Uses { blocks: &mut self.blocks, waits: &mut sets.waits, table: &mut sets.uses, own: self.stream }
     }
 
-    /// Ends the loan of the block at `ptr`, which nothing has used since.
+    /// Ends the loan of the block at `ptr`, which nothing has used meanwhile.
     pub(crate) fn take_back(&mut self, ptr: DevicePtr) {
         if let Some(block) = self.lookup(ptr) {
             self.uses().clear(block);
         }
     }
 
-    /// Returns the groups of the streams awaited by pending blocks, and possibly more groups.
+    /// Returns the groups of the streams that pending blocks wait for, and possibly other groups.
     pub(crate) fn waiting(&self) -> GroupSet {
         if self.sets.is_made() { self.sets.waits.groups } else { GroupSet::default() }
     }
 }
 
-/// Returns whether a block of the heap with the `uses` is lent to another stream.
+/// Returns whether a block of the heap is lent to another stream. `uses` is the table of uses.
 pub(super) fn is_lent<S: Storage>(block: &BlockEntry, uses: &SlotTable<StreamUse, S>) -> bool {
     loan(block, uses).is_some()
 }
@@ -118,8 +118,8 @@ fn from<S: Storage>(uses: &SlotTable<StreamUse, S>, first: u32) -> impl Iterator
     uses.chain(first, |known| known.next)
 }
 
-/// Returns what `pick` picks of some uses of a block, from the use `next` on, and moves `next` past
-/// the last use looked at.
+/// Returns what `pick` returns for some uses of a block, starting with the use `next`, and moves
+/// `next` past the last use that was examined.
 fn some<S: Storage, T>(
     uses: &mut SlotTable<StreamUse, S>,
     next: &mut u32,
@@ -137,10 +137,10 @@ fn some<S: Storage, T>(
 }
 
 impl<S: Storage> Uses<'_, S> {
-    /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own
-    /// stream, and a stream that is recorded already, add nothing. `captured` tells whether the use
-    /// was announced during graph capture. Returns the fence of an earlier use by the stream, which
-    /// is no longer needed.
+    /// Records that `stream` uses `block`. The event is recorded at the free. This changes nothing
+    /// for the heap's own stream, and for a stream that is recorded already. `captured` is whether
+    /// the use was announced during graph capture. Returns the fence of an earlier use by the
+    /// stream, if it is no longer needed.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
@@ -149,7 +149,7 @@ impl<S: Storage> Uses<'_, S> {
             if captured {
                 return Ok(None);
             }
-            // One use outside a capture suffices to need an event.
+            // One use outside a capture is enough to need an event.
             known.captured = false;
             return Ok(known.take_fence());
         }
@@ -157,9 +157,9 @@ impl<S: Storage> Uses<'_, S> {
         Ok(None)
     }
 
-    /// Records that the stream of `fence` uses `block`, until the fence is complete. Returns a
-    /// fence no longer needed: of an earlier use by the stream, or `fence` itself for the heap's
-    /// own stream and for the stream that has borrowed the block.
+    /// Records that the stream of `fence` uses `block` until the fence is complete. Returns a fence
+    /// that is no longer needed: that of an earlier use by the stream, or `fence` itself if it is
+    /// on the heap's own stream or on the stream that borrowed the block.
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing has changed then.
@@ -189,23 +189,23 @@ impl<S: Storage> Uses<'_, S> {
         if self.table.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Lends the unused `block` to `stream`. Room was made.
+    /// Lends the unused `block` to `stream`. The caller has made room.
     pub(crate) fn lend(&mut self, block: u32, stream: StreamId) {
         debug_assert!(stream != self.own && self.blocks[block].uses == NONE, "the block has just been allocated");
         self.blocks[block].uses = self.table.insert(StreamUse { borrowed: true, ..StreamUse::by(stream) });
     }
 
-    /// Adds a use of `block` by the heap's own stream, so that a free waits for the stream. Room
-    /// was made. Where the stream may be gone at the free, the free waits for [every
-    /// stream](StreamId::EVERY): what was announced of the stream says nothing of its work in its
-    /// own blocks.
+    /// Adds a use of `block` by the heap's own stream, so that a free waits for this stream. The
+    /// caller has made room. If the stream may be gone by the time of the free, the free waits for
+    /// [every stream](StreamId::EVERY), because what was announced for the stream does not include
+    /// the work in its own blocks.
     pub(crate) fn add_own(&mut self, block: u32, reports_end: bool) {
         let next = self.blocks[block].uses;
         let stream = if reports_end { self.own } else { StreamId::EVERY };
         self.blocks[block].uses = self.table.insert(StreamUse { next, ..StreamUse::by(stream) });
     }
 
-    /// Returns the stream to which `block` is lent, which may have ended.
+    /// Returns the stream to which `block` is lent. It may have ended.
     pub(crate) fn borrower(&self, block: u32) -> Option<StreamId> {
         loan(&self.blocks[block], self.table).map(|lent| lent.stream)
     }
@@ -243,7 +243,7 @@ impl<S: Storage> Uses<'_, S> {
         self.of(block).any(|(_, known)| known.captured)
     }
 
-    /// Returns which events the uses of `block` have.
+    /// Returns which of the uses of `block` have events.
     pub(crate) fn events(&self, block: u32) -> Events {
         let (mut some, mut all) = (false, true);
         for (_, StreamUse { event, captured, .. }) in self.of(block) {
@@ -257,23 +257,23 @@ impl<S: Storage> Uses<'_, S> {
         }
     }
 
-    /// Returns the first use at or after the use `next` with a fence.
+    /// Returns the first use that has a fence, starting with the use `first`.
     pub(crate) fn next_fence(&self, first: u32) -> Option<UseFence> {
         from(self.table, first).find_map(|(_, &StreamUse { stream, event, number, next, .. })| {
             Some(UseFence { fence: Fence { stream, number, event: event? }, next })
         })
     }
 
-    /// Takes some fences from the uses of a block, from the use `next` on. Moves `next` past the
-    /// last use looked at: to [`NONE`] after the last of the block.
+    /// Takes some fences from the uses of a block, starting with the use `next`. Moves `next` past
+    /// the last use that was examined, or to [`NONE`] after the last use of the block.
     pub(crate) fn take_fences(&mut self, next: &mut u32) -> heapless::Vec<Fence, SOME> {
         some(self.table, next, StreamUse::take_fence)
     }
 
-    /// Returns the next streams whose present work a pending block is to wait for, and counts the
-    /// waits, each in the group `group_of` its stream. Begins at the use `next`, and moves `next`
-    /// past the last use looked at: to [`NONE`] after the last of the block. A use during a capture
-    /// is ordered by the capture and needs no wait.
+    /// Returns the next streams with current work that a pending block must wait for, and counts
+    /// the waits, each in the group that `group_of` returns for its stream. Starts with the use
+    /// `next`, and moves `next` past the last use that was examined, or to [`NONE`] after the last
+    /// use of the block. A use during a capture is ordered by the capture, so it needs no wait.
     pub(crate) fn begin_waits(
         &mut self,
         block: u32,
@@ -294,19 +294,19 @@ impl<S: Storage> Uses<'_, S> {
         streams
     }
 
-    /// Returns the next streams that use `block`. Begins at the use `next`, and moves `next` past
-    /// the last use looked at: to [`NONE`] after the last of the block.
+    /// Returns the next streams that use `block`. Starts with the use `next`, and moves `next` past
+    /// the last use that was examined, or to [`NONE`] after the last use of the block.
     pub(crate) fn next_streams(&mut self, next: &mut u32) -> heapless::Vec<StreamId, SOME> {
         some(self.table, next, |known| Some(known.stream))
     }
 
-    /// Counts a wait of a pending block for the calling thread.
+    /// Counts a wait of a pending block on behalf of the calling thread.
     pub(crate) fn hold(&mut self, block: u32) {
         self.blocks[block].events += 1;
         self.waits.count += 1;
     }
 
-    /// Ends `ended` waits of a block. Returns the number of the block's remaining waits.
+    /// Ends `ended` waits of a block. Returns how many waits are left.
     pub(crate) fn end_waits(&mut self, block: u32, ended: u32) -> u32 {
         let events = &mut self.blocks[block].events;
         debug_assert!(*events & !FRONTIER_BIT >= ended, "a wait is counted before it is queued");
@@ -318,7 +318,7 @@ impl<S: Storage> Uses<'_, S> {
         *events & !FRONTIER_BIT
     }
 
-    /// Clears the list of other streams that use `block`. No use has an event.
+    /// Clears the list of other streams that use `block`. No use may still have an event.
     pub(crate) fn clear(&mut self, block: u32) {
         let mut at = core::mem::replace(&mut self.blocks[block].uses, NONE);
         while at != NONE {
