@@ -107,8 +107,7 @@ pub(crate) enum Compacting {
     Shared,
     /// Active. Each large block has a separate segment of exactly its size (`exact_segments`).
     Exact,
-    /// Active with a budget of at least a quarter. Each large block has a separate segment, which
-    /// is never cut.
+    /// Active with a budget of at least a quarter. Each large block gets a whole segment.
     Whole,
 }
 
