@@ -14,6 +14,8 @@ mod build;
 mod campaign;
 mod change;
 mod conditions;
+#[cfg(test)]
+mod judged;
 mod places;
 mod render;
 mod report;
