@@ -4,10 +4,10 @@
 
 use cachalot_core::config::rounding::PoolKind;
 use cachalot_core::simulated::{Call, Failure, Outstanding};
-use cachalot_core::{BlockState, DeviceError, DevicePtr, Error, ErrorKind, Forecast, Host, StreamId};
+use cachalot_core::{BlockState, DeviceError, DevicePtr, ErrorKind, Forecast, StreamId};
 use cachalot_tests::host::{DEVICE, MIB};
 use cachalot_tests::strategies::proptest_config;
-use cachalot_tests::working::{Outcome, Working};
+use cachalot_tests::working::{Outcome, Step, Working};
 use proptest::prelude::*;
 
 /// Streams of the generated programs.
@@ -22,19 +22,6 @@ const CONFIGS: [&str; 4] = [
     "policy:bfc,reclaim:auto,reclaim_budget:1",
     "policy:bfc,reclaim:auto,reclaim_budget:0.01,expandable_segments:True",
 ];
-
-/// One step of a program. Numbers of blocks are taken modulo the count.
-#[derive(Clone, Debug)]
-enum Step {
-    Malloc { bytes: u64, stream: u64 },
-    Work { block: usize },
-    Share { block: usize, stream: u64 },
-    Free { block: usize },
-    Complete { stream: u64 },
-    Capturing { stream: u64, on: bool },
-    Pass { ms: u64, us: u64 },
-    Trim { keep_mib: u64 },
-}
 
 fn step() -> impl Strategy<Value = Step> {
     let stream = || 0..STREAMS;
@@ -51,27 +38,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Takes a step. Each request is checked, and completed work is polled at once.
 fn take(working: &mut Working, step: &Step) -> Outcome {
-    let count = working.held.len().max(1);
-    Ok(match *step {
-        Step::Malloc { bytes, stream } => return malloc(working, bytes, StreamId(stream)),
-        Step::Work { block } => return working.work(block % count).map(|()| None),
-        Step::Share { block, stream } => return working.share(block % count, StreamId(stream)),
-        Step::Free { block } => working.free(block % count),
-        Step::Complete { stream } => {
-            working.host.device().complete(StreamId(stream));
-            working.host.allocator.process_events(DEVICE).err()
-        }
-        Step::Capturing { stream, on } => {
-            working.set_capturing(StreamId(stream), on);
-            None
-        }
-        Step::Pass { ms, us } => {
-            working.host.device().pause(ms * 1000);
-            working.host.allocator.pages(DEVICE).and_then(|pages| pages.maintain(us)).err()
-        }
-        Step::Trim { keep_mib } => working.host.allocator.trim(DEVICE, keep_mib * MIB).err(),
-    })
+    match *step {
+        Step::Malloc { bytes, stream } => malloc(working, bytes, StreamId(stream)),
+        Step::Complete { .. } => working.take(step).and_then(|_| working.take(&Step::ProcessEvents)),
+        _ => working.take(step),
+    }
 }
 
 /// Requests a block, and holds the decision against the snapshot of the moment before: the smallest
@@ -86,7 +59,7 @@ fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     let best = is_native.then(|| best_fit(working, bytes.next_multiple_of(512), stream));
     // The forecast asks the device, too, which may be about to fail.
     let forecast = allocator.forecast(DEVICE, bytes, stream);
-    let (held, calls) = (working.held.len(), working.host.device().calls(Call::Obtain));
+    let (held, calls) = (working.held.len(), working.calls(Call::Obtain));
     let outcome = working.malloc(bytes, stream)?;
     if working.held.len() == held {
         return Ok(outcome);
@@ -97,7 +70,7 @@ fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     {
         return Err(format!("{bytes} bytes at {ptr}, and {expected} was forecast"));
     }
-    let obtained = working.host.device().calls(Call::Obtain) > calls;
+    let obtained = working.calls(Call::Obtain) > calls;
     match best {
         Some(Some(best)) if obtained => Err(format!("a segment for {bytes} bytes, and {best} is free")),
         _ => Ok(outcome),
@@ -126,10 +99,8 @@ fn hold(config: &str, program: &[Step]) -> Result<(), String> {
     let mut working = Working::new(config, CAPACITY);
     for (number, step) in program.iter().enumerate() {
         let before = waits(&working);
-        let held = take(&mut working, step).and_then(|error| match error {
-            None | Some(Error::OutOfMemory(_)) => working.check().and_then(|()| working.check_nothing_lost()),
-            Some(error) => Err(error.to_string()),
-        });
+        let taken = take(&mut working, step);
+        let held = working.judge(taken);
         let waited = matches!(step, Step::Pass { .. }) && waits(&working) > before;
         let held = held.and_then(|()| if waited { Err("it has waited for the device".to_owned()) } else { Ok(()) });
         held.map_err(|why| format!("`{config}`, step {number}, {step:?}: {why}"))?;
@@ -138,9 +109,7 @@ fn hold(config: &str, program: &[Step]) -> Result<(), String> {
 }
 
 fn waits(working: &Working) -> u64 {
-    let calls = [Call::Wait, Call::Synchronize, Call::SynchronizeAll, Call::OrderBehind];
-    // The program orders streams by itself when it shares a block.
-    calls[..3].iter().map(|&call| working.host.device().calls(call)).sum()
+    [Call::Wait, Call::Synchronize, Call::SynchronizeAll].map(|call| working.calls(call)).iter().sum()
 }
 
 /// Frees every block, and expects all memory to go back without a call that demands it.

@@ -4,15 +4,16 @@
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
 use cachalot_core::{
-    Action, Allocator, Config, DeviceError, DeviceResult, Error, ErrorKind, Growable, PageStats, PoolOptions, Route,
-    Segments, StreamId,
+    Action, Allocator, Config, DeviceError, DeviceResult, Error, ErrorKind, Growable, PoolOptions, Route, Segments,
+    StreamId,
 };
 use cachalot_tests::consistency;
+use cachalot_tests::failures;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, MIB};
 use cachalot_tests::policies::policies;
 use cachalot_tests::strategies::proptest_config;
-use cachalot_tests::working::{Outcome, Working};
+use cachalot_tests::working::{Step, Working};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,24 +23,6 @@ const STREAMS: u64 = 4;
 
 /// Capacity of the device: small, so that programs run out of memory.
 const CAPACITY: u64 = 256 * MIB;
-
-/// One step of a program. Numbers of blocks are taken modulo the count.
-#[derive(Clone, Debug)]
-enum Step {
-    Malloc { bytes: u64, stream: u64 },
-    Work { block: usize },
-    Share { block: usize, stream: u64 },
-    Free { block: usize },
-    Complete { stream: u64 },
-    CompleteOne { stream: u64 },
-    Capturing { stream: u64, on: bool },
-    EmptyCache,
-    Trim { keep_mib: u64 },
-    Maintain { us: u64 },
-    Limit { above_mib: Option<u64> },
-    StreamDestroyed { stream: u64 },
-    Export { block: usize },
-}
 
 fn step() -> impl Strategy<Value = Step> {
     let stream = || 0..STREAMS;
@@ -66,74 +49,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn take(working: &mut Working, step: &Step) -> Outcome {
-    let count = working.held.len().max(1);
-    let allocator = &working.host.allocator;
-    Ok(match *step {
-        Step::Malloc { bytes, stream } => return working.malloc(bytes, StreamId(stream)),
-        Step::Work { block } => return working.work(block % count).map(|()| None),
-        Step::Share { block, stream } => return working.share(block % count, StreamId(stream)),
-        Step::Free { block } => working.free(block % count),
-        Step::Complete { stream } => {
-            working.host.device().complete(StreamId(stream));
-            None
-        }
-        Step::CompleteOne { stream } => {
-            working.host.device().complete_one(StreamId(stream));
-            None
-        }
-        Step::Capturing { stream, on } => {
-            working.set_capturing(StreamId(stream), on);
-            None
-        }
-        Step::EmptyCache => allocator.empty_cache(DEVICE).err(),
-        Step::Trim { keep_mib } => allocator.trim(DEVICE, keep_mib * MIB).err(),
-        Step::Maintain { us } => allocator.pages(DEVICE).and_then(|pages| pages.maintain(us)).err(),
-        Step::Limit { above_mib } => {
-            let limit = above_mib.map(|mib| working.host.device().used() + mib * MIB);
-            allocator.set_limit(DEVICE, limit).err()
-        }
-        Step::StreamDestroyed { stream } => {
-            let ended = allocator.stream_destroyed(DEVICE, StreamId(stream)).err();
-            working.set_capturing(StreamId(stream), false);
-            ended
-        }
-        Step::Export { block } => return export(working, block % count),
-    })
-}
-
-/// Pins a block, exports the block's first page, and unpins the block, whether or not the export
-/// has failed. Afterwards the page may move again.
-fn export(working: &Working, block: usize) -> Outcome {
-    let Some(ptr) = working.held.get(block).map(|held| held.ptr) else { return Ok(None) };
-    let pages = working.host.allocator.pages(DEVICE).map_err(|error| error.to_string())?;
-    pages.pin(ptr).map_err(|error| error.to_string())?;
-    let exported = pages.export(ptr);
-    pages.unpin(ptr).map_err(|error| error.to_string())?;
-    match pages.stats() {
-        Ok(PageStats { pinned: 0, .. }) => Ok(exported.err()),
-        stats => Err(format!("after the export: {stats:?}")),
-    }
-}
-
-/// Ends all captures, frees every block and empties the cache.
-fn give_back(working: &mut Working) -> Result<(), String> {
-    (0..STREAMS).for_each(|stream| working.set_capturing(StreamId(stream), false));
-    working.give_back()
-}
-
 fn hold(policy: &str, program: &[Step]) -> Result<(), String> {
     let mut working = Working::new(policy, CAPACITY);
     for (number, step) in program.iter().enumerate() {
-        let held = take(&mut working, step).and_then(|error| match error {
-            None | Some(Error::OutOfMemory(_)) => working.check().and_then(|()| working.check_nothing_lost()),
-            Some(error) => Err(error.to_string()),
-        });
-        held.map_err(|why| format!("`{policy}`, step {number}, {step:?}: {why}"))?;
+        let taken = working.take(step);
+        working.judge(taken).map_err(|why| format!("`{policy}`, step {number}, {step:?}: {why}"))?;
     }
-    give_back(&mut working)?;
-    let left = working.host.device().outstanding();
-    if left == Outstanding::default() { working.check() } else { Err(format!("`{policy}`: {left:?} is left")) }
+    working.finish().map_err(|why| format!("`{policy}`: {why}"))
 }
 
 /// A program of three streams, in which pages move within a stream, between streams, and at a
@@ -182,11 +104,11 @@ fn moving() -> Vec<Step> {
 fn calls_of(policy: &str) -> BTreeMap<Call, u64> {
     let mut working = Working::new(policy, CAPACITY);
     for (number, step) in moving().iter().enumerate() {
-        let taken = take(&mut working, step);
+        let taken = working.take(step);
         assert!(matches!(taken, Ok(None | Some(Error::OutOfMemory(_)))), "step {number}, {step:?}: {taken:?}");
     }
-    assert!(moved(&working) >= 20 * MIB, "`{policy}`: {} bytes moved", moved(&working));
-    Call::ALL.into_iter().map(|call| (call, working.host.device().calls(call))).collect()
+    assert!(working.pages().moved >= 20 * MIB, "`{policy}`: {} bytes moved", working.pages().moved);
+    failures::calls(working.host.device())
 }
 
 /// Runs the program with a failure. Afterwards only what the device may still hold is lost.
@@ -194,34 +116,24 @@ fn survive(policy: &str, failure: Failure) -> Result<(), String> {
     let mut working = Working::new(policy, CAPACITY);
     working.host.device().fail(failure);
     for (number, step) in moving().iter().enumerate() {
-        let taken = take(&mut working, step);
+        let taken = working.take(step);
         // Up to the failure, all is as in a run without failures.
         let reached = working.host.device().calls(failure.call) >= failure.nth;
         let held = taken.and_then(|_| if reached { working.check() } else { Ok(()) });
         held.map_err(|why| format!("step {number}, {step:?}: {why}"))?;
     }
-    let in_doubt = [Call::Unmap, Call::Destroy, Call::Unreserve].contains(&failure.call);
     if failure.error.kind == ErrorKind::ContextLost {
         let more = working.host.device().calls_after_loss();
+        let in_doubt = matches!(failure.call, Call::Unmap | Call::Destroy | Call::Unreserve);
         // The program itself orders streams.
         return if in_doubt || more <= 2 { working.check() } else { Err(format!("{more} calls of a lost device")) };
     }
-    if !in_doubt {
-        working.check_nothing_lost()?;
-    }
-    working.host.device().clear_failures();
-    give_back(&mut working)?;
-    let (used, leaked) = (working.host.device().used(), working.host.allocator.leaked_bytes(DEVICE));
-    let pages = working.host.allocator.pages(DEVICE).and_then(|pages| pages.stats());
-    if leaked == Ok(used) { working.check() } else { Err(format!("{used} bytes are held, {leaked:?} lost, {pages:?}")) }
+    working.survive(&failure)
 }
 
 fn fail_everywhere(policy: &str, kind: ErrorKind, persistent: bool) {
-    for (call, made) in calls_of(policy) {
-        for nth in 1..=made {
-            let failure = Failure { call, nth, persistent, error: DeviceError::new(kind, 77) };
-            survive(policy, failure).unwrap_or_else(|why| panic!("`{policy}`, {failure:?}: {why}"));
-        }
+    for failure in failures::each(&calls_of(policy), kind, persistent) {
+        survive(policy, failure).unwrap_or_else(|why| panic!("`{policy}`, {failure:?}: {why}"));
     }
 }
 
@@ -276,34 +188,22 @@ fn with_free_pages(options: &str) -> Working {
     working
 }
 
-fn stats(working: &Working) -> PageStats {
-    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap()
-}
-
-fn moved(working: &Working) -> u64 {
-    stats(working).moved
-}
-
-fn stale(working: &Working) -> u64 {
-    stats(working).stale
-}
-
 #[test]
 fn a_page_of_another_stream_moves_behind_its_work_and_the_host_does_not_wait() {
     let mut working = with_free_pages("");
     assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
     let device = working.host.device();
-    assert!(moved(&working) >= 32 * MIB && device.calls(Call::OrderBehind) > 0);
+    assert!(working.pages().moved >= 32 * MIB && device.calls(Call::OrderBehind) > 0);
     assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    working.check_all().unwrap();
     // The addresses that the pages have left go once the work there is complete.
     for (complete, left) in [(false, true), (true, false)] {
         if complete {
             working.host.device().complete(ONE);
         }
         assert_eq!(working.host.allocator.pages(DEVICE).unwrap().maintain(10_000), Ok(left));
-        assert_eq!(stale(&working) > 0, left);
-        working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+        assert_eq!(working.pages().stale > 0, left);
+        working.check_all().unwrap();
     }
 }
 
@@ -313,14 +213,14 @@ fn only_pages_of_complete_work_move_if_the_program_says_so() {
         let mut working = with_free_pages(",completed_pages_only:True");
         // Takes new memory, and begins the epochs of stream 1.
         assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
-        assert_eq!(moved(&working), 0);
+        assert_eq!(working.pages().moved, 0);
         if complete {
             working.host.device().complete(ONE);
         }
         assert_eq!(working.malloc(30 * MIB, TWO), Ok(None));
-        assert_eq!(moved(&working) > 0, complete);
+        assert_eq!(working.pages().moved > 0, complete);
         assert_eq!(working.host.device().calls(Call::OrderBehind), 0);
-        working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+        working.check_all().unwrap();
     }
 }
 
@@ -329,11 +229,11 @@ fn a_stream_that_captures_unannounced_keeps_its_pages() {
     let mut working = with_free_pages("");
     working.set_capturing(ONE, true);
     assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
-    assert_eq!((working.held.len(), moved(&working)), (2, 0));
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    assert_eq!((working.held.len(), working.pages().moved), (2, 0));
+    working.check_all().unwrap();
     working.set_capturing(ONE, false);
     assert_eq!(working.malloc(40 * MIB, StreamId(3)), Ok(None));
-    assert!(moved(&working) > 0);
+    assert!(working.pages().moved > 0);
 }
 
 #[test]
@@ -341,11 +241,11 @@ fn an_ended_stream_keeps_no_addresses_of_pages_that_moved_away() {
     let mut working = with_free_pages("");
     assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
     assert_eq!(working.free(0), None);
-    assert!(moved(&working) > 0);
-    assert!(stale(&working) > 0);
+    assert!(working.pages().moved > 0);
+    assert!(working.pages().stale > 0);
     working.host.allocator.stream_destroyed(DEVICE, ONE).unwrap();
-    assert_eq!(stale(&working), 0);
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    assert_eq!(working.pages().stale, 0);
+    working.check_all().unwrap();
 }
 
 /// A graph replays on any stream, not on the stream of its capture alone.
@@ -365,7 +265,7 @@ fn memory_of_a_destroyed_graph_stays_while_the_last_replay_runs() {
         assert_eq!(allocator.pool_users(DEVICE, pool), Ok(users));
     }
     assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    working.check_all().unwrap();
 }
 
 /// What becomes stale during a wait may have work that began after it.
@@ -429,9 +329,9 @@ fn calls_of_virtual_memory_are_counted_with_their_time() {
         let failure = |call| Failure { call, nth: 1, persistent: false, error: DeviceError::new(ErrorKind::Other, 77) };
         working.host.device().fail(failure(Call::SetAccess));
         for step in moving() {
-            take(&mut working, &step).unwrap();
+            working.take(&step).unwrap();
         }
-        let (calls, device) = (stats(&working).calls, working.host.device());
+        let (calls, device) = (working.pages().calls, working.host.device());
         for (call, count) in [
             (Call::Reserve, calls.reserve),
             (Call::Unreserve, calls.unreserve),
@@ -457,7 +357,7 @@ fn calls_of_virtual_memory_are_counted_with_their_time() {
 fn a_request_that_maps_for_longer_than_allowed_is_a_stall() {
     for (options, stalls) in [("", 0), (",max_stall_us:400", 1), (",max_stall_us:400,strict_stall:True", 0)] {
         let working = with_free_pages(options);
-        let before = stats(&working);
+        let before = working.pages();
         assert_eq!(before.stalls, 0, "`{options}`: {before:?}");
         let spent = || {
             let device = working.host.device();
@@ -465,7 +365,7 @@ fn a_request_that_maps_for_longer_than_allowed_is_a_stall() {
         };
         let begun = spent();
         working.host.allocator.malloc(DEVICE, 40 * MIB, TWO).unwrap();
-        let (took, after) = ((spent() - begun) / 1000, stats(&working));
+        let (took, after) = ((spent() - begun) / 1000, working.pages());
         assert_eq!(
             (after.stalls, took > 400),
             (stalls, options.is_empty() || stalls > 0),
@@ -479,7 +379,7 @@ fn a_request_that_maps_for_longer_than_allowed_is_a_stall() {
             pages.maintain(10_000).unwrap();
             working.host.device().complete(ONE);
         }
-        let maintained = stats(&working);
+        let maintained = working.pages();
         assert!(maintained.calls.unmap.calls > after.calls.unmap.calls, "`{options}`: {maintained:?}");
         assert_eq!((maintained.stalls, maintained.longest_stall_us), (after.stalls, after.longest_stall_us));
     }
@@ -553,8 +453,8 @@ fn a_request_is_rejected_for_the_memory_that_it_lacks() {
     for (mib, error) in [(40, None), (3, None), (3, Some(Error::Rejected(4 * MIB))), (1, None)] {
         assert_eq!(working.malloc(mib * MIB, TWO), Ok(error), "{mib} MiB");
     }
-    assert_eq!((moved(&working), working.host.device().calls(Call::Unmap)), (36 * MIB, 0));
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    assert_eq!((working.pages().moved, working.host.device().calls(Call::Unmap)), (36 * MIB, 0));
+    working.check_all().unwrap();
 }
 
 #[test]
@@ -576,7 +476,7 @@ fn a_report_tells_what_was_to_be_mapped_and_which_pages_could_not_serve() {
     assert_eq!(working.free(1), None);
     working.host.allocator.empty_cache(DEVICE).unwrap();
     let held = working.host.device().used();
-    assert_eq!((stats(&working).spare, held), (40 * MIB, 44 * MIB));
+    assert_eq!((working.pages().spare, held), (40 * MIB, 44 * MIB));
     let refused = report(&mut working, 1 << 30);
     assert_eq!((refused.spare, refused.reserved + refused.spare), (40 * MIB, held));
     assert!(refused.to_string().contains("40 MiB lie in pages whose old addresses are still in use"), "{refused}");
@@ -596,7 +496,7 @@ fn a_trace_maps_and_unmaps_what_the_snapshot_has() {
         working.host.allocator.record_trace(DEVICE, 10_000).unwrap();
         let mut unmapped = 0;
         for (number, step) in moving().iter().enumerate() {
-            take(&mut working, step).unwrap();
+            working.take(step).unwrap();
             let mut mapped = BTreeSet::new();
             working
                 .host

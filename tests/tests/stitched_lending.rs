@@ -1,11 +1,11 @@
 //! Free blocks lent between streams under the stitched policy: free memory beside live blocks of a
 //! page serves a request of another stream, in order, and no page moves.
 
-use cachalot_core::simulated::{Call, Failure, Outstanding};
-use cachalot_core::{BlockState, DeviceError, DevicePtr, ErrorKind, PoolOptions, Route, StreamId};
+use cachalot_core::simulated::{Call, Failure};
+use cachalot_core::{BlockState, DevicePtr, PoolOptions, Route, StreamId};
+use cachalot_tests::failures;
 use cachalot_tests::host::{DEVICE, MIB};
 use cachalot_tests::working::Working;
-use std::collections::BTreeMap;
 
 const ONE: StreamId = StreamId(1);
 const TWO: StreamId = StreamId(2);
@@ -28,18 +28,9 @@ fn with_hole(options: &str) -> (Working, DevicePtr) {
     (working, hole)
 }
 
-/// How often the device was called.
-fn calls(working: &Working, call: Call) -> u64 {
-    working.host.device().calls(call)
-}
-
-fn used_mib(working: &Working) -> u64 {
-    working.host.device().used() / MIB
-}
-
 fn check(working: &Working) {
-    assert_eq!(calls(working, Call::Wait) + calls(working, Call::Synchronize), 0);
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    assert_eq!(working.calls(Call::Wait) + working.calls(Call::Synchronize), 0);
+    working.check_all().unwrap();
 }
 
 /// Frees the lent block, and lets the lender's next request have it again.
@@ -53,12 +44,12 @@ fn assert_goes_back(working: &mut Working, hole: DevicePtr) {
 #[test]
 fn a_free_block_of_another_stream_serves_a_request_where_it_lies() {
     let (mut working, hole) = with_hole("");
-    let before = calls(&working, Call::OrderBehind);
+    let before = working.calls(Call::OrderBehind);
     // `malloc` launches work, which the device checks for its order after the work of the first
     // stream.
     assert_eq!(working.malloc(3 * MIB, TWO), Ok(None));
     let lent = working.held[2].clone();
-    assert_eq!((lent.ptr, used_mib(&working), calls(&working, Call::OrderBehind) - before), (hole, 12, 1));
+    assert_eq!((lent.ptr, working.used_mib(), working.calls(Call::OrderBehind) - before), (hole, 12, 1));
     let allocator = &working.host.allocator;
     assert_eq!(allocator.base_of(hole).unwrap().stream, TWO);
     assert_eq!(allocator.pages(DEVICE).unwrap().stats().unwrap().moved, 0);
@@ -68,7 +59,7 @@ fn a_free_block_of_another_stream_serves_a_request_where_it_lies() {
     assert_eq!(working.free(2), None);
     assert_eq!(working.host.stat("active_bytes.all.current") / MIB as i64, 12);
     assert_eq!(working.malloc(3 * MIB, ONE), Ok(None));
-    assert_eq!((working.held[2].ptr, used_mib(&working)), (hole, 12));
+    assert_eq!((working.held[2].ptr, working.used_mib()), (hole, 12));
     check(&working);
 }
 
@@ -76,7 +67,7 @@ fn a_free_block_of_another_stream_serves_a_request_where_it_lies() {
 fn growth_within_the_budget_and_free_pages_of_the_own_stream_come_first() {
     let (mut working, hole) = with_hole(",slack:0.5");
     assert_eq!(working.malloc(3 * MIB, TWO), Ok(None));
-    assert!(working.held[2].ptr != hole && used_mib(&working) == 16);
+    assert!(working.held[2].ptr != hole && working.used_mib() == 16);
     assert_eq!(working.free(2), None);
     // 4 MiB are free in whole pages of the second stream, at a limit without room.
     working.host.allocator.set_limit(DEVICE, Some(16 * MIB)).unwrap();
@@ -84,7 +75,7 @@ fn growth_within_the_budget_and_free_pages_of_the_own_stream_come_first() {
     assert!(working.held[2].ptr != hole);
     // The limit leaves nothing for the next.
     assert_eq!(working.malloc(5 * MIB / 2, TWO), Ok(None));
-    assert_eq!((working.held[3].ptr, used_mib(&working)), (hole, 16));
+    assert_eq!((working.held[3].ptr, working.used_mib()), (hole, 16));
     check(&working);
 }
 
@@ -185,10 +176,10 @@ fn a_lent_block_freed_during_a_capture_waits_for_its_borrower() {
     let allocator = &working.host.allocator;
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
     allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(9))).unwrap();
-    let before = calls(&working, Call::Record);
+    let before = working.calls(Call::Record);
     assert_eq!(working.free(2), None);
     working.host.allocator.stream_destroyed(DEVICE, TWO).unwrap();
-    assert_eq!(calls(&working, Call::Record), before);
+    assert_eq!(working.calls(Call::Record), before);
     let allocator = &working.host.allocator;
     allocator.end_capture(DEVICE, pool).unwrap();
     allocator.release_pool(DEVICE, pool).unwrap();
@@ -257,8 +248,8 @@ fn a_lender_that_ends_keeps_what_is_lent_until_the_borrower_is_done() {
     working.host.allocator.stream_destroyed(DEVICE, TWO).unwrap();
     assert_eq!(working.free(0), None);
     working.host.empty_cache();
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
-    assert_eq!(used_mib(&working), 0);
+    working.check_all().unwrap();
+    assert_eq!(working.used_mib(), 0);
 }
 
 /// A program whose streams lend to each other, and end.
@@ -283,31 +274,9 @@ fn lending(failure: Option<Failure>) -> Working {
 
 #[test]
 fn a_failure_of_any_call_loses_nothing() {
-    let made: BTreeMap<Call, u64> = {
-        let (before, after) = (with_hole("").0, lending(None));
-        Call::ALL.into_iter().map(|call| (call, calls(&after, call) - calls(&before, call))).collect()
-    };
-    assert!(made[&Call::OrderBehind] > 1, "{made:?}");
-    for kind in [ErrorKind::Other, ErrorKind::OutOfMemory, ErrorKind::NotPermittedInCapture] {
-        for (&call, &made) in &made {
-            let of_order = matches!(call, Call::Record | Call::OrderBehind);
-            if kind == ErrorKind::NotPermittedInCapture && !of_order {
-                continue;
-            }
-            for nth in 1..=made {
-                let nth = calls(&with_hole("").0, call) + nth;
-                let failure = Failure { call, nth, persistent: false, error: DeviceError::new(kind, 77) };
-                let mut working = lending(Some(failure));
-                let in_doubt = [Call::Unmap, Call::Destroy, Call::Unreserve].contains(&call);
-                assert!(in_doubt || working.check_nothing_lost().is_ok(), "{failure:?}");
-                working.host.device().clear_failures();
-                while !working.held.is_empty() {
-                    assert_eq!(working.free(0), None, "{failure:?}");
-                }
-                assert_eq!(working.host.allocator.empty_cache(DEVICE), Ok(()), "{failure:?}");
-                let left = working.host.device().outstanding();
-                assert!(in_doubt || left == Outstanding::default(), "{failure:?}: {left:?}");
-            }
-        }
+    let (before, made) = (failures::calls(with_hole("").0.host.device()), failures::calls(lending(None).host.device()));
+    assert!(made[&Call::OrderBehind] > before[&Call::OrderBehind] + 1, "{made:?}");
+    for failure in failures::of_every_kind(&made).filter(|failure| failure.nth > before[&failure.call]) {
+        lending(Some(failure)).survive(&failure).unwrap_or_else(|why| panic!("{failure:?}: {why}"));
     }
 }

@@ -1,11 +1,11 @@
 //! Pending memory under the stitched policy: a request that would exceed the budget is ordered
 //! after the uses of freed blocks, the oldest first, and the host does not wait.
 
-use cachalot_core::simulated::{Call, Failure, Outstanding};
+use cachalot_core::simulated::{Call, Failure};
 use cachalot_core::{DeviceError, DevicePtr, Error, ErrorKind, Event, PoolOptions, Route, StreamId, StreamOrder};
+use cachalot_tests::failures;
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use cachalot_tests::working::Working;
-use std::collections::BTreeMap;
 
 const ONE: StreamId = StreamId(1);
 const TWO: StreamId = StreamId(2);
@@ -34,40 +34,27 @@ fn with(options: &str) -> Working {
     Working::new(&format!("policy:stitched,slack:0{options}"), CAPACITY)
 }
 
-/// How often the device was called.
-fn calls(working: &Working, call: Call) -> u64 {
-    working.host.device().calls(call)
-}
-
-fn used_mib(working: &Working) -> u64 {
-    working.host.device().used() / MIB
-}
-
-fn moved_mib(working: &Working) -> u64 {
-    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().moved / MIB
-}
-
 fn pending_mib(working: &Working) -> i64 {
     let of = |name: &str| working.host.stat(&format!("{name}.all.current"));
     (of("active_bytes") - of("allocated_bytes")) / MIB as i64
 }
 
 fn check(working: &Working) {
-    assert_eq!(calls(working, Call::Wait) + calls(working, Call::Synchronize), 0);
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    assert_eq!(working.calls(Call::Wait) + working.calls(Call::Synchronize), 0);
+    working.check_all().unwrap();
 }
 
 #[test]
 fn a_request_is_ordered_behind_the_oldest_uses_and_behind_no_more_than_it_needs() {
     let mut working = with("");
     let blocks = pend(&mut working, 20, &[(ONE, SIDE); 3]);
-    let before = calls(&working, Call::OrderBehind);
+    let before = working.calls(Call::OrderBehind);
     // `malloc` launches work, which the device checks for its order.
     assert_eq!(working.malloc(20 * MIB, ONE), Ok(None));
     assert_eq!((working.held[0].ptr, pending_mib(&working)), (blocks[0], 40));
-    assert_eq!((calls(&working, Call::OrderBehind) - before, used_mib(&working)), (1, 60));
+    assert_eq!((working.calls(Call::OrderBehind) - before, working.used_mib()), (1, 60));
     assert_eq!(working.malloc(40 * MIB, ONE), Ok(None));
-    assert_eq!((pending_mib(&working), used_mib(&working)), (0, 60));
+    assert_eq!((pending_mib(&working), working.used_mib()), (0, 60));
     check(&working);
 }
 
@@ -78,8 +65,8 @@ fn pages_of_a_pending_block_move_to_another_stream() {
     assert_eq!(working.malloc(30 * MIB, TWO), Ok(None));
     // One event covers the second and the third block. One page is new: the room for pending
     // memory, 60 / 28 MiB.
-    assert_eq!((pending_mib(&working), used_mib(&working)), (0, 62));
-    assert_eq!(moved_mib(&working), 28);
+    assert_eq!((pending_mib(&working), working.used_mib()), (0, 62));
+    assert_eq!(working.pages().moved / MIB, 28);
     check(&working);
 }
 
@@ -91,17 +78,17 @@ fn the_budget_has_room_for_pending_memory_up_to_a_part_of_the_peak() {
     assert_eq!(working.free(0), None);
     assert_eq!(working.malloc(260 * MIB, ONE), Ok(None));
     pend(&mut working, 20, &[(ONE, SIDE)]);
-    assert_eq!((used_mib(&working), pending_mib(&working)), (280, 20));
-    let before = calls(&working, Call::OrderBehind);
+    assert_eq!((working.used_mib(), pending_mib(&working)), (280, 20));
+    let before = working.calls(Call::OrderBehind);
     // 20 MiB pend, and there is room for 280 / 28 of them.
     for is_ordered in [false, true] {
         assert_eq!(working.malloc(10 * MIB, TWO), Ok(None));
-        assert_eq!((used_mib(&working), calls(&working, Call::OrderBehind) > before), (290, is_ordered));
+        assert_eq!((working.used_mib(), working.calls(Call::OrderBehind) > before), (290, is_ordered));
     }
     check(&working);
     assert_eq!(pending_mib(&working), 0);
     working.host.allocator.pages(DEVICE).unwrap().maintain(1000).unwrap();
-    assert_eq!(used_mib(&working), 290);
+    assert_eq!(working.used_mib(), 290);
 }
 
 #[test]
@@ -112,12 +99,12 @@ fn growth_within_the_budget_comes_first() {
     working.host.device().complete(ONE);
     working.host.empty_cache();
     pend(&mut working, 20, &[(ONE, SIDE)]);
-    let before = calls(&working, Call::OrderBehind);
+    let before = working.calls(Call::OrderBehind);
     for (held, orders) in [(40, 0), (60, 0), (80, 0), (80, 1)] {
         assert_eq!(working.malloc(20 * MIB, ONE), Ok(None));
-        assert_eq!((used_mib(&working), calls(&working, Call::OrderBehind) - before), (held, orders));
+        assert_eq!((working.used_mib(), working.calls(Call::OrderBehind) - before), (held, orders));
     }
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    working.check_all().unwrap();
 }
 
 #[test]
@@ -126,7 +113,7 @@ fn at_a_limit_the_host_does_not_wait() {
     pend(&mut working, 20, &[(ONE, SIDE); 3]);
     working.host.allocator.set_limit(DEVICE, Some(60 * MIB)).unwrap();
     assert_eq!(working.malloc(60 * MIB, TWO), Ok(None));
-    assert_eq!((working.held.len(), used_mib(&working)), (1, 60));
+    assert_eq!((working.held.len(), working.used_mib()), (1, 60));
     check(&working);
 }
 
@@ -134,9 +121,9 @@ fn at_a_limit_the_host_does_not_wait() {
 fn where_only_pages_of_complete_work_move_nothing_is_ordered() {
     let mut working = with(",completed_pages_only:True");
     pend(&mut working, 20, &[(ONE, SIDE); 3]);
-    let before = calls(&working, Call::OrderBehind);
+    let before = working.calls(Call::OrderBehind);
     assert_eq!(working.malloc(20 * MIB, ONE), Ok(None));
-    assert_eq!((calls(&working, Call::OrderBehind), used_mib(&working)), (before, 80));
+    assert_eq!((working.calls(Call::OrderBehind), working.used_mib()), (before, 80));
     check(&working);
 }
 
@@ -144,15 +131,15 @@ fn where_only_pages_of_complete_work_move_nothing_is_ordered() {
 fn nothing_is_ordered_under_a_capture() {
     let mut working = with("");
     pend(&mut working, 20, &[(ONE, SIDE); 3]);
-    let before = calls(&working, Call::OrderBehind);
+    let before = working.calls(Call::OrderBehind);
     let allocator = &working.host.allocator;
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
     allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(9))).unwrap();
     assert_eq!(working.malloc(20 * MIB, ONE), Ok(None));
-    assert_eq!((calls(&working, Call::OrderBehind), used_mib(&working)), (before, 80));
+    assert_eq!((working.calls(Call::OrderBehind), working.used_mib()), (before, 80));
     working.host.allocator.end_capture(DEVICE, pool).unwrap();
     assert_eq!(working.malloc(20 * MIB, ONE), Ok(None));
-    assert_eq!((calls(&working, Call::OrderBehind), used_mib(&working)), (before + 1, 80));
+    assert_eq!((working.calls(Call::OrderBehind), working.used_mib()), (before + 1, 80));
     check(&working);
 }
 
@@ -170,7 +157,7 @@ fn a_stream_that_captures_or_has_ended_keeps_its_pending_blocks() {
         }
         for (pending, held) in [(40, 60), (20, 60), (20, 80)] {
             assert_eq!(working.malloc(20 * MIB, TWO), Ok(None));
-            assert_eq!((pending_mib(&working), used_mib(&working)), (pending, held), "{ends}");
+            assert_eq!((pending_mib(&working), working.used_mib()), (pending, held), "{ends}");
         }
         check(&working);
         working.set_capturing(ONE, false);
@@ -195,10 +182,10 @@ fn pending_memory_of_a_private_pool_stays_pending() {
     allocator.record_use(used, SIDE).unwrap();
     allocator.free(used).unwrap();
     working.host.allocator.end_route(DEVICE, pool).unwrap();
-    let before = calls(&working, Call::OrderBehind);
+    let before = working.calls(Call::OrderBehind);
     assert_eq!(working.malloc(20 * MIB, TWO), Ok(None));
-    let ordered = calls(&working, Call::OrderBehind) - before;
-    assert_eq!((ordered, pending_mib(&working), used_mib(&working)), (0, 40, 60));
+    let ordered = working.calls(Call::OrderBehind) - before;
+    assert_eq!((ordered, pending_mib(&working), working.used_mib()), (0, 40, 60));
     check(&working);
 }
 
@@ -210,7 +197,7 @@ fn the_oldest_uses_with_events_of_their_own_come_first() {
     allocator.record_use(ptr, SIDE).unwrap();
     allocator.free(ptr).unwrap();
     allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
-    assert_eq!((pending_mib(&working), used_mib(&working)), (0, 20));
+    assert_eq!((pending_mib(&working), working.used_mib()), (0, 20));
     check(&working);
 }
 
@@ -337,9 +324,6 @@ fn ordering(working: &mut Working) -> Result<(), String> {
     malloc(working, 2, TWO)
 }
 
-/// Selects the calls that fail.
-type Selects = fn(Call) -> bool;
-
 #[test]
 fn a_failure_of_any_call_loses_nothing() {
     let run = |failure: Option<Failure>| {
@@ -349,32 +333,10 @@ fn a_failure_of_any_call_loses_nothing() {
         ran.unwrap_or_else(|why| panic!("{failure:?}: {why}"));
         working
     };
-    let made: BTreeMap<Call, u64> = Call::ALL.into_iter().map(|call| (call, calls(&run(None), call))).collect();
+    let made = failures::calls(run(None).host.device());
     assert!(made[&Call::OrderBehind] >= 3 + 4, "{made:?}");
-    let any_call = |_: Call| true;
-    let ordering_call = |call: Call| matches!(call, Call::Record | Call::OrderBehind);
-    let kinds: [(ErrorKind, Selects); 3] = [
-        (ErrorKind::Other, any_call),
-        (ErrorKind::OutOfMemory, any_call),
-        (ErrorKind::NotPermittedInCapture, ordering_call),
-    ];
-    for (kind, fails) in kinds {
-        for (&call, &made) in made.iter().filter(|(call, _)| fails(**call)) {
-            for nth in 1..=made {
-                let failure = Failure { call, nth, persistent: false, error: DeviceError::new(kind, 77) };
-                let mut working = run(Some(failure));
-                let in_doubt = [Call::Unmap, Call::Destroy, Call::Unreserve].contains(&call);
-                assert!(in_doubt || working.check_nothing_lost().is_ok(), "{failure:?}");
-                working.host.device().clear_failures();
-                while !working.held.is_empty() {
-                    assert_eq!(working.free(0), None, "{failure:?}");
-                }
-                let emptied = working.host.allocator.empty_cache(DEVICE);
-                assert_eq!(emptied, Ok(()), "{failure:?}");
-                let left = working.host.device().outstanding();
-                assert!(in_doubt || left == Outstanding::default(), "{failure:?}: {left:?}");
-            }
-        }
+    for failure in failures::of_every_kind(&made) {
+        run(Some(failure)).survive(&failure).unwrap_or_else(|why| panic!("{failure:?}: {why}"));
     }
 }
 
@@ -382,12 +344,11 @@ fn a_failure_of_any_call_loses_nothing() {
 fn a_request_tells_of_an_order_that_fails_and_the_block_stays_pending() {
     let mut working = with("");
     let blocks = pend(&mut working, 20, &[(ONE, SIDE)]);
-    let error = DeviceError::new(ErrorKind::Other, 77);
-    let nth = calls(&working, Call::OrderBehind) + 1;
-    working.host.device().fail(Failure { call: Call::OrderBehind, nth, persistent: false, error });
+    let error = DeviceError::new(ErrorKind::Other, failures::INJECTED);
+    failures::fail_after(working.host.device(), Call::OrderBehind, 0, ErrorKind::Other);
     assert_eq!(working.malloc(20 * MIB, ONE), Ok(Some(Error::Device(error))));
     assert_eq!(pending_mib(&working), 20);
     assert_eq!(working.malloc(20 * MIB, ONE), Ok(None));
-    assert_eq!((working.held[0].ptr, used_mib(&working)), (blocks[0], 20));
+    assert_eq!((working.held[0].ptr, working.used_mib()), (blocks[0], 20));
     check(&working);
 }

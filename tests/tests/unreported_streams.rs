@@ -2,11 +2,11 @@
 //! passes between streams only once all work on the memory is complete. The device panics at the
 //! use of an ended stream, and reports work on memory in use.
 
-use cachalot_core::simulated::{Call, Outstanding, SimulatedDevice};
-use cachalot_core::{Error, PoolOptions, Route, StreamId};
+use cachalot_core::simulated::{Call, SimulatedDevice};
+use cachalot_core::{PoolOptions, Route, StreamId};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use cachalot_tests::strategies::proptest_config;
-use cachalot_tests::working::Working;
+use cachalot_tests::working::{Outcome, Step as Any, Working};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -30,58 +30,32 @@ const CONFIGS: [&str; 9] = [
     "policy:stitched",
 ];
 
-/// One step of a program. Numbers of blocks are taken modulo the count, and numbers of streams are
-/// places among the present streams.
+/// A step of a program. Numbers of streams are places among the present streams.
 #[derive(Clone, Debug)]
 enum Step {
-    Malloc {
-        bytes: u64,
-        stream: usize,
-    },
-    Work {
-        block: usize,
-    },
-    Share {
-        block: usize,
-        stream: usize,
-    },
-    Free {
-        block: usize,
-    },
-    Complete {
-        stream: usize,
-    },
-    Go {
-        stream: usize,
-    },
-    EmptyCache,
-    ProcessEvents,
-    Maintain {
-        us: u64,
-    },
-    Limit {
-        above_mib: Option<u64>,
-    },
+    /// A step of any program.
+    Take(Any),
+    /// Lets a stream go.
+    Go { stream: usize },
     /// Changes the form of new segments. Old segments go back in time.
-    Expandable {
-        on: bool,
-    },
+    Expandable { on: bool },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let stream = || 0..STREAMS;
     let bytes = prop_oneof![2 => 1..MIB, 3 => MIB..6 * MIB, 4 => 6 * MIB..40 * MIB];
     prop_oneof![
-        30 => (bytes, stream()).prop_map(|(bytes, stream)| Step::Malloc { bytes, stream }),
-        8 => any::<usize>().prop_map(|block| Step::Work { block }),
-        6 => (any::<usize>(), stream()).prop_map(|(block, stream)| Step::Share { block, stream }),
-        28 => any::<usize>().prop_map(|block| Step::Free { block }),
-        4 => stream().prop_map(|stream| Step::Complete { stream }),
+        30 => (bytes, stream()).prop_map(|(bytes, stream)| Step::Take(Any::Malloc { bytes, stream: stream as u64 })),
+        8 => any::<usize>().prop_map(|block| Step::Take(Any::Work { block })),
+        6 => (any::<usize>(), stream())
+            .prop_map(|(block, stream)| Step::Take(Any::Share { block, stream: stream as u64 })),
+        28 => any::<usize>().prop_map(|block| Step::Take(Any::Free { block })),
+        4 => stream().prop_map(|stream| Step::Take(Any::Complete { stream: stream as u64 })),
         4 => stream().prop_map(|stream| Step::Go { stream }),
-        1 => Just(Step::EmptyCache),
-        2 => Just(Step::ProcessEvents),
-        2 => (0..2000_u64).prop_map(|us| Step::Maintain { us }),
-        1 => prop::option::of(0..100_u64).prop_map(|above_mib| Step::Limit { above_mib }),
+        1 => Just(Step::Take(Any::EmptyCache)),
+        2 => Just(Step::Take(Any::ProcessEvents)),
+        2 => (0..2000_u64).prop_map(|us| Step::Take(Any::Maintain { us })),
+        1 => prop::option::of(0..100_u64).prop_map(|above_mib| Step::Take(Any::Limit { above_mib })),
         1 => any::<bool>().prop_map(|on| Step::Expandable { on }),
     ]
 }
@@ -112,59 +86,40 @@ impl Program {
         self.gone.insert(old);
     }
 
-    fn take(&mut self, step: &Step) -> Result<Option<Error>, String> {
+    fn take(&mut self, step: &Step) -> Outcome {
         let count = self.working.held.len().max(1);
         // The program queues no more work on a stream that has gone.
         let is_there =
             |block: usize| self.working.held.get(block).is_some_and(|held| !self.gone.contains(&held.stream));
-        let allocator = &self.working.host.allocator;
-        Ok(match *step {
-            Step::Malloc { bytes, stream } => return self.working.malloc(bytes, self.streams[stream]),
-            Step::Work { block } if is_there(block % count) => return self.working.work(block % count).map(|()| None),
-            Step::Share { block, stream } if is_there(block % count) => {
-                return self.working.share(block % count, self.streams[stream]);
-            }
-            Step::Work { .. } | Step::Share { .. } => None,
-            Step::Free { block } => self.working.free(block % count),
-            Step::Complete { stream } => {
-                self.working.host.device().complete(self.streams[stream]);
-                None
-            }
+        let at = |stream: u64| self.streams[stream as usize].0;
+        let step = match *step {
+            Step::Take(Any::Work { block } | Any::Share { block, .. }) if !is_there(block % count) => return Ok(None),
+            Step::Take(Any::Malloc { bytes, stream }) => Any::Malloc { bytes, stream: at(stream) },
+            Step::Take(Any::Share { block, stream }) => Any::Share { block, stream: at(stream) },
+            Step::Take(Any::Complete { stream }) => Any::Complete { stream: at(stream) },
+            Step::Take(ref step) => step.clone(),
             Step::Go { stream } => {
                 self.go(stream);
-                None
-            }
-            Step::EmptyCache => allocator.empty_cache(DEVICE).err(),
-            Step::ProcessEvents => allocator.process_events(DEVICE).err(),
-            Step::Maintain { us } => allocator.pages(DEVICE).and_then(|pages| pages.maintain(us)).err(),
-            Step::Limit { above_mib } => {
-                let limit = above_mib.map(|mib| self.working.host.device().used() + mib * MIB);
-                allocator.set_limit(DEVICE, limit).err()
+                return Ok(None);
             }
             Step::Expandable { on } => {
                 if self.may_change {
                     self.working.host.configure(if on { "expandable_segments:True" } else { "" });
                 }
-                None
+                return Ok(None);
             }
-        })
+        };
+        self.working.take(&step)
     }
 }
 
 fn hold(config: &str, steps: &[Step]) -> Result<(), String> {
     let mut program = Program::new(config);
     for (number, step) in steps.iter().enumerate() {
-        let held = program.take(step).and_then(|error| match error {
-            None | Some(Error::OutOfMemory(_)) => {
-                program.working.check().and_then(|()| program.working.check_nothing_lost())
-            }
-            Some(error) => Err(error.to_string()),
-        });
-        held.map_err(|why| format!("`{config}`, step {number}, {step:?}: {why}"))?;
+        let taken = program.take(step);
+        program.working.judge(taken).map_err(|why| format!("`{config}`, step {number}, {step:?}: {why}"))?;
     }
-    program.working.give_back()?;
-    let left = program.working.host.device().outstanding();
-    if left == Outstanding::default() { program.working.check() } else { Err(format!("`{config}`: {left:?} is left")) }
+    program.working.finish().map_err(|why| format!("`{config}`: {why}"))
 }
 
 proptest! {
@@ -199,12 +154,11 @@ fn pages_of_a_stream_move_once_its_own_requests_show_that_its_work_is_complete()
     assert_eq!(working.free(0), None);
     assert_eq!(working.malloc(22 * MIB, second), Ok(None));
     working.host.device().complete(second);
-    let moved = |working: &Working| working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().moved;
-    let before = moved(working);
+    let before = working.pages().moved;
     assert_eq!(working.malloc(44 * MIB, first), Ok(None));
-    assert_eq!((moved(working) > before, working.host.device().used()), (true, used));
-    assert_eq!(working.host.device().calls(Call::OrderBehind), 0);
-    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    assert_eq!((working.pages().moved > before, working.host.device().used()), (true, used));
+    assert_eq!(working.calls(Call::OrderBehind), 0);
+    working.check_all().unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 pub mod arbitrary;
 pub mod consistency;
 pub mod course;
+pub mod failures;
 pub mod figures;
 pub mod generated;
 pub mod hooked;

@@ -2,8 +2,9 @@
 //! unordered work on shared physical memory.
 
 use crate::consistency;
-use crate::host::{DEVICE, Host};
-use cachalot_core::{DevicePtr, Error, PhysicalHandle, StreamId};
+use crate::host::{DEVICE, Host, MIB};
+use cachalot_core::simulated::{Call, Failure, Outstanding};
+use cachalot_core::{DevicePtr, Error, Host as _, PageStats, PhysicalHandle, StreamId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -11,6 +12,42 @@ use std::ops::Range;
 ///
 /// The outer error is a message with the violated rule.
 pub type Outcome = Result<Option<Error>, String>;
+
+/// A step of a program. Numbers of blocks are taken modulo the count.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the fields say what they are")]
+pub enum Step {
+    /// Allocates a block, and queues a write to it.
+    Malloc { bytes: u64, stream: u64 },
+    /// Queues work on the stream of a block.
+    Work { block: usize },
+    /// Lets another stream use a block.
+    Share { block: usize, stream: u64 },
+    /// Frees a block.
+    Free { block: usize },
+    /// Completes all work of a stream.
+    Complete { stream: u64 },
+    /// Completes the oldest event of a stream.
+    CompleteOne { stream: u64 },
+    /// Begins or ends a capture unknown to the allocator.
+    Capturing { stream: u64, on: bool },
+    /// Processes pending frees whose events are complete.
+    ProcessEvents,
+    /// Empties the cache.
+    EmptyCache,
+    /// Releases cached memory down to a number of MiB.
+    Trim { keep_mib: u64 },
+    /// Does upkeep for a time.
+    Maintain { us: u64 },
+    /// Lets time pass, and does upkeep.
+    Pass { ms: u64, us: u64 },
+    /// Sets the limit to a number of MiB above the memory in use, or removes the limit.
+    Limit { above_mib: Option<u64> },
+    /// Reports a stream as destroyed.
+    StreamDestroyed { stream: u64 },
+    /// Pins a block, exports its first page, and unpins it.
+    Export { block: usize },
+}
 
 /// A block of the program.
 #[derive(Clone, Debug)]
@@ -50,6 +87,65 @@ impl Working {
     /// Starts a program on the device of a host.
     pub fn of(host: Host) -> Self {
         Self { host, held: Vec::new(), capturing: BTreeSet::new() }
+    }
+
+    /// Takes a step.
+    ///
+    /// # Errors
+    /// The violated rule.
+    pub fn take(&mut self, step: &Step) -> Outcome {
+        let count = self.held.len().max(1);
+        let (allocator, device) = (&self.host.allocator, self.host.device());
+        Ok(match *step {
+            Step::Malloc { bytes, stream } => return self.malloc(bytes, StreamId(stream)),
+            Step::Work { block } => return self.work(block % count).map(|()| None),
+            Step::Share { block, stream } => return self.share(block % count, StreamId(stream)),
+            Step::Free { block } => self.free(block % count),
+            Step::Complete { stream } => {
+                device.complete(StreamId(stream));
+                None
+            }
+            Step::CompleteOne { stream } => {
+                device.complete_one(StreamId(stream));
+                None
+            }
+            Step::Capturing { stream, on } => {
+                self.set_capturing(StreamId(stream), on);
+                None
+            }
+            Step::ProcessEvents => allocator.process_events(DEVICE).err(),
+            Step::EmptyCache => allocator.empty_cache(DEVICE).err(),
+            Step::Trim { keep_mib } => allocator.trim(DEVICE, keep_mib * MIB).err(),
+            Step::Maintain { us } => allocator.pages(DEVICE).and_then(|pages| pages.maintain(us)).err(),
+            Step::Pass { ms, us } => {
+                device.pause(ms * 1000);
+                allocator.pages(DEVICE).and_then(|pages| pages.maintain(us)).err()
+            }
+            Step::Limit { above_mib } => {
+                let limit = above_mib.map(|mib| device.used() + mib * MIB);
+                allocator.set_limit(DEVICE, limit).err()
+            }
+            Step::StreamDestroyed { stream } => {
+                let ended = allocator.stream_destroyed(DEVICE, StreamId(stream)).err();
+                self.set_capturing(StreamId(stream), false);
+                ended
+            }
+            Step::Export { block } => return self.export(block % count),
+        })
+    }
+
+    /// Pins a block, exports the block's first page, and unpins the block, whether or not the
+    /// export has failed. Afterwards the page may move again.
+    fn export(&self, block: usize) -> Outcome {
+        let Some(ptr) = self.held.get(block).map(|held| held.ptr) else { return Ok(None) };
+        let pages = self.host.allocator.pages(DEVICE).map_err(|error| error.to_string())?;
+        pages.pin(ptr).map_err(|error| error.to_string())?;
+        let exported = pages.export(ptr);
+        pages.unpin(ptr).map_err(|error| error.to_string())?;
+        match pages.stats() {
+            Ok(PageStats { pinned: 0, .. }) => Ok(exported.err()),
+            stats => Err(format!("after the export: {stats:?}")),
+        }
     }
 
     /// Allocates a block on a stream, and queues a write to the block on the stream. Does nothing
@@ -116,11 +212,14 @@ impl Working {
         error
     }
 
-    /// Frees every block, and empties the cache.
+    /// Ends all captures, frees every block, and empties the cache.
     ///
     /// # Errors
     /// The first error of the allocator.
     pub fn give_back(&mut self) -> Result<(), String> {
+        while let Some(&stream) = self.capturing.first() {
+            self.set_capturing(stream, false);
+        }
         while !self.held.is_empty() {
             if let Some(error) = self.free(0) {
                 return Err(error.to_string());
@@ -159,6 +258,71 @@ impl Working {
             }
         }
         Ok(())
+    }
+
+    /// Checks the program after a step, of which the only error may be a lack of memory.
+    ///
+    /// # Errors
+    /// The violated rule, or another error.
+    pub fn judge(&self, outcome: Outcome) -> Result<(), String> {
+        match outcome? {
+            None | Some(Error::OutOfMemory(_)) => self.check_all(),
+            Some(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Gives everything back, and checks that nothing is left with the device.
+    ///
+    /// # Errors
+    /// The violated rule, or the remains.
+    pub fn finish(&mut self) -> Result<(), String> {
+        self.give_back()?;
+        let left = self.host.device().outstanding();
+        if left == Outstanding::default() { self.check() } else { Err(format!("{left:?} is left")) }
+    }
+
+    /// Ends the program after a failure of the device: nothing is lost or left, but for what the
+    /// device may still hold because it failed to take it back.
+    ///
+    /// # Errors
+    /// The violated rule, or the remains.
+    pub fn survive(&mut self, failure: &Failure) -> Result<(), String> {
+        let in_doubt = matches!(failure.call, Call::Unmap | Call::Destroy | Call::Unreserve);
+        self.host.device().clear_failures();
+        if !in_doubt {
+            self.check_nothing_lost()?;
+            return self.finish();
+        }
+        self.give_back()?;
+        let (used, leaked) = (self.host.device().used(), self.host.allocator.leaked_bytes(DEVICE));
+        if leaked == Ok(used) { self.check() } else { Err(format!("{used} bytes are held, {leaked:?} lost")) }
+    }
+
+    /// Makes all checks, for a program without failing calls.
+    ///
+    /// # Errors
+    /// A message with the violated rule.
+    pub fn check_all(&self) -> Result<(), String> {
+        self.check()?;
+        self.check_nothing_lost()
+    }
+
+    /// Returns how often the device was called.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.host.device().calls(call)
+    }
+
+    /// Returns the MiB in use on the device.
+    pub fn used_mib(&self) -> u64 {
+        self.host.device().used() / MIB
+    }
+
+    /// Returns the statistics of pages.
+    ///
+    /// # Panics
+    /// Never.
+    pub fn pages(&self) -> PageStats {
+        self.host.allocator.pages(DEVICE).and_then(|pages| pages.stats()).expect("there is one device")
     }
 
     /// Checks that no memory was lost: the device refuses to unmap memory in use by work.
