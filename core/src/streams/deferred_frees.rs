@@ -79,7 +79,7 @@ pub(crate) struct Captured {
 }
 
 impl Captured {
-    /// Returns whether the block waits for something other than the stream `capturing`.
+    /// Returns whether the block does not wait for the stream `capturing`.
     pub(crate) fn is_ready(&self, capturing: Option<StreamId>) -> bool {
         self.by.is_none() || self.by != capturing
     }
@@ -342,8 +342,8 @@ impl<S: Storage> DeferredFrees<S> {
 
     /// Takes the oldest block of a heap. Heaps come in the order of the ages of their oldest
     /// blocks, starting at `age`. Returns the entry, and the age of the heap's oldest block. If the
-    /// caller continues with a later age than that, it skips heaps with blocks that are left, but a
-    /// heap that lost its oldest block comes up again.
+    /// caller continues with a later age than that, heaps that still have their oldest block are
+    /// skipped, and a heap that lost it comes up again.
     pub(crate) fn take_oldest_from(&mut self, mut age: u64) -> Option<(u32, u64)> {
         loop {
             let heap = self.nodes.at_least(self.oldest, single(age), by_oldest(&self.waiting.heaps))?;

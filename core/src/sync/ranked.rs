@@ -28,7 +28,7 @@ pub(crate) enum Rank {
     Pages,
     /// The pending events of a group of streams.
     EventQueue,
-    /// Freed blocks that each wait for something else: an event, a fence or the frontier.
+    /// Freed blocks that wait for their own fences, for the end of a capture, or for a count.
     DeferredFrees,
     /// The predictions of `reclaim:auto` for idle memory.
     Idle,
