@@ -137,7 +137,7 @@ typedef struct CUstream_st *cachalot_stream;
 /** Reads settings from PYTORCH_ALLOC_CONF, or else from PYTORCH_CUDA_ALLOC_CONF. `config` overrides
  * these settings. */
 #define CACHALOT_ENVIRONMENT 0x10u
-/** Makes the context of a device at the first request. Not allowed with CACHALOT_PEER_ACCESS. */
+/** Creates the context of a device at the first request. Not allowed with CACHALOT_PEER_ACCESS. */
 #define CACHALOT_OPEN_LATER 0x20u
 /** Allocates pinned memory of the host instead of memory of the devices: see devices.h. Not allowed
  * with CACHALOT_SIMULATED, CACHALOT_PEER_ACCESS and CACHALOT_OPEN_LATER. */
@@ -170,7 +170,7 @@ typedef struct cachalot_options {
 /** Initialises cachalot_options. */
 #define CACHALOT_OPTIONS_INIT {sizeof(cachalot_options), 0, 0, NULL, NULL, NULL, 0, 0}
 
-/** Makes an allocator, and writes the handle to `out`. NULL as `options` means
+/** Creates an allocator, and writes the handle to `out`. NULL as `options` means
  * CACHALOT_OPTIONS_INIT. A process can have 1024 allocators at a time. Memory is allocated later,
  * when requests need it. A setting without effect is no error: a line on the standard error stream
  * names the key and the reason, once in a process.

@@ -97,7 +97,7 @@ CACHALOT_API cachalot_status cachalot_export_fd(const cachalot_allocator *alloca
 /** Tells the program of a page: the `bytes` of device memory at `address`. */
 typedef void (*cachalot_mapping_callback)(void *userdata, int device, void *address, size_t bytes);
 
-/** Sets the callback that learns of every page of virtual memory that is mapped, before a block
+/** Sets the callback that is called for every page of virtual memory that is mapped, before a block
  * there is handed out, or before parked blocks there wake; NULL removes the callback. A page that
  * moves is mapped at its new place first, and unmapped at the old one later. The callback runs on
  * any thread that allocates, wakes memory, or calls cachalot_maintain. Ordinary segments are not
@@ -105,18 +105,19 @@ typedef void (*cachalot_mapping_callback)(void *userdata, int device, void *addr
 CACHALOT_API cachalot_status cachalot_on_map(const cachalot_allocator *allocator, cachalot_mapping_callback callback,
                                              void *userdata);
 
-/** Sets the callback that learns of every page that is about to be unmapped, with the address and
- * bytes of cachalot_on_map; NULL removes the callback. No work uses the addresses. No block is
+/** Sets the callback that is called for every page that is about to be unmapped, with the address
+ * and bytes of cachalot_on_map; NULL removes the callback. No work uses the addresses. No block is
  * there, except blocks that cachalot_park is parking. If the driver then fails to unmap the page,
- * the addresses are never used again; but a page that a failed cachalot_park or cachalot_wake
- * leaves mapped stays in use, and cachalot_on_map learns of it once more. The callback also runs in
- * cachalot_destroy, where calls of the allocator fail. The rules of cachalot_on_shortage apply. */
+ * the addresses are never used again. But a page that a failed cachalot_park or cachalot_wake
+ * leaves mapped remains in use, and the callback of cachalot_on_map is called for it once more. The
+ * callback also runs in cachalot_destroy, where calls of the allocator fail. The rules of
+ * cachalot_on_shortage apply. */
 CACHALOT_API cachalot_status cachalot_on_unmap(const cachalot_allocator *allocator, cachalot_mapping_callback callback,
                                                void *userdata);
 
 /** The driver calls of one kind since cachalot_create. */
 typedef struct cachalot_calls {
-  uint64_t calls; /**< The number of calls, failed ones included. */
+  uint64_t calls; /**< The number of calls, including failed ones. */
   uint64_t us;    /**< The time of the calling threads in these calls, in microseconds. */
 } cachalot_calls;
 
@@ -124,7 +125,7 @@ typedef struct cachalot_calls {
 typedef struct cachalot_page_statistics {
   size_t struct_size;          /**< sizeof(cachalot_page_statistics). */
   uint64_t mapped_bytes;       /**< Pages mapped where blocks can use them. */
-  uint64_t spare_bytes;        /**< Pages mapped nowhere, and parts of pages outside guarded blocks. */
+  uint64_t spare_bytes;        /**< Pages that are mapped nowhere, and parts of pages next to guarded blocks. */
   uint64_t stale_bytes;        /**< Addresses that pages have left, still mapped until their work is done. No memory. */
   uint64_t pinned_bytes;       /**< Mapped pages that neither move nor return to the driver. */
   uint64_t moved_bytes;        /**< Pages moved so far. */

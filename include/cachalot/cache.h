@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/** Makes a pending block available once its streams have finished. cachalot_malloc does the same by
+/** Makes pending blocks available if their streams have finished. cachalot_malloc does the same by
  * itself.
  *   - Driver: if frees are pending.
  *   - Errors: TABLE_FULL. */
@@ -28,8 +28,8 @@ CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *a
 CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allocator, int device);
 
 /** Releases segments without blocks in use, the largest first, until at most `keep_bytes` are
- * reserved. Then, if more is reserved, free memory of pools with users and plans, as for
- * cachalot_empty_cache. Does not wait for pending frees.
+ * reserved. If more is still reserved, releases free memory of pools with users, and of plans,
+ * under the conditions of cachalot_empty_cache. Does not wait for pending frees.
  *   - Driver: if a segment is released.
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
@@ -43,7 +43,7 @@ CACHALOT_API cachalot_status cachalot_set_caching(const cachalot_allocator *allo
 #define CACHALOT_NO_LIMIT UINT64_MAX
 
 /** Limits the reserved bytes of a device. CACHALOT_NO_LIMIT removes the limit, and 0 allows no
- * segment. Segments above a new limit stay: see cachalot_trim. */
+ * segment. Segments above a new limit are kept: see cachalot_trim. */
 CACHALOT_API cachalot_status cachalot_set_limit(const cachalot_allocator *allocator, int device, uint64_t bytes);
 
 /** Limits the reserved bytes to a fraction of the device's memory, from 0 to 1; 1 removes the
@@ -56,9 +56,10 @@ CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocat
 /** Does the work that requests under `policy:stitched` have put off, for about `max_us`
  * microseconds of the driver's time: removes the mappings that moved pages have left, and returns
  * memory beyond `slack` to the driver. Under `reclaim:auto`, gives idle memory back to the driver
- * by what it is worth. Writes 1 to `more` if the time is over and something is left for another
- * call, otherwise 0; `more` may be NULL. In other configurations, there is nothing to do. Call it
- * when the program is idle. It never waits for the device. Other threads may call the allocator.
+ * where that is worth the cost. Writes 1 to `more` if the time is over and something is left for
+ * another call, otherwise 0; `more` may be NULL. In other configurations, there is nothing to do.
+ * Call it when the program is idle. It never waits for the device. Other threads may call the
+ * allocator.
  *   - Driver: yes, if there is something to do. */
 CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocator, int device, uint64_t max_us,
                                                int *more);
@@ -83,13 +84,13 @@ typedef struct cachalot_reclaim_statistics {
   uint64_t obtained_again_units; /**< Units that were obtained in place of units given back. */
   uint64_t too_early_units;      /**< Of these, the ones that were released too early. */
   uint64_t driver_us;            /**< The time of the driver's calls that gave memory back, in microseconds. */
-  uint64_t observed_units;       /**< Units whose idle time has ended: what predictions are made from. */
+  uint64_t observed_units;       /**< Idle units that were used again. Predictions are made from them. */
   uint64_t idle_bytes;           /**< Idle memory. */
   uint64_t needed_soon_bytes;    /**< The part of it that is expected to be needed too soon to be worth giving back. */
-  uint64_t busy_bytes;           /**< What is worth giving back, and cannot go back without a wait for the device. */
-  uint64_t unpaid_bytes;         /**< What is worth giving back, but not within the time or the budget. */
+  uint64_t busy_bytes;           /**< Memory that is worth giving back, but only with a wait for the device. */
+  uint64_t unpaid_bytes;         /**< Memory that is worth giving back, but not within the time or the budget. */
   uint64_t budget_us;            /**< The driver time that is left of the budget, in microseconds. */
-  uint64_t caution;              /**< Memory must be idle for longer by 2 to the power of this. Rises with units
+  uint64_t caution;              /**< Memory must be idle 2 to the power of this times as long. Rises with units
                                       that were released too early. */
 } cachalot_reclaim_statistics;
 /** Initialises cachalot_reclaim_statistics. */
@@ -107,8 +108,8 @@ CACHALOT_API cachalot_status cachalot_get_reclaim_statistics(const cachalot_allo
 typedef int (*cachalot_shortage_callback)(void *userdata, int device, size_t bytes);
 
 /** Sets the callback that frees memory before a segment is allocated; NULL removes the callback. A
- * call under way on another thread may still run the previous callback. cachalot.h, under Threads, has the rules for
- * callbacks. */
+ * call that is running on another thread may still run the previous callback. cachalot.h, under
+ * Threads, has the rules for callbacks. */
 CACHALOT_API cachalot_status cachalot_on_shortage(const cachalot_allocator *allocator,
                                                   cachalot_shortage_callback callback, void *userdata);
 
@@ -131,9 +132,9 @@ typedef struct cachalot_oom_report {
   uint64_t largest_free_elsewhere_bytes; /**< The largest free block of other streams and pools. */
   int device;                            /**< The device. */
   int capturing;                         /**< 1: the stream captured a graph, so nothing was releasable; otherwise 0. */
-  uint64_t spare_bytes;                  /**< Pages of virtual memory that could neither serve nor go back. */
+  uint64_t spare_bytes;                  /**< Pages of virtual memory that could neither serve nor be given back. */
   uint64_t pinned_bytes;                 /**< Pages of virtual memory that do not move. */
-  uint64_t parked_bytes;                 /**< Parked memory: addresses without memory of the driver. In no other sum. */
+  uint64_t parked_bytes;                 /**< Parked memory: addresses without device memory. Part of no other sum. */
   uint64_t tag;                          /**< The tag of the request's pool, if any tag has limits; 0: none. */
   uint64_t tag_bytes;                    /**< What the tag's pools hold: cachalot_get_tag_report. */
   uint64_t tag_max_bytes;                /**< The tag's limit; 0: none. */
@@ -145,8 +146,8 @@ typedef struct cachalot_oom_report {
  * returns. */
 typedef void (*cachalot_oom_callback)(void *userdata, const cachalot_oom_report *report);
 
-/** Sets the callback that learns of a request about to fail because memory ran out; NULL removes
- * the callback. The rules of cachalot_on_shortage apply. */
+/** Sets the callback that is called when a request is about to fail because memory ran out; NULL
+ * removes the callback. The rules of cachalot_on_shortage apply. */
 CACHALOT_API cachalot_status cachalot_on_out_of_memory(const cachalot_allocator *allocator,
                                                        cachalot_oom_callback callback, void *userdata);
 

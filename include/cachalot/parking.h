@@ -38,7 +38,7 @@ typedef int32_t cachalot_park_mode;
 /** The values of cachalot_park_mode. */
 enum {
   CACHALOT_PARK_KEEP = 0, /**< What it contained before. The host keeps a copy. */
-  CACHALOT_PARK_DROP = 1, /**< Anything. */
+  CACHALOT_PARK_DROP = 1, /**< Undefined contents. */
   CACHALOT_PARK_ZERO = 2  /**< Zeroes. */
 };
 

@@ -105,7 +105,7 @@ typedef struct cachalot_tune_report {
   uint64_t predicted_bytes;  /**< The peak predicted for this window with the new settings. */
   uint64_t after_bytes;      /**< The peak of reserved memory in the latest trial that ended. */
   uint64_t given_back_bytes; /**< Idle memory given back after switches. */
-  uint64_t retired_bytes;    /**< Segments that go back once the GPU has finished with them; in no other sum. */
+  uint64_t retired_bytes;    /**< Segments to be given back once the GPU is done with them; part of no other sum. */
   cachalot_tune_stage stage; /**< The stage. */
   int32_t tuned;             /**< 1: the active settings are not the program's; otherwise 0. */
 } cachalot_tune_report;

@@ -60,8 +60,8 @@ CACHALOT_CHECKED cachalot_status cachalot_range_commit(cachalot_range range, siz
 
 /** Gives up the memory of a part, after the work submitted to `stream` so far. Work of other
  * streams that uses the part must precede that work. From then on, others may use the memory after
- * that work. The mapping is removed later; the host never waits. Pages of the part without memory
- * stay so.
+ * that work. The mapping is removed later; the host never waits. Pages of the part that have no
+ * memory do not change.
  *
  * The rules for `offset` and `bytes` are those of cachalot_range_commit. A commit may have used
  * physical pages longer than `page_bytes`, but never longer than the commit: the memory of such a

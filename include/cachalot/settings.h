@@ -1,6 +1,6 @@
 /**
  * @file cachalot/settings.h
- * The list of all settings, as docs/configuration.md has it: `cachalot_options.config` and
+ * The list of all settings, the same as in docs/configuration.md. `cachalot_options.config` and
  * cachalot_configure take them.
  */
 #include "../cachalot.h" /* includes this header, too, after those that it needs */
@@ -16,9 +16,9 @@ extern "C" {
 typedef struct cachalot_setting {
   size_t struct_size;        /**< The size in the library's version. */
   const char *key;           /**< The name, as in "key:value". */
-  const char *policies;      /**< The policies that have the setting, with blanks between them. */
+  const char *policies;      /**< The policies that use the setting, separated by blanks. */
   const char *values;        /**< The values that the setting takes, in a few words. */
-  const char *default_value; /**< The value without the setting, or a few words about it. */
+  const char *default_value; /**< The value if the program sets none, or a few words about it. */
   const char *example;       /**< A value that the setting takes. */
   const char *effect;        /**< What the setting does, in a few sentences. */
 } cachalot_setting;

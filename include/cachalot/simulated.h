@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/** A flag of cachalot_options: simulates devices, which make decisions without memory. */
+/** A flag of cachalot_options: simulates devices. They make every decision, but have no memory. */
 #define CACHALOT_SIMULATED 0x1u
 
 #ifdef CACHALOT_EXPERIMENTAL

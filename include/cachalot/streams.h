@@ -63,8 +63,8 @@ CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator 
 
 /** Announces, to an allocator with CACHALOT_STREAMS_REPORTED, a stream that may end without a
  * report, because another library made it. Streams with this handle are then treated as without the
- * flag: see above. Call it before the first request on the stream; repeated calls cost a look
- * into a table.
+ * flag: see above. Call it before the first request on the stream; repeated calls only cost
+ * a table look-up.
  *   - Driver: no.
  *   - Errors: INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_stream_unreported(const cachalot_allocator *allocator, int device,

@@ -27,7 +27,7 @@ CACHALOT_API cachalot_status cachalot_pool_set_tag(const cachalot_allocator *all
 typedef struct cachalot_tag_limits {
   size_t struct_size; /**< sizeof(cachalot_tag_limits). */
   uint64_t max_bytes; /**< The most that the tag's pools hold of the device's memory; 0: no limit. */
-  uint64_t low_bytes; /**< Up to this, the tag's memory never goes back for others; at most `max_bytes`. */
+  uint64_t low_bytes; /**< Up to this, the tag's memory is never given back for others; at most `max_bytes`. */
   uint32_t weight;    /**< The share, relative to the weights of others, when memory is short; 0: 100. */
   uint32_t clear;     /**< 1: pages that leave the tag are filled with zeroes first; otherwise 0. */
 } cachalot_tag_limits;
@@ -36,19 +36,18 @@ typedef struct cachalot_tag_limits {
 
 /** Sets the limits of all private pools with a tag, present and future; NULL removes the limits.
  * cachalot_pool_set_tag gives pools their tags.
- *   - `max_bytes`: where a pool would have to grow beyond it for a request, free memory of the tag
- *     goes back first. If
- * that does not suffice, the request is OUT_OF_MEMORY, without a call of the driver, and the memory
- * of others stays. A lower limit gives nothing back by itself, and parked memory wakes despite it.
- *   - `low_bytes` and `weight`: where memory is short, free memory goes back from the tag that
- *     holds the most above `low_bytes`, divided by the weight. Memory without a tag of limits
- *     counts as a tag with 0 and 100. `low_bytes`
- * reserves nothing.
+ *   - `max_bytes`: if a pool would have to grow beyond it for a request, free memory of the tag is
+ *     given back first. If that is not enough, the request is OUT_OF_MEMORY, without a driver call,
+ *     and the memory of others is not touched. A lower limit gives nothing back by itself, and
+ *     parked memory wakes despite it.
+ *   - `low_bytes` and `weight`: if memory is short, free memory is given back from the tag that
+ *     holds the most above `low_bytes`, divided by the weight. Memory without a tag that has limits
+ *     counts as a tag with 0 and 100. `low_bytes` reserves nothing.
  *   - `clear`: other pools never see what was in a page.
  *
- * Pools with limits give free memory back while they are in use, as no other private pools do,
- * unless a graph was captured into them: for requests, and for cachalot_trim and
- * cachalot_empty_cache; for `reclaim:auto` down to `low_bytes`. CACHALOT_POOL_USE_ON_OOM has no
+ * Unlike other private pools, pools with limits give free memory back while they are in use, unless
+ * a graph was captured into them: for requests, for cachalot_trim and cachalot_empty_cache, and for
+ * `reclaim:auto` down to `low_bytes`. CACHALOT_POOL_USE_ON_OOM has no
  * effect on them.
  *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT (the tag is 0, `low_bytes` is above `max_bytes`,
  *     `clear` is not 0 or 1), TABLE_FULL. */
@@ -71,9 +70,9 @@ typedef struct cachalot_tag_report {
   uint64_t live_bytes;   /**< Live blocks: part of `charge_bytes`, unless the memory is parked. */
   uint64_t cached_bytes; /**< Free memory: part of `charge_bytes`. */
   uint64_t max_bytes;    /**< The limit on `charge_bytes`; 0: none. */
-  uint64_t low_bytes;    /**< Memory of the tag that does not go back for requests of others. */
+  uint64_t low_bytes;    /**< Memory of the tag that is not given back for requests of others. */
   uint64_t refusals;     /**< Requests refused because of `max_bytes`. */
-  uint64_t given_bytes;  /**< Memory that went back because of `max_bytes`, or because memory was short. */
+  uint64_t given_bytes;  /**< Memory given back because of `max_bytes`, or because memory was short. */
   uint32_t weight;       /**< The weight; 0: the tag has no limits. */
   uint32_t clear;        /**< 1: pages are filled with zeroes before they leave the tag; otherwise 0. */
 } cachalot_tag_report;
