@@ -31,7 +31,7 @@ pub enum Error {
     InvalidPointer {
         /// The address.
         ptr: DevicePtr,
-        /// What is at the address.
+        /// The kind of memory at the address.
         fault: PointerFault,
     },
     /// The size passed to a free is not the requested size. The block remains live, and the caller
@@ -123,7 +123,7 @@ pub enum Error {
     Device(DeviceError),
 }
 
-/// What is at an address where no live block starts.
+/// The kind of memory at an address where no live block starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PointerFault {

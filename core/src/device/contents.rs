@@ -1,4 +1,4 @@
-//! How the host saves the contents of parked memory, and writes them back.
+//! The contents of parked memory: the host saves them, and writes them back.
 
 use crate::device::DeviceResult;
 use crate::device::bare::LACKING;

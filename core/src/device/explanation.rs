@@ -1,5 +1,4 @@
-//! What is known about an address at which a kernel failed: the nearest block, and what happened to
-//! it.
+//! The known facts about an address at which a kernel failed: the nearest block, and its history.
 
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 use core::fmt;
@@ -10,7 +9,7 @@ pub(crate) const STREAMS: usize = 6;
 /// The streams that the program declared as users of a block.
 pub(crate) type UsedOn = heapless::Vec<StreamId, STREAMS>;
 
-/// Who holds the block of an [`Explanation`].
+/// The holder of the block of an [`Explanation`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Holder {
@@ -35,7 +34,7 @@ pub enum Offset {
     Behind(u64),
 }
 
-/// What is known about an address: the nearest block, and what happened to it.
+/// The known facts about an address: the nearest block, and its history.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -51,7 +50,7 @@ pub struct Explanation {
     pub stream: StreamId,
     /// The device of the block.
     pub device: DeviceIndex,
-    /// Who holds the block.
+    /// The holder of the block.
     pub holder: Holder,
     /// Whether the block is [guarded](crate::config::Guard).
     pub guarded: bool,

@@ -1,4 +1,4 @@
-//! How a trait of devices is declared, how a bare device answers it, and how it is forwarded.
+//! The macro that declares a trait of devices, answers it for a bare device, and forwards it.
 
 use crate::device::{Call, DeviceMemory, DeviceResult};
 
@@ -95,7 +95,7 @@ macro_rules! call {
     };
 }
 
-/// What a bare device answers.
+/// The answer of a bare device.
 macro_rules! bare {
     ($([$call:ident])? = $answer:expr) => {
         $answer
@@ -108,7 +108,7 @@ macro_rules! bare {
     };
 }
 
-/// What a device without an inner device answers: the error, or the answer of a bare device.
+/// The answer of a device without an inner device: the error, or the answer of a bare device.
 macro_rules! absent {
     ($Trait:ident::$name:ident($error:ident, $($argument:ident),*) [$call:ident]) => {
         Err($error)

@@ -22,7 +22,7 @@ const ALIGNMENT: u64 = 2 << 20;
 /// be multiplied.
 pub(crate) const UNKNOWN_MEMORY: u64 = 1 << 44;
 
-/// What the device of the copied allocator would answer.
+/// The answers that the device of the copied allocator would give.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// The stream of the requests.

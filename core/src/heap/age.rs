@@ -30,7 +30,7 @@ impl Idle {
     }
 }
 
-/// What a look found about a unit of memory.
+/// The finding of a look at a unit of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// The unit was obtained since the last look.

@@ -16,7 +16,7 @@ use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 /// reach its count.
 pub(crate) const FRONTIER_BIT: u32 = 1 << 31;
 
-/// What the memory of a segment consists of.
+/// The kind of memory that a segment consists of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Backing {
@@ -84,7 +84,7 @@ pub(crate) struct BlockEntry {
     pub bin: u16,
     /// The state, which also says which set the block is in, if any.
     pub state: State,
-    /// What the segment consists of.
+    /// The kind of memory that the segment consists of.
     pub backing: Backing,
 }
 
@@ -276,7 +276,7 @@ pub(crate) struct Segment {
     /// The sizes of the segment's pages are multiples of this many bytes; 0 for an ordinary
     /// segment.
     pub granule: u64,
-    /// What the segment consists of.
+    /// The kind of memory that the segment consists of.
     pub backing: Backing,
     /// The next newer segment in the heap's list, or `NONE`.
     pub prev: u32,

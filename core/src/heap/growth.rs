@@ -1,4 +1,4 @@
-//! How a heap on pages grows: addresses are held for a request while pages are mapped there.
+//! Growth of a heap on pages: addresses are held for a request while pages are mapped there.
 //!
 //! ```text
 //! Stay   | free | unmapped | free | unmapped ………………… |   the lowest run of free and unmapped blocks

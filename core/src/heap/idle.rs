@@ -1,5 +1,5 @@
-//! How long the free memory of a heap has been idle. This is measured for the units that can be
-//! released: completely free ordinary segments, and pages of expandable segments in free blocks.
+//! The idle time of a heap's free memory. It is measured for the units that can be released:
+//! completely free ordinary segments, and pages of expandable segments in free blocks.
 //!
 //! ```text
 //! look k        |   free: 7 s   | allocated | free: 2 s |        clock → mark

@@ -1,4 +1,4 @@
-//! How a heap on pages lends its free blocks to other streams.
+//! Loans: a heap on pages lends its free blocks to other streams.
 
 use crate::heap::Outcome;
 use crate::heap::block::{Backing, BlockEntry};

@@ -30,7 +30,7 @@ pub(crate) enum PageRules {
     Move,
 }
 
-/// What the memory of a pool is used for.
+/// The purpose of a pool's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum PoolMemory {

@@ -57,7 +57,7 @@ pub(crate) enum Place {
     Lost,
 }
 
-/// What a parked page contains after it wakes.
+/// The contents of a parked page after it wakes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kept {
     /// Undefined contents.
@@ -89,7 +89,7 @@ pub(crate) struct Page {
     /// The departure after which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a
     /// range holds the departure, and the page has an alias in that range.
     pub behind: u32,
-    /// What the page contains after it wakes. Not [`Kept::Nothing`] ⟹ the page is asleep, or is
+    /// The contents of the page after it wakes. Not [`Kept::Nothing`] ⟹ the page is asleep, or is
     /// about to be.
     pub kept: Kept,
     /// The [`Place::Waking`] or [`Place::Left`] page at the place of this page, or [`NONE`]. Not

@@ -1,5 +1,5 @@
-//! How a lane's requests deviated from its sequence: counts, and what is needed to find the lane's
-//! position again.
+//! Deviations of a lane's requests from its sequence: their counts, and what is needed to find the
+//! lane's position again.
 
 use alloc::vec::Vec;
 

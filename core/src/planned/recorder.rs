@@ -44,7 +44,7 @@ pub(crate) struct Log {
     invalid: bool,
 }
 
-/// What was observed of one stream in an iteration.
+/// The observation of one stream in an iteration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObservedStream {
     /// The stream.

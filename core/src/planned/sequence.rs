@@ -62,7 +62,7 @@ pub(crate) struct Placement {
     pub size: u64,
 }
 
-/// Who owns the block at an address.
+/// The owner of the block at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AddressOwner {
     /// The lane. The value is the requested size in bytes.

@@ -1,5 +1,5 @@
-//! How often a device's virtual memory calls were made and how long they took, by kind, and how
-//! long requests were held up by them.
+//! Counts and times of a device's virtual memory calls, by kind, and of the requests that they held
+//! up.
 
 use crate::sync::{AtomicU64, Ordering, impl_empty};
 

@@ -40,7 +40,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// What the planned policy did on a device since the allocator was created.
+/// A report on the planned policy of a device. Counts start when the allocator is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PlannedReport {

@@ -85,7 +85,7 @@ impl Captured {
     }
 }
 
-/// What a block waits for.
+/// The condition that a block waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Until {
     /// The fences of the uses, starting with the watched use. The fences of all earlier uses are
@@ -102,7 +102,7 @@ pub(crate) enum Until {
 pub(crate) struct DeferredFree {
     /// The block.
     pub block: PendingBlock,
-    /// What it waits for.
+    /// The condition that it waits for.
     pub until: Until,
     /// The number of the free, or of the last failed attempt to record fences. Later ones have
     /// higher numbers.

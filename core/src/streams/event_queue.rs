@@ -44,8 +44,8 @@ struct QueuedBlock {
 
 vacant!(QueuedBlock, next, keeps, |next| Self { event: None, block: PendingBlock { slot: NONE, index: NONE }, next });
 
-/// What to expect of a stream, judging by the latest answers of the device. If a hint is wrong,
-/// this only costs calls. Hints are kept while the queue is vacant.
+/// Expectations about a stream, based on the latest answers of the device. If a hint is wrong, this
+/// only costs calls. Hints are kept while the queue is vacant.
 #[derive(Clone, Copy, Debug)]
 struct Hints {
     /// Whether the last event recorded for a request was complete at once, or the stream was idle:
@@ -78,9 +78,9 @@ struct StreamQueue {
     open: u32,
     /// The number of events in the queue.
     events: u32,
-    /// What threads are doing with the queue right now, without its lock.
+    /// The work that threads are doing on the queue right now, without its lock.
     work: QueueWork,
-    /// What to expect of the stream.
+    /// The expectations about the stream.
     hints: Hints,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Fence {
     pub event: Event,
 }
 
-/// What waits for a fence.
+/// A kind of waiter for a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
     /// Blocks in a queue: the host polls the fence. On some devices, and under some policies,

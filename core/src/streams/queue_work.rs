@@ -1,5 +1,5 @@
-//! What threads are doing with a queue of blocks that wait for a stream, while they call the device
-//! without the lock of the queue.
+//! The work that threads are doing on a queue of blocks that wait for a stream, while they call the
+//! device without the lock of the queue.
 
 use crate::tables::slot_table::NONE;
 

@@ -1,5 +1,5 @@
-//! What threads share: the atomics (those of the model checker under `--cfg loom`), ranked locks,
-//! turns that one thread takes at a time, cache-line padding, and constant empty values.
+//! Primitives for threads: the atomics (those of the model checker under `--cfg loom`), ranked
+//! locks, turns that one thread takes at a time, cache-line padding, and constant empty values.
 
 mod empty;
 mod ranked;

@@ -230,7 +230,7 @@ impl Contents for SimulatedDevice {
         Ok(CopyMark(state.host.copies))
     }
 
-    /// If the wait fails, the copies are still running.
+    /// Waits for the copies. If this fails, they are still running.
     fn finish(&self, mark: CopyMark) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.enter(Call::Finish, 0)?;

@@ -9,7 +9,7 @@ use super::{Call, SimulatedDevice};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
-/// What a call costs for a given number of bytes.
+/// The cost of a call for a given number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CostPoint {
     /// The size in bytes.

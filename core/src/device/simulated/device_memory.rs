@@ -240,7 +240,7 @@ impl Host for SimulatedDevice {
         state.clock_us.saturating_mul(1000).saturating_add(state.meter.total_ns()).saturating_add(state.looks)
     }
 
-    /// The time starts at the creation of the device, not at the Unix epoch.
+    /// Returns the time since the creation of the device, not since the Unix epoch.
     fn time_us(&self, ticks: u64) -> u64 {
         ticks / 1000
     }
