@@ -10,9 +10,9 @@
 //! A page is a physical handle. It is *home* while it is mapped at a place that blocks use, *spare*
 //! while no work uses it, and *moving* while an operation holds it. A page that left an elastic
 //! range is *departed* until the work before its [departure](departures) is complete; work that is
-//! ordered after the departure may use it earlier. When a page moves, its old mapping remains as an *alias*
-//! until the work on the old addresses is complete. The memory of a page is given back to the
-//! device only after its last alias is gone.
+//! ordered after the departure may use it earlier. When a page moves, its old mapping remains as an
+//! *alias* until the work on the old addresses is complete. The memory of a page is given back to
+//! the device only after its last alias is gone.
 //!
 //! This folder contains only tables, and never calls the device.
 

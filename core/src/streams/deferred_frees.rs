@@ -9,8 +9,8 @@
 //! * A graph is being captured, so no fence can be recorded. The block is *captured*, and waits for
 //!   the end of the capture.
 //! * A program that numbers its work freed the block with the number of the last work that uses it
-//!   (its *count*). From time to time, the program reports up to which number all work is done: the *safe
-//!   frontier* (`SetSafeFrontier`, TensorFlow 2.16). The block is free once the frontier has
+//!   (its *count*). From time to time, the program reports up to which number all work is done: the
+//!   *safe frontier* (`SetSafeFrontier`, TensorFlow 2.16). The block is free once the frontier has
 //!   reached the count and the fences after its uses by other streams are complete. Until then it
 //!   serves no request. This differs from TensorFlow, which gives such blocks to requests without a
 //!   count when memory is short.

@@ -77,8 +77,7 @@ fn agrees_with_a_vector<S: Storage>(steps: &[Step]) -> Result<u32, TestCaseError
                 (blocks.take_oldest(heap), lowest(&mut known, key))
             }
             Step::OldestFrom(age) => {
-                // The heaps come in the order of their oldest blocks, whether or not these are
-                // busy.
+                // The heaps come in the order of their oldest blocks, busy or not.
                 let oldest: Vec<u64> = (0..3)
                     .map(|heap| known.iter().filter(|of| of.heap == heap).map(|of| of.age).min().unwrap_or(0))
                     .collect();
