@@ -2,10 +2,12 @@
 //!
 //! `OnDevice` and `Arena` see every part of a device. A request and a free need most of them, and
 //! are methods of these two types. Whatever else is a method of them could touch anything, and a
-//! reader has to look for what it touches.
+//! reader has to look for what it touches. So could a method of a type that holds one of the two,
+//! and a function that takes one.
 
 use super::rust_files::{below, name_of_type};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use syn::visit::{self, Visit};
 
 /// The types that see every part.
 const WHOLE: [&str; 2] = ["OnDevice", "Arena"];
@@ -34,10 +36,81 @@ const LISTED: &[(&str, usize)] = &[
     ("paging/ranges/mod.rs", 5),
     ("request.rs", 1),
     ("settings.rs", 2),
-    ("tenants.rs", 10),
+    ("tenants.rs", 8),
     ("tuning.rs", 3),
     ("vacate.rs", 6),
 ];
+
+/// The types with a field of a type that sees every part. The list only becomes shorter.
+const HOLDERS: &[&str] = &["Checked", "Ladder", "OnDevice", "PlanSwitch"];
+
+/// The files of the memory on pages with functions that take a type that sees every part: those
+/// that make a view of the parts that they need, and those that need a request, a free or the whole
+/// cache. With the numbers of these functions, which only become lower.
+const TAKERS: &[(&str, usize)] = &[
+    ("addresses.rs", 1),
+    ("extents.rs", 4),
+    ("growth.rs", 1),
+    ("heap_mapper.rs", 1),
+    ("mapper.rs", 1),
+    ("parking/mod.rs", 1),
+    ("parking/remaining.rs", 1),
+    ("parking/sleep.rs", 5),
+    ("parking/wake.rs", 6),
+    ("ranges/commit.rs", 2),
+    ("ranges/mod.rs", 2),
+    ("stitched/lend.rs", 1),
+    ("stitched/mod.rs", 4),
+    ("stitched/pending.rs", 1),
+];
+
+/// What a source has to do with the types that see every part.
+#[derive(Default)]
+struct Seen {
+    /// The types with a field of such a type.
+    holders: BTreeSet<String>,
+    /// The number of functions with a parameter of such a type.
+    takers: usize,
+    /// Whether the part visited last names such a type.
+    found: bool,
+}
+
+impl Seen {
+    /// Returns what a source has to do with the types.
+    fn in_source(source: &str) -> Self {
+        let mut seen = Self::default();
+        seen.visit_file(&syn::parse_file(source).expect("the core compiles"));
+        seen
+    }
+
+    /// Returns whether a type names one of the types.
+    fn is_in(&mut self, of: &syn::Type) -> bool {
+        self.found = false;
+        self.visit_type(of);
+        self.found
+    }
+}
+
+impl<'s> Visit<'s> for Seen {
+    fn visit_path_segment(&mut self, segment: &'s syn::PathSegment) {
+        self.found |= WHOLE.iter().any(|&name| segment.ident == name);
+        visit::visit_path_segment(self, segment);
+    }
+
+    fn visit_item_struct(&mut self, item: &'s syn::ItemStruct) {
+        if item.fields.iter().any(|field| self.is_in(&field.ty)) {
+            self.holders.insert(item.ident.to_string());
+        }
+    }
+
+    fn visit_signature(&mut self, signature: &'s syn::Signature) {
+        let takes = |input: &syn::FnArg| match input {
+            syn::FnArg::Typed(input) => self.is_in(&input.ty),
+            syn::FnArg::Receiver(_) => false,
+        };
+        self.takers += usize::from(signature.inputs.iter().any(takes));
+    }
+}
 
 /// Returns how many methods a source adds to the types that see every part.
 fn methods_in(source: &str) -> usize {
@@ -67,6 +140,38 @@ fn only_requests_and_frees_are_methods_of_the_whole_arena() {
     }
     let listed = LISTED.iter().map(|&(path, methods)| (path.to_owned(), methods)).collect();
     assert_eq!(found, listed, "left: what is there; right: what is listed, which only becomes less");
+}
+
+#[test]
+fn few_types_hold_the_whole_arena() {
+    let found: BTreeSet<String> =
+        below("core/src/arena").flat_map(|(_, text)| Seen::in_source(&text).holders).collect();
+    let listed = HOLDERS.iter().map(|&name| name.to_owned()).collect();
+    assert_eq!(found, listed, "left: what is there; right: what is listed, which only becomes less");
+}
+
+#[test]
+fn few_functions_of_the_memory_on_pages_take_the_whole_arena() {
+    let folder = "core/src/arena/paging/";
+    let found = below(folder).filter_map(|(path, text)| {
+        let path = path.to_str().expect("a name in ASCII").replacen(folder, "", 1);
+        let takers = Seen::in_source(&text).takers;
+        (takers > 0).then_some((path, takers))
+    });
+    let listed = TAKERS.iter().map(|&(path, takers)| (path.to_owned(), takers)).collect();
+    let found: BTreeMap<String, usize> = found.collect();
+    assert_eq!(found, listed, "left: what is there; right: what is listed, which only becomes less");
+}
+
+#[test]
+fn fields_and_parameters_count_whatever_is_around_them() {
+    let source = "struct One<'a> { device: Option<OnDevice<'a, P>> } struct Two { heaps: Heaps }
+        struct Three<'a>(PhantomData<&'a Arena<P>>);
+        impl<'a> One<'a> { fn of(on: OnDevice<'a, P>) -> Self {} fn get(&self) -> Arena<P> {} }
+        fn four(arena: &Arena<P>) {} fn five(heaps: &Heaps<P>) {}";
+    let seen = Seen::in_source(source);
+    assert_eq!(seen.holders, BTreeSet::from(["One".to_owned(), "Three".to_owned()]));
+    assert_eq!(seen.takers, 2);
 }
 
 #[test]

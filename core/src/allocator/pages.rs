@@ -236,7 +236,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             if heap.device != self.device.0 {
                 return Err(Error::foreign(ptr));
             }
-            act(Extents::of_heap(device, heap.heap))
+            act(Extents::of_heap(&device, heap.heap))
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Parked memory of a device.
 
 use crate::allocator::{Allocator, On};
+use crate::arena::OnDevice;
 use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkTarget, Parker, Remaining};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -91,7 +92,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// parks the rest.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _checked = self.allocator.checked("park", self.device);
-        self.parker(target)?.park(mode, order)
+        let device = self.healthy()?;
+        Parker::of(device, target)?.park(device, mode, order)
     }
 
     /// Wakes the memory of `target`, at the old addresses: [`wake_start`](Self::wake_start) and
@@ -123,7 +125,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// The errors of [`wake`](Self::wake).
     pub fn wake_start(&self, target: ParkTarget) -> Result<(), Error> {
         let _checked = self.allocator.checked("wake_start", self.device);
-        self.parker(target)?.wake_start()
+        let device = self.healthy()?;
+        Parker::of(device, target)?.wake_start(device)
     }
 
     /// Waits until the contents of `target` are complete, and lets the memory serve requests again.
@@ -133,14 +136,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// The errors of [`wake`](Self::wake).
     pub fn wake_wait(&self, target: ParkTarget) -> Result<(), Error> {
         let _checked = self.allocator.checked("wake_wait", self.device);
-        self.parker(target)?.wake_wait()
+        let device = self.healthy()?;
+        Parker::of(device, target)?.wake_wait(device)
     }
 
-    /// Returns the operations that park and wake the memory of `target`, on a device that works.
-    fn parker(&self, target: ParkTarget) -> Result<Parker<'_, On<D, R, S>>, Error> {
+    /// Returns the device, if it works.
+    fn healthy(&self) -> Result<OnDevice<'_, On<D, R, S>>, Error> {
         let device = self.allocator.on(self.device)?;
         device.driver.health()?;
-        Parker::of(device, target)
+        Ok(device)
     }
 
     /// Returns where the memory of `target` is. Heaps are read in turn, so the sums may disagree
@@ -153,7 +157,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     pub fn report(&self, target: ParkTarget) -> Result<ParkReport, Error> {
         let arena = self.allocator.arena(self.device)?;
         target.check(&arena.heaps)?;
-        Ok(ParkReport::of(arena, target))
+        Ok(ParkReport::of(&arena.heaps, &arena.paging, target))
     }
 
     /// Returns the memory in use on the device, by name, for example once everything was parked.

@@ -22,7 +22,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::UnknownDevice`], [`Error::TableFull`], [`Error::Device`]; also if the device has
     ///   no virtual memory.
     pub fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
-        self.begin("reserve_range", device)?.require_mapper()?.reserve_elastic(bytes)
+        let device = self.begin("reserve_range", device)?;
+        device.require_ranges()?.reserve_elastic(*device, bytes)
     }
 
     /// Gives a part of a range memory. Pages of the part with memory keep the memory and the
@@ -49,7 +50,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         bytes: u64,
         stream: StreamId,
     ) -> Result<(), Error> {
-        self.begin("commit_range", device)?.require_mapper()?.commit(range, offset, bytes, stream)
+        let device = self.begin("commit_range", device)?;
+        device.require_ranges()?.commit(*device, range, (offset, bytes), stream)
     }
 
     /// Gives the memory of a part up, behind the present work on `stream`. Pages of the part
@@ -75,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         bytes: u64,
         stream: StreamId,
     ) -> Result<(), Error> {
-        self.begin("decommit_range", device)?.require_mapper()?.decommit(range, offset, bytes, stream)
+        self.begin("decommit_range", device)?.require_ranges()?.decommit(range, offset, bytes, stream)
     }
 
     /// Releases a range: gives all memory of the range up, behind the present work of every stream
@@ -87,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// As for [`decommit_range`](Self::decommit_range). The program still holds the range.
     pub fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error> {
-        self.begin("release_range", device)?.require_mapper()?.release_elastic(range)
+        self.begin("release_range", device)?.require_ranges()?.release_elastic(range)
     }
 
     /// Returns the committed bytes of a range.
@@ -95,7 +97,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`], [`Error::UnknownRange`].
     pub fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error> {
-        self.on(device)?.require_mapper()?.committed_bytes(range)
+        self.on(device)?.require_ranges()?.committed_bytes(range)
     }
 }
 

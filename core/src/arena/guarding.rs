@@ -159,20 +159,22 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(None);
         }
         let Some(mapper) = self.mapper() else { return Ok(None) };
+        let mapper = mapper.for_request(&request.mapping);
         if self.driver.flags.has(flags::PENDING | flags::DEFERRED | flags::ORDERED) {
             self.waits.process_events(self)?;
         }
         let of = |place| GuardedBlock::held(place, request.bytes, request.stream, request.site);
-        let mut at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard(), request.size, of)?;
+        let mut at = mapper.map_guarded(self.guarding.guard(), request.size, of)?;
         if at.is_none() && self.driver.flags.has(flags::PENDING | flags::ORDERED) {
             // Pages of blocks that are pending now.
             self.waits.wait_for_events(self)?;
-            at = mapper.for_request(&request.mapping).map_guarded(self.guarding.guard(), request.size, of)?;
+            at = mapper.map_guarded(self.guarding.guard(), request.size, of)?;
         }
         let Some(at) = at else { return Ok(None) };
         let published = self.publish_guarded(request, at);
         if published.is_err() {
-            mapper.unmap_guarded(at, None)?;
+            let keep = self.settings.config.lock().quarantine();
+            mapper.unmap_guarded(at, None, keep)?;
         }
         published.map(Some)
     }

@@ -18,10 +18,12 @@
 //! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`],
 //! [`Waits`], [`Driver`], [`Ledger`], and others. The contents of a part are private to its folder.
 //! An operation is a method of the part that it needs, and takes the others by type. Where it needs
-//! several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`]. What needs most of
-//! them, as a request or a free does, is a method of [`Arena`], or of [`OnDevice`] if it adds or
-//! removes segments; what needs virtual memory, a method of [`Mapper`]. Locks and their order are
-//! in ARCHITECTURE.md. No lock is held across a call to the device.
+//! several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`], and for virtual memory
+//! [`Mapper`], [`HeapMapper`], [`RangeMapper`], [`Stitcher`]. What needs most of them, as a request
+//! or a free does, is a method of [`Arena`], or of [`OnDevice`] if it adds or removes segments. An
+//! operation of a view takes the device as an argument where it frees blocks, searches for them, or
+//! releases the cache. Locks and their order are in ARCHITECTURE.md. No lock is held across a call
+//! to the device.
 
 pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
@@ -67,7 +69,9 @@ use crate::arena::idle::IdleMemory;
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
+use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::ranges::RangeMapper;
 use crate::arena::paging::stitched::Stitcher;
 use crate::arena::peaks::{Counters, Peaks};
 use crate::arena::plans::Plans;
@@ -166,13 +170,18 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         Mapper::of(self)
     }
 
-    /// Returns the operations on virtual memory, for a call that needs them.
+    /// Returns the operations on the pages of heaps, if the device has virtual memory.
+    pub(crate) fn heap_mapper(self) -> Option<HeapMapper<'a, P>> {
+        HeapMapper::of(self)
+    }
+
+    /// Returns the operations on elastic ranges.
     ///
     /// # Errors
     /// [`Error::Device`] of the kind [`ErrorKind::Unsupported`] if the device has no virtual
     /// memory.
-    pub(crate) fn require_mapper(self) -> Result<Mapper<'a, P>, Error> {
-        self.mapper().ok_or(DeviceError::new(ErrorKind::Unsupported, 0).into())
+    pub(crate) fn require_ranges(self) -> Result<RangeMapper<'a, P>, Error> {
+        RangeMapper::of(self).ok_or(DeviceError::new(ErrorKind::Unsupported, 0).into())
     }
 
     /// Returns the operations of the stitched policy, if the policy is active and the device has
@@ -337,11 +346,7 @@ impl<P: Platform> Arena<P> {
     /// fast path tests one flag for both.
     #[cold]
     fn reconcile_peaks(&self, slot: &Slot<P>) {
-        self.heaps.queue_if_ended(slot);
-        if slot.loose.is_tight() {
-            self.heaps.loosen(slot, &mut slot.heap.lock());
-        }
-        self.peaks.reconcile(&self.counters(), (slot.kind(), &slot.counters), Some(slot.number()));
+        self.peaks.reconcile_slot(&self.counters(), slot);
     }
 
     /// Returns what memory that is given up while work may use it needs of the arena.

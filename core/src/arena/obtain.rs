@@ -60,7 +60,7 @@ impl<P: Platform> OnDevice<'_, P> {
             Source::Device | Source::Host => self.add_segment(request),
             Source::Pages if self.settings.policy().traits().moves_pages => {
                 let stitcher = self.stitcher();
-                let served = stitcher.map_or(Ok(None), |of| of.for_request(&request.mapping).grow(request));
+                let served = stitcher.map_or(Ok(None), |of| of.for_request(&request.mapping).grow(self, request));
                 self.or_without_addresses(request, served)
             }
             Source::Pages => {

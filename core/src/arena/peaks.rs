@@ -7,7 +7,7 @@
 //! small.
 
 use crate::arena::Platform;
-use crate::arena::heaps::Heaps;
+use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::plans::Plans;
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
@@ -71,6 +71,16 @@ impl<'a, P: Platform> Counters<'a, P> {
 }
 
 impl<R: Lock> Peaks<R> {
+    /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The
+    /// caller has unlocked the heap.
+    pub(super) fn reconcile_slot<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>, slot: &Slot<P>) {
+        counters.heaps.queue_if_ended(slot);
+        if slot.loose.is_tight() {
+            counters.heaps.loosen(slot, &mut slot.heap.lock());
+        }
+        self.reconcile(counters, (slot.kind(), &slot.counters), Some(slot.number()));
+    }
+
     /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, `None`
     /// for the counters of a lane.
     pub(super) fn reconcile<P>(&self, counters: &Counters<'_, P>, rising: KindCounters<'_>, number: Option<u32>)

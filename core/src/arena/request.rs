@@ -107,7 +107,7 @@ impl<P: Platform> Arena<P> {
                 mapping: RequestCalls::default(),
             };
             let served = serve(&request);
-            request.mapping.count(self);
+            request.mapping.count(&self.driver, &self.settings, &self.paging);
             served
         };
         // One way out, whatever fails: a pool that was entered is left again.

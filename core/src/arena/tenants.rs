@@ -27,14 +27,13 @@ use crate::arena::request::Request;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::oom::{TagReport, TagShares};
-use crate::device::{Contents, ErrorKind, Segments, StreamOrder};
+use crate::device::{ErrorKind, Segments, StreamOrder};
 use crate::error::Error;
-use crate::heap::block::BlockEntry;
 use crate::heap::split_rules::Source;
 use crate::pool::{Tag, TagLimits, TagUse};
 use crate::stats::Stat;
 use crate::tables::CapacityError;
-use crate::units::{DevicePtr, NO_STREAM};
+use crate::units::DevicePtr;
 use core::cmp::Ordering;
 
 /// The kinds of heaps, in the order in which a tag gives back.
@@ -534,7 +533,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if unit.kind == UnitKind::Segment {
             return self.give([unit]);
         }
-        let Some(mapper) = self.mapper() else { return Ok(0) };
+        let Some(mapper) = self.heap_mapper() else { return Ok(0) };
         let (detached, stream) = {
             let mut heap = self.heaps.lock(unit.slot);
             (unit.detach(&mut heap)?, heap.stream)
@@ -546,52 +545,6 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         mapper.unmap_detached(unit.slot, block)?;
         Ok(unit.bytes)
-    }
-
-    /// Fills the pages of a detached block with zeroes and waits for the end, if the tag of the
-    /// heap in `slot` asks for zeroes. The block is free again after an error. No work uses the
-    /// block.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub(in crate::arena) fn clear_detached(self, slot: u32, block: u32) -> Result<(), Error> {
-        let (at, bytes, stream) = {
-            let heap = self.heaps.lock(slot);
-            if !heap.clears {
-                return Ok(());
-            }
-            let BlockEntry { addr, size, .. } = heap.blocks[block];
-            (DevicePtr(addr), size, self.driver.usable_stream(&heap, NO_STREAM))
-        };
-        // A copy on which requests are tried has no contents.
-        let Some(contents) = self.driver.device().contents() else { return Ok(()) };
-        let cleared = match stream {
-            // In the order of the stream: whatever fails, the fill is complete before a later
-            // request's work.
-            Some(stream) => {
-                let filled = self.driver.call(|_| contents.fill(stream, at, bytes, 0));
-                filled.and_then(|()| self.driver.call(|device| device.synchronize(stream))).map_err(Error::from)
-            }
-            None => self.clear_apart(contents, slot, at, bytes),
-        };
-        cleared.inspect_err(|_| self.heaps.lock(slot).attach_range(block))
-    }
-
-    /// Fills the pages of `bytes` from `at` on with zeroes, on no stream of the program, and waits
-    /// for the end.
-    fn clear_apart(self, contents: &dyn Contents, slot: u32, at: DevicePtr, bytes: u64) -> Result<(), Error> {
-        let (mut next, end) = (at.0, at.0 + bytes);
-        let page_at = |next: u64| self.heaps.lock(slot).sets.pages.from(next).filter(|page| page.at < end);
-        let mut begun = Ok(());
-        while begun.is_ok()
-            && let Some(page) = page_at(next)
-        {
-            begun = self.driver.call(|_| contents.zero(DevicePtr(page.at), page.bytes));
-            next = page.end();
-        }
-        // Also after a failure: the block may serve a request afterwards, which no fill may reach.
-        let ended = self.mapper().map_or(Ok(()), |mapper| mapper.end_copies(contents));
-        begun.map_err(Error::from).and(ended)
     }
 }
 

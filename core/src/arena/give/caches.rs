@@ -68,7 +68,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. A heap
     /// asleep also gives up the places of freed pages. The caller uses the pair, so no park begins.
     pub(in crate::arena) fn unmap_cached(self, slot: u32) -> Result<(), Error> {
-        let Some(mapper) = self.mapper() else { return Ok(()) };
+        let Some(mapper) = self.heap_mapper() else { return Ok(()) };
         if self.heaps.lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
     }
 

@@ -8,6 +8,7 @@
 //! can find the segment during the call. Pages become spare.
 
 use crate::arena::give::units::{Unit, UnitKind};
+use crate::arena::heaps::Heaps;
 use crate::arena::{OnDevice, Platform, flags};
 use crate::error::Error;
 use crate::heap::Heap;
@@ -48,12 +49,10 @@ impl Unit {
     pub(in crate::arena) fn take<P: Platform>(self, device: OnDevice<'_, P>) -> Result<Option<TakenUnit>, Error> {
         device.driver.health()?;
         let Some(_used) = device.heaps.enter_pair(self.slot / 2) else { return Ok(None) };
-        let mut heap = device.heaps.lock(self.slot);
         if self.kind == UnitKind::Pages {
-            // A heap asleep keeps its pages for the call that parks or wakes the heap.
-            let block = if heap.asleep { None } else { self.detach(&mut heap)? };
-            return Ok(block.map(|block| TakenUnit { unit: self, block }));
+            return Ok(self.take_pages(&device.heaps)?.map(|block| TakenUnit { unit: self, block }));
         }
+        let mut heap = device.heaps.lock(self.slot);
         let Some(block) = self.find(&mut heap) else { return Ok(None) };
         let (base, bytes) = heap.remove_segment(block, &device.heaps.slot(self.slot).counters);
         // Before the release: the device may return the same addresses to another thread at once,
@@ -65,6 +64,16 @@ impl Unit {
             device.heaps.drop_tables(&mut heap);
         }
         Ok(Some(TakenUnit { unit: self, block }))
+    }
+
+    /// Detaches pages from their heap, as [`detach`](Self::detach) does. The caller uses the pair.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] if the block around the pages cannot be cut.
+    pub(in crate::arena) fn take_pages<P: Platform>(&self, heaps: &Heaps<P>) -> Result<Option<u32>, Error> {
+        let mut heap = heaps.lock(self.slot);
+        // A heap asleep keeps its pages for the call that parks or wakes the heap.
+        if heap.asleep { Ok(None) } else { self.detach(&mut heap) }
     }
 
     /// Detaches pages, as a block of their own. Returns `None` if another thread has used the pages
@@ -101,7 +110,7 @@ impl TakenUnit {
                 }
             }
             // A device with pages has virtual memory.
-            UnitKind::Pages => device.mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,
+            UnitKind::Pages => device.heap_mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,
         }
         Ok(bytes)
     }

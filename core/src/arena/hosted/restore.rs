@@ -6,7 +6,7 @@
 //! requests not known any more.
 
 use crate::arena::paging::growth::{LONG_PAGE, PageGrowth};
-use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::{OnDevice, Platform, flags};
 use crate::config::rounding::PoolKind;
@@ -100,8 +100,10 @@ impl<P: Platform> OnDevice<'_, P> {
         Restoring { heap: &mut self.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
         let peaks_stale = if segment.is_expandable {
             require(self.ledger.has_room_for(bytes), OVER_LIMIT)?;
-            let mapper = self.mapper().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
-            let part = mapper.map_part(slot, segment)?;
+            let growth = PageGrowth::of(self).ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+            // As where the segment was, whatever the policy here.
+            let growth = growth.under(PageRules::Stay);
+            let part = growth.map_part(slot, segment)?;
             Restoring { heap: &mut self.heaps.lock(slot), counters }.restore_part(part, &segment.blocks)
         } else {
             self.obtain_at(base, bytes, Owner::Heap(self.heaps.heap_ref(slot)))?;
@@ -123,17 +125,17 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 }
 
-impl<P: Platform> Mapper<'_, P> {
+impl<P: Platform> PageGrowth<'_, P> {
     /// Maps memory for a part of an expandable segment, and lists the memory in the page map.
     /// Reserves addresses for the segment at the first part. Returns the part's detached
     /// block.
-    fn map_part(self, slot: u32, segment: &SnapshotSegment) -> Result<u32, Error> {
+    fn map_part(&self, slot: u32, segment: &SnapshotSegment) -> Result<u32, Error> {
         let (at, bytes) = (segment.address, segment.total_size);
-        let block = self.device.heaps.lock(slot).containing(at);
+        let block = self.mapper.heaps.lock(slot).containing(at);
         if block.is_none() {
             self.reserve_range(slot, segment)?;
         }
-        let mut heap = self.device.heaps.lock(slot);
+        let mut heap = self.mapper.heaps.lock(slot);
         let block = heap.containing(at).ok_or(NOT_AROUND)?;
         let entry = &heap.segments[heap.blocks[block].segment];
         let (granule, inside) = (entry.granule, at.0 + bytes <= entry.base + entry.bytes);
@@ -142,16 +144,16 @@ impl<P: Platform> Mapper<'_, P> {
         let part = heap.detach_part(block, at, bytes);
         drop(heap);
         let lost = Cell::new(false);
-        let healthy = self.device.driver.health().map_err(Error::from);
+        let healthy = self.mapper.driver.health().map_err(Error::from);
         let mapped = healthy.and_then(|()| self.map_range(slot, AddressRange { at, bytes, granule }, &lost));
         if mapped != Ok(true) {
-            let mut heap = self.device.heaps.lock(slot);
+            let mut heap = self.mapper.heaps.lock(slot);
             if lost.get() {
                 heap.blocks[part].state = State::Lost;
             }
             let emptied = heap.attach_run(Run { first: part, last: part });
             drop(heap);
-            self.unreserve(emptied);
+            self.mapper.unreserve(emptied);
             return Err(mapped.err().unwrap_or(LACKS_MEMORY));
         }
         Ok(part)
@@ -161,40 +163,38 @@ impl<P: Platform> Mapper<'_, P> {
     /// false if the device lacks the memory. The limit was checked before. After a failure nothing
     /// is mapped, unless addresses are `lost`.
     fn map_range(&self, slot: u32, range: AddressRange, lost: &Cell<bool>) -> Result<bool, Error> {
-        let long_pages = self.device.heaps.lock(slot).parkable;
+        let long_pages = self.mapper.heaps.lock(slot).parkable;
         let longest = if long_pages { LONG_PAGE / range.granule * range.granule } else { range.granule };
-        let mut guard = PageGuard::empty(*self);
+        let mut guard = PageGuard::empty(&self.mapper);
         while guard.batch.bytes < range.bytes {
             let bytes = longest.max(range.granule).min(range.bytes - guard.batch.bytes);
-            if !self.new_page(bytes, Charge::Checked, &mut guard.batch)? {
+            if !self.mapper.new_page(bytes, Charge::Checked, &mut guard.batch)? {
                 return Ok(false);
             }
         }
-        let Some(mapping) = self.map(&guard.batch, Row { at: range.at, lost })? else { return Ok(false) };
-        let listed = self.list(slot, range.at, range.bytes)?;
-        let mut heap = self.device.heaps.lock(slot);
+        let Some(mapping) = self.mapper.map(&guard.batch, Row { at: range.at, lost })? else { return Ok(false) };
+        let listed = self.mapper.list(slot, range.at, range.bytes)?;
+        let mut heap = self.mapper.heaps.lock(slot);
         heap.sets.pages.make_room(guard.batch.count).map_err(|_| Error::TableFull("pages of memory"))?;
-        self.device.paging.list_batch(&mut heap, &guard.batch, range.at);
+        self.mapper.paging.list_batch(&mut heap, &guard.batch, range.at);
         drop(heap);
         listed.keep();
         mapping.keep();
-        self.device.paging.settle_batch(&guard.keep());
+        self.mapper.paging.settle_batch(&guard.keep());
         Ok(true)
     }
 
     /// Reserves addresses around the first part of an expandable segment.
-    fn reserve_range(self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
-        // As where the segment was, whatever the policy here.
-        let growth = PageGrowth::of(self.device).ok_or(LACKS_MEMORY)?.under(PageRules::Stay);
-        let (bytes, granule) = growth.range_to_reserve(segment.kind)?;
-        let reserved = self.device.paging.address_bytes();
-        let base = self.reserve(bytes)?.ok_or(Error::OutOfAddresses { requested: bytes, reserved })?;
+    fn reserve_range(&self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
+        let (bytes, granule) = self.range_to_reserve(segment.kind)?;
+        let reserved = self.mapper.paging.address_bytes();
+        let base = self.mapper.reserve(bytes)?.ok_or(Error::OutOfAddresses { requested: bytes, reserved })?;
         let range = base..DevicePtr(base.0.saturating_add(bytes));
         if !range.contains(&segment.address) {
-            self.unreserve(Some((base, bytes)));
+            self.mapper.unreserve(Some((base, bytes)));
             return Err(NOT_AROUND);
         }
-        self.device.heaps.lock(slot).add_range(base, bytes, granule);
+        self.mapper.heaps.lock(slot).add_range(base, bytes, granule);
         Ok(())
     }
 }

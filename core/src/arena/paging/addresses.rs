@@ -14,8 +14,8 @@
 //!
 //! Every reservation begins and ends here, and is counted.
 
-use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
+use crate::arena::{OnDevice, Platform};
 use crate::device::{AddressLack, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
@@ -46,7 +46,7 @@ impl<P: Platform> Mapper<'_, P> {
     pub(in crate::arena) fn reserve(&self, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         match self.call(MemoryCall::Reserve, |memory| memory.reserve(bytes)) {
             Ok(base) => {
-                self.device.paging.address_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.paging.address_bytes.fetch_add(bytes, Ordering::Relaxed);
                 self.note_lack(AddressLack::None);
                 Ok(Some(base))
             }
@@ -81,10 +81,10 @@ impl<P: Platform> Mapper<'_, P> {
     /// addresses are never used again; no memory is lost.
     pub(in crate::arena) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
         if let Some((base, bytes)) = segment
-            && self.device.driver.health().is_ok()
+            && self.driver.health().is_ok()
             && self.call(MemoryCall::Unreserve, |memory| memory.unreserve(base, bytes)).is_ok()
         {
-            self.device.paging.address_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.paging.address_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
@@ -93,13 +93,15 @@ impl<P: Platform> Mapper<'_, P> {
     /// not wait for the device.
     fn give_addresses_back(&self) -> bool {
         // The device is asked about work and unmaps, which a capture might not survive.
-        if self.device.arena.driver.may_record().is_none() {
+        if self.driver.may_record().is_none() {
             return false;
         }
-        let before = self.device.paging.address_bytes();
-        self.device.collect_departed(u32::MAX);
-        self.device.end_quarantine();
-        self.device.paging.address_bytes() < before
+        let before = self.paging.address_bytes();
+        if self.paging.pool.lock().departures.has_pages() {
+            let _counted = self.collect_stale(u32::MAX);
+        }
+        self.end_quarantine();
+        self.paging.address_bytes() < before
     }
 
     /// Notes why the request lacks addresses, for its report.
@@ -124,7 +126,7 @@ impl<P: Platform> Mapper<'_, P> {
         };
         // At most two passes in the common case: search, reserve without the lock, search again.
         loop {
-            let mut heap = self.device.heaps.lock(slot);
+            let mut heap = self.heaps.lock(slot);
             if heap.make_room().is_err() || !heap.make_room_for_range() {
                 drop(heap);
                 give_up(reserved);
@@ -154,25 +156,23 @@ impl<P: Platform> Mapper<'_, P> {
             reserved = Some((base, bytes, wanted.granule));
         }
     }
-}
 
-impl<P: Platform> Mapper<'_, P> {
     /// Reserves `bytes` of addresses for a range: where there are none, once the cache and the work
     /// with released ranges no longer hold addresses.
     ///
     /// # Errors
     /// [`Error::OutOfAddresses`]; those of the device.
-    pub(in crate::arena) fn reserve_for_range(&self, bytes: u64) -> Result<DevicePtr, Error> {
+    pub(super) fn reserve_for_range(&self, device: OnDevice<'_, P>, bytes: u64) -> Result<DevicePtr, Error> {
         if let Some(base) = self.reserve_again(bytes)? {
             return Ok(base);
         }
         // A capture permits no wait, and the cache goes back behind waits alone.
-        if self.device.arena.driver.may_record().is_some() {
-            self.device.release_cached(None)?;
+        if self.driver.may_record().is_some() {
+            device.release_cached(None)?;
             if let Some(base) = self.reserve_again(bytes)? {
                 return Ok(base);
             }
         }
-        Err(Error::OutOfAddresses { requested: bytes, reserved: self.device.paging.address_bytes() })
+        Err(Error::OutOfAddresses { requested: bytes, reserved: self.paging.address_bytes() })
     }
 }

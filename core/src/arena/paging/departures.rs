@@ -14,9 +14,8 @@ use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
 use crate::arena::paging::Paging;
-use crate::arena::paging::ranges::in_capture;
 use crate::arena::waits::Waits;
-use crate::device::{DeviceResult, Event, StreamOrder};
+use crate::device::{DeviceError, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::pages::departures::{Departing, Departure};
 use crate::streams::fences::{Fence, Waiter};
@@ -76,7 +75,7 @@ impl<P: Platform> GivenUp<'_, P> {
     /// holds the piece, or the reference, that keeps the departure.
     ///
     /// # Errors
-    /// Those of the device; [`ErrorKind::NotPermittedInCapture`](crate::device::ErrorKind) if the
+    /// Those of the device; [`ErrorKind::NotPermittedInCapture`] if the
     /// order is needed and `orders` is false.
     pub(super) fn order_behind_departure(&self, stream: StreamId, departure: u32, orders: bool) -> Result<(), Error> {
         if departure == NONE {
@@ -230,4 +229,9 @@ impl<P: Platform> GivenUp<'_, P> {
             }
         }
     }
+}
+
+/// Returns the error of an operation that a capture does not permit.
+pub(super) fn in_capture() -> DeviceError {
+    DeviceError::new(ErrorKind::NotPermittedInCapture, 0)
 }

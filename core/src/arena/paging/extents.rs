@@ -9,8 +9,10 @@
 //! unless pinned. A block of an ordinary segment is an extent, and a pin keeps the
 //! segment. A pinned page can be exported to another process.
 
+use crate::arena::heaps::Heaps;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::{OnDevice, Platform};
+use crate::arena::paging::Paging;
+use crate::arena::{Arena, OnDevice, Platform};
 use crate::device::{Descriptor, PhysicalHandle};
 use crate::error::Error;
 use crate::heap::Heap;
@@ -47,20 +49,22 @@ pub enum Physical {
 
 /// The extents of the blocks in one heap.
 pub(crate) struct Extents<'a, P: Platform> {
-    device: OnDevice<'a, P>,
+    heaps: &'a Heaps<P>,
+    paging: &'a Paging<P>,
     slot: u32,
 }
 
 impl<'a, P: Platform> Extents<'a, P> {
     /// Returns the extents of the blocks in the heap of `slot`.
-    pub(crate) fn of_heap(device: OnDevice<'a, P>, slot: u32) -> Self {
-        Self { device, slot }
+    pub(crate) fn of_heap(arena: &'a Arena<P>, slot: u32) -> Self {
+        let Arena { heaps, paging, .. } = arena;
+        Self { heaps, paging, slot }
     }
 
     /// Returns the extent of the block at `ptr` from `offset` on, or `None` at the end of the
     /// block.
     pub(crate) fn extent(&self, ptr: DevicePtr, offset: u64) -> Result<Option<Extent>, Error> {
-        let heap = self.device.heaps.lock(self.slot);
+        let heap = self.heaps.lock(self.slot);
         let block = heap.lookup(ptr).ok_or_else(|| not_in_heap(&heap, ptr))?;
         let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
         if offset >= size {
@@ -78,14 +82,14 @@ impl<'a, P: Platform> Extents<'a, P> {
 
     /// Pins the memory under the block at `ptr`.
     pub(crate) fn pin(&self, ptr: DevicePtr) -> Result<(), Error> {
-        let mut heap = self.device.heaps.lock(self.slot);
+        let mut heap = self.heaps.lock(self.slot);
         let block = heap.lookup(ptr).ok_or_else(|| not_in_heap(&heap, ptr))?;
         let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
         if heap.asleep && !self.stays_awake(&mut heap, block) {
             return Err(Error::Parked);
         }
         let pin = Pin::new(addr, size, self.slot, segment);
-        self.device.paging.pool.lock().pins.add(pin).map_err(|_| Error::TableFull("pins"))?;
+        self.paging.pool.lock().pins.add(pin).map_err(|_| Error::TableFull("pins"))?;
         count_pin(&mut heap, pin, 1);
         Ok(())
     }
@@ -95,7 +99,7 @@ impl<'a, P: Platform> Extents<'a, P> {
         let is_lent = heap.uses().borrower(block).is_some();
         // A park under way takes pages that it has neither found lent nor pinned. A finished one
         // takes no more.
-        let is_settled = !self.device.paging.parking.is_taken();
+        let is_settled = !self.paging.parking.is_taken();
         let mut at = heap.blocks[block].addr;
         while at < heap.blocks[block].end() {
             // An ordinary segment is never parked.
@@ -109,7 +113,7 @@ impl<'a, P: Platform> Extents<'a, P> {
     }
 
     /// Undoes one pin of the memory that begins at `ptr`, whether or not a block is there.
-    pub(crate) fn unpin(device: OnDevice<'a, P>, ptr: DevicePtr) -> Result<(), Error> {
+    pub(crate) fn unpin(device: OnDevice<'_, P>, ptr: DevicePtr) -> Result<(), Error> {
         // The pool's lock ends with this statement: heaps are locked before the pool.
         let pin = device.paging.pool.lock().pins.remove(ptr.0);
         let pin = pin.ok_or(Error::NotPinned(ptr))?;

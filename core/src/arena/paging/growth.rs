@@ -11,10 +11,12 @@
 
 use crate::arena::heaps::Heaps;
 use crate::arena::paging::addresses::AddressRequest;
-use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::heap_mapper::HeapMapper;
+use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{PageGuard, Places};
 use crate::arena::paging::undo::Undo;
 use crate::arena::request::{Request, RequestCalls};
+use crate::arena::settings::Settings;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::DeviceError;
@@ -23,12 +25,10 @@ use crate::heap::Heap;
 use crate::heap::addresses::AddressRange;
 use crate::heap::growth::HeldRoom;
 use crate::heap::home_pages::{HomePage, Stays};
-use crate::heap::moves::PagedHeap;
 use crate::heap::split_rules::PageRules;
 use crate::page_map::Owner;
 use crate::pages::Batch;
 use crate::stats::Occurrence;
-use crate::sync::Ordering;
 use crate::trace::Action;
 use crate::units::DevicePtr;
 use core::cell::Cell;
@@ -50,7 +50,9 @@ pub(in crate::arena) const LONG_PAGE: u64 = 160 << 20;
 
 /// The growth of the heaps on pages of a device.
 pub(crate) struct PageGrowth<'a, P: Platform> {
-    pub(super) mapper: Mapper<'a, P>,
+    pub(in crate::arena) mapper: HeapMapper<'a, P>,
+    /// The lengths of ranges and of pages, where they are configured.
+    settings: &'a Settings<P::Lock>,
     rules: PageRules,
 }
 
@@ -85,7 +87,8 @@ fn part_from<P: Platform>(heaps: &Heaps<P>, slot: u32, held: HeldRoom, from: u64
 impl<'a, P: Platform> PageGrowth<'a, P> {
     /// Returns the growth of heaps on a device, if it has virtual memory.
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
-        Some(Self { mapper: Mapper::of(device)?, rules: PageRules::of(device.settings.policy()) })
+        let settings = &device.arena.settings;
+        Some(Self { mapper: HeapMapper::of(device)?, settings, rules: PageRules::of(settings.policy()) })
     }
 
     /// Returns the growth under other rules than those of the policy, for memory taken over.
@@ -108,7 +111,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     /// them. Returns `None` if the device lacks the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         self.grow(request, |held, batch| {
-            let heaps = &self.mapper.device.arena.heaps;
+            let heaps = self.mapper.heaps;
             let long_pages = heaps.lock(request.slot).parkable;
             let mut from = 0;
             loop {
@@ -137,13 +140,13 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         provide: impl FnOnce(&HeldRoom, &mut Batch) -> Result<bool, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
         let Some(held) = self.hold_room(request)? else { return Ok(None) };
-        let device = self.mapper.device;
+        let mapper = &self.mapper;
         let held = Cell::new(held);
         let room = Undo::by(|| self.release_room(request.slot, held.get()));
-        let Ok(_charged) = device.heaps.charge_tag(&device.driver.flags, request, held.get().needed) else {
+        let Ok(_charged) = mapper.heaps.charge_tag(&mapper.driver.flags, request, held.get().needed) else {
             return Ok(None);
         };
-        let mut guard = PageGuard::empty(self.mapper);
+        let mut guard = PageGuard::empty(mapper);
         if !provide(&held.get(), &mut guard.batch)? {
             return Ok(None);
         }
@@ -151,10 +154,10 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         held.set(self.trim_room(request.slot, held.get(), batch.bytes)?);
         let held = held.get();
         let listed = self.list(request.slot, held)?;
-        let parts = RoomParts { heaps: &device.arena.heaps, slot: request.slot, held };
-        let Some(mapping) = self.mapper.map(&batch, parts)? else { return Ok(None) };
-        let slot = device.heaps.slot(request.slot);
-        let mut heap = device.heaps.lock(request.slot);
+        let parts = RoomParts { heaps: mapper.heaps, slot: request.slot, held };
+        let Some(mapping) = mapper.map(&batch, parts)? else { return Ok(None) };
+        let slot = mapper.heaps.slot(request.slot);
+        let mut heap = mapper.heaps.lock(request.slot);
         // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
             return Err(Error::TableFull("blocks"));
@@ -168,15 +171,15 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         let extended = heap.extend(held, &slot.counters);
         let (block, parts) = extended.value;
         // Each part counts as one allocation of the device.
-        (0..parts).for_each(|_| device.peaks.device.count(Occurrence::DeviceAlloc));
+        (0..parts).for_each(|_| mapper.peaks.device.count(Occurrence::DeviceAlloc));
         // Served under the lock that extended the heap: no other request can take the block first.
         let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
-        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
+        mapper.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         drop(heap);
         self.finish_moves(request.slot, &batch, at);
         // One reconciliation of the peaks covers the mapping and the block.
         served.peaks_stale |= extended.peaks_stale;
-        Ok(Some(device.reconcile(slot, served)))
+        Ok(Some(mapper.reconcile(slot, served)))
     }
 
     /// Detaches addresses of the request's heap for the bytes missing in the heap, and the free
@@ -187,7 +190,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         // largest page.
         let spare_room = match self.rules {
             PageRules::Stay => 0,
-            PageRules::Move => self.mapper.device.paging.pool.lock().largest.max(self.granule(request.kind)),
+            PageRules::Move => self.mapper.paging.pool.lock().largest.max(self.granule(request.kind)),
         };
         let wanted = || {
             let (bytes, granule) = self.range_to_reserve(request.kind)?;
@@ -209,26 +212,25 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     /// Returns whether addresses for a request exist, in a range of the heap or in one that
     /// [`grow`](Self::grow) would reserve.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
-        let in_a_range = self.mapper.device.heaps.lock(request.slot).lacking(request.size).is_some();
+        let in_a_range = self.mapper.heaps.lock(request.slot).lacking(request.size).is_some();
         Ok(in_a_range || self.range_to_reserve(request.kind)?.0 >= self.least_range(request))
     }
 
     /// Returns the bytes to be mapped in the request's heap for the request; in one without
     /// addresses, those of the request.
     pub(in crate::arena) fn bytes_to_map(&self, request: &Request) -> u64 {
-        let lacking = self.mapper.device.heaps.lock(request.slot).lacking(request.size);
+        let lacking = self.mapper.heaps.lock(request.slot).lacking(request.size);
         lacking.map_or_else(|| request.size.next_multiple_of(self.granule(request.kind)), |lacking| lacking.needed)
     }
 
     /// Returns the length of a new range of addresses and the length of its granules, in bytes.
     pub(in crate::arena) fn range_to_reserve(&self, kind: PoolKind) -> Result<(u64, u64), Error> {
-        let device = self.mapper.device;
-        let total = device.ledger.memory_info(&device.driver)?.total;
+        let total = self.mapper.ledger.memory_info(self.mapper.driver)?.total;
         let longest = match self.rules {
             PageRules::Stay => total + total / RESERVE_EXTRA,
             PageRules::Move => total.saturating_mul(RANGE_TIMES_DEVICE),
         };
-        let reserve = device.settings.config.lock().expandable_segments_reserve();
+        let reserve = self.settings.config.lock().expandable_segments_reserve();
         let wanted = reserve.map_or(longest, |reserve| reserve.bytes(total).min(longest));
         let granule = self.granule(kind);
         Ok((wanted.max(granule).next_multiple_of(granule), granule))
@@ -239,7 +241,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     /// granularity.
     pub(in crate::arena) fn granule(&self, kind: PoolKind) -> u64 {
         let bytes = match (self.rules, kind) {
-            (PageRules::Stay, PoolKind::Large) => self.mapper.device.settings.config.lock().large_segment_size(),
+            (PageRules::Stay, PoolKind::Large) => self.settings.config.lock().large_segment_size(),
             _ => SMALL_SEGMENT,
         };
         bytes.next_multiple_of(self.mapper.memory.granularity())
@@ -247,7 +249,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
 
     /// Returns held room to the heap.
     fn release_room(&self, slot: u32, held: HeldRoom) {
-        let emptied = self.mapper.device.heaps.lock(slot).release_room(held);
+        let emptied = self.mapper.heaps.lock(slot).release_room(held);
         self.mapper.unreserve(emptied);
     }
 
@@ -259,7 +261,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         if bytes == held.room {
             return Ok(held);
         }
-        let mut heap = self.mapper.device.heaps.lock(slot);
+        let mut heap = self.mapper.heaps.lock(slot);
         // Other calls may have used the room in the tables that was made when the addresses were
         // held.
         if heap.make_room().is_err() || !heap.make_room_for_range() {
@@ -274,18 +276,18 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     /// # Errors
     /// [`Error::TableFull`].
     fn list(&self, slot: u32, held: HeldRoom) -> Result<Undo<impl FnOnce()>, Error> {
-        let (heaps, pages) = (&self.mapper.device.arena.heaps, self.mapper.device.pages);
+        let (heaps, owners) = (self.mapper.heaps, self.mapper.owners);
         let listed = Cell::new(0);
         // Of the parts that begin below the end of what is listed.
         let undo = move |end: u64| {
             let mut from = 0;
             while let Some(part) = part_from(heaps, slot, held, from).filter(|part| part.at.0 < end) {
-                pages.remove(part.at, part.bytes);
+                owners.remove(part.at, part.bytes);
                 from = part.at.0 + part.bytes;
             }
         };
         while let Some(part) = part_from(heaps, slot, held, listed.get()) {
-            if let Err(error) = pages.insert(part.at, part.bytes, Owner::Heap(heaps.heap_ref(slot))) {
+            if let Err(error) = owners.insert(part.at, part.bytes, Owner::Heap(heaps.heap_ref(slot))) {
                 undo(listed.get());
                 return Err(error);
             }
@@ -299,15 +301,15 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     /// again before their old places are left.
     fn list_pages(&self, heap: &mut Heap<P::Storage>, held: HeldRoom, batch: &Batch, site: u32) {
         let mut end = 0;
-        for page in self.mapper.device.paging.numbers_of(batch) {
-            let bytes = self.mapper.device.paging.pool.lock()[page].bytes;
+        for page in self.mapper.paging.numbers_of(batch) {
+            let bytes = self.mapper.paging.pool.lock()[page].bytes;
             let at = heap.place_in(held, end).0;
             heap.sets.pages.insert(HomePage { stays: Stays::Arriving, ..HomePage::new(at, bytes, page) });
             end = at + bytes;
         }
         let mut from = 0;
         while let Some(part) = heap.part_from(held, from) {
-            self.mapper.device.trace(|recorder| recorder.segment(heap, Action::SegmentMap, site, part.at, part.bytes));
+            self.mapper.trace(|recorder| recorder.segment(heap, Action::SegmentMap, site, part.at, part.bytes));
             from = part.at.0 + part.bytes;
         }
     }
@@ -315,15 +317,14 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
     /// Leaves the old places of the batch's pages. The pages are in the heap of `slot`, the first
     /// at `at`, in the order of their addresses. They may move again afterwards.
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
-        let device = self.mapper.device;
         if self.rules == PageRules::Move {
-            self.leave_origins(batch);
-            device.paging.pool.lock().count_meetings(batch);
+            self.mapper.leave_origins(batch);
+            self.mapper.paging.pool.lock().count_meetings(batch);
         }
-        device.paging.settle_batch(batch);
-        let mut heap = device.heaps.lock(slot);
+        self.mapper.paging.settle_batch(batch);
+        let mut heap = self.mapper.heaps.lock(slot);
         let mut at = at.0;
-        for page in device.paging.numbers_of(batch) {
+        for page in self.mapper.paging.numbers_of(batch) {
             // Pages that were there before are between those of the batch. An arriving page stays.
             while let Some(home) = heap.sets.pages.from(at) {
                 at = home.end();
@@ -333,23 +334,5 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
                 }
             }
         }
-    }
-
-    /// Leaves the old places of the batch's pages stale.
-    pub(in crate::arena) fn leave_origins(&self, batch: &Batch) {
-        let device = self.mapper.device;
-        let mut moved = 0;
-        for page in device.paging.numbers_of(batch) {
-            let origin = device.paging.pool.lock().count_alias_of_origin(page);
-            let Some((from, block)) = origin else { continue };
-            let counters = &device.heaps.slot(from).counters;
-            let mut heap = device.heaps.lock(from);
-            let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
-            device.paging.stale_mappings.fetch_add(1, Ordering::Relaxed);
-            device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes));
-            drop(heap);
-            moved += bytes;
-        }
-        device.paging.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     }
 }

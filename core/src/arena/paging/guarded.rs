@@ -34,11 +34,11 @@ impl<P: Platform> Mapper<'_, P> {
         size: u64,
         of: impl FnOnce(GuardedPlace) -> GuardedBlock,
     ) -> Result<Option<DevicePtr>, Error> {
-        self.device.paging.pool.lock().guards.make_room().map_err(|_| Error::TableFull("guarded blocks"))?;
+        self.paging.pool.lock().guards.make_room().map_err(|_| Error::TableFull("guarded blocks"))?;
         let granule = self.memory.granularity();
         let bytes = size.next_multiple_of(granule);
         let Some((page, offset)) = self.page_for_guard(guard, size, bytes)? else { return Ok(None) };
-        let taken = Undo::by(|| self.device.paging.end_guard(&self.device.ledger, page, size, false));
+        let taken = Undo::by(|| self.paging.end_guard(self.ledger, page, size, false));
         // One granule more than the page stays unmapped.
         let span = bytes + granule;
         let Some(base) = self.reserve_guarded(span)? else { return Ok(None) };
@@ -50,7 +50,7 @@ impl<P: Platform> Mapper<'_, P> {
         let Some(mapping) = self.map(&Batch::of(page, bytes), row)? else { return Ok(None) };
         let place = GuardedPlace { at: mapped.offset(offset), size, base, span, mapped, page };
         {
-            let mut pages = self.device.paging.pool.lock();
+            let mut pages = self.paging.pool.lock();
             // Another thread may have filled the table since room was made.
             pages.guards.make_room().map_err(|_| Error::TableFull("guarded blocks"))?;
             pages.guards.add(of(place));
@@ -65,18 +65,18 @@ impl<P: Platform> Mapper<'_, P> {
     /// which is `bytes` long.
     fn page_for_guard(&self, guard: Guard, size: u64, bytes: u64) -> Result<Option<(u32, u64)>, Error> {
         let shares = guard == Guard::All && size <= bytes / 2;
-        if shares && let Some(cut) = self.device.paging.pool.lock().cut_off_shelf(size) {
+        if shares && let Some(cut) = self.paging.pool.lock().cut_off_shelf(size) {
             return Ok(Some(cut));
         }
-        if self.device.paging.pool.lock().has_spares_of_other_sizes(bytes) {
+        if self.paging.pool.lock().has_spares_of_other_sizes(bytes) {
             self.destroy_spares()?;
         }
-        let mut new = PageGuard::empty(*self);
+        let mut new = PageGuard::empty(self);
         if !self.new_page(bytes, Charge::WithinLimit, &mut new.batch)? {
             return Ok(None);
         }
         let page = new.keep().first;
-        let mut pages = self.device.paging.pool.lock();
+        let mut pages = self.paging.pool.lock();
         pages.begin_to_guard(page, size);
         if shares {
             // What is left of an earlier shelf stays unused until its last block is gone.
@@ -90,7 +90,7 @@ impl<P: Platform> Mapper<'_, P> {
     pub(in crate::arena) fn has_room_to_guard(&self, guard: Guard, size: u64) -> bool {
         let bytes = size.next_multiple_of(self.memory.granularity());
         let shares = guard == Guard::All && size <= bytes / 2;
-        shares && self.device.paging.pool.lock().has_room_on_shelf(size) || self.has_room_to_map(bytes)
+        shares && self.paging.pool.lock().has_room_on_shelf(size) || self.has_room_to_map(bytes)
     }
 
     /// Reserves `span` bytes of addresses; if there are none, after those kept away longest were
@@ -110,30 +110,39 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Unmaps the guarded block at `at`, which is in no heap and used by no work known to the
     /// allocator, but that of the stream `behind`, which is waited for. The addresses serve no
-    /// block for as many frees as the settings say. Returns false if no mapped block begins there.
+    /// block for `keep` frees. Returns false if no mapped block begins there.
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
-    pub(in crate::arena) fn unmap_guarded(&self, at: DevicePtr, behind: Option<StreamId>) -> Result<bool, Error> {
+    pub(in crate::arena) fn unmap_guarded(
+        &self,
+        at: DevicePtr,
+        behind: Option<StreamId>,
+        keep: u64,
+    ) -> Result<bool, Error> {
         let place = {
-            let mut pages = self.device.paging.pool.lock();
+            let mut pages = self.paging.pool.lock();
             let Some(place) = pages.guards.unmap(at) else { return Ok(false) };
             place
         };
-        let bytes = self.device.paging.pool.lock()[place.page].bytes;
-        let waited = behind.map_or(Ok(()), |stream| self.device.driver.call(|device| device.synchronize(stream)));
+        let bytes = self.paging.pool.lock()[place.page].bytes;
+        let waited = behind.map_or(Ok(()), |stream| self.driver.call(|device| device.synchronize(stream)));
         let unmapped = waited.and_then(|()| self.unmap(place.mapped, bytes));
-        self.device.paging.end_guard(&self.device.ledger, place.page, place.size, unmapped.is_err());
-        self.device.paging.pool.lock().guards.keep_away(at);
-        let keep = self.device.settings.config.lock().quarantine();
+        self.paging.end_guard(self.ledger, place.page, place.size, unmapped.is_err());
+        self.paging.pool.lock().guards.keep_away(at);
         while self.forget_oldest(keep) {}
         unmapped?;
         Ok(true)
     }
 
+    /// Gives back the addresses of all unmapped guarded blocks.
+    pub(super) fn end_quarantine(&self) {
+        while self.driver.flags.has(flags::GUARDED) && self.forget_oldest(0) {}
+    }
+
     /// Gives back the addresses kept away longest, if more than `keep` blocks are unmapped.
     fn forget_oldest(&self, keep: u64) -> bool {
-        let forgotten = self.device.paging.pool.lock().guards.forget_oldest(keep);
+        let forgotten = self.paging.pool.lock().guards.forget_oldest(keep);
         self.unreserve(forgotten.map(|place| (place.base, place.span)));
         forgotten.is_some()
     }
@@ -149,7 +158,8 @@ impl<P: Platform> OnDevice<'_, P> {
         if !self.driver.flags.has(flags::GUARDED) {
             return Ok(false);
         }
-        self.mapper().map_or(Ok(false), |mapper| mapper.unmap_guarded(base, behind))
+        let keep = self.settings.config.lock().quarantine();
+        self.mapper().map_or(Ok(false), |mapper| mapper.unmap_guarded(base, behind, keep))
     }
 
     /// Gives back the addresses of all unmapped guarded blocks.
@@ -157,7 +167,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if self.driver.flags.has(flags::GUARDED)
             && let Some(mapper) = self.mapper()
         {
-            while mapper.forget_oldest(0) {}
+            mapper.end_quarantine();
         }
     }
 }

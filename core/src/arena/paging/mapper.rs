@@ -11,8 +11,14 @@
 //! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
 //! held across a call to the device.
 
+use crate::arena::driver::Driver;
+use crate::arena::heaps::Heaps;
+use crate::arena::ledger::Ledger;
+use crate::arena::paging::Paging;
+use crate::arena::paging::departures::GivenUp;
 use crate::arena::request::RequestCalls;
-use crate::arena::{OnDevice, Platform};
+use crate::arena::waits::Waits;
+use crate::arena::{Arena, OnDevice, Platform};
 use crate::device::{DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
 use crate::error::Error;
 use crate::heap::addresses::AddressRange;
@@ -20,12 +26,17 @@ use crate::heap::moves::PagedHeap;
 use crate::pages::{Batch, Page, PagePool};
 use crate::stats::MemoryCall;
 use crate::tables::slot_table::NONE;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, StreamId};
 
-/// The virtual memory of one device, and what the allocator does with it.
-#[derive(Clone, Copy)]
+/// The virtual memory of one device: its pages, its addresses, and the bytes that it holds.
 pub(crate) struct Mapper<'a, P: Platform> {
-    pub(in crate::arena) device: OnDevice<'a, P>,
+    pub(in crate::arena) driver: &'a Driver<P::Device>,
+    /// The heaps, to which pages return that were not mapped elsewhere.
+    pub(in crate::arena) heaps: &'a Heaps<P>,
+    pub(in crate::arena) paging: &'a Paging<P>,
+    /// The fences of pages that have departed.
+    waits: &'a Waits<P>,
+    pub(in crate::arena) ledger: &'a Ledger,
     pub(in crate::arena) memory: &'a dyn VirtualMemory,
     /// Where the calls are noted, if they are made for a request.
     pub(super) request: Option<&'a RequestCalls>,
@@ -43,7 +54,20 @@ pub(in crate::arena) enum Charge {
 impl<'a, P: Platform> Mapper<'a, P> {
     /// Returns the operations on the virtual memory of a device, if it has any.
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
-        Some(Self { device, memory: device.arena.driver.device().virtual_memory()?, request: None })
+        let Arena { driver, heaps, paging, waits, ledger, .. } = device.arena;
+        let memory = driver.device().virtual_memory()?;
+        Some(Self { driver, heaps, paging, waits, ledger, memory, request: None })
+    }
+
+    /// Returns what memory that is given up while work may use it needs.
+    pub(in crate::arena) fn given_up(&self) -> GivenUp<'a, P> {
+        GivenUp { driver: self.driver, heaps: self.heaps, paging: self.paging, waits: self.waits }
+    }
+
+    /// Orders later work on `stream` behind the present work on `other`, as
+    /// [`Waits::order_behind_stream`] does.
+    pub(super) fn order_behind_stream(&self, stream: StreamId, other: StreamId) -> Result<bool, Error> {
+        self.waits.order_behind_stream(self.driver, stream, other)
     }
 
     /// Notes all later calls to virtual memory in `request`.
@@ -54,8 +78,8 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count: they are
     /// used, or destroyed first.
     pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
-        let spare = self.device.paging.pool.lock().bytes.spare;
-        self.device.ledger.has_room_without(spare, more)
+        let spare = self.paging.pool.lock().bytes.spare;
+        self.ledger.has_room_without(spare, more)
     }
 
     /// Creates a page of `bytes`, or takes a spare page of that length, and appends the page to
@@ -64,7 +88,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// Spare pages of other lengths are destroyed if the memory is needed.
     pub(in crate::arena) fn new_page(&self, bytes: u64, charge: Charge, batch: &mut Batch) -> Result<bool, Error> {
         {
-            let mut pages = self.device.paging.pool.lock();
+            let mut pages = self.paging.pool.lock();
             if let Some(page) = pages.take_spare(bytes) {
                 pages.append(batch, page);
                 return Ok(true);
@@ -72,13 +96,13 @@ impl<'a, P: Platform> Mapper<'a, P> {
             // Before the device is called: nothing is to be undone if the table is full.
             pages.make_room().map_err(|_| Error::TableFull("pages of memory"))?;
         }
-        if !self.device.ledger.charge(bytes) {
+        if !self.ledger.charge(bytes) {
             self.destroy_spares()?;
-            if !self.device.ledger.charge(bytes) {
+            if !self.ledger.charge(bytes) {
                 if charge == Charge::WithinLimit {
                     return Ok(false);
                 }
-                self.device.ledger.add(bytes);
+                self.ledger.add(bytes);
             }
         }
         let mut created = self.call(MemoryCall::Create, |memory| memory.create(bytes));
@@ -87,7 +111,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 Ok(true) => created = self.call(MemoryCall::Create, |memory| memory.create(bytes)),
                 Ok(false) => {}
                 Err(error) => {
-                    self.device.ledger.refund(bytes);
+                    self.ledger.refund(bytes);
                     return Err(error);
                 }
             }
@@ -95,11 +119,11 @@ impl<'a, P: Platform> Mapper<'a, P> {
         let handle = match created {
             Ok(handle) => handle,
             Err(error) => {
-                self.device.ledger.refund(bytes);
+                self.ledger.refund(bytes);
                 return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
         };
-        let mut pages = self.device.paging.pool.lock();
+        let mut pages = self.paging.pool.lock();
         if pages.make_room().is_err() {
             // Another thread has filled the table since room was made.
             drop(pages);
@@ -134,7 +158,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         let mut at = range.at.0;
         while at < end {
             let home = {
-                let mut heap = self.device.heaps.lock(slot);
+                let mut heap = self.heaps.lock(slot);
                 let home = heap.sets.pages.remove(at);
                 #[cfg(any(test, feature = "paranoid"))]
                 heap.assert_unused(&home, true);
@@ -142,14 +166,14 @@ impl<'a, P: Platform> Mapper<'a, P> {
             };
             at = home.end();
             let removed = self.unmap(DevicePtr(home.at), home.bytes);
-            let mut pages = self.device.paging.pool.lock();
+            let mut pages = self.paging.pool.lock();
             pages.leave_home(home.page);
             match removed {
                 Ok(()) => unmapped(&mut pages, home.page),
                 Err(error) => {
                     // The handle stays with the mapping that could not be removed.
                     pages.lose(home.page);
-                    self.device.ledger.leak(home.bytes);
+                    self.ledger.leak(home.bytes);
                     result = result.and(Err(error.into()));
                 }
             }
@@ -161,23 +185,23 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// [`unmap`](Self::unmap) does. If the device fails, the page stays in use, and the program is
     /// told of the page once more.
     pub(in crate::arena) fn unmap_or_stay(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.unmap(at, bytes).inspect_err(|_| self.device.driver.device().on_map(at, bytes))
+        self.unmap(at, bytes).inspect_err(|_| self.driver.device().on_map(at, bytes))
     }
 
     /// Removes the mapping of one page, of which the program is told before. If the device fails,
     /// the addresses are never used again.
     pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.device.driver.device().on_unmap(at, bytes);
+        self.driver.device().on_unmap(at, bytes);
         self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
     }
 
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
     /// others to the device. A page of the rest that is stuck in a mapping is counted as leaked.
     pub(in crate::arena) fn return_batch(&self, batch: &Batch) {
-        for page in self.device.paging.numbers_of(batch) {
+        for page in self.paging.numbers_of(batch) {
             let origin = self.return_page(page);
             if let Some((slot, block)) = origin {
-                PagedHeap(&mut self.device.heaps.lock(slot)).return_block(block);
+                PagedHeap(&mut self.heaps.lock(slot)).return_block(block);
             }
         }
         // A failed call of the device leaves the bytes counted, and the request reports its own
@@ -188,7 +212,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// Marks a page not mapped as home again, and returns its origin; or disposes of the
     /// page, if it has none.
     fn return_page(&self, page: u32) -> Option<(u32, u32)> {
-        let mut pages = self.device.paging.pool.lock();
+        let mut pages = self.paging.pool.lock();
         let origin = pages[page].origin;
         if origin.is_some() {
             pages.settle(page);
@@ -202,12 +226,12 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// Makes a page spare that came from no heap. A departed page departs again, and a page
     /// that is stuck in a mapping is counted as leaked.
     pub(in crate::arena) fn spare_page(&self, page: u32) {
-        let mut pages = self.device.paging.pool.lock();
+        let mut pages = self.paging.pool.lock();
         let Page { behind, stuck, bytes, .. } = pages[page];
         if behind != NONE {
             pages.depart(page, behind);
         } else if stuck {
-            self.device.ledger.leak(bytes);
+            self.ledger.leak(bytes);
             pages.lose(page);
         } else {
             pages.make_spare(page);
@@ -232,7 +256,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
     /// Destroys one spare page without aliases. Returns false if there is none.
     pub(in crate::arena) fn destroy_spare(&self) -> Result<bool, Error> {
         let taken = {
-            let mut pages = self.device.paging.pool.lock();
+            let mut pages = self.paging.pool.lock();
             pages.take_destroyable().map(|page| pages.remove(page))
         };
         taken.map_or(Ok(false), |page| self.destroy(page).map(|()| true))
@@ -245,9 +269,9 @@ impl<'a, P: Platform> Mapper<'a, P> {
     pub(in crate::arena) fn destroy(&self, page: Page) -> Result<(), Error> {
         let destroyed = self.call(MemoryCall::Destroy, |memory| memory.destroy(page.handle));
         if destroyed.is_ok() && !page.stuck {
-            self.device.ledger.refund(page.bytes);
+            self.ledger.refund(page.bytes);
         } else {
-            self.device.ledger.leak(page.bytes);
+            self.ledger.leak(page.bytes);
         }
         Ok(destroyed?)
     }

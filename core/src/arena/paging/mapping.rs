@@ -13,10 +13,8 @@
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
-use crate::arena::paging::undo::Undo;
 use crate::device::{DeviceError, ErrorKind, Host};
 use crate::error::Error;
-use crate::page_map::Owner;
 use crate::pages::{Batch, Page};
 use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
@@ -25,14 +23,14 @@ use core::cell::Cell;
 /// Pages in guard. Dropped, they return to the heaps that they come from, and the others to the
 /// device.
 pub(in crate::arena) struct PageGuard<'a, P: Platform> {
-    mapper: Mapper<'a, P>,
+    mapper: &'a Mapper<'a, P>,
     /// The pages, which are moving.
     pub batch: Batch,
 }
 
 impl<'a, P: Platform> PageGuard<'a, P> {
     /// Returns a guard without pages.
-    pub(in crate::arena) fn empty(mapper: Mapper<'a, P>) -> Self {
+    pub(in crate::arena) fn empty(mapper: &'a Mapper<'a, P>) -> Self {
         Self { mapper, batch: Batch::EMPTY }
     }
 
@@ -88,7 +86,7 @@ impl Places for Row<'_> {
 /// unmapped.
 #[must_use]
 pub(in crate::arena) struct Mapping<'a, T: Places, P: Platform> {
-    mapper: Mapper<'a, P>,
+    mapper: &'a Mapper<'a, P>,
     batch: Batch,
     places: T,
     /// The number of pages that are mapped: the first ones.
@@ -97,7 +95,7 @@ pub(in crate::arena) struct Mapping<'a, T: Places, P: Platform> {
     told: bool,
 }
 
-impl<'a, P: Platform> Mapper<'a, P> {
+impl<P: Platform> Mapper<'_, P> {
     /// Maps the pages of a batch at `places`, makes them accessible, and tells the program of each.
     /// Returns `None` if the device lacks the memory for the mapping.
     ///
@@ -107,8 +105,8 @@ impl<'a, P: Platform> Mapper<'a, P> {
         &self,
         batch: &Batch,
         places: T,
-    ) -> Result<Option<Mapping<'a, T, P>>, Error> {
-        let mut mapping = Mapping { mapper: *self, batch: *batch, places, mapped: 0, told: false };
+    ) -> Result<Option<Mapping<'_, T, P>>, Error> {
+        let mut mapping = Mapping { mapper: self, batch: *batch, places, mapped: 0, told: false };
         match self.in_turn(|| mapping.map()) {
             Ok(()) => {
                 mapping.tell();
@@ -117,17 +115,6 @@ impl<'a, P: Platform> Mapper<'a, P> {
             Err(error) if error.kind == ErrorKind::OutOfMemory => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Lists addresses as those of the heap in `slot` in the page map. Undone, they are listed no
-    /// longer.
-    ///
-    /// # Errors
-    /// [`Error::TableFull`].
-    pub(in crate::arena) fn list(&self, slot: u32, at: DevicePtr, bytes: u64) -> Result<Undo<impl FnOnce()>, Error> {
-        let pages = self.device.pages;
-        pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
-        Ok(Undo::by(move || pages.remove(at, bytes)))
     }
 }
 
@@ -162,13 +149,13 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
     fn tell(&mut self) {
         self.told = true;
         for (_, page, at) in self.pages() {
-            self.mapper.device.driver.device().on_map(at, page.bytes);
+            self.mapper.driver.device().on_map(at, page.bytes);
         }
     }
 
     /// Iterates over the pages: number, copy of the entry, and address.
     fn pages(&self) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
-        self.mapper.device.arena.paging.pages_at(&self.batch, self.places.begin(), |end| self.places.next(end))
+        self.mapper.paging.pages_at(&self.batch, self.places.begin(), |end| self.places.next(end))
     }
 
     /// Leaves the pages mapped: the caller has published them.
@@ -183,13 +170,12 @@ impl<T: Places, P: Platform> Drop for Mapping<'_, T, P> {
         if self.mapped == 0 {
             return;
         }
-        let device = self.mapper.device;
         if self.told {
-            self.pages().for_each(|(_, page, at)| device.driver.device().on_unmap(at, page.bytes));
+            self.pages().for_each(|(_, page, at)| self.mapper.driver.device().on_unmap(at, page.bytes));
         }
         for (number, page, at) in self.pages().take(self.mapped as usize) {
             if let Err(error) = self.mapper.call(MemoryCall::Unmap, |memory| memory.unmap(at, page.bytes)) {
-                device.paging.pool.lock().mark_stuck(number);
+                self.mapper.paging.pool.lock().mark_stuck(number);
                 self.places.lose(at, page.bytes, error);
             }
         }

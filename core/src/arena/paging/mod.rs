@@ -6,6 +6,7 @@
 //! elastic ranges   heaps on pages · moving pages  pages given back   what lies under a block
 //!      └────────────────┴──── mapping.rs ──────────────┘             pages at new places, undone unless kept
 //!                             mapper.rs                              pages made, mapped, spare, destroyed
+//!                             heap_mapper.rs                         pages of heaps, noted in page map, trace and peaks
 //!                             addresses.rs                           addresses reserved and released
 //!                             virtual_calls.rs                       the calls of the device, counted
 //!                             release.rs                             free pages of heaps unmapped
@@ -21,6 +22,7 @@ mod epochs;
 pub(crate) mod extents;
 pub(in crate::arena) mod growth;
 mod guarded;
+pub(in crate::arena) mod heap_mapper;
 pub(in crate::arena) mod mapper;
 pub(in crate::arena) mod mapping;
 pub(crate) mod parking;

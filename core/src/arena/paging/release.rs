@@ -5,17 +5,17 @@
 //! of the heap, so no other call can touch the blocks while the lock is dropped.
 
 use crate::arena::Platform;
-use crate::arena::paging::mapper::Mapper;
-use crate::device::{DeviceError, ErrorKind, StreamOrder};
+use crate::arena::paging::heap_mapper::HeapMapper;
+use crate::device::{Contents, DeviceError, ErrorKind, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::addresses::AddressRange;
 use crate::heap::block::BlockEntry;
 use crate::stats::Occurrence;
 use crate::tables::slot_table::NONE;
 use crate::trace::Action;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, NO_STREAM};
 
-impl<P: Platform> Mapper<'_, P> {
+impl<P: Platform> HeapMapper<'_, P> {
     /// Unmaps the pages wholly in free blocks of the heap of `slot`. Covers the
     /// blocks that are free at the call, in the order of the free index.
     ///
@@ -31,8 +31,8 @@ impl<P: Platform> Mapper<'_, P> {
     /// skipped because a table is full.
     pub(in crate::arena) fn detach_unmappable(&self, slot: u32) -> (u32, Result<(), Error>) {
         let (mut first, mut last, mut result) = (NONE, NONE, Ok(()));
-        for unit in self.device.heaps.pages_of(slot) {
-            let mut heap = self.device.heaps.lock(slot);
+        for unit in self.heaps.pages_of(slot) {
+            let mut heap = self.heaps.lock(slot);
             match unit.detach(&mut heap) {
                 Ok(None) => {}
                 Ok(Some(block)) => {
@@ -62,19 +62,19 @@ impl<P: Platform> Mapper<'_, P> {
         if detached == NONE {
             return result;
         }
-        let stream = self.device.heaps.lock(slot).stream;
-        let waited = self.device.driver.call(|device| device.synchronize(stream));
+        let stream = self.heaps.lock(slot).stream;
+        let waited = self.driver.call(|device| device.synchronize(stream));
         // A capturing stream permits no wait: its free blocks stay mapped, which is no error.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
             result = result.and(waited.map_err(Error::from));
         }
         while detached != NONE {
-            let mut heap = self.device.heaps.lock(slot);
+            let mut heap = self.heaps.lock(slot);
             // `chain` links the detached blocks; read before the block returns to a set.
             let (block, next) = (detached, heap.blocks[detached].chain);
             detached = next;
             // Without the wait a kernel may still use the memory: keep the mapping.
-            if waited.is_err() || self.device.driver.health().is_err() {
+            if waited.is_err() || self.driver.health().is_err() {
                 heap.attach_range(block);
                 continue;
             }
@@ -87,7 +87,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// Unmaps the pages of a detached block, which become spare, and gives the addresses up. Pages
     /// of a tag with `clear` are filled with zeroes before.
     pub(in crate::arena) fn unmap_detached(&self, slot: u32, block: u32) -> Result<(), Error> {
-        self.device.clear_detached(slot, block)?;
+        self.clear_detached(slot, block)?;
         self.give_up_detached(slot, block, |range| self.unmap_pages(slot, range))
     }
 
@@ -100,17 +100,17 @@ impl<P: Platform> Mapper<'_, P> {
         block: u32,
         unmap: impl FnOnce(AddressRange) -> Result<(), E>,
     ) -> Result<(), E> {
-        let counters = &self.device.heaps.slot(slot).counters;
+        let counters = &self.heaps.slot(slot).counters;
         let range = {
-            let mut heap = self.device.heaps.lock(slot);
+            let mut heap = self.heaps.lock(slot);
             let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
-            self.device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size));
+            self.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size));
             AddressRange { at: DevicePtr(addr), bytes: size, granule: heap.segments[segment].granule }
         };
-        self.device.pages.remove(range.at, range.bytes);
-        self.device.peaks.device.count(Occurrence::DeviceFree);
+        self.owners.remove(range.at, range.bytes);
+        self.peaks.device.count(Occurrence::DeviceFree);
         let unmapped = unmap(range);
-        let mut heap = self.device.heaps.lock(slot);
+        let mut heap = self.heaps.lock(slot);
         if unmapped.is_err() {
             heap.lose(block, counters);
             return unmapped;
@@ -119,5 +119,51 @@ impl<P: Platform> Mapper<'_, P> {
         drop(heap);
         self.unreserve(emptied);
         unmapped
+    }
+
+    /// Fills the pages of a detached block with zeroes and waits for the end, if the tag of the
+    /// heap in `slot` asks for zeroes. The block is free again after an error. No work uses the
+    /// block.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn clear_detached(&self, slot: u32, block: u32) -> Result<(), Error> {
+        let (at, bytes, stream) = {
+            let heap = self.heaps.lock(slot);
+            if !heap.clears {
+                return Ok(());
+            }
+            let BlockEntry { addr, size, .. } = heap.blocks[block];
+            (DevicePtr(addr), size, self.driver.usable_stream(&heap, NO_STREAM))
+        };
+        // A copy on which requests are tried has no contents.
+        let Some(contents) = self.driver.device().contents() else { return Ok(()) };
+        let cleared = match stream {
+            // In the order of the stream: whatever fails, the fill is complete before a later
+            // request's work.
+            Some(stream) => {
+                let filled = self.driver.call(|_| contents.fill(stream, at, bytes, 0));
+                filled.and_then(|()| self.driver.call(|device| device.synchronize(stream))).map_err(Error::from)
+            }
+            None => self.clear_apart(contents, slot, at, bytes),
+        };
+        cleared.inspect_err(|_| self.heaps.lock(slot).attach_range(block))
+    }
+
+    /// Fills the pages of `bytes` from `at` on with zeroes, on no stream of the program, and waits
+    /// for the end.
+    fn clear_apart(&self, contents: &dyn Contents, slot: u32, at: DevicePtr, bytes: u64) -> Result<(), Error> {
+        let (mut next, end) = (at.0, at.0 + bytes);
+        let page_at = |next: u64| self.heaps.lock(slot).sets.pages.from(next).filter(|page| page.at < end);
+        let mut begun = Ok(());
+        while begun.is_ok()
+            && let Some(page) = page_at(next)
+        {
+            begun = self.driver.call(|_| contents.zero(DevicePtr(page.at), page.bytes));
+            next = page.end();
+        }
+        // Also after a failure: the block may serve a request afterwards, which no fill may reach.
+        let ended = self.end_copies(contents);
+        begun.map_err(Error::from).and(ended)
     }
 }

@@ -3,9 +3,12 @@
 //! The time of a call is the difference of two readings of the device's clock. Waiting for another
 //! thread's turn to map counts as part of a request's time.
 
+use crate::arena::Platform;
+use crate::arena::driver::Driver;
+use crate::arena::paging::Paging;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::request::RequestCalls;
-use crate::arena::{Arena, Platform};
+use crate::arena::settings::Settings;
 use crate::device::{DeviceResult, VirtualMemory};
 use crate::stats::MemoryCall;
 
@@ -13,7 +16,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// Calls `map`, which only maps and sets access, while no second thread changes mappings. See
     /// [`VirtualMemory::begin_mapping`].
     pub(in crate::arena) fn in_turn<T>(&self, map: impl FnOnce() -> T) -> T {
-        let ((), ticks) = self.device.driver.timed(|| self.memory.begin_mapping());
+        let ((), ticks) = self.driver.timed(|| self.memory.begin_mapping());
         self.charge(ticks);
         let mapped = map();
         self.memory.end_mapping();
@@ -26,9 +29,9 @@ impl<P: Platform> Mapper<'_, P> {
         kind: MemoryCall,
         call: impl FnOnce(&dyn VirtualMemory) -> DeviceResult<T>,
     ) -> DeviceResult<T> {
-        self.device.driver.call(|_| {
-            let (result, ticks) = self.device.driver.timed(|| call(self.memory));
-            self.device.paging.calls.count(kind, ticks);
+        self.driver.call(|_| {
+            let (result, ticks) = self.driver.timed(|| call(self.memory));
+            self.paging.calls.count(kind, ticks);
             self.charge(ticks);
             result
         })
@@ -44,11 +47,15 @@ impl<P: Platform> Mapper<'_, P> {
 
 impl RequestCalls {
     /// Counts a finished request, if mapping took time.
-    pub(in crate::arena) fn count<P: Platform>(&self, arena: &Arena<P>) {
+    pub(in crate::arena) fn count<P: Platform>(
+        &self,
+        driver: &Driver<P::Device>,
+        settings: &Settings<P::Lock>,
+        paging: &Paging<P>,
+    ) {
         let ticks = self.ticks.get();
         if ticks > 0 {
-            let bound = arena.settings.policy().max_stall_us();
-            arena.paging.calls.count_request(arena.driver.ticks_to_us(ticks), bound);
+            paging.calls.count_request(driver.ticks_to_us(ticks), settings.policy().max_stall_us());
         }
     }
 }

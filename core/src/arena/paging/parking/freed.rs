@@ -2,6 +2,7 @@
 //! awake.
 
 use crate::arena::Platform;
+use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Mapper;
 use crate::device::Segments;
 use crate::error::Error;
@@ -17,12 +18,14 @@ impl<P: Platform> Mapper<'_, P> {
     /// Gives up kept contents.
     pub(super) fn forget(&self, kept: Kept) {
         if let Kept::Saved(saved) = kept
-            && let Some(contents) = self.device.arena.driver.device().contents()
+            && let Some(contents) = self.driver.device().contents()
         {
             contents.forget(saved);
         }
     }
+}
 
+impl<P: Platform> HeapMapper<'_, P> {
     /// Gives up the places of freed parked pages in the heap of `slot`, as
     /// [`give_up_freed`](Self::give_up_freed) does, and unmaps free pages that stayed awake, for
     /// example because they were pinned at the park. Does nothing if a call parks or wakes memory
@@ -31,9 +34,9 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device, after all pages were tried.
     pub(in crate::arena) fn try_to_give_up_freed(&self, slot: u32) -> Result<(), Error> {
-        let Some(turn) = self.device.arena.paging.parking.try_take() else { return Ok(()) };
+        let Some(turn) = self.paging.parking.try_take() else { return Ok(()) };
         // The heap may have been woken since the caller looked.
-        if !self.device.heaps.lock(slot).asleep {
+        if !self.heaps.lock(slot).asleep {
             return Ok(());
         }
         let given_up = self.take_left(slot).and(self.give_up_freed(slot));
@@ -47,14 +50,13 @@ impl<P: Platform> Mapper<'_, P> {
     /// Gives up the places of pages wholly in blocks freed while parked. A captured graph may
     /// write to the free memory of a pool in use, which stays.
     pub(super) fn give_up_freed(&self, slot: u32) -> Result<(), Error> {
-        let device = self.device;
-        let counters = &device.heaps.slot(slot).counters;
+        let counters = &self.heaps.slot(slot).counters;
         loop {
-            let mut heap = device.heaps.lock(slot);
+            let mut heap = self.heaps.lock(slot);
             if heap.keeps != Keeps::Nothing || heap.is_empty() {
                 return Ok(());
             }
-            let Some((block, range)) = first_freed(&heap, &device.paging.pool.lock()) else { return Ok(()) };
+            let Some((block, range)) = first_freed(&heap, &self.paging.pool.lock()) else { return Ok(()) };
             if heap.make_room().is_err() || !heap.make_room_for_range() {
                 return Err(Error::TableFull("blocks"));
             }
@@ -63,15 +65,15 @@ impl<P: Platform> Mapper<'_, P> {
             let end = range.at.0 + range.bytes;
             while let Some(home) = heap.sets.pages.from(range.at.0).filter(|page| page.at < end) {
                 heap.sets.pages.remove(home.at);
-                let kept = device.paging.pool.lock().remove_asleep(home.page);
+                let kept = self.paging.pool.lock().remove_asleep(home.page);
                 // The host may take its time: no lock is held. The block is detached, so it stays.
                 drop(heap);
                 self.forget(kept);
-                heap = device.heaps.lock(slot);
+                heap = self.heaps.lock(slot);
             }
             let emptied = heap.finish_unmap(block, counters);
             drop(heap);
-            device.pages.remove(range.at, range.bytes);
+            self.owners.remove(range.at, range.bytes);
             self.unreserve(emptied);
         }
     }

@@ -22,11 +22,11 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// The last error, if the device fails each time: copies may be in progress.
     pub(in crate::arena) fn end_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
-        let finish = || self.device.driver.call(|_| contents.mark().and_then(|mark| contents.finish(mark)));
+        let finish = || self.driver.call(|_| contents.mark().and_then(|mark| contents.finish(mark)));
         // An error may be that of an earlier copy, and says nothing of the others.
         let mut ended = finish();
         for _ in 1..ASKED {
-            if ended.is_ok() || self.device.driver.health().is_err() {
+            if ended.is_ok() || self.driver.health().is_err() {
                 break;
             }
             ended = finish();
@@ -40,12 +40,12 @@ impl<P: Platform> Mapper<'_, P> {
     /// The first error of the device, after all pages were tried.
     pub(super) fn take_left(&self, slot: u32) -> Result<(), Error> {
         let (mut at, mut any, mut result) = (0, false, Ok(()));
-        while let Some(home) = page_from(&self.device.heaps, slot, at) {
+        while let Some(home) = page_from(self.heaps, slot, at) {
             at = home.end();
             if !self.is_left(&home) {
                 continue;
             }
-            if let Some(contents) = self.device.driver.device().contents().filter(|_| !any) {
+            if let Some(contents) = self.driver.device().contents().filter(|_| !any) {
                 // The wake that left the page may have been unable to wait for its copies.
                 self.end_copies(contents)?;
             }
@@ -56,7 +56,7 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Returns whether a failed wake has left a page mapped in the place of `home`.
     pub(super) fn is_left(&self, home: &HomePage) -> bool {
-        home.asleep && self.device.paging.pool.lock().left(home.page).is_some()
+        home.asleep && self.paging.pool.lock().left(home.page).is_some()
     }
 
     /// Unmaps the page that is to replace a page asleep, and makes it spare. If the device fails,
@@ -64,17 +64,17 @@ impl<P: Platform> Mapper<'_, P> {
     pub(super) fn take_away(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
         // No lock is held across the call of the device.
-        let is_told = !self.device.paging.pool.lock().is_replacement_stuck(home.page);
+        let is_told = !self.paging.pool.lock().is_replacement_stuck(home.page);
         let unmapped = if is_told {
             self.unmap_or_stay(at, bytes)
         } else {
             self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
         };
         if let Err(error) = unmapped {
-            self.device.paging.pool.lock().leave_replacement(home.page);
+            self.paging.pool.lock().leave_replacement(home.page);
             return Err(error.into());
         }
-        let replacement = self.device.paging.pool.lock().stay_asleep(home.page);
+        let replacement = self.paging.pool.lock().stay_asleep(home.page);
         self.spare_page(replacement);
         Ok(())
     }
@@ -82,11 +82,11 @@ impl<P: Platform> Mapper<'_, P> {
     /// Makes the page that a failed wake has left in the place of `home` ready to be filled.
     pub(super) fn take_up_left(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
-        if self.device.paging.pool.lock().is_replacement_stuck(home.page) {
+        if self.paging.pool.lock().is_replacement_stuck(home.page) {
             self.in_turn(|| self.call(MemoryCall::SetAccess, |memory| memory.set_access(at, bytes)))?;
-            self.device.driver.device().on_map(at, bytes);
+            self.driver.device().on_map(at, bytes);
         }
-        self.device.paging.pool.lock().begin_to_fill(home.page);
+        self.paging.pool.lock().begin_to_fill(home.page);
         Ok(())
     }
 }

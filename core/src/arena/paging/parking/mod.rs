@@ -28,9 +28,11 @@ mod wake;
 
 pub use remaining::Remaining;
 
+use crate::arena::guarding::Guarding;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::{Heaps, slot_of};
-use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::heap_mapper::HeapMapper;
+use crate::arena::settings::Settings;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::{Contents, Segments};
@@ -113,7 +115,9 @@ pub struct ParkReport {
 
 /// Parks and wakes the memory of a target.
 pub(crate) struct Parker<'a, P: Platform> {
-    mapper: Mapper<'a, P>,
+    mapper: HeapMapper<'a, P>,
+    /// What is written to blocks, on which nothing may be queued while they are asleep.
+    guarding: &'a Guarding,
     target: ParkTarget,
     _turn: Taken<'a>,
 }
@@ -127,23 +131,19 @@ impl<'a, P: Platform> Parker<'a, P> {
     /// * [`Error::UnknownTag`].
     pub(crate) fn of(device: OnDevice<'a, P>, target: ParkTarget) -> Result<Self, Error> {
         target.check(&device.heaps)?;
-        let mapper = device.mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
+        let mapper = device.heap_mapper().ok_or(Error::ParkingRefused("the device has no virtual memory"))?;
         let busy = Error::ParkingRefused("another call parks or wakes memory at the moment");
-        let turn = device.arena.paging.parking.try_take().ok_or(busy)?;
-        Ok(Self { mapper, target, _turn: turn })
-    }
-
-    fn device(&self) -> OnDevice<'a, P> {
-        self.mapper.device
+        let turn = mapper.paging.parking.try_take().ok_or(busy)?;
+        Ok(Self { mapper, guarding: &device.arena.guarding, target, _turn: turn })
     }
 
     fn report(&self) -> ParkReport {
-        ParkReport::of(self.device().arena, self.target)
+        ParkReport::of(self.mapper.heaps, self.mapper.paging, self.target)
     }
 
     /// Returns whether memory of the target lies on pages, or new memory would.
-    fn uses_pages(&self) -> bool {
-        let (heaps, settings) = (&self.device().arena.heaps, &self.device().arena.settings);
+    fn uses_pages(&self, settings: &Settings<P::Lock>) -> bool {
+        let heaps = self.mapper.heaps;
         let memory = if matches!(self.target, ParkTarget::Tag(_)) { PoolMemory::Parkable } else { PoolMemory::Plain };
         let by_policy = settings.uses_pages(memory);
         let (mut any, mut found) = (false, false);
@@ -161,13 +161,13 @@ impl<'a, P: Platform> Parker<'a, P> {
 
     /// Returns the host's memory for contents.
     fn contents(&self) -> Result<&'a dyn Contents, Error> {
-        let contents = self.device().arena.driver.device().contents();
+        let contents = self.mapper.driver.device().contents();
         contents.ok_or(Error::ParkingRefused("the host keeps no contents of memory"))
     }
 
     /// Iterates over the pairs of the target.
     fn pairs(&self) -> impl Iterator<Item = PairUse<'a, P>> {
-        self.target.pairs(&self.device().arena.heaps)
+        self.target.pairs(self.mapper.heaps)
     }
 
     /// Calls `each` with every heap of the target, by slot, until a call fails.
@@ -189,7 +189,7 @@ impl<'a, P: Platform> Parker<'a, P> {
     ) -> Result<(), Error> {
         self.each_heap(|slot| {
             let mut at = 0;
-            while let Some(page) = page_from(&self.device().heaps, slot, at) {
+            while let Some(page) = page_from(self.mapper.heaps, slot, at) {
                 at = page.end();
                 if wanted(&page) {
                     each(slot, page)?;

@@ -5,7 +5,8 @@
 //! page goes back only after the contents are safe. After a failure, parked pages are woken again.
 
 use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, page_from};
-use crate::arena::Platform;
+use crate::arena::paging::departures::in_capture;
+use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::{CopyMark, DeviceError, ErrorKind, StreamOrder};
 use crate::error::Error;
@@ -34,23 +35,23 @@ impl<P: Platform> Parker<'_, P> {
     /// Everything is awake. If some pages are parked by then, and could not be woken again or have
     /// no contents to be woken with, the parked pages stay parked, and the rest is mapped. What an
     /// earlier park parked stays parked.
-    pub(crate) fn park(&self, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
-        let device = self.device();
+    pub(crate) fn park(&self, on: OnDevice<'_, P>, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
+        let mapper = &self.mapper;
         let before = self.report().state;
         if before == ParkState::Waking || before == ParkState::Asleep && !self.has_rest() {
             return Ok(());
         }
-        if !self.uses_pages() {
+        if !self.uses_pages(&on.settings) {
             return Err(Error::ParkingRefused(NO_PAGES));
         }
         if mode != ParkMode::Drop {
             self.contents()?;
         }
         // From the first park on, the budget of the stitched policy does not count parked blocks.
-        let most = device.peaks.device.most(Stat::AllocatedBytes).max(1);
-        let _since = device.peaks.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
-        self.target.set_asleep(&device.heaps, true);
-        let result = self.prepare(order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));
+        let most = mapper.peaks.device.most(Stat::AllocatedBytes).max(1);
+        let _since = mapper.peaks.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
+        self.target.set_asleep(mapper.heaps, true);
+        let result = self.prepare(on, order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));
         self.in_each_heap(Heap::end_stay);
         if result.is_err() {
             self.forget_all();
@@ -58,10 +59,10 @@ impl<P: Platform> Parker<'_, P> {
             if before == ParkState::Awake {
                 if self.report().parked == 0 {
                     self.end_sleep();
-                } else if mode == ParkMode::Keep && device.driver.health().is_ok() {
+                } else if mode == ParkMode::Keep && mapper.driver.health().is_ok() {
                     // What fails again here stays parked, with its contents. Without contents there
                     // is no way back.
-                    let _awake = self.wake_wait();
+                    let _awake = self.wake_wait(on);
                 }
             }
         }
@@ -90,20 +91,19 @@ impl<P: Platform> Parker<'_, P> {
     /// Marks what stays mapped on the way: afterwards no other page becomes movable. A block lent
     /// at this moment may be used and freed by its borrower at any later moment, and a page be
     /// unpinned. No wait ends work that the program numbers.
-    fn prepare(&self, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
-        let device = self.device();
+    fn prepare(&self, on: OnDevice<'_, P>, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
         self.wait_for_requests()?;
         if self.lent_stays() {
             self.in_each_heap(Heap::keep_lent_pages);
         }
         self.in_each_heap(Heap::keep_pinned_pages);
-        self.wait_for_work(order)?;
-        device.waits.process_events(device)?;
-        self.end_fills(order)?;
+        self.wait_for_work(on, order)?;
+        on.waits.process_events(on)?;
+        self.end_fills(on, order)?;
         self.in_each_heap(Heap::keep_pages_of_numbered_work);
         // A page with a second mapping, at the place that it left, cannot go back to the device.
-        device.wait_for_departures()?;
-        device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
+        on.wait_for_departures()?;
+        on.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
         self.each_heap(|slot| self.mapper.take_left(slot).and(self.mapper.unmap_cached(slot)))?;
         self.mapper.destroy_spares()?;
         if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
@@ -118,45 +118,44 @@ impl<P: Platform> Parker<'_, P> {
     /// Calls `act` with every heap of the target, locked.
     fn in_each_heap(&self, act: impl Fn(&mut Heap<P::Storage>)) {
         let _always = self.each_heap(|slot| {
-            act(&mut self.device().heaps.lock(slot));
+            act(&mut self.mapper.heaps.lock(slot));
             Ok(())
         });
     }
 
     /// Waits until no other call uses the pairs. Later calls find the heaps asleep.
     fn wait_for_requests(&self) -> Result<(), Error> {
-        let device = self.device();
+        let mapper = &self.mapper;
         for used in self.pairs() {
             let mut looks = 0;
-            while !device.heaps.is_only_user(&used) {
+            while !mapper.heaps.is_only_user(&used) {
                 if looks == LOOKS {
                     return Err(Error::ParkingRefused("a request for the memory has been in progress for long"));
                 }
                 looks += 1;
-                device.driver.give_way();
+                mapper.driver.give_way();
             }
         }
         Ok(())
     }
 
     /// Waits for all work with the memory.
-    fn wait_for_work(&self, order: ParkOrder) -> Result<(), Error> {
-        let device = self.device();
-        let in_capture = DeviceError::new(ErrorKind::NotPermittedInCapture, 0);
+    fn wait_for_work(&self, on: OnDevice<'_, P>, order: ParkOrder) -> Result<(), Error> {
+        let mapper = &self.mapper;
         // Kept during the wait: no capture begins, which the wait would make invalid.
-        let _permission = device.arena.driver.may_record().ok_or(in_capture)?;
+        let _permission = mapper.driver.may_record().ok_or_else(in_capture)?;
         for used in self.pairs() {
-            let stream = device.driver.usable_stream(&device.heaps.lock(used.slot(PoolKind::Small)), NO_STREAM);
+            let stream = mapper.driver.usable_stream(&mapper.heaps.lock(used.slot(PoolKind::Small)), NO_STREAM);
             if let Some(stream) = stream
-                && device.driver.call(|memory| memory.is_capturing(stream))?
+                && mapper.driver.call(|memory| memory.is_capturing(stream))?
             {
-                return Err(in_capture.into());
+                return Err(in_capture().into());
             }
         }
         if order == ParkOrder::Device || self.has_ended_stream() {
-            return Ok(device.driver.call(P::Device::synchronize_all)?);
+            return Ok(mapper.driver.call(P::Device::synchronize_all)?);
         }
-        self.each_heap(|slot| self.wait_for_streams(slot))
+        self.each_heap(|slot| self.wait_for_streams(on, slot))
     }
 
     /// Waits for the streams that use blocks of the heap in `slot`.
@@ -164,45 +163,45 @@ impl<P: Platform> Parker<'_, P> {
     /// Other threads free blocks in between. A block freed before its users are read is pending
     /// when the pending blocks are counted, or its own stream is ordered after the users: the own
     /// stream comes last.
-    fn wait_for_streams(&self, slot: u32) -> Result<(), Error> {
-        let device = self.device();
+    fn wait_for_streams(&self, on: OnDevice<'_, P>, slot: u32) -> Result<(), Error> {
+        let mapper = &self.mapper;
         let mut last = None;
         while let Some(other) = self.using_stream(slot, last) {
-            device.driver.call(|memory| memory.synchronize(other))?;
+            mapper.driver.call(|memory| memory.synchronize(other))?;
             last = Some(other);
         }
         let (stream, pending) = {
-            let heap = device.heaps.lock(slot);
-            let counters = &device.heaps.slot(slot).counters;
+            let heap = mapper.heaps.lock(slot);
+            let counters = &mapper.heaps.slot(slot).counters;
             (heap.stream, counters.current(Stat::Active) != counters.current(Stat::Allocation))
         };
         if pending {
-            device.waits.wait_for_events(device)?;
+            on.waits.wait_for_events(on)?;
         }
-        Ok(device.driver.call(|memory| memory.synchronize(stream))?)
+        Ok(mapper.driver.call(|memory| memory.synchronize(stream))?)
     }
 
     /// Waits for what the ends of frees have queued on the memory of the target. Later ends queue
     /// nothing.
-    fn end_fills(&self, order: ParkOrder) -> Result<(), Error> {
-        if !self.device().guarding.tends_frees() {
+    fn end_fills(&self, on: OnDevice<'_, P>, order: ParkOrder) -> Result<(), Error> {
+        if !self.guarding.tends_frees() {
             return Ok(());
         }
         self.in_each_heap(Heap::rest);
         // Other threads may have been about to queue a fill.
         self.wait_for_requests()?;
-        self.wait_for_work(order)
+        self.wait_for_work(on, order)
     }
 
     /// Returns whether the handle of a stream may not be used any longer.
     fn has_ended_stream(&self) -> bool {
-        self.pairs().any(|used| self.device().heaps.lock(used.slot(PoolKind::Small)).ended)
+        self.pairs().any(|used| self.mapper.heaps.lock(used.slot(PoolKind::Small)).ended)
     }
 
     /// Returns the lowest stream above `last` that uses a block of the heap in `slot`.
     fn using_stream(&self, slot: u32, last: Option<StreamId>) -> Option<StreamId> {
-        let device = self.device();
-        let mut heap = device.heaps.lock(slot);
+        let mapper = &self.mapper;
+        let mut heap = mapper.heaps.lock(slot);
         if heap.is_empty() { None } else { heap.uses().next_stream(last) }
     }
 
@@ -217,7 +216,7 @@ impl<P: Platform> Parker<'_, P> {
             return Ok(());
         }
         let contents = self.contents()?;
-        self.device().driver.call(|_| contents.prepare(bytes, largest)).map_err(unkept)
+        self.mapper.driver.call(|_| contents.prepare(bytes, largest)).map_err(unkept)
     }
 
     /// Saves the pages of the heap in `slot` and gives their memory back, group by group:
@@ -236,10 +235,10 @@ impl<P: Platform> Parker<'_, P> {
             let Some((mark, from, end)) = groups.pop_front() else { return result };
             if mode == ParkMode::Keep {
                 let contents = self.contents()?;
-                self.device().driver.call(|_| contents.finish(mark))?;
+                self.mapper.driver.call(|_| contents.finish(mark))?;
             }
             let mut at = from;
-            while let Some(page) = page_from(&self.device().heaps, slot, at).filter(|page| page.at < end) {
+            while let Some(page) = page_from(self.mapper.heaps, slot, at).filter(|page| page.at < end) {
                 at = page.end();
                 if self.is_parkable(slot, &page) && self.is_ready(page, mode) {
                     result = result.and(self.unmap_one(slot, page));
@@ -257,10 +256,10 @@ impl<P: Platform> Parker<'_, P> {
     /// more. Returns a mark behind the copies, and the addresses of the group. `None` behind the
     /// last page.
     fn save_group(&self, slot: u32, from: u64, mode: ParkMode) -> Result<Option<(CopyMark, u64, u64)>, Error> {
-        let device = self.device();
+        let mapper = &self.mapper;
         let (mut end, mut bytes) = (from, 0);
         while bytes < GROUP
-            && let Some(page) = page_from(&device.heaps, slot, end)
+            && let Some(page) = page_from(mapper.heaps, slot, end)
         {
             end = page.end();
             if !self.is_parkable(slot, &page) {
@@ -270,19 +269,19 @@ impl<P: Platform> Parker<'_, P> {
             let kept = match mode {
                 ParkMode::Keep => {
                     let contents = self.contents()?;
-                    Kept::Saved(device.driver.call(|_| contents.save(DevicePtr(page.at), page.bytes)).map_err(unkept)?)
+                    Kept::Saved(mapper.driver.call(|_| contents.save(DevicePtr(page.at), page.bytes)).map_err(unkept)?)
                 }
                 ParkMode::Drop => Kept::Nothing,
                 ParkMode::Zero => Kept::Zeroes,
             };
-            let _nothing = device.paging.pool.lock().keep(page.page, kept);
+            let _nothing = mapper.paging.pool.lock().keep(page.page, kept);
         }
         if bytes == 0 {
             return Ok(None);
         }
         let mark = if mode == ParkMode::Keep {
             let contents = self.contents()?;
-            device.driver.call(|_| contents.mark())?
+            mapper.driver.call(|_| contents.mark())?
         } else {
             CopyMark::default()
         };
@@ -308,13 +307,13 @@ impl<P: Platform> Parker<'_, P> {
     /// heap since before the park is not the target's. A heap made since, for the first request of
     /// a stream that had no memory, is awake.
     fn is_parkable(&self, slot: u32, page: &HomePage) -> bool {
-        let device = self.device();
-        page.is_movable() && device.heaps.lock(slot).asleep && device.paging.pool.lock().is_home(page.page)
+        let mapper = &self.mapper;
+        page.is_movable() && mapper.heaps.lock(slot).asleep && mapper.paging.pool.lock().is_home(page.page)
     }
 
     /// Returns whether the page may be unmapped: the contents after waking have been noted.
     fn is_ready(&self, home: HomePage, mode: ParkMode) -> bool {
-        match self.device().arena.paging.pool.lock()[home.page].kept {
+        match self.mapper.paging.pool.lock()[home.page].kept {
             Kept::Nothing => mode == ParkMode::Drop,
             Kept::Zeroes => mode == ParkMode::Zero,
             Kept::Saved(_) => mode == ParkMode::Keep,
@@ -323,22 +322,22 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Unmaps a page, and gives the memory back.
     fn unmap_one(&self, slot: u32, home: HomePage) -> Result<(), Error> {
-        let device = self.device();
-        if !device.paging.pool.lock().has_one_mapping(home.page) {
+        let mapper = &self.mapper;
+        if !mapper.paging.pool.lock().has_one_mapping(home.page) {
             self.stay_awake(home);
             return Ok(());
         }
         #[cfg(any(test, feature = "paranoid"))]
-        device.heaps.lock(slot).assert_unused(&home, self.lent_stays());
+        mapper.heaps.lock(slot).assert_unused(&home, self.lent_stays());
         if let Err(error) = self.mapper.unmap_or_stay(DevicePtr(home.at), home.bytes) {
             self.stay_awake(home);
             return Err(error.into());
         }
-        let mut heap = device.heaps.lock(slot);
+        let mut heap = mapper.heaps.lock(slot);
         heap.sets.pages.change(home.at, |home| home.asleep = true);
-        device.heaps.slot(slot).counters.down(Stat::ReservedBytes, home.bytes);
-        let page = device.paging.pool.lock().fall_asleep(home.page);
-        device.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(home.at), home.bytes));
+        mapper.heaps.slot(slot).counters.down(Stat::ReservedBytes, home.bytes);
+        let page = mapper.paging.pool.lock().fall_asleep(home.page);
+        mapper.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(home.at), home.bytes));
         drop(heap);
         self.mapper.destroy(page)
     }
@@ -346,7 +345,7 @@ impl<P: Platform> Parker<'_, P> {
     /// Gives up the contents saved for a page to stay mapped.
     fn stay_awake(&self, home: HomePage) {
         // The lock ends with this statement.
-        let kept = self.device().arena.paging.pool.lock().keep(home.page, Kept::Nothing);
+        let kept = self.mapper.paging.pool.lock().keep(home.page, Kept::Nothing);
         self.mapper.forget(kept);
     }
 }

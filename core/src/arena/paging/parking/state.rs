@@ -1,39 +1,41 @@
 //! Where the memory of a target is, and how much.
 
 use super::{ParkReport, ParkState, ParkTarget};
-use crate::arena::{Arena, Platform};
+use crate::arena::Platform;
+use crate::arena::heaps::Heaps;
+use crate::arena::paging::Paging;
 use crate::pages::Kept;
 use crate::tables::slot_table::NONE;
 
 impl ParkReport {
     /// Returns the report of a target. Heaps are read in turn.
-    pub(crate) fn of<P: Platform>(arena: &Arena<P>, target: ParkTarget) -> Self {
+    pub(crate) fn of<P: Platform>(heaps: &Heaps<P>, paging: &Paging<P>, target: ParkTarget) -> Self {
         let mut report = Self::default();
         if let ParkTarget::Tag(tag) = target {
-            let registry = arena.heaps.registry.lock();
+            let registry = heaps.registry.lock();
             let first = registry.next_tagged(0, tag);
             if first.is_some_and(|pool| registry.pools[pool as usize].asleep) {
                 report.state = ParkState::Asleep;
             }
         }
-        for used in target.pairs(&arena.heaps) {
+        for used in target.pairs(heaps) {
             for &kind in target.kinds() {
-                report.add(arena, used.slot(kind));
+                report.add(heaps, paging, used.slot(kind));
             }
         }
         report
     }
 
     /// Adds the memory of the heap in `slot`.
-    fn add<P: Platform>(&mut self, arena: &Arena<P>, slot: u32) {
-        let heap = arena.heaps.lock(slot);
+    fn add<P: Platform>(&mut self, heaps: &Heaps<P>, paging: &Paging<P>, slot: u32) {
+        let heap = heaps.lock(slot);
         if heap.asleep && self.state == ParkState::Awake {
             self.state = ParkState::Asleep;
         }
         if heap.is_empty() {
             return;
         }
-        let pages = arena.paging.pool.lock();
+        let pages = paging.pool.lock();
         for home in heap.sets.pages.within(0, u64::MAX) {
             let page = &pages[home.page];
             if home.pins > 0 {

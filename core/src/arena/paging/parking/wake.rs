@@ -4,12 +4,13 @@
 //! takes the replacements away again, and everything is asleep as before.
 
 use super::Parker;
-use crate::arena::Platform;
 use crate::arena::paging::mapper::Charge;
 use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::parking::ParkState;
+use crate::arena::{OnDevice, Platform};
 use crate::device::CopyMark;
 use crate::error::Error;
+use crate::heap::Outcome;
 use crate::heap::home_pages::HomePage;
 use crate::pages::{Batch, Kept};
 use crate::stats::Stat;
@@ -24,8 +25,7 @@ impl<P: Platform> Parker<'_, P> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] and errors of the device. Everything is asleep then.
-    pub(crate) fn wake_start(&self) -> Result<(), Error> {
-        let device = self.device();
+    pub(crate) fn wake_start(&self, on: OnDevice<'_, P>) -> Result<(), Error> {
         let is_asleep = match self.report().state {
             ParkState::Awake => false,
             ParkState::Asleep => true,
@@ -35,10 +35,10 @@ impl<P: Platform> Parker<'_, P> {
             return Ok(());
         }
         self.each_heap(|slot| self.mapper.give_up_freed(slot))?;
-        if let Some(stitcher) = device.stitcher() {
+        if let Some(stitcher) = on.stitcher() {
             stitcher.make_room_to_wake(self.report().parked)?;
         }
-        let begun = self.each_page(|page| self.is_unbegun(page), |_, page| self.begin_to_wake(page));
+        let begun = self.each_page(|page| self.is_unbegun(page), |_, page| self.begin_to_wake(on, page));
         let begun = begun.and_then(|()| self.mark_copies());
         if begun.is_err() {
             self.stay_asleep();
@@ -49,7 +49,7 @@ impl<P: Platform> Parker<'_, P> {
     /// Returns whether a page is parked, and no wake has begun with it.
     fn is_unbegun(&self, home: &HomePage) -> bool {
         home.asleep && {
-            let pages = self.device().arena.paging.pool.lock();
+            let pages = self.mapper.paging.pool.lock();
             pages[home.page].replacement == NONE || pages.left(home.page).is_some()
         }
     }
@@ -72,11 +72,11 @@ impl<P: Platform> Parker<'_, P> {
     ///
     /// # Errors
     /// Those of `wake_start`. Everything is asleep then.
-    pub(crate) fn wake_wait(&self) -> Result<(), Error> {
+    pub(crate) fn wake_wait(&self, on: OnDevice<'_, P>) -> Result<(), Error> {
         if self.report().state == ParkState::Awake {
             return Ok(());
         }
-        self.wake_start()?;
+        self.wake_start(on)?;
         if let Err(error) = self.wait_for_copies().and_then(|()| self.renew_canaries()) {
             self.stay_asleep();
             return Err(error);
@@ -94,32 +94,32 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Writes the canaries again on the pages about to wake that the park has not kept.
     fn renew_canaries(&self) -> Result<(), Error> {
-        let device = self.device();
+        let mapper = &self.mapper;
         self.each_page(
-            |page| page.asleep && !matches!(device.paging.pool.lock()[page.page].kept, Kept::Saved(_)),
-            |slot, page| device.guarding.renew_canaries(&device.driver, &device.heaps, slot, &page),
+            |page| page.asleep && !matches!(mapper.paging.pool.lock()[page.page].kept, Kept::Saved(_)),
+            |slot, page| self.guarding.renew_canaries(mapper.driver, mapper.heaps, slot, &page),
         )
     }
 
     /// Lets the target's memory serve requests again.
     pub(super) fn end_sleep(&self) {
-        let device = self.device();
-        if device.guarding.tends_frees() {
+        let mapper = &self.mapper;
+        if self.guarding.tends_frees() {
             let _always = self.each_heap(|slot| {
-                device.guarding.end_rest(&device.driver, &device.heaps, slot);
+                self.guarding.end_rest(mapper.driver, mapper.heaps, slot);
                 Ok(())
             });
         }
-        self.target.set_asleep(&device.heaps, false);
+        self.target.set_asleep(mapper.heaps, false);
     }
 
     /// Notes in each heap the copies of the heap's contents.
     fn mark_copies(&self) -> Result<(), Error> {
-        let device = self.device();
+        let mapper = &self.mapper;
         let Ok(contents) = self.contents() else { return Ok(()) };
-        let mark = device.driver.call(|_| contents.mark())?;
+        let mark = mapper.driver.call(|_| contents.mark())?;
         self.each_heap(|slot| {
-            let mut heap = device.heaps.lock(slot);
+            let mut heap = mapper.heaps.lock(slot);
             if !heap.is_empty() {
                 heap.sets.copied = mark;
             }
@@ -129,50 +129,50 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Waits for the copies noted in the heaps, and for no later ones.
     fn wait_for_copies(&self) -> Result<(), Error> {
-        let device = self.device();
+        let mapper = &self.mapper;
         let Ok(contents) = self.contents() else { return Ok(()) };
         let mut mark = CopyMark::default();
         self.each_heap(|slot| {
-            let heap = device.heaps.lock(slot);
+            let heap = mapper.heaps.lock(slot);
             if !heap.is_empty() {
                 mark = mark.max(heap.sets.copied);
             }
             Ok(())
         })?;
-        Ok(device.driver.call(|_| contents.finish(mark))?)
+        Ok(mapper.driver.call(|_| contents.finish(mark))?)
     }
 
     /// Maps a replacement of a page asleep, unless an earlier wake has left one, and begins to copy
     /// the contents.
-    fn begin_to_wake(&self, home: HomePage) -> Result<(), Error> {
-        let device = self.device();
+    fn begin_to_wake(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
+        let mapper = &self.mapper;
         let at = DevicePtr(home.at);
-        let kept = device.paging.pool.lock()[home.page].kept;
+        let kept = mapper.paging.pool.lock()[home.page].kept;
         if self.mapper.is_left(&home) {
             self.mapper.take_up_left(home)?;
         } else {
-            self.map_replacement(home)?;
+            self.map_replacement(on, home)?;
         }
         match kept {
             Kept::Nothing => {}
             Kept::Zeroes => {
                 let contents = self.contents()?;
-                device.driver.call(|_| contents.zero(at, home.bytes))?;
+                mapper.driver.call(|_| contents.zero(at, home.bytes))?;
             }
             Kept::Saved(saved) => {
                 let contents = self.contents()?;
-                device.driver.call(|_| contents.restore(saved, at, home.bytes))?;
+                mapper.driver.call(|_| contents.restore(saved, at, home.bytes))?;
             }
         }
         Ok(())
     }
 
     /// Maps a replacement of a page asleep.
-    fn map_replacement(&self, home: HomePage) -> Result<(), Error> {
-        let (device, bytes) = (self.device(), home.bytes);
-        let mut guard = PageGuard::empty(self.mapper);
-        if !self.provide(bytes, &mut guard.batch)? {
-            return Err(self.lacks_memory(bytes));
+    fn map_replacement(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
+        let bytes = home.bytes;
+        let mut guard = PageGuard::empty(&self.mapper);
+        if !self.provide(on, bytes, &mut guard.batch)? {
+            return Err(lacks_memory(on, bytes));
         }
         let lost = Cell::new(false);
         let mapped = self.mapper.map(&guard.batch, Row { at: DevicePtr(home.at), lost: &lost });
@@ -181,11 +181,11 @@ impl<P: Platform> Parker<'_, P> {
                 mapping.keep();
                 Ok(())
             }
-            Ok(None) => Err(self.lacks_memory(bytes)),
+            Ok(None) => Err(lacks_memory(on, bytes)),
             Err(error) => Err(error),
         };
         if result.is_ok() || lost.get() {
-            let mut pages = device.paging.pool.lock();
+            let mut pages = self.mapper.paging.pool.lock();
             pages.begin_to_wake(home.page, guard.keep().first);
             if result.is_err() {
                 pages.leave_replacement(home.page);
@@ -197,45 +197,39 @@ impl<P: Platform> Parker<'_, P> {
     /// Provides a page of `bytes`. If the limit or the device does not allow the bytes, waits for
     /// pending frees, and releases cached memory elsewhere. Returns false if even so the memory
     /// does not suffice.
-    fn provide(&self, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
-        let device = self.device();
+    fn provide(&self, on: OnDevice<'_, P>, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
             return Ok(true);
         }
         // Kept during the wait: no capture begins, which the wait would make invalid.
-        if let Some(_permission) = device.arena.driver.may_record() {
-            device.waits.wait_for_events(device)?;
+        if let Some(_permission) = self.mapper.driver.may_record() {
+            on.waits.wait_for_events(on)?;
         }
-        while device.give_by_shares(bytes)? > 0 {
+        while on.give_by_shares(bytes)? > 0 {
             if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
                 return Ok(true);
             }
         }
-        device.release_cached(None)?;
+        on.release_cached(None)?;
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
-    }
-
-    /// Returns the error of a page of `bytes` without memory to wake.
-    fn lacks_memory(&self, bytes: u64) -> Error {
-        Error::OutOfMemory(self.device().memory_report(bytes, bytes, bytes, None))
     }
 
     /// Takes the replacements away again, once no copy uses them. A replacement stays for the next
     /// wake if the device fails to unmap it, or to tell that the copies have ended.
     fn stay_asleep(&self) {
-        let device = self.device();
+        let mapper = &self.mapper;
         let have_ended = self.contents().map_or(Ok(()), |contents| self.mapper.end_copies(contents)).is_ok();
         let _always = self.each_page(
             |page| page.asleep,
             |_, home| {
-                if device.paging.pool.lock()[home.page].replacement == NONE {
+                if mapper.paging.pool.lock()[home.page].replacement == NONE {
                     return Ok(());
                 }
                 if have_ended {
                     // The caller reports its own error.
                     let _stays = self.mapper.take_away(home);
                 } else {
-                    device.paging.pool.lock().leave_replacement(home.page);
+                    mapper.paging.pool.lock().leave_replacement(home.page);
                 }
                 Ok(())
             },
@@ -245,15 +239,20 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Puts the replacement of a page in place.
     fn finish_waking(&self, slot: u32, home: HomePage) {
-        let device = self.device();
-        let slot = device.heaps.slot(slot);
-        let mut heap = device.heaps.lock(slot.number());
-        let (page, kept) = device.paging.pool.lock().wake(home.page);
+        let mapper = &self.mapper;
+        let slot = mapper.heaps.slot(slot);
+        let mut heap = mapper.heaps.lock(slot.number());
+        let (page, kept) = mapper.paging.pool.lock().wake(home.page);
         heap.sets.pages.change(home.at, |home| (home.asleep, home.page) = (false, page));
         let peaks_stale = slot.counters.up(Stat::ReservedBytes, home.bytes);
-        device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes));
+        mapper.trace(|recorder| recorder.segment(&mut heap, Action::SegmentMap, 0, DevicePtr(home.at), home.bytes));
         drop(heap);
-        device.settle_peaks(slot, peaks_stale);
+        mapper.reconcile(slot, Outcome { value: (), peaks_stale });
         self.mapper.forget(kept);
     }
+}
+
+/// Returns the error of a page of `bytes` without memory to wake.
+fn lacks_memory<P: Platform>(on: OnDevice<'_, P>, bytes: u64) -> Error {
+    Error::OutOfMemory(on.memory_report(bytes, bytes, bytes, None))
 }

@@ -11,7 +11,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// The first error of the device, after all mappings were tried.
     pub(super) fn wait_for_departures(&self) -> Result<(), Error> {
-        let waited = self.device.given_up().wait_for_pages();
+        let waited = self.given_up().wait_for_pages();
         waited.and(self.collect_stale(u32::MAX))
     }
 
@@ -19,19 +19,18 @@ impl<P: Platform> Mapper<'_, P> {
     ///
     /// # Errors
     /// The first error of the device, after all mappings were tried.
-    pub(super) fn collect_stale(&self, most: u32) -> Result<(), Error> {
-        let device = self.device;
-        device.given_up().poll_departures();
-        device.driver.health()?;
+    pub(in crate::arena::paging) fn collect_stale(&self, most: u32) -> Result<(), Error> {
+        self.given_up().poll_departures();
+        self.driver.health()?;
         let (mut left, mut from, mut result) = (most, 0, Ok(()));
         while left > 0 {
-            let next = device.paging.ranges.lock().next_removable(from);
+            let next = self.paging.ranges.lock().next_removable(from);
             let Some((number, _)) = next else { break };
             from = number + 1;
             // A range that another thread works on is left to that thread.
             let Some(held) = self.try_hold_range(number) else { continue };
             while left > 0 {
-                let next = device.paging.ranges.lock().next_removable(number);
+                let next = self.paging.ranges.lock().next_removable(number);
                 let Some((_, at)) = next.filter(|&(range, _)| range == number) else { break };
                 result = result.and(self.unmap_stale_piece(at));
                 left -= 1;
@@ -44,13 +43,12 @@ impl<P: Platform> Mapper<'_, P> {
     /// Removes the stale mapping at `at` of a held range, whose work is complete. A page still
     /// departed becomes spare. If the device fails, the addresses are never used again.
     pub(super) fn unmap_stale_piece(&self, at: u64) -> Result<(), Error> {
-        let device = self.device;
-        let piece = device.paging.ranges.lock().stale(at);
+        let piece = self.paging.ranges.lock().stale(at);
         let unmapped = self.unmap(DevicePtr(at), piece.bytes);
-        device.paging.ranges.lock().end_stale(at, unmapped);
-        let finished = device.paging.pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
+        self.paging.ranges.lock().end_stale(at, unmapped);
+        let finished = self.paging.pool.lock().finish_departure(piece.page, piece.departure, unmapped.is_err());
         let (was_departed, over) = finished;
-        device.given_up().end_departure(over);
+        self.given_up().end_departure(over);
         if was_departed {
             self.spare_page(piece.page);
         }

@@ -4,15 +4,15 @@
 //! from, and new mappings are removed. Where the device fails to remove a mapping, its addresses
 //! are lost: a commit of them is refused, and nothing else is mapped there.
 
-use super::in_capture;
-use crate::arena::Platform;
+use super::RangeMapper;
 use crate::arena::flags;
 use crate::arena::paging::Paging;
-use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::mapping::{PageGuard, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
 use crate::arena::plans::PlanSwitch;
 use crate::arena::request::RequestCalls;
+use crate::arena::{OnDevice, Platform};
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceError, Host, StreamOrder};
 use crate::error::Error;
@@ -22,23 +22,23 @@ use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, RangeId, StreamId};
 
 /// The gaps of a part of a range, which pages fill. Room for lost pieces is promised.
-struct Gaps<'e, 'a, P: Platform> {
-    mapper: &'e Mapper<'a, P>,
+struct Gaps<'a, P: Platform> {
+    paging: &'a Paging<P>,
     part: Part,
 }
 
-impl<P: Platform> Places for Gaps<'_, '_, P> {
+impl<P: Platform> Places for Gaps<'_, P> {
     fn begin(&self) -> u64 {
         self.part.begin
     }
 
     fn next(&self, end: u64) -> u64 {
-        let gap = self.mapper.device.paging.ranges.lock().gap(self.part, end);
+        let gap = self.paging.ranges.lock().gap(self.part, end);
         gap.expect("the pages fill the gaps").0
     }
 
     fn lose(&self, at: DevicePtr, bytes: u64, error: DeviceError) {
-        self.mapper.device.paging.ranges.lock().add_lost(self.part.range, at.0, bytes, error);
+        self.paging.ranges.lock().add_lost(self.part.range, at.0, bytes, error);
     }
 }
 
@@ -53,7 +53,7 @@ impl<P: Platform> Paging<P> {
         revived
     }
 
-    /// Lists the pages as departed again that [`clear_part`](Mapper::clear_part) took back.
+    /// Lists the pages as departed again that [`clear_part`](RangeMapper::clear_part) took back.
     fn put_part_back(&self, part: Part) {
         let mut ranges = self.ranges.lock();
         let mut at = part.begin;
@@ -67,26 +67,37 @@ impl<P: Platform> Paging<P> {
     }
 }
 
-impl<P: Platform> Mapper<'_, P> {
+impl<P: Platform> RangeMapper<'_, P> {
     /// Gives every page of a part of a range memory that later work on `stream` may use. Pages that
     /// are committed already stay as they are.
     ///
     /// When memory is short, follows the steps of a request: the program's callback, pending frees
     /// and the cache, the plans.
-    pub(crate) fn commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+    pub(crate) fn commit(
+        self,
+        device: OnDevice<'_, P>,
+        id: RangeId,
+        (offset, bytes): (u64, u64),
+        stream: StreamId,
+    ) -> Result<(), Error> {
         Error::refuse_reserved(stream)?;
         let time = RequestCalls::default();
         let timed = self.for_request(&time);
-        let committed = timed.commit_by_steps(id, offset, bytes, stream);
-        time.count(&self.device);
+        let attempt = || timed.try_commit(id, offset, bytes, stream);
+        let committed = timed.commit_by_steps(device, bytes, stream, attempt);
+        time.count(&device.driver, &device.settings, &device.paging);
         committed
     }
 
-    /// Commits a part by the steps of a request.
-    fn commit_by_steps(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        let device = self.device;
-        let attempt = || self.try_commit(id, offset, bytes, stream);
-        if attempt()? || device.driver.device().on_shortage(bytes) && attempt()? {
+    /// Commits `bytes` with `attempt`, by the steps of a request.
+    fn commit_by_steps(
+        &self,
+        device: OnDevice<'_, P>,
+        bytes: u64,
+        stream: StreamId,
+        attempt: impl Fn() -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        if attempt()? || self.driver.device().on_shortage(bytes) && attempt()? {
             return Ok(());
         }
         let capturing = self.captures(stream)?;
@@ -104,40 +115,39 @@ impl<P: Platform> Mapper<'_, P> {
             if committed?.is_some() {
                 return Ok(());
             }
-            if device.driver.flags.has(flags::PLANNED) {
+            if self.driver.flags.has(flags::PLANNED) {
                 PlanSwitch::of(device).map_or(Ok(()), |plans| plans.give_up())?;
                 if attempt()? {
                     return Ok(());
                 }
             }
         }
-        device.peaks.device.count(Occurrence::OutOfMemory);
+        self.peaks.device.count(Occurrence::OutOfMemory);
         let report = OutOfMemory { capturing, ..device.memory_report(bytes, bytes, bytes, None) };
-        device.driver.device().on_out_of_memory(&report);
+        self.driver.device().on_out_of_memory(&report);
         Err(Error::OutOfMemory(report))
     }
 
     /// Returns whether a capture forbids to wait: the program captures a graph, or `stream` does.
     fn captures(&self, stream: StreamId) -> Result<bool, Error> {
-        Ok(self.device.arena.driver.may_record().is_none()
-            || self.device.driver.call(|memory| memory.is_capturing(stream))?)
+        Ok(self.driver.may_record().is_none() || self.driver.call(|memory| memory.is_capturing(stream))?)
     }
 
     /// Commits a part with the memory at guard. Returns false if the memory does not suffice.
     fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
-        self.device.given_up().poll_departures();
-        self.device.driver.health()?;
-        let mut guard = PageGuard::empty(*self);
+        self.given_up().poll_departures();
+        self.driver.health()?;
+        let mut guard = PageGuard::empty(&self.mapper);
         let committed = self.try_part(part, stream, &mut guard.batch);
         if matches!(committed, Ok(true)) {
             let batch = guard.keep();
-            if let Some(stitcher) = self.device.stitcher() {
-                stitcher.growth.leave_origins(&batch);
+            if let Some(stitcher) = &self.stitcher {
+                stitcher.growth.mapper.leave_origins(&batch);
             }
-            self.device.paging.settle_batch(&batch);
+            self.paging.settle_batch(&batch);
         } else {
-            self.device.paging.put_part_back(part);
+            self.paging.put_part_back(part);
             drop(guard);
         }
         drop(held);
@@ -147,25 +157,25 @@ impl<P: Platform> Mapper<'_, P> {
     /// Commits a held part. The pages taken are in `batch`, also after a failure.
     fn try_part(&self, part: Part, stream: StreamId, batch: &mut Batch) -> Result<bool, Error> {
         // Kept until all is ordered: no capture begins in between.
-        let permission = self.device.arena.driver.may_record();
-        let orders = permission.is_some() && !self.device.driver.call(|memory| memory.is_capturing(stream))?;
+        let permission = self.driver.may_record();
+        let orders = permission.is_some() && !self.driver.call(|memory| memory.is_capturing(stream))?;
         self.clear_part(part, orders)?;
         if !self.fill_part(part, stream, orders, batch)? {
             return Ok(false);
         }
         // The pages become pieces: mapped ones, or lost ones.
-        if !self.device.paging.ranges.lock().promise_pieces(batch.count) {
+        if !self.paging.ranges.lock().promise_pieces(batch.count) {
             return Err(Error::TableFull("pieces of ranges"));
         }
         let committed = self.map_and_publish(part, stream, orders, batch);
-        self.device.paging.ranges.lock().end_promise(batch.count);
+        self.paging.ranges.lock().end_promise(batch.count);
         committed
     }
 
     /// Commits a held part with the pages of a batch, for which room among the pieces is promised.
     /// Returns false if the device lacks the memory.
     fn map_and_publish(&self, part: Part, stream: StreamId, orders: bool, batch: &Batch) -> Result<bool, Error> {
-        let Some(mapping) = self.map(batch, Gaps { mapper: self, part })? else { return Ok(false) };
+        let Some(mapping) = self.map(batch, Gaps { paging: self.paging, part })? else { return Ok(false) };
         self.order_part(part, stream, orders)?;
         self.order_batch(batch, stream, orders)?;
         self.publish_part(part, stream, batch)?;
@@ -180,10 +190,9 @@ impl<P: Platform> Mapper<'_, P> {
     /// The errors of the device; for a part with lost addresses, the error with which the device
     /// failed to unmap them.
     fn clear_part(&self, part: Part, orders: bool) -> Result<(), Error> {
-        let device = self.device;
         let mut at = part.begin;
         loop {
-            let next = device.paging.ranges.lock().piece(part, at);
+            let next = self.paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             at = piece.end();
             if let Some(error) = piece.error() {
@@ -192,18 +201,18 @@ impl<P: Platform> Mapper<'_, P> {
             if !piece.is_stale() {
                 continue;
             }
-            let complete = device.paging.pool.lock().departures[piece.departure].complete;
+            let complete = self.paging.pool.lock().departures[piece.departure].complete;
             if !complete && !orders {
                 return Err(in_capture().into());
             }
             // A longer page is taken back only where its addresses are not free yet.
             let is_whole = part.begin <= piece.at && piece.end() <= part.end;
-            if (is_whole || !complete) && self.device.paging.revive(part, &piece) {
+            if (is_whole || !complete) && self.paging.revive(part, &piece) {
                 continue;
             }
             if !complete {
                 // The page serves others, and work still uses it here: nothing else can be mapped.
-                device.given_up().wait_for_departure(piece.departure)?;
+                self.given_up().wait_for_departure(piece.departure)?;
             }
             self.unmap_stale_piece(piece.at)?;
         }
@@ -213,11 +222,11 @@ impl<P: Platform> Mapper<'_, P> {
     fn order_part(&self, part: Part, stream: StreamId, orders: bool) -> Result<(), Error> {
         let (mut at, mut last) = (part.begin, NONE);
         loop {
-            let next = self.device.paging.ranges.lock().piece(part, at);
+            let next = self.paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             let added = piece.bits(part.begin, part.end, self.range_step()) & !piece.mask;
             if added != 0 && piece.departure != last {
-                self.device.given_up().order_behind_departure(stream, piece.departure, orders)?;
+                self.given_up().order_behind_departure(stream, piece.departure, orders)?;
                 last = piece.departure;
             }
             at = piece.end();
@@ -230,14 +239,14 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// [`Error::TableFull`]. Nothing has changed then.
     fn publish_part(&self, part: Part, stream: StreamId, batch: &Batch) -> Result<(), Error> {
-        let (device, step) = (self.device, self.range_step());
-        let mut ranges = device.paging.ranges.lock();
+        let step = self.range_step();
+        let mut ranges = self.paging.ranges.lock();
         if !ranges.note_use(part.range, stream) {
             return Err(Error::TableFull("streams of ranges"));
         }
         let (mut reserved, mut committed, mut at) = (0, 0, part.begin);
-        for page in self.device.paging.numbers_of(batch) {
-            let bytes = device.paging.pool.lock()[page].bytes;
+        for page in self.paging.numbers_of(batch) {
+            let bytes = self.paging.pool.lock()[page].bytes;
             let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
             // Stale until the steps are set below, which makes all pieces alike.
             ranges.add_piece(Piece::mapped(part.range, begin, bytes, page));
@@ -249,7 +258,7 @@ impl<P: Platform> Mapper<'_, P> {
             reserved += if piece.is_stale() { piece.bytes } else { 0 };
             committed += u64::from(added.count_ones()) * step;
             piece.mask |= added;
-            let mut pages = device.paging.pool.lock();
+            let mut pages = self.paging.pool.lock();
             if core::mem::take(&mut piece.is_revived) {
                 pages.settle(piece.page);
                 pages.remove_alias(piece.page, false);
@@ -260,17 +269,17 @@ impl<P: Platform> Mapper<'_, P> {
                 piece.departure = NONE;
             }
             drop(pages);
-            self.device.given_up().end_departure(over);
+            self.given_up().end_departure(over);
         }) {
             at = end;
         }
-        let counters = &device.paging.range_counters;
+        let counters = &self.paging.range_counters;
         let sums =
             [(Stat::AllocatedBytes, committed), (Stat::RequestedBytes, committed), (Stat::ReservedBytes, reserved)];
         let stale = sums.into_iter().fold(false, |stale, (stat, bytes)| counters.up(stat, bytes) | stale);
         drop(ranges);
         if batch.count > 0 {
-            device.peaks.device.count(Occurrence::DeviceAlloc);
+            self.peaks.device.count(Occurrence::DeviceAlloc);
         }
         self.reconcile_ranges(stale);
         Ok(())

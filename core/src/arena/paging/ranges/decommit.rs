@@ -4,10 +4,10 @@
 //! Nothing waits, and nothing is unmapped at once: the mappings become stale, and are removed when
 //! the event is complete (collect.rs).
 
-use super::{FEW, in_capture};
+use super::{FEW, RangeMapper};
 use crate::arena::Platform;
 use crate::arena::driver::RecordPermission;
-use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::ranges::table::Part;
 use crate::device::{Segments, StreamOrder};
 use crate::error::Error;
@@ -16,7 +16,7 @@ use crate::stats::{Occurrence, Stat};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, NO_STREAM, RangeId, StreamId};
 
-impl<P: Platform> Mapper<'_, P> {
+impl<P: Platform> RangeMapper<'_, P> {
     /// Gives the memory of a part up, behind the present work on `stream`. Uncommitted
     /// pages stay as they are. A page longer than the part goes once the whole page is given up.
     pub(crate) fn decommit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
@@ -26,14 +26,14 @@ impl<P: Platform> Mapper<'_, P> {
             let _permission = self.must_record()?;
             self.order_departures(part, stream)?;
             self.fill_given_up(part, stream)?;
-            Some(self.device.given_up().begin_departure(Some(stream), Departing::Pages)?)
+            Some(self.given_up().begin_departure(Some(stream), Departing::Pages)?)
         } else {
             None
         };
         // Work on the stream may use the rest of the range, whether or not the part has memory.
-        if !self.device.paging.ranges.lock().note_use(part.range, stream) {
+        if !self.paging.ranges.lock().note_use(part.range, stream) {
             if let Some(departure) = departure {
-                self.device.given_up().release_departure(departure);
+                self.given_up().release_departure(departure);
             }
             return Err(Error::TableFull("streams of ranges"));
         }
@@ -56,16 +56,15 @@ impl<P: Platform> Mapper<'_, P> {
         if let Some(departure) = departure {
             self.give_part_up(part, departure);
         }
-        let device = self.device;
-        let mut ranges = device.paging.ranges.lock();
+        let mut ranges = self.paging.ranges.lock();
         ranges.forget_uses(part.range, None);
         let range = ranges.range(part.range);
         range.is_held = false;
         let ended = core::mem::replace(&mut range.ended, NONE);
-        device.paging.range_counters.down(Stat::Allocation, 1);
-        device.paging.range_counters.down(Stat::Segment, 1);
+        self.paging.range_counters.down(Stat::Allocation, 1);
+        self.paging.range_counters.down(Stat::Segment, 1);
         if ended != NONE {
-            self.device.given_up().release_departure(ended);
+            self.given_up().release_departure(ended);
         }
         drop(ranges);
         drop(held);
@@ -76,31 +75,30 @@ impl<P: Platform> Mapper<'_, P> {
     /// Keeps the order after the work of a stream about to be destroyed, for every range used on
     /// the stream.
     pub(crate) fn forget_range_stream(&self, stream: StreamId) -> Result<(), Error> {
-        let device = self.device;
         loop {
-            let next = device.paging.ranges.lock().range_on(stream);
+            let next = self.paging.ranges.lock().range_on(stream);
             let Some(number) = next else { break };
             let Some(held) = self.try_hold_range(number) else {
-                self.device.driver.give_way();
+                self.driver.give_way();
                 continue;
             };
-            let ended = device.paging.ranges.lock().range(number).ended;
+            let ended = self.paging.ranges.lock().range(number).ended;
             // While a graph is captured no event may be recorded: the work is waited for instead.
             let departed = self.must_record().and_then(|_permission| {
-                self.device.given_up().order_behind_departure(stream, ended, true)?;
-                self.device.given_up().begin_departure(Some(stream), Departing::Pages)
+                self.given_up().order_behind_departure(stream, ended, true)?;
+                self.given_up().begin_departure(Some(stream), Departing::Pages)
             });
             let departure = if let Ok(departure) = departed {
                 departure
             } else {
-                device.driver.call(|memory| memory.synchronize(stream))?;
+                self.driver.call(|memory| memory.synchronize(stream))?;
                 ended
             };
-            let mut ranges = device.paging.ranges.lock();
+            let mut ranges = self.paging.ranges.lock();
             ranges.range(number).ended = departure;
             ranges.forget_uses(number, Some(stream));
             if departure != ended && ended != NONE {
-                self.device.given_up().release_departure(ended);
+                self.given_up().release_departure(ended);
             }
             drop(ranges);
             drop(held);
@@ -110,7 +108,7 @@ impl<P: Platform> Mapper<'_, P> {
 
     /// Returns whether any step of a part is committed.
     fn has_committed(&self, part: Part) -> bool {
-        let (step, ranges) = (self.range_step(), self.device.paging.ranges.lock());
+        let (step, ranges) = (self.range_step(), self.paging.ranges.lock());
         let mut at = part.begin;
         while let Some(piece) = ranges.piece(part, at) {
             if piece.mask & piece.bits(part.begin, part.end, step) != 0 {
@@ -126,10 +124,10 @@ impl<P: Platform> Mapper<'_, P> {
     fn order_departures(&self, part: Part, stream: StreamId) -> Result<(), Error> {
         let mut at = part.begin;
         loop {
-            let next = self.device.paging.ranges.lock().piece(part, at);
+            let next = self.paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             if !piece.is_stale() {
-                self.device.given_up().order_behind_departure(stream, piece.departure, true)?;
+                self.given_up().order_behind_departure(stream, piece.departure, true)?;
             }
             at = piece.end();
         }
@@ -140,44 +138,42 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
     fn must_record(&self) -> Result<RecordPermission<'_>, Error> {
-        self.device.arena.driver.may_record().ok_or(in_capture().into())
+        self.driver.may_record().ok_or(in_capture().into())
     }
 
     /// Waits for the work of every stream with uses of a range that may have gone: no event can be
     /// recorded there.
     fn wait_for_unreported(&self, range: u32) -> Result<(), Error> {
-        let device = self.device;
         let mut nth = 0;
         loop {
-            let next = device.paging.ranges.lock().used_by(range, nth);
+            let next = self.paging.ranges.lock().used_by(range, nth);
             let Some(stream) = next else { return Ok(()) };
-            if device.driver.may_use(stream, NO_STREAM) {
+            if self.driver.may_use(stream, NO_STREAM) {
                 nth += 1;
                 continue;
             }
-            device.driver.call(|memory| memory.synchronize(stream))?;
-            device.paging.ranges.lock().forget_uses(range, Some(stream));
+            self.driver.call(|memory| memory.synchronize(stream))?;
+            self.paging.ranges.lock().forget_uses(range, Some(stream));
         }
     }
 
     /// Fills what is about to be given up with what freed memory is filled with, in the order of
     /// `stream`: the departure to come is behind the fill.
     fn fill_given_up(&self, part: Part, stream: StreamId) -> Result<(), Error> {
-        let (device, step) = (self.device, self.range_step());
-        let (Some(value), Some(contents)) = (device.guarding.value_of_freed(), device.arena.driver.device().contents())
-        else {
+        let step = self.range_step();
+        let (Some(value), Some(contents)) = (self.guarding.value_of_freed(), self.driver.device().contents()) else {
             return Ok(());
         };
         let mut at = part.begin;
         loop {
             // The lock ends with this statement. The part is held, so its pieces stay.
-            let next = device.paging.ranges.lock().piece(part, at);
+            let next = self.paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             let (mut left, mut from) = (piece.mask & piece.bits(part.begin, part.end, step), piece.at);
             while left != 0 {
                 let (skipped, run) = (left.trailing_zeros(), (left >> left.trailing_zeros()).trailing_ones());
                 let first = from + u64::from(skipped) * step;
-                device.driver.call(|_| contents.fill(stream, DevicePtr(first), u64::from(run) * step, value))?;
+                self.driver.call(|_| contents.fill(stream, DevicePtr(first), u64::from(run) * step, value))?;
                 left = left.checked_shr(skipped + run).unwrap_or(0);
                 from = first + u64::from(run) * step;
             }
@@ -188,47 +184,47 @@ impl<P: Platform> Mapper<'_, P> {
     /// Records an event behind the present work of every stream with uses of the range, the whole
     /// of `part`. The first stream waits for the rest, so a single event tells of all.
     fn begin_departures(&self, part: Part) -> Result<u32, Error> {
-        let (device, range) = (self.device, part.range);
+        let range = part.range;
         self.wait_for_unreported(range)?;
         let (first, ended) = {
-            let mut ranges = device.paging.ranges.lock();
+            let mut ranges = self.paging.ranges.lock();
             (ranges.used_by(range, 0), ranges.range(range).ended)
         };
         let Some(first) = first else {
             // All streams have ended; without a departure, their work was waited for.
-            if device.guarding.value_of_freed().is_some() {
+            if self.guarding.value_of_freed().is_some() {
                 // Apart from all streams, a fill is ordered by the host alone. The caller keeps
                 // captures from beginning.
                 if ended != NONE {
-                    device.given_up().wait_for_departure(ended)?;
+                    self.given_up().wait_for_departure(ended)?;
                 }
                 self.fill_given_up(part, NO_STREAM)?;
             }
             if ended == NONE {
-                return self.device.given_up().begin_departure(None, Departing::Pages);
+                return self.given_up().begin_departure(None, Departing::Pages);
             }
-            device.paging.pool.lock().departures.hold(ended);
+            self.paging.pool.lock().departures.hold(ended);
             return Ok(ended);
         };
-        self.device.given_up().order_behind_departure(first, ended, true)?;
+        self.given_up().order_behind_departure(first, ended, true)?;
         for nth in 1.. {
-            let next = device.paging.ranges.lock().used_by(range, nth);
+            let next = self.paging.ranges.lock().used_by(range, nth);
             let Some(stream) = next else { break };
-            let departure = self.device.given_up().begin_departure(Some(stream), Departing::Pages)?;
-            let ordered = self.device.given_up().order_behind_departure(first, departure, true);
-            self.device.given_up().release_departure(departure);
+            let departure = self.given_up().begin_departure(Some(stream), Departing::Pages)?;
+            let ordered = self.given_up().order_behind_departure(first, departure, true);
+            self.given_up().release_departure(departure);
             ordered?;
         }
         self.fill_given_up(part, first)?;
-        self.device.given_up().begin_departure(Some(first), Departing::Pages)
+        self.given_up().begin_departure(Some(first), Departing::Pages)
     }
 
     /// Marks every step of a part as given up behind a departure; lists as departed the pages of
     /// which no step is left. Takes over the reference to the departure.
     fn give_part_up(&self, part: Part, departure: u32) {
-        let (device, step) = (self.device, self.range_step());
+        let step = self.range_step();
         let (mut committed, mut reserved, mut at) = (0, 0, part.begin);
-        let mut ranges = device.paging.ranges.lock();
+        let mut ranges = self.paging.ranges.lock();
         while let Some(end) = ranges.change(part, at, |piece| {
             let removed = piece.mask & piece.bits(part.begin, part.end, step);
             if removed == 0 {
@@ -236,7 +232,7 @@ impl<P: Platform> Mapper<'_, P> {
             }
             piece.mask &= !removed;
             committed += u64::from(removed.count_ones()) * step;
-            let mut pages = device.paging.pool.lock();
+            let mut pages = self.paging.pool.lock();
             pages.departures.hold(departure);
             let earlier = core::mem::replace(&mut piece.departure, departure);
             let over = if earlier == NONE { None } else { pages.departures.release(earlier) };
@@ -247,18 +243,18 @@ impl<P: Platform> Mapper<'_, P> {
                 pages.depart(piece.page, departure);
             }
             drop(pages);
-            self.device.given_up().end_departure(over);
+            self.given_up().end_departure(over);
         }) {
             at = end;
         }
-        let counters = &device.paging.range_counters;
+        let counters = &self.paging.range_counters;
         counters.down(Stat::AllocatedBytes, committed);
         counters.down(Stat::RequestedBytes, committed);
         counters.down(Stat::ReservedBytes, reserved);
-        self.device.given_up().release_departure(departure);
+        self.given_up().release_departure(departure);
         drop(ranges);
         if reserved > 0 {
-            device.peaks.device.count(Occurrence::DeviceFree);
+            self.peaks.device.count(Occurrence::DeviceFree);
         }
     }
 }

@@ -1,12 +1,11 @@
 //! The search for the pages of a commit: departed and spare pages first, then new ones within the
 //! limit and the budget, then free pages of heaps.
 
+use super::RangeMapper;
 use crate::arena::Platform;
-use crate::arena::paging::mapper::Charge;
-use crate::arena::paging::mapper::Mapper;
+use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::ranges::table::{MOST_STEPS, Part};
 use crate::arena::paging::stitched::{PageRequest, Requester};
-use crate::config::Policy;
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::pages::departed::Behind;
@@ -22,7 +21,7 @@ const PAGES_HELD: u64 = 512;
 /// Length of the longest new page, in bytes.
 const LONGEST_PAGE: u64 = 16 << 20;
 
-impl<P: Platform> Mapper<'_, P> {
+impl<P: Platform> RangeMapper<'_, P> {
     /// Collects pages to fill the gaps of `part`, in the order of the gaps. Returns false if the
     /// limit or the device does not allow them. With `orders`, pages may be taken whose last work
     /// `stream` is to be ordered after.
@@ -35,7 +34,7 @@ impl<P: Platform> Mapper<'_, P> {
     ) -> Result<bool, Error> {
         let mut at = part.begin;
         loop {
-            let gap = self.device.paging.ranges.lock().gap(part, at);
+            let gap = self.paging.ranges.lock().gap(part, at);
             let Some((begin, end)) = gap else { return Ok(true) };
             if !self.fill_part_to(batch.bytes + (end - begin), part, stream, orders, batch)? {
                 return Ok(false);
@@ -55,9 +54,10 @@ impl<P: Platform> Mapper<'_, P> {
         batch: &mut Batch,
     ) -> Result<bool, Error> {
         if orders {
-            self.take_departed(stream, wanted, batch)?;
+            let completed_only = self.stitcher.as_ref().is_some_and(|of| of.options.completed_pages_only);
+            self.take_departed(stream, wanted, completed_only, batch)?;
         }
-        self.device.paging.take_spares(wanted, MOST_STEPS * self.range_step(), batch);
+        self.paging.take_spares(wanted, MOST_STEPS * self.range_step(), batch);
         let bytes = part.end - part.begin;
         let to_move = wanted.saturating_sub(batch.bytes).saturating_sub(self.allowance(bytes));
         if orders && to_move > 0 {
@@ -79,24 +79,54 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(true)
     }
 
+    /// Takes wholly free pages of heaps, under the stitched policy, of at most `wanted` bytes.
+    fn take_free(&self, stream: StreamId, wanted: u64, batch: &mut Batch) -> Result<(), Error> {
+        let Some(stitcher) = &self.stitcher else { return Ok(()) };
+        // The use keeps the pair with the stream.
+        let own = self.heaps.find_pair(0, stream);
+        let requester = Requester { stream, own: own.as_ref().map(|own| own.pair) };
+        let end = batch.bytes + wanted;
+        // Every page of a commit is mapped, whichever it is: none is spared by moving fewer.
+        let mut moves = u32::MAX;
+        stitcher.gather(requester, PageRequest { end, room: end }, &mut moves, batch)
+    }
+
+    /// Returns the bytes of new memory that a commit of `bytes` may add before free pages move.
+    fn allowance(&self, bytes: u64) -> u64 {
+        let ledger = self.ledger;
+        let most = match (ledger.limit_if_set(), &self.stitcher) {
+            (Some(limit), _) => limit,
+            (None, Some(stitcher)) => stitcher.most_held(bytes),
+            (None, None) => u64::MAX,
+        };
+        most.saturating_sub(ledger.reserved())
+    }
+
+    /// Returns the length of the new pages of a commit of `bytes`, in bytes.
+    fn new_page_bytes(&self, bytes: u64) -> u64 {
+        let held = self.ledger.reserved() / PAGES_HELD;
+        let longest = (bytes / PAGES_OF_COMMIT).min(1 << held.max(1).ilog2()).min(LONGEST_PAGE);
+        (longest / self.range_step() * self.range_step()).max(self.range_step())
+    }
+}
+
+impl<P: Platform> Mapper<'_, P> {
     /// Takes departed pages that fit below `wanted` bytes: first those whose work precedes that of
     /// `stream` anyway. The caller then calls [`order_batch`](Self::order_batch).
     pub(in crate::arena) fn take_departed(
         &self,
         stream: StreamId,
         wanted: u64,
+        completed_only: bool,
         batch: &mut Batch,
     ) -> Result<(), Error> {
-        let device = self.device;
-        if device.paging.pool.lock().bytes.departed == 0 {
+        if self.paging.pool.lock().bytes.departed == 0 {
             return Ok(());
         }
-        device.given_up().poll_departures();
-        device.driver.health()?;
-        let completed_only =
-            matches!(device.settings.policy(), Policy::Stitched(options) if options.completed_pages_only);
+        self.given_up().poll_departures();
+        self.driver.health()?;
         let longest = MOST_STEPS * self.range_step();
-        let mut pages = device.paging.pool.lock();
+        let mut pages = self.paging.pool.lock();
         let scopes = if completed_only { [Behind::Complete; 2] } else { [Behind::Stream(stream), Behind::Any] };
         for behind in scopes {
             while let Some(page) = pages.take_departed(longest.min(wanted - batch.bytes), behind) {
@@ -110,39 +140,9 @@ impl<P: Platform> Mapper<'_, P> {
     /// permits it.
     pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
         let mut last = NONE;
-        for page in self.device.paging.numbers_of(batch) {
-            last = self.device.given_up().order_behind_page(stream, page, last, orders)?;
+        for page in self.paging.numbers_of(batch) {
+            last = self.given_up().order_behind_page(stream, page, last, orders)?;
         }
         Ok(())
-    }
-
-    /// Takes wholly free pages of heaps, under the stitched policy, of at most `wanted` bytes.
-    fn take_free(&self, stream: StreamId, wanted: u64, batch: &mut Batch) -> Result<(), Error> {
-        let Some(stitcher) = self.device.stitcher() else { return Ok(()) };
-        // The use keeps the pair with the stream.
-        let own = self.device.arena.heaps.find_pair(0, stream);
-        let requester = Requester { stream, own: own.as_ref().map(|own| own.pair) };
-        let end = batch.bytes + wanted;
-        // Every page of a commit is mapped, whichever it is: none is spared by moving fewer.
-        let mut moves = u32::MAX;
-        stitcher.gather(requester, PageRequest { end, room: end }, &mut moves, batch)
-    }
-
-    /// Returns the bytes of new memory that a commit of `bytes` may add before free pages move.
-    fn allowance(&self, bytes: u64) -> u64 {
-        let ledger = &self.device.arena.ledger;
-        let most = match (ledger.limit_if_set(), self.device.stitcher()) {
-            (Some(limit), _) => limit,
-            (None, Some(stitcher)) => stitcher.most_held(bytes),
-            (None, None) => u64::MAX,
-        };
-        most.saturating_sub(ledger.reserved())
-    }
-
-    /// Returns the length of the new pages of a commit of `bytes`, in bytes.
-    fn new_page_bytes(&self, bytes: u64) -> u64 {
-        let held = self.device.ledger.reserved() / PAGES_HELD;
-        let longest = (bytes / PAGES_OF_COMMIT).min(1 << held.max(1).ilog2()).min(LONGEST_PAGE);
-        (longest / self.range_step() * self.range_step()).max(self.range_step())
     }
 }

@@ -25,15 +25,19 @@ pub(crate) mod table;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests;
 
+use crate::arena::guarding::Guarding;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
+use crate::arena::paging::stitched::Stitcher;
 use crate::arena::paging::undo::Undo;
-use crate::arena::{OnDevice, Platform};
+use crate::arena::peaks::{Counters, Peaks};
+use crate::arena::request::RequestCalls;
+use crate::arena::{Arena, OnDevice, Platform};
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
-use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
 use crate::stats::Stat;
 use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
+use core::ops::Deref;
 
 /// Number of stale mappings that one decommit or one growth of a heap removes at most: some 0.25 ms
 /// (15 µs each on an H100).
@@ -84,7 +88,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         // The lock's guard must be gone before the device is asked.
         let none = self.paging.ranges.lock().range_on(stream).is_none();
         if !none {
-            self.require_mapper()?.forget_range_stream(stream)?;
+            self.require_ranges()?.forget_range_stream(stream)?;
         }
         self.paging.pool.lock().departures.forget_stream(stream);
         Ok(())
@@ -98,14 +102,42 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     }
 }
 
-impl<P: Platform> Mapper<'_, P> {
-    /// Returns the bytes of a page of which offsets and sizes are multiples.
-    fn range_step(&self) -> u64 {
-        SMALL_SEGMENT.next_multiple_of(self.memory.granularity())
+/// The elastic ranges of one device: its virtual memory, and what a change of a range's memory is
+/// noted in.
+pub(crate) struct RangeMapper<'a, P: Platform> {
+    mapper: Mapper<'a, P>,
+    /// The stitched policy, whose budget holds for ranges, and whose heaps give free pages.
+    stitcher: Option<Stitcher<'a, P>>,
+    /// What given up memory is filled with.
+    guarding: &'a Guarding,
+    peaks: &'a Peaks<P::Lock>,
+    /// What the peaks are the peaks of.
+    counters: Counters<'a, P>,
+}
+
+impl<'a, P: Platform> Deref for RangeMapper<'a, P> {
+    type Target = Mapper<'a, P>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.mapper
+    }
+}
+
+impl<'a, P: Platform> RangeMapper<'a, P> {
+    /// Returns the operations on the elastic ranges of a device, if it has virtual memory.
+    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
+        let Arena { guarding, peaks, .. } = device.arena;
+        let (mapper, stitcher) = (Mapper::of(device)?, Stitcher::of(device));
+        Some(Self { mapper, stitcher, guarding, peaks, counters: device.arena.counters() })
+    }
+
+    /// Notes all later calls to virtual memory in `request`.
+    fn for_request(self, request: &'a RequestCalls) -> Self {
+        Self { mapper: self.mapper.for_request(request), ..self }
     }
 
     /// Reserves addresses for `bytes`, rounded up to whole pages. No memory is used.
-    pub(crate) fn reserve_elastic(&self, bytes: u64) -> Result<Reservation, Error> {
+    pub(crate) fn reserve_elastic(&self, device: OnDevice<'_, P>, bytes: u64) -> Result<Reservation, Error> {
         let page_bytes = self.range_step();
         if bytes == 0 {
             return Err(Error::RangeRefused("it has no bytes"));
@@ -114,12 +146,11 @@ impl<P: Platform> Mapper<'_, P> {
             return Err(Error::TooLarge(bytes));
         }
         let bytes = bytes.next_multiple_of(page_bytes);
-        let device = self.device;
-        if !device.paging.ranges.lock().make_room_for_range() {
+        if !self.paging.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
-        let base = self.reserve_for_range(bytes)?;
-        let mut ranges = device.paging.ranges.lock();
+        let base = self.reserve_for_range(device, bytes)?;
+        let mut ranges = self.paging.ranges.lock();
         if !ranges.make_room_for_range() {
             // Another thread has filled the table since room was made.
             drop(ranges);
@@ -127,7 +158,7 @@ impl<P: Platform> Mapper<'_, P> {
             return Err(Error::TableFull("ranges"));
         }
         let (number, generation) = ranges.add_range(base.0, bytes, page_bytes);
-        let counters = &device.paging.range_counters;
+        let counters = &self.paging.range_counters;
         let stale = counters.up(Stat::Allocation, 1) | counters.up(Stat::Segment, 1);
         drop(ranges);
         self.reconcile_ranges(stale);
@@ -135,11 +166,26 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(Reservation { range, base, bytes, page_bytes })
     }
 
+    /// Reconciles the peaks if the counters of the ranges have risen above a threshold. No lock of
+    /// the ranges is held.
+    fn reconcile_ranges(&self, peaks_stale: bool) {
+        if peaks_stale {
+            self.peaks.reconcile(&self.counters, (PoolKind::Large, &self.paging.range_counters), None);
+        }
+    }
+}
+
+impl<P: Platform> Mapper<'_, P> {
+    /// Returns the bytes of a page of which offsets and sizes are multiples.
+    fn range_step(&self) -> u64 {
+        SMALL_SEGMENT.next_multiple_of(self.memory.granularity())
+    }
+
     /// Returns the committed bytes of a range.
     pub(crate) fn committed_bytes(&self, id: RangeId) -> Result<u64, Error> {
         let (held, part) = self.hold_range(id, 0, None)?;
         let (mut bytes, mut at) = (0, part.begin);
-        let ranges = self.device.paging.ranges.lock();
+        let ranges = self.paging.ranges.lock();
         while let Some(piece) = ranges.piece(part, at) {
             bytes += u64::from(piece.mask.count_ones()) * self.range_step();
             at = piece.end();
@@ -155,7 +201,7 @@ impl<P: Platform> Mapper<'_, P> {
         let step = self.range_step();
         loop {
             {
-                let mut ranges = self.device.paging.ranges.lock();
+                let mut ranges = self.paging.ranges.lock();
                 let range = ranges.find(number, generation).ok_or(Error::UnknownRange(id))?;
                 let bytes = bytes.unwrap_or(range.bytes);
                 if !offset.is_multiple_of(step) || !bytes.is_multiple_of(step) {
@@ -173,14 +219,14 @@ impl<P: Platform> Mapper<'_, P> {
                     ));
                 }
             }
-            self.device.driver.give_way();
+            self.driver.give_way();
         }
     }
 
     /// Holds the range with a number, whether released by the program or not. Returns `None` if
     /// another operation holds the range.
     fn try_hold_range(&self, number: u32) -> Option<Undo<impl FnOnce()>> {
-        let mut ranges = self.device.paging.ranges.lock();
+        let mut ranges = self.paging.ranges.lock();
         let range = ranges.range(number);
         if range.is_busy {
             return None;
@@ -192,7 +238,7 @@ impl<P: Platform> Mapper<'_, P> {
     /// Ends the hold of a range. Releases the addresses of a range released by the program,
     /// once no page is mapped in the range.
     fn end_hold(&self, number: u32) {
-        let mut ranges = self.device.paging.ranges.lock();
+        let mut ranges = self.paging.ranges.lock();
         let range = ranges.range(number);
         range.is_busy = false;
         if range.is_held || range.pieces > 0 || range.bytes == 0 {
@@ -206,18 +252,4 @@ impl<P: Platform> Mapper<'_, P> {
             self.unreserve(Some(addresses));
         }
     }
-
-    /// Reconciles the peaks if the counters of the ranges have risen above a threshold. No lock of
-    /// the ranges is held.
-    fn reconcile_ranges(&self, peaks_stale: bool) {
-        if peaks_stale {
-            let device = self.device;
-            device.peaks.reconcile(&device.counters(), (PoolKind::Large, &device.paging.range_counters), None);
-        }
-    }
-}
-
-/// Returns the error of an operation that a capture does not permit.
-pub(super) fn in_capture() -> DeviceError {
-    DeviceError::new(ErrorKind::NotPermittedInCapture, 0)
 }

@@ -67,8 +67,8 @@ const BEYOND_BUDGET: u64 = 100;
 impl<P: Platform> Stitcher<'_, P> {
     /// Returns the bytes of new memory allowed for a request before free pages move.
     pub(super) fn allowance(&self, request: &Request) -> u64 {
-        let reserved = self.device().ledger.reserved();
-        if let Some(limit) = self.device().ledger.limit_if_set() {
+        let reserved = self.mapper().ledger.reserved();
+        if let Some(limit) = self.mapper().ledger.limit_if_set() {
             return limit.saturating_sub(reserved);
         }
         self.note_pending();
@@ -78,20 +78,16 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Raises the room for pending memory to the present number of pending bytes. The room stays,
     /// since the next step of a program has as many pending bytes.
     fn note_pending(&self) {
-        let device = self.device();
-        let now = device
-            .peaks
-            .current(&device.counters(), Stat::ActiveBytes)
-            .saturating_sub(device.peaks.current(&device.counters(), Stat::AllocatedBytes));
-        device.paging.most_pending.fetch_max(now, Ordering::Relaxed);
+        let mapper = self.mapper();
+        let now = mapper.current(Stat::ActiveBytes).saturating_sub(mapper.current(Stat::AllocatedBytes));
+        mapper.paging.most_pending.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Returns the most bytes held without a limit, if `more` live bytes are added.
     pub(in crate::arena) fn most_held(&self, more: u64) -> u64 {
-        let peak =
-            self.device().peaks.most_live_with(&self.device().counters(), more, || self.device().paging.bytes().asleep);
+        let peak = self.mapper().most_live_with(more);
         let slack = u128::from(peak) * u128::from(self.options.slack) / u128::from(Stitched::SLACK_PARTS);
-        let pending = self.device().paging.most_pending.load(Ordering::Relaxed).min(peak / PENDING_HELD);
+        let pending = self.mapper().paging.most_pending.load(Ordering::Relaxed).min(peak / PENDING_HELD);
         peak.saturating_add(slack as u64).saturating_add(pending)
     }
 
@@ -107,26 +103,24 @@ impl<P: Platform> Stitcher<'_, P> {
         if free.choose(wanted, room, u32::MAX).count() <= in_time {
             return u32::MAX;
         }
-        let device = self.device();
-        if device.ledger.limit_if_set().is_some() {
+        let mapper = self.mapper();
+        if mapper.ledger.limit_if_set().is_some() {
             // The limit allows nothing beyond it.
             return u32::MAX;
         }
         let kept = PAGES_KEPT * CREATE_TENTHS_US / MOVE_TENTHS_US;
         let bounded = in_time.saturating_sub(kept);
         // What earlier requests hold beyond the budget counts as well.
-        let debt = device.ledger.reserved().saturating_sub(self.most_held(request.size));
+        let debt = mapper.ledger.reserved().saturating_sub(self.most_held(request.size));
         let beyond = wanted.saturating_sub(free.choose(wanted, room, bounded).bytes()) + debt;
-        let bearable = beyond
-            <= device.peaks.most_live_with(&device.counters(), request.size, || device.paging.bytes().asleep)
-                / BEYOND_BUDGET;
+        let bearable = beyond <= mapper.most_live_with(request.size) / BEYOND_BUDGET;
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
 
     /// Returns the length of a page of the `parts`-th part of the memory held, in bytes: a power of
     /// two, and no longer than the longest page of an ordinary request.
     pub(super) fn page_of(&self, parts: u64) -> u64 {
-        let held = self.device().ledger.reserved() / parts;
+        let held = self.mapper().ledger.reserved() / parts;
         (1 << held.max(1).ilog2()).min(LONGEST_PAGE)
     }
 
@@ -140,14 +134,14 @@ impl<P: Platform> Stitcher<'_, P> {
         // The pages of a private pool never move, and a tagged pool is parked and woken page by
         // page. While another thread parks or wakes memory, each call waits for that thread's calls
         // in the driver: a request of 32 MiB in four pages took 3.6 ms (H200), so it gets one.
-        if self.device().heaps.lock(request.slot).parkable || self.device().arena.paging.parking.is_taken() {
+        if self.mapper().heaps.lock(request.slot).parkable || self.mapper().paging.parking.is_taken() {
             return missing.min(LONG_PAGE);
         }
-        let held = self.device().ledger.reserved();
+        let held = self.mapper().ledger.reserved();
         let longest = (request.size / FEWEST_PAGES).min(self.page_of(PAGES_HELD));
         // Where pages have moved, the new ones are created in the time that the moves have left.
         // Not under a limit: long pages move less easily later.
-        let mut shortest = if moves > 0 && self.device().ledger.limit_if_set().is_none() {
+        let mut shortest = if moves > 0 && self.mapper().ledger.limit_if_set().is_none() {
             let used = moves.saturating_mul(MOVE_TENTHS_US);
             let left = self.options.max_stall_us.saturating_mul(10).saturating_sub(used) / CREATE_TENTHS_US;
             missing.div_ceil(u64::from(left.max(PAGES_KEPT)))

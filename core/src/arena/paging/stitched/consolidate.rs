@@ -70,7 +70,7 @@ impl<P: Platform> Stitcher<'_, P> {
     /// # Errors
     /// The first error of the device. The rest is left to the next call.
     pub(super) fn consolidate(&self, left: &mut TimeLeft) -> Result<bool, Error> {
-        for used in self.device().arena.heaps.pairs_of(0) {
+        for used in self.mapper().heaps.pairs_of(0) {
             for slot in slots_of(used.pair) {
                 while let Some(run) = self.take_run(slot) {
                     match self.replace(&run, left)? {
@@ -86,10 +86,10 @@ impl<P: Platform> Stitcher<'_, P> {
 
     /// Detaches a run of short pages of the heap in `slot`, if the heap has any.
     fn take_run(&self, slot: u32) -> Option<PageRun> {
-        let device = self.device();
+        let mapper = self.mapper();
         let longest = self.page_of(JOINED_HELD);
-        let mut heap = device.heaps.lock(slot);
-        let pages = device.paging.pool.lock();
+        let mut heap = mapper.heaps.lock(slot);
+        let pages = mapper.paging.pool.lock();
         let joins = |page: &HomePage, next: &HomePage| {
             let destroyable = pages.has_one_mapping(page.page) && pages.has_one_mapping(next.page);
             destroyable && pages.meetings(page.page, next.page) >= MEETINGS
@@ -105,7 +105,7 @@ impl<P: Platform> Stitcher<'_, P> {
         let mut long = Batch::EMPTY;
         let created = self.create_for(run, left, &mut long);
         if created != Ok(Attempt::Replaced) {
-            PagedHeap(&mut self.device().heaps.lock(run.slot)).return_block(run.block);
+            PagedHeap(&mut self.mapper().heaps.lock(run.slot)).return_block(run.block);
             return created;
         }
         let mut short = Batch::EMPTY;
@@ -131,7 +131,7 @@ impl<P: Platform> Stitcher<'_, P> {
             return attempt.and(Ok(Attempt::NoRoom));
         }
         if attempt == Ok(Attempt::Replaced) {
-            self.device().paging.consolidated_bytes.fetch_add(kept.bytes, Ordering::Relaxed);
+            self.mapper().paging.consolidated_bytes.fetch_add(kept.bytes, Ordering::Relaxed);
         }
         self.discard(&rest)?;
         attempt
@@ -144,7 +144,7 @@ impl<P: Platform> Stitcher<'_, P> {
         if !left.take(needed) {
             return Ok(Attempt::NoTime);
         }
-        let ledger = &self.device().ledger;
+        let ledger = self.mapper().ledger;
         let most = ledger.limit_if_set().unwrap_or_else(|| self.most_held(0));
         let short_of_room = self.give_back(left, || ledger.reserved().saturating_add(bytes).saturating_sub(most))?;
         if short_of_room && left.is_over() {
@@ -159,15 +159,15 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Lists the pages of `batch`, mapped in the place of a detached run, and makes the run free.
     /// Returns false if a table is full: the pages are unmapped then.
     fn list_run(&self, run: &PageRun, batch: &Batch, mapping: Mapping<'_, Row<'_>, P>) -> bool {
-        let device = self.device();
-        let mut heap = device.heaps.lock(run.slot);
+        let mapper = self.mapper();
+        let mut heap = mapper.heaps.lock(run.slot);
         if heap.sets.pages.make_room(batch.count).is_err() {
             return false;
         }
         mapping.keep();
         // At home before they are listed: another thread may move a listed page at once.
-        self.device().paging.settle_batch(batch);
-        self.device().paging.list_batch(&mut heap, batch, run.range.at);
+        self.mapper().paging.settle_batch(batch);
+        self.mapper().paging.list_batch(&mut heap, batch, run.range.at);
         PagedHeap(&mut heap).return_block(run.block);
         true
     }
@@ -181,7 +181,7 @@ impl<P: Platform> Stitcher<'_, P> {
 
     /// Destroys unmapped pages.
     fn discard(&self, batch: &Batch) -> Result<(), Error> {
-        self.device().paging.numbers_of(batch).for_each(|page| self.mapper().spare_page(page));
+        self.mapper().paging.numbers_of(batch).for_each(|page| self.mapper().spare_page(page));
         self.mapper().destroy_spares().map(|_| ())
     }
 }

@@ -22,7 +22,7 @@ impl<P: Platform> Stitcher<'_, P> {
         if let Some(ptr) = self.peek_loan(request, self.allowance(request))? {
             return Ok(Some(Forecast::Hit(ptr)));
         }
-        let ledger = &self.device().ledger;
+        let ledger = self.mapper().ledger;
         let room = ledger.limit().saturating_sub(ledger.reserved());
         let new = self.new_bytes_beside(request, room, spare)?;
         Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
@@ -41,7 +41,7 @@ impl<P: Platform> Stitcher<'_, P> {
     /// block or spare pages suffice. If the request would need more than `room`, the free pages
     /// allowed to move are subtracted. Returns `None` without enough addresses.
     pub(crate) fn new_bytes(&self, request: &Request, room: u64) -> Result<Option<u64>, Error> {
-        let spare = self.device().paging.pool.lock().bytes.spare;
+        let spare = self.mapper().paging.pool.lock().bytes.spare;
         self.new_bytes_beside(request, room, spare)
     }
 
@@ -54,11 +54,11 @@ impl<P: Platform> Stitcher<'_, P> {
         if !self.growth.has_addresses(request)? {
             return Ok(None);
         }
-        let lacking = self.device().heaps.lock(request.slot).lacking(request.size);
+        let lacking = self.mapper().heaps.lock(request.slot).lacking(request.size);
         // A heap without addresses would lack all.
         let whole = Lacking { needed: request.size.next_multiple_of(self.step()), beside: 0 };
         let Lacking { needed, beside } = lacking.unwrap_or(whole);
-        let pages = self.device().paging.pool.lock().bytes;
+        let pages = self.mapper().paging.pool.lock().bytes;
         let new = needed.saturating_sub(spare);
         let may_move = new > room && super::may_move(request);
         let departed = (pages.spare + pages.departed).saturating_sub(spare);
@@ -69,21 +69,21 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Returns the free block for a request in the stream's heap of the other kind.
     fn peek_other_heap(&self, request: &Request) -> Option<DevicePtr> {
         let other = self.other_heap(request)?;
-        self.device().heaps.lock(other).peek(request.size)
+        self.mapper().heaps.lock(other).peek(request.size)
     }
 
     /// Returns the bytes of the free pages allowed to move to the heap of a request.
     fn movable_bytes(&self, request: &Request) -> Result<u64, Error> {
-        let device = self.device();
+        let mapper = self.mapper();
         let mut counts = PageCounts::new(self.step());
-        for pair in device.arena.heaps.pairs_of(0) {
+        for pair in mapper.heaps.pairs_of(0) {
             if pair.pair != request.slot / 2 {
                 let slot = super::gather::slots_of(pair.pair)[0];
-                let stream = device.driver.usable_stream(&device.arena.heaps.lock(slot), request.stream);
+                let stream = mapper.driver.usable_stream(&mapper.heaps.lock(slot), request.stream);
                 let Some(stream) = stream else { continue };
                 // Another stream that captures can neither be ordered before the request nor waited
                 // for.
-                if device.driver.call(|memory| memory.is_capturing(stream))? {
+                if mapper.driver.call(|memory| memory.is_capturing(stream))? {
                     continue;
                 }
             }

@@ -60,11 +60,11 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         let completed_only = self.options.completed_pages_only;
         if let Some(own) = requester.own {
             // No other call may begin an epoch of a stream that only its own requests may use.
-            if completed_only || !self.device().driver.may_use(requester.stream, NO_STREAM) {
+            if completed_only || !self.mapper().driver.may_use(requester.stream, NO_STREAM) {
                 self.begin_epochs(own, requester.stream);
             }
             if completed_only {
-                self.device().given_up().poll_departures();
+                self.mapper().given_up().poll_departures();
             }
             self.take_from(self.wanted(), own, wanted_pages, moves, batch);
         }
@@ -75,7 +75,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             if again && !self.begin_epochs_of_gone(requester)? {
                 break;
             }
-            self.device().given_up().poll_departures();
+            self.mapper().given_up().poll_departures();
             for other in self.others(requester) {
                 self.take_from(Wanted::Quiet, other.pair, wanted_pages, moves, batch);
                 if completed_only && !again {
@@ -92,7 +92,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
         for other in self.others(requester) {
             // Kept until the streams are ordered: no capture begins in between.
-            let Some(_permission) = self.device().arena.driver.may_record() else { break };
+            let Some(_permission) = self.mapper().driver.may_record() else { break };
             self.take_in_order(requester, other.pair, wanted_pages, moves, batch)?;
             if batch.bytes >= end {
                 break;
@@ -112,8 +112,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
-        let device = self.device();
-        if device.driver.usable_stream(&device.arena.heaps.lock(slots_of(pair)[0]), requester.stream).is_none() {
+        let mapper = self.mapper();
+        if mapper.driver.usable_stream(&mapper.heaps.lock(slots_of(pair)[0]), requester.stream).is_none() {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
@@ -125,7 +125,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             return Ok(());
         }
         match self.order_behind(pair, requester.stream) {
-            Ok(true) => self.device().paging.pool.lock().join(batch, found.keep()),
+            Ok(true) => self.mapper().paging.pool.lock().join(batch, found.keep()),
             // This pair's pages stay where they are.
             Ok(false) => *moves = before,
             Err(error) => {
@@ -144,14 +144,14 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// began. Begins none for a stream that captures: a fence of all streams would break the
     /// capture.
     fn begin_epochs_of_gone(&self, requester: Requester) -> Result<bool, Error> {
-        let device = self.device();
-        if requester.stream == NO_STREAM || !device.driver.device().can_record_all() {
+        let mapper = self.mapper();
+        if requester.stream == NO_STREAM || !mapper.driver.device().can_record_all() {
             return Ok(false);
         }
         let is_busy = |slot: u32| {
             let mut counts = [Wanted::Free, Wanted::Quiet].map(|wanted| (wanted, PageCounts::new(self.step())));
-            let mut heap = device.arena.heaps.lock(slot);
-            if device.driver.may_use(heap.stream, NO_STREAM) {
+            let mut heap = mapper.heaps.lock(slot);
+            if mapper.driver.may_use(heap.stream, NO_STREAM) {
                 return false;
             }
             counts
@@ -161,10 +161,10 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         };
         let slots = self.others(requester).flat_map(|other| slots_of(other.pair));
         let mut busy = slots.filter(|&slot| is_busy(slot)).peekable();
-        if busy.peek().is_none() || device.driver.call(|memory| memory.is_capturing(requester.stream))? {
+        if busy.peek().is_none() || mapper.driver.call(|memory| memory.is_capturing(requester.stream))? {
             return Ok(false);
         }
-        Ok(device.given_up().begin_epochs_of_all(busy))
+        Ok(mapper.given_up().begin_epochs_of_all(busy))
     }
 
     /// Counts the movable pages for a request.
@@ -180,7 +180,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// Counts the wanted free pages of a pair of heaps.
     pub(super) fn count_free(&self, wanted: Wanted, pair: u32, counts: &mut PageCounts) {
         for slot in slots_of(pair) {
-            PagedHeap(&mut self.device().arena.heaps.lock(slot)).count_free_pages(wanted, counts, self.step());
+            PagedHeap(&mut self.mapper().heaps.lock(slot)).count_free_pages(wanted, counts, self.step());
         }
     }
 
@@ -192,7 +192,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// Iterates over the pairs whose pages may move for a requester, except for the requester's own
     /// pair.
     pub(super) fn others(&self, requester: Requester) -> impl Iterator<Item = PairUse<'a, P>> {
-        self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != requester.own)
+        self.mapper().heaps.pairs_of(0).filter(move |other| Some(other.pair) != requester.own)
     }
 
     /// Takes free pages of a pair: the wanted number if the pages suffice.
@@ -204,15 +204,15 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         moves: &mut u32,
         batch: &mut Batch,
     ) {
-        let device = self.device();
+        let mapper = self.mapper();
         let mut counts = PageCounts::new(self.step());
         self.count_free(wanted, pair, &mut counts);
         let mut chosen =
             counts.choose(wanted_pages.end.saturating_sub(batch.bytes), wanted_pages.room - batch.bytes, *moves);
         for slot in slots_of(pair) {
-            let mut heap = device.heaps.lock(slot);
+            let mut heap = mapper.heaps.lock(slot);
             PagedHeap(&mut heap).take_pages(wanted, &mut chosen, self.step(), |home, block| {
-                let mut pages = device.paging.pool.lock();
+                let mut pages = mapper.paging.pool.lock();
                 pages.begin_move(home.page, slot, block);
                 pages.append(batch, home.page);
                 *moves -= 1;
@@ -223,16 +223,16 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// Orders later work on `stream` behind the present work on the stream of `pair`. Returns false
     /// if only the host could wait. The caller has permission to record.
     pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> Result<bool, Error> {
-        let device = self.device();
-        let other = device.heaps.lock(slots_of(pair)[0]).stream;
-        device.waits.order_behind_stream(&device.driver, stream, other)
+        let mapper = self.mapper();
+        let other = mapper.heaps.lock(slots_of(pair)[0]).stream;
+        mapper.order_behind_stream(stream, other)
     }
 
     /// Begins an epoch of both heaps of `pair`, so the present free memory becomes quiet, for a
     /// call with the stream `named`.
     pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
         for slot in slots_of(pair) {
-            self.device().given_up().begin_epoch(slot, named);
+            self.mapper().given_up().begin_epoch(slot, named);
         }
     }
 }

@@ -22,10 +22,10 @@
 
 use super::Stitcher;
 use super::gather::slots_of;
-use crate::arena::Platform;
 use crate::arena::driver::RecordPermission;
 use crate::arena::flags;
 use crate::arena::request::Request;
+use crate::arena::{OnDevice, Platform};
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::moves::PagedHeap;
@@ -36,13 +36,18 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Serves a request from a free block of another stream, if the request lacks more than
     /// `allowed` bytes of new memory and the free pages of the request's own stream. Orders the
     /// request's stream behind the lender's work; the host does not wait.
-    pub(super) fn borrow(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
-        let device = self.device();
+    pub(super) fn borrow(
+        &self,
+        on: OnDevice<'_, P>,
+        request: &Request,
+        allowed: u64,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let mapper = self.mapper();
         // Kept until the streams are ordered: no capture begins in between.
-        let Some(permission) = device.driver.may_record() else { return Ok(None) };
+        let Some(permission) = mapper.driver.may_record() else { return Ok(None) };
         let Some(slot) = self.lender(request, allowed)? else { return Ok(None) };
         // Used, so that the heap keeps its stream.
-        let Some(_used) = device.heaps.enter_pair(slot / 2) else { return Ok(None) };
+        let Some(_used) = mapper.heaps.enter_pair(slot / 2) else { return Ok(None) };
         // Taken before the event is recorded: what is freed later may have later work.
         let Some((ptr, is_quiet)) = self.take_loan(request, slot)? else { return Ok(None) };
         let lent = if is_quiet { Ok(true) } else { self.order_behind(slot / 2, request.stream) };
@@ -51,8 +56,8 @@ impl<P: Platform> Stitcher<'_, P> {
             return Ok(Some(ptr));
         }
         // No work uses the block for the request.
-        device.heaps.lock(slot).take_back(ptr);
-        device.free_outlined(device.heaps.heap_ref(slot), ptr, None)?;
+        mapper.heaps.lock(slot).take_back(ptr);
+        on.free_outlined(mapper.heaps.heap_ref(slot), ptr, None)?;
         match lent {
             // A capture that nothing announced: the lender keeps the block.
             Err(error) if !error.is_of_capture() => Err(error),
@@ -64,17 +69,17 @@ impl<P: Platform> Stitcher<'_, P> {
     /// `allowed` bytes of new memory.
     pub(super) fn peek_loan(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         let lender = self.lender(request, allowed)?;
-        Ok(lender.and_then(|slot| self.device().heaps.lock(slot).peek(request.size)))
+        Ok(lender.and_then(|slot| self.mapper().heaps.lock(slot).peek(request.size)))
     }
 
     /// Returns the heap to lend to a request: with the smallest sufficient free block.
     fn lender(&self, request: &Request, allowed: u64) -> Result<Option<u32>, Error> {
-        let device = self.device();
-        if self.options.completed_pages_only || !super::may_move(request) || device.driver.flags.has(flags::CAPTURE) {
+        let mapper = self.mapper();
+        if self.options.completed_pages_only || !super::may_move(request) || mapper.driver.flags.has(flags::CAPTURE) {
             return Ok(None);
         }
         // A borrower that may have gone by the free could not be waited for then.
-        if !device.driver.device().can_order(request.stream) || !device.driver.may_use(request.stream, NO_STREAM) {
+        if !mapper.driver.device().can_order(request.stream) || !mapper.driver.may_use(request.stream, NO_STREAM) {
             return Ok(None);
         }
         let Some(missing) = self.new_bytes(request, u64::MAX)?.filter(|&bytes| bytes > allowed) else {
@@ -89,20 +94,20 @@ impl<P: Platform> Stitcher<'_, P> {
         for other in self.others(request.into()) {
             for slot in slots_of(other.pair) {
                 let (stream, fit) = {
-                    let mut heap = device.arena.heaps.lock(slot);
-                    let stream = device.driver.usable_stream(&heap, request.stream);
+                    let mut heap = mapper.heaps.lock(slot);
+                    let stream = mapper.driver.usable_stream(&heap, request.stream);
                     (stream, PagedHeap(&mut heap).lendable(request.size))
                 };
                 let Some(bytes) = fit.filter(|&bytes| best.is_none_or(|(least, _)| bytes < least)) else { continue };
                 if let Some(stream) = stream
-                    && !device.driver.call(|memory| memory.is_capturing(stream))?
+                    && !mapper.driver.call(|memory| memory.is_capturing(stream))?
                 {
                     best = Some((bytes, slot));
                 }
             }
         }
         // The device is asked as well, for programs that announce no capture.
-        if best.is_none() || device.driver.call(|memory| memory.is_capturing(request.stream))? {
+        if best.is_none() || mapper.driver.call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
         Ok(best.map(|(_, slot)| slot))
@@ -111,17 +116,17 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Allocates a block of the heap in `slot` for a request of another stream, and notes the use.
     /// Returns also whether the lender's work in the block is known to be complete.
     fn take_loan(&self, request: &Request, slot: u32) -> Result<Option<(DevicePtr, bool)>, Error> {
-        let device = self.device();
-        let of = device.heaps.slot(slot);
-        let mut heap = device.heaps.lock(slot);
+        let mapper = self.mapper();
+        let of = mapper.heaps.slot(slot);
+        let mut heap = mapper.heaps.lock(slot);
         // Another thread may have taken the block since, or emptied the heap.
         if heap.stream == request.stream || PagedHeap(&mut heap).lendable(request.size).is_none() {
             return Ok(None);
         }
         let (served, is_quiet) =
             PagedHeap(&mut heap).lend(request.size, request.bytes, request.stream, &of.counters)?;
-        device.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
+        mapper.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         drop(heap);
-        Ok(Some((device.reconcile(of, served), is_quiet)))
+        Ok(Some((mapper.reconcile(of, served), is_quiet)))
     }
 }

@@ -46,14 +46,14 @@ impl<P: Platform> Stitcher<'_, P> {
     /// # Errors
     /// The first error of the device; the rest is left to the next call.
     pub(crate) fn maintain(&self, max_us: u64) -> Result<bool, Error> {
-        let device = self.device();
+        let mapper = self.mapper();
         let mut left = TimeLeft(max_us.saturating_mul(10));
-        device.given_up().poll_departures();
+        mapper.given_up().poll_departures();
         let stale = self.remove_stale(&mut left)?;
-        let indebted = self.give_back(&mut left, || device.ledger.reserved().saturating_sub(self.most_held(0)))?;
+        let indebted = self.give_back(&mut left, || mapper.ledger.reserved().saturating_sub(self.most_held(0)))?;
         let short = self.consolidate(&mut left)?;
         // The free pages of this moment are quiet at one of the next calls.
-        for used in device.heaps.pairs_of(0) {
+        for used in mapper.heaps.pairs_of(0) {
             self.begin_epochs(used.pair, NO_STREAM);
         }
         Ok(stale | indebted | short)
@@ -66,30 +66,30 @@ impl<P: Platform> Stitcher<'_, P> {
     /// # Errors
     /// The first error of the device. A capturing stream permits no wait, which is no error.
     pub(in crate::arena) fn make_room_to_wake(&self, bytes: u64) -> Result<(), Error> {
-        let device = self.device();
-        if device.ledger.limit_if_set().is_some() {
+        let mapper = self.mapper();
+        if mapper.ledger.limit_if_set().is_some() {
             return Ok(());
         }
-        let excess = || device.ledger.reserved().saturating_add(bytes).saturating_sub(self.most_held(bytes));
+        let excess = || mapper.ledger.reserved().saturating_add(bytes).saturating_sub(self.most_held(bytes));
         let mut left = TimeLeft(u64::MAX);
-        device.given_up().poll_departures();
+        mapper.given_up().poll_departures();
         if self.give_back(&mut left, excess)? {
-            for used in device.arena.heaps.pairs_of(0) {
+            for used in mapper.heaps.pairs_of(0) {
                 self.begin_epochs(used.pair, NO_STREAM);
                 let (stream, ended) = {
-                    let heap = device.heaps.lock(slots_of(used.pair)[0]);
+                    let heap = mapper.heaps.lock(slots_of(used.pair)[0]);
                     (heap.stream, heap.ended)
                 };
                 // The handle of an ended stream may not be used.
                 if ended {
                     continue;
                 }
-                match device.driver.call(|memory| memory.synchronize(stream)) {
+                match mapper.driver.call(|memory| memory.synchronize(stream)) {
                     Err(error) if error.kind == ErrorKind::NotPermittedInCapture => {}
                     waited => waited?,
                 }
             }
-            device.given_up().poll_departures();
+            mapper.given_up().poll_departures();
             self.give_back(&mut left, excess)?;
         }
         Ok(())
@@ -97,9 +97,9 @@ impl<P: Platform> Stitcher<'_, P> {
 
     /// Removes stale mappings whose work is complete. Returns true if some are left.
     fn remove_stale(&self, left: &mut TimeLeft) -> Result<bool, Error> {
-        let device = self.device();
+        let mapper = self.mapper();
         let mut some = false;
-        for slot in device.heaps.slot_numbers() {
+        for slot in mapper.heaps.slot_numbers() {
             while left.take(UNMAP_TENTHS_US) {
                 if self.unmap_stale(slot, 1)? == 0 {
                     // Nothing was removed, so no time was used.
@@ -107,7 +107,7 @@ impl<P: Platform> Stitcher<'_, P> {
                     break;
                 }
             }
-            let heap = device.heaps.lock(slot);
+            let heap = mapper.heaps.lock(slot);
             some |= !heap.is_empty() && heap.sets.stale.count > 0;
         }
         Ok(some)
@@ -116,26 +116,37 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Gives memory back to the device as long as `excess` is above 0. Returns true if an excess is
     /// left.
     pub(super) fn give_back(&self, left: &mut TimeLeft, excess: impl Fn() -> u64) -> Result<bool, Error> {
-        let device = self.device();
         while excess() > 0 && left.take(RELEASE_TENTHS_US) {
             if self.mapper().destroy_spare()? {
                 continue;
             }
             let Some(page) = self.first_quiet() else { return Ok(true) };
-            match device.give([page]) {
+            match self.give_pages(page) {
                 // A page that cannot be cut out of its block stays.
                 Err(Error::TableFull(_)) => return Ok(true),
-                given => _ = given?,
+                given => given?,
             }
         }
         Ok(excess() > 0)
+    }
+
+    /// Gives quiet pages of a heap back: they become spare.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] if the pages cannot be cut out of their block; the first error of the
+    /// device.
+    fn give_pages(&self, unit: Unit) -> Result<(), Error> {
+        let mapper = self.mapper();
+        mapper.driver.health()?;
+        let Some(_used) = mapper.heaps.enter_pair(unit.slot / 2) else { return Ok(()) };
+        unit.take_pages(mapper.heaps)?.map_or(Ok(()), |block| mapper.unmap_detached(unit.slot, block))
     }
 
     /// The rule of the budget: of the first pair of heaps with a free page without unfinished work,
     /// the shortest page, in the order in which pages move. The memory of a private pool does not
     /// count: the memory may be in use on any stream, as long as the last replays of the pool run.
     fn first_quiet(&self) -> Option<Unit> {
-        let (heaps, most) = (&self.device().arena.heaps, PageCounts::largest(self.step()));
+        let (heaps, most) = (self.mapper().heaps, PageCounts::largest(self.step()));
         let of_heap = |slot: u32| {
             let heap = heaps.lock(slot);
             let pages = units_down(&heap, slot).filter(|unit| unit.kind == UnitKind::Pages && unit.bytes <= most);

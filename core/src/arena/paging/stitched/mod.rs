@@ -30,9 +30,10 @@ mod stale;
 pub(in crate::arena) use gather::{PageRequest, Requester};
 
 use crate::arena::paging::growth::PageGrowth;
-use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::heap_mapper::HeapMapper;
+use crate::arena::paging::mapper::Charge;
 use crate::arena::request::{Request, RequestCalls};
-use crate::arena::{OnDevice, Platform};
+use crate::arena::{Arena, OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::config::{Policy, Stitched};
 use crate::error::Error;
@@ -63,12 +64,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         Self { growth: self.growth.for_request(request), ..self }
     }
 
-    fn device(&self) -> OnDevice<'a, P> {
-        self.growth.mapper.device
-    }
-
-    fn mapper(&self) -> Mapper<'a, P> {
-        self.growth.mapper
+    fn mapper(&self) -> &HeapMapper<'a, P> {
+        &self.growth.mapper
     }
 
     /// Returns the length of which the sizes of pages are multiples, in bytes.
@@ -78,41 +75,46 @@ impl<'a, P: Platform> Stitcher<'a, P> {
 
     /// Serves a request without a fitting free block in the request's heap. Returns `None` if
     /// neither free pages nor the limit and the device allow the growth.
-    pub(crate) fn grow(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if let Some(ptr) = self.search_other_heap(request)? {
+    pub(crate) fn grow(&self, on: OnDevice<'_, P>, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if let Some(ptr) = self.search_other_heap(on.arena, request)? {
             return Ok(Some(ptr));
         }
         self.unmap_some_stale(request);
         let allowed = self.allowance(request);
-        if let Some(ptr) = self.borrow(request, allowed)? {
+        if let Some(ptr) = self.borrow(on, request, allowed)? {
             return Ok(Some(ptr));
         }
-        let served = self.grow_with_pending(request, allowed)?;
+        let served = self.grow_with_pending(on, request, allowed)?;
         if served.is_some() || allowed == 0 {
             return Ok(served);
         }
         // The limit or the device allows less than the budget: free pages may still do.
-        self.grow_with_pending(request, 0)
+        self.grow_with_pending(on, request, 0)
     }
 
     /// Extends the request's heap as [`grow_within`](Self::grow_within) does, after pending memory
     /// has become free where new memory would exceed `allowed` bytes.
-    fn grow_with_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
-        match self.use_pending(request, allowed)? {
+    fn grow_with_pending(
+        &self,
+        on: OnDevice<'_, P>,
+        request: &Request,
+        allowed: u64,
+    ) -> Result<Option<DevicePtr>, Error> {
+        match self.use_pending(on, request, allowed)? {
             Some(ptr) => Ok(Some(ptr)),
             None => self.grow_within(request, allowed),
         }
     }
 
     /// Serves a request from the stream's heap of the other kind, which costs nothing.
-    fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+    fn search_other_heap(&self, arena: &Arena<P>, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(slot) = self.other_heap(request) else { return Ok(None) };
-        self.device().search(&Request { slot, mapping: RequestCalls::default(), ..*request })
+        arena.search(&Request { slot, mapping: RequestCalls::default(), ..*request })
     }
 
     /// Returns the slot of the stream's heap of the other kind, if the heap may serve the request.
     fn other_heap(&self, request: &Request) -> Option<u32> {
-        let serves = request.pool == 0 && !self.device().heaps.lock(request.slot).rules.no_split();
+        let serves = request.pool == 0 && !self.mapper().heaps.lock(request.slot).rules.no_split();
         // The small heap of a pair has an even slot, and the large heap the slot behind.
         serves.then_some(request.slot ^ 1)
     }
@@ -129,13 +131,13 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// the rest.
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
-        self.device().paging.take_spares(needed, u64::MAX, batch);
+        self.mapper().paging.take_spares(needed, u64::MAX, batch);
         // The permission is kept until the pages are ordered: no capture begins in between. Only
         // departed pages have a departure.
         if may_move(request)
-            && let Some(_permission) = self.device().arena.driver.may_record()
+            && let Some(_permission) = self.mapper().driver.may_record()
         {
-            self.mapper().take_departed(request.stream, needed, batch)?;
+            self.mapper().take_departed(request.stream, needed, self.options.completed_pages_only, batch)?;
             self.mapper().order_batch(batch, request.stream, true)?;
         }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);

@@ -6,8 +6,8 @@
 //! pages suffice (see [`behind`](crate::arena::waits::behind)).
 
 use super::Stitcher;
-use crate::arena::Platform;
 use crate::arena::request::Request;
+use crate::arena::{OnDevice, Platform};
 use crate::error::Error;
 use crate::units::DevicePtr;
 
@@ -16,20 +16,24 @@ impl<P: Platform> Stitcher<'_, P> {
     /// memory first, until the request lacks nothing. Serves the request if a freed block is large
     /// enough. Does nothing if the request lacks nothing, or where pages move only after their work
     /// is complete.
-    pub(super) fn use_pending(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
+    pub(super) fn use_pending(
+        &self,
+        on: OnDevice<'_, P>,
+        request: &Request,
+        allowed: u64,
+    ) -> Result<Option<DevicePtr>, Error> {
         if self.options.completed_pages_only || !super::may_move(request) {
             return Ok(None);
         }
-        let device = self.device();
-        if !device.driver.flags.has_pending() || self.suffices(request, allowed)? {
+        if !self.mapper().driver.flags.has_pending() || self.suffices(request, allowed)? {
             return Ok(None);
         }
         // Over once a freed block serves the request, or free pages and the allowed new memory
         // suffice.
-        let over = device.waits.order_events(device, request, || {
-            let mut served = self.device().search(request)?;
+        let over = on.waits.order_events(on, request, || {
+            let mut served = on.search(request)?;
             if served.is_none() {
-                served = self.search_other_heap(request)?;
+                served = self.search_other_heap(on.arena, request)?;
             }
             Ok((served.is_some() || self.suffices(request, allowed)?).then_some(served))
         })?;

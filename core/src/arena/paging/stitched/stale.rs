@@ -27,25 +27,25 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Removes a few stale mappings of heaps with many stale mappings. Errors are counted, not
     /// reported: an unremovable mapping is counted, and the request goes on.
     pub(super) fn unmap_some_stale(&self, request: &Request) {
-        let device = self.device();
+        let mapper = self.mapper();
         // Mostly no heap has so many, and none has to be looked at.
-        if device.paging.stale_mappings.load(Ordering::Relaxed) < MANY {
+        if mapper.paging.stale_mappings.load(Ordering::Relaxed) < MANY {
             return;
         }
         let mut polled = false;
-        for slot in device.heaps.slot_numbers() {
+        for slot in mapper.heaps.slot_numbers() {
             // Used, so that the heap keeps its stream while an event is recorded there.
-            let Some(_used) = device.heaps.enter_pair(slot / 2) else { continue };
+            let Some(_used) = mapper.heaps.enter_pair(slot / 2) else { continue };
             let count = {
-                let heap = device.heaps.lock(slot);
+                let heap = mapper.heaps.lock(slot);
                 if heap.is_empty() { 0 } else { heap.sets.stale.count }
             };
             if count >= MANY {
                 if !core::mem::replace(&mut polled, true) {
-                    device.given_up().poll_departures();
+                    mapper.given_up().poll_departures();
                 }
                 let _counted = self.unmap_stale(slot, FEW);
-                device.given_up().begin_epoch(slot, request.stream);
+                mapper.given_up().begin_epoch(slot, request.stream);
             }
         }
     }
@@ -56,13 +56,13 @@ impl<P: Platform> Stitcher<'_, P> {
     /// # Errors
     /// The first error of the device, after all mappings were tried.
     pub(super) fn unmap_stale(&self, slot: u32, most: u32) -> Result<u32, Error> {
-        let device = self.device();
+        let mapper = self.mapper();
         let (mut removed, mut result) = (0, Ok(()));
         while removed < most {
             let taken = {
-                let mut heap = device.heaps.lock(slot);
+                let mut heap = mapper.heaps.lock(slot);
                 let quiet = if heap.is_empty() { 0 } else { heap.sets.quiet };
-                device.paging.take_stale(&mut heap, quiet)
+                mapper.paging.take_stale(&mut heap, quiet)
             };
             let Some(stale) = taken else { break };
             result = result.and(self.unmap_taken(slot, stale));
@@ -76,10 +76,10 @@ impl<P: Platform> Stitcher<'_, P> {
     /// # Errors
     /// The first error of the device, after all heaps were tried.
     pub(crate) fn unmap_all_stale(&self) -> Result<(), Error> {
-        let device = self.device();
+        let mapper = self.mapper();
         let mut result = Ok(());
-        for slot in device.heaps.slot_numbers() {
-            let Some(_used) = device.heaps.enter_pair(slot / 2) else { continue };
+        for slot in mapper.heaps.slot_numbers() {
+            let Some(_used) = mapper.heaps.enter_pair(slot / 2) else { continue };
             result = result.and(self.unmap_stale_of(slot));
         }
         result
@@ -92,23 +92,23 @@ impl<P: Platform> Stitcher<'_, P> {
     /// The first error of the device, after all mappings were tried. A capturing stream permits no
     /// wait: the mappings of the stream stay, without an error.
     pub(crate) fn unmap_stale_of(&self, slot: u32) -> Result<(), Error> {
-        let device = self.device();
+        let mapper = self.mapper();
         let (stream, stamp) = {
-            let mut heap = device.heaps.lock(slot);
+            let mut heap = mapper.heaps.lock(slot);
             if heap.is_empty() || heap.sets.stale.count == 0 {
                 return Ok(());
             }
             // A later stamp for what becomes stale during the wait, which may have work behind it.
-            heap.clock = device.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+            heap.clock = mapper.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             (heap.stream, heap.clock)
         };
-        match device.driver.call(|memory| memory.synchronize(stream)) {
+        match mapper.driver.call(|memory| memory.synchronize(stream)) {
             Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(()),
             waited => waited?,
         }
         let mut result = Ok(());
         loop {
-            let taken = device.paging.take_stale(&mut device.heaps.lock(slot), stamp);
+            let taken = mapper.paging.take_stale(&mut mapper.heaps.lock(slot), stamp);
             let Some(stale) = taken else { break result };
             result = result.and(self.unmap_taken(slot, stale));
         }
@@ -116,11 +116,11 @@ impl<P: Platform> Stitcher<'_, P> {
 
     /// Removes a stale mapping already taken out of the heap's list.
     fn unmap_taken(&self, slot: u32, (block, at, bytes, page): (u32, DevicePtr, u64, u32)) -> Result<(), Error> {
-        let device = self.device();
-        device.pages.remove(at, bytes);
+        let mapper = self.mapper();
+        mapper.owners.remove(at, bytes);
         let unmapped = self.mapper().unmap(at, bytes);
-        device.paging.pool.lock().remove_alias(page, unmapped.is_err());
-        let mut heap = device.heaps.lock(slot);
+        mapper.paging.pool.lock().remove_alias(page, unmapped.is_err());
+        let mut heap = mapper.heaps.lock(slot);
         if unmapped.is_err() {
             // The addresses are never used again.
             heap.blocks[block].state = State::Lost;
