@@ -302,7 +302,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn set_safe_frontier(&self, device: DeviceIndex, count: u64) -> Result<(), Error> {
         let device = self.begin("set_safe_frontier", device)?;
-        device.waits.set_safe_frontier(*device, count);
+        device.waiting().set_safe_frontier(count);
         Ok(())
     }
 
@@ -395,7 +395,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("process_events", device)?;
         device.collect_departed(u32::MAX);
-        device.waits.process_events(*device)
+        device.waiting().process_events()
     }
 
     /// Waits for the pending frees, then releases every segment without blocks in use, except for
@@ -412,8 +412,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// rest of the cache is released even so, unless the context is lost.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("empty_cache", device)?;
-        let waited = device.waits.wait_for_events(*device);
-        let emptied = device.empty();
+        let waited = device.waiting().wait_for_events();
+        let emptied = device.holdings().empty(PlanSwitch::of(device.holdings(), &device.arena.plans));
         device.waits.give_events_back(&device.driver);
         waited.and(emptied)
     }
@@ -439,7 +439,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let device = self.begin("trim", device)?;
-        let trimmed = device.trim(keep);
+        let trimmed = device.holdings().trim(keep, PlanSwitch::of(device.holdings(), &device.arena.plans));
         device.waits.give_spare_events_back(&device.driver);
         trimmed
     }
@@ -467,7 +467,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_limit(&self, device: DeviceIndex, limit: Option<u64>) -> Result<(), Error> {
-        self.begin("set_limit", device)?.set_limit(limit);
+        let device = self.begin("set_limit", device)?;
+        device.ledger.set_limit(limit.unwrap_or(u64::MAX));
+        device.apply_config();
         Ok(())
     }
 
@@ -489,7 +491,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::InvalidFraction`]: the fraction is outside of 0 … 1, or not a number.
     /// * [`Error::Device`].
     pub fn set_memory_fraction(&self, device: DeviceIndex, fraction: f64) -> Result<(), Error> {
-        self.begin("set_memory_fraction", device)?.set_fraction(fraction)
+        let device = self.begin("set_memory_fraction", device)?;
+        device.ledger.limit_to_fraction(&device.driver, fraction).map(|()| device.apply_config())
     }
 
     /// Replaces the configuration of every device, except for the policy. Blocks and segments stay
@@ -498,7 +501,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked("configure", None);
         for arena in self.arenas.published() {
-            arena.replace_config(config);
+            arena.configure(config);
         }
     }
 
@@ -533,15 +536,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_second_search(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
-        self.begin("set_second_search", device)?
-            .settings
-            .single_search
-            .store(u32::from(!on), crate::sync::Ordering::Relaxed);
+        let device = self.begin("set_second_search", device)?;
+        device.settings.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
         Ok(())
     }
 
-    /// Announces that a stream is about to be destroyed, so its number may name another
-    /// stream.
+    /// Announces that a stream is about to be destroyed, so its number may name another stream.
     ///
     /// Releases the memory cached for the stream. Captures begun on the stream end. Blocks held by
     /// the program stay valid, and are freed as usual. Work on the stream need not be done. Call
@@ -553,10 +553,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
         let device = self.begin("stream_destroyed", device)?;
-        let forgotten = PlanSwitch::of(device.device)
+        let forgotten = PlanSwitch::of(device.holdings(), &device.arena.plans)
             .map_or(Ok(()), |plans| plans.forget_stream(stream))
             .and(device.forget_range_stream(stream));
-        forgotten.and(device.stream_destroyed(stream))
+        forgotten.and(device.holdings().stream_destroyed(device.waiting(), stream))
     }
 
     /// Returns the statistics of a device. Peaks are exact, except that one of two calls which

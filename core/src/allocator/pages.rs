@@ -88,7 +88,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         device.driver.health()?;
         device.collect_few_departed();
         device.waits.give_spare_events_back(&device.driver);
-        let left = device.give_idle_back(max_us)?;
+        let left = device.holdings().give_idle_back(&device.idle, max_us)?;
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
     }
 

@@ -162,7 +162,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::GraphMemory`]: the pool has users, and a graph was captured into it. Its memory
     ///   stays.
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        self.begin("empty_pool", device)?.empty_pool(pool)
+        let device = self.begin("empty_pool", device)?;
+        device.holdings().empty_pool(device.waiting(), pool)
     }
 
     /// Releases free memory of one private pool, with or without users, until the pool holds at
@@ -176,6 +177,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::GraphMemory`], as for [`empty_pool`](Self::empty_pool), if the pool holds more
     ///   than `keep`.
     pub fn trim_pool(&self, device: DeviceIndex, pool: PoolId, keep: u64) -> Result<(), Error> {
-        self.begin("trim_pool", device)?.trim_pool(pool, keep)
+        self.begin("trim_pool", device)?.holdings().trim_pool(pool, keep)
     }
 }

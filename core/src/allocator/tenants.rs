@@ -56,7 +56,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tags<'_, D, R, S> {
     /// * [`Error::GraphMemory`]: the pools hold more than `keep`, and a graph was captured into one
     ///   that has users. Its memory stays.
     pub fn trim(&self, tag: Tag, keep: u64) -> Result<(), Error> {
-        self.allocator.begin("trim_tag", self.device)?.trim_tag(tag, keep)
+        self.allocator.begin("trim_tag", self.device)?.holdings().trim_tag(tag, keep)
     }
 
     /// Returns what the pools with `tag` hold on the device. The heaps are read in turn, so the

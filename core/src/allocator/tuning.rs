@@ -114,11 +114,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
 
     fn change(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> Result<bool, Error> {
         let device = self.allocator.begin("tuning change", self.device)?;
-        if !device.arena.put_in_force(settings, serial, action, bytes) {
+        if !device.settings.take_placement(&device.driver.flags, &device.tuning, settings, serial) {
             return Ok(false);
         }
+        device.apply_config();
+        device.recorder().settings(action, bytes);
         #[cfg(feature = "alloc")]
-        device.give_old_form_back(true)?;
+        device.holdings().give_old_form_back(&device.tuning, true)?;
         Ok(true)
     }
 
@@ -133,7 +135,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// [`Error::Device`].
     #[cfg(feature = "alloc")]
     pub fn give_back(&self) -> Result<(), Error> {
-        self.allocator.begin("tuning give_back", self.device)?.give_old_form_back(false)
+        let device = self.allocator.begin("tuning give_back", self.device)?;
+        device.holdings().give_old_form_back(&device.tuning, false)
     }
 
     /// Returns the figures.
@@ -142,8 +145,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// None for an existing device.
     pub fn report(&self) -> Result<TuneReport, Error> {
         let arena = self.allocator.arena(self.device)?;
-        let retired_bytes = arena.paging.retired_bytes();
-        Ok(TuneReport { retired_bytes, ..arena.tuning.lock().report })
+        let [retired_bytes, given_back_bytes] = [arena.paging.retired_bytes(), arena.paging.retired_given_back()];
+        Ok(TuneReport { retired_bytes, given_back_bytes, ..arena.tuning.lock().report })
     }
 
     /// Changes the figures kept by a host. The stage is [`TuneStage::Off`] while `tune` is off.

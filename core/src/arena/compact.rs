@@ -21,12 +21,13 @@
 //! that used the segment is known to be done. Without enough quiet segments the request exceeds the
 //! budget, and a later request repays.
 
+use crate::arena::Platform;
 use crate::arena::flags::{self, Flags};
 use crate::arena::give::units::{Unit, quiet_cover};
 use crate::arena::heaps::Heaps;
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::departures::GivenUp;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::{Divisions, INTERVALS, PoolKind};
 use crate::device::Segments;
 use crate::error::Error;
@@ -54,46 +55,45 @@ const TIGHT: f64 = 0.01;
 /// 0.5, and holds 1.05, 1.09, 1.14, 1.33 and 1.60 of what it uses.
 const WIDE: f64 = 0.25;
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Returns whether any free block serves a request beyond the budget before segments are
     /// released. Under `exact_segments` only where the limit would not allow the request's segment
     /// in place of a released one.
     pub(super) fn any_block_serves_first(self, request: &Request) -> bool {
-        let arena = self.arena;
-        let is_exact = arena.heaps.lock(request.slot).rules.compact.parts_segments();
+        let is_exact = self.heaps().lock(request.slot).rules.compact.parts_segments();
         // A cut segment of one block's size would serve no block of that size again. A released one
         // makes room for at least `request.size`: that is too little if the limit was lowered below
         // what is held.
-        let any = !is_exact || !arena.ledger.has_room_for(arena.segment_bytes(request).saturating_sub(request.size));
+        let any = !is_exact || !self.ledger().has_room_for(self.segment_bytes(request).saturating_sub(request.size));
         any && self.excess_of(request).is_some()
     }
 
     /// Returns by how many bytes another segment for the request would exceed the budget. Returns
     /// `None` within the budget, and unless `compact` is active for the request's heap.
     fn excess_of(self, request: &Request) -> Option<u64> {
-        let arena = self.arena;
         let stat = {
-            let heap = arena.heaps.lock(request.slot);
+            let heap = self.heaps().lock(request.slot);
             if !is_compact(&heap) {
                 return None;
             }
             if heap.rules.compact.parts_segments() { Stat::AllocatedBytes } else { Stat::ActiveBytes }
         };
         let (compact, slack) = {
-            let config = arena.settings.config.lock();
+            let config = self.settings().config.lock();
             (config.compact()?, config.compact_slack())
         };
         // The request is part of what will be in use.
-        let most = arena.peaks.most_with(&arena.counters(), stat, request.size);
-        let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
+        let most = self.peaks().most_with(&self.counters(), stat, request.size);
+        let held = self.ledger().reserved().saturating_add(self.segment_bytes(request));
         held.checked_sub(budget(most, compact, slack)).filter(|&excess| excess > 0)
     }
 
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
-    /// segment is left. Does not wait for the device, and serves nothing.
-    pub(super) fn release_excess(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if self.excess_of(request).is_none() || !may_release_quiet(&self.driver.flags, request) {
-            return Ok(None);
+    /// segment is left. Does not wait for the device. Returns whether the settings have changed,
+    /// which the caller applies.
+    pub(super) fn release_excess(self, request: &Request) -> Result<bool, Error> {
+        if self.excess_of(request).is_none() || !may_release_quiet(&self.driver().flags, request) {
+            return Ok(false);
         }
         self.given_up().poll_departures();
         let mut given = self.give(self.quiet_segments(request))?;
@@ -103,31 +103,26 @@ impl<P: Platform> OnDevice<'_, P> {
             self.given_up().poll_departures();
             given += self.give(self.quiet_segments(request))?;
         }
-        if given > 0 {
-            self.note_exchange(request);
-        }
-        Ok(None)
+        Ok(given > 0 && self.note_exchange(request))
     }
 
     /// Notes that memory was given back for a segment of another size. Where each byte of a segment
     /// costs time, sizes are rounded up after some such exchanges: segments of equal sizes serve
-    /// each other's requests. After many, more is held.
-    fn note_exchange(self, request: &Request) {
-        let is_exact = self.heaps.lock(request.slot).rules.compact == Compacting::Exact;
-        let is_costly = is_exact && self.driver.device().pins();
+    /// each other's requests. After many, more is held. Returns whether the settings have changed.
+    fn note_exchange(self, request: &Request) -> bool {
+        let is_exact = self.heaps().lock(request.slot).rules.compact == Compacting::Exact;
+        let is_costly = is_exact && self.driver().device().pins();
         if !is_costly {
-            return;
+            return false;
         }
-        match self.settings.exchanges.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
+        match self.settings().exchanges.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
             // A step is an eighth of the size at most.
             EXCHANGES => {
                 let divisions = Divisions::new([8; INTERVALS]);
-                if divisions.is_some_and(|divisions| self.settings.round_up(divisions)) {
-                    self.apply_config();
-                }
+                divisions.is_some_and(|divisions| self.settings().round_up(divisions))
             }
-            MANY_EXCHANGES if self.settings.raise_budget(TIGHT, WIDE) => self.apply_config(),
-            _ => {}
+            MANY_EXCHANGES => self.settings().raise_budget(TIGHT, WIDE),
+            _ => false,
         }
     }
 
@@ -135,10 +130,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// until a segment for the request is within the budget. Yields what is known to be quiet, and
     /// does not ask the device.
     pub(super) fn quiet_segments(self, request: &Request) -> impl Iterator<Item = Unit> {
-        let heaps = &self.arena.heaps;
+        let heaps = self.heaps();
         // The excess shrinks with each unit, unless other threads allocate.
         from_fn(move || {
-            let excess = self.excess_of(request).filter(|_| may_release_quiet(&self.driver.flags, request))?;
+            let excess = self.excess_of(request).filter(|_| may_release_quiet(&self.driver().flags, request))?;
             let large = heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]);
             let of_each = large.filter_map(|(slot, _used)| quiet_cover(&mut heaps.lock(slot), slot, excess));
             of_each.min_by_key(|unit| (rank(unit.bytes, excess), unit.at))

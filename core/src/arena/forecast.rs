@@ -80,8 +80,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// addresses do not allow it. `has_waited` tells whether the request has waited for the work
     /// before all decommits.
     pub(super) fn forecast_of_growth(self, request: &Request, has_waited: bool) -> Result<Option<Forecast>, Error> {
-        if self.is_held_to_max(request) {
-            let first = if request.capturing { None } else { self.first_for_max(request) };
+        if self.holdings().is_held_to_max(request) {
+            let first = if request.capturing { None } else { self.holdings().first_for_max(request) };
             return Ok(first.map(Forecast::Release));
         }
         let (bytes, spare) = (self.segment_bytes(request), self.spare(has_waited));

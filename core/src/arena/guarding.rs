@@ -14,7 +14,6 @@ use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::arena::paging::Paging;
 use crate::arena::request::Request;
-use crate::arena::waits::Outside;
 use crate::arena::{OnDevice, OwnerMap, Platform};
 use crate::config::{Config, Filling, Guard};
 use crate::device::Host;
@@ -161,13 +160,13 @@ impl<P: Platform> OnDevice<'_, P> {
         let Some(mapper) = self.mapper() else { return Ok(None) };
         let mapper = mapper.for_request(&request.mapping);
         if self.driver.flags.has(flags::PENDING | flags::DEFERRED | flags::ORDERED) {
-            self.waits.process_events(self)?;
+            self.waiting().process_events()?;
         }
         let of = |place| GuardedBlock::held(place, request.bytes, request.stream, request.site);
         let mut at = mapper.map_guarded(self.guarding.guard(), request.size, of)?;
         if at.is_none() && self.driver.flags.has(flags::PENDING | flags::ORDERED) {
             // Pages of blocks that are pending now.
-            self.waits.wait_for_events(self)?;
+            self.waiting().wait_for_events()?;
             at = mapper.map_guarded(self.guarding.guard(), request.size, of)?;
         }
         let Some(at) = at else { return Ok(None) };
@@ -209,7 +208,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if is_over && self.paging.end_guarded_pin(at) {
             let block = heap.segments[segment].first;
             heap.uses().end_waits(block, 1);
-            self.free_if_unused(heap, PendingBlock { slot, index: block });
+            self.waiting().free_if_unused(heap, PendingBlock { slot, index: block });
         }
     }
 
@@ -233,8 +232,8 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Notes what is known of a pending block at its free, if a guarded block, and frees the block
-    /// as [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the heap; no other call touches a
-    /// pending block.
+    /// as [`Waiting::wait_for_uses`](crate::arena::waits::Waiting::wait_for_uses) does. Unlocks the
+    /// heap; no other call touches a pending block.
     pub(in crate::arena) fn note_and_wait(
         self,
         heap: HeapGuard<'_, P>,
@@ -256,6 +255,6 @@ impl<P: Platform> OnDevice<'_, P> {
             let others = uses.into_iter().filter(|&stream| stream != own && stream != StreamId::EVERY);
             self.paging.note_guarded_free(at, site, others);
         }
-        self.wait_for_uses(heap, PendingFree { block, site: Some(site) })
+        self.waiting().wait_for_uses(heap, PendingFree { block, site: Some(site) })
     }
 }

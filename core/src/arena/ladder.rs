@@ -16,9 +16,9 @@
 use crate::arena::forecast::Forecast;
 use crate::arena::give::rules;
 use crate::arena::give::units::Unit;
+use crate::arena::ledger::fraction_of;
 use crate::arena::plans::PlanSwitch;
 use crate::arena::request::Request;
-use crate::arena::settings::fraction_of;
 use crate::arena::waits::search::Effort;
 use crate::arena::{Built, OnDevice, Platform, flags};
 use crate::config::{Bfc, Policy};
@@ -105,14 +105,10 @@ impl<P: Platform> Ladder<'_, P> {
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method of `Ladder` has a fixed lifetime")]
     const STEPS: &'static [LadderStep<P>] = &[
         LadderStep::of_cache("Complete pending blocks, and search again.", |on| {
-            on.act(|| {
-                on.device.waits.search_pending(on.device, on.request, Effort::Ask, || on.device.search(on.request))
-            })
+            on.act(|| on.device.waiting().search_pending(on.request, Effort::Ask, || on.device.search(on.request)))
         }),
         LadderStep::of_cache("Order the stream behind uses announced with `record_use`, and search again.", |on| {
-            on.act(|| {
-                on.device.waits.search_pending(on.device, on.request, Effort::Order, || on.device.search(on.request))
-            })
+            on.act(|| on.device.waiting().search_pending(on.request, Effort::Order, || on.device.search(on.request)))
         }),
         LadderStep::new("Ask the program to free memory, if a shortage callback is set, and search again.", |on| {
             // No lock is held, so the program may free blocks from the callback.
@@ -123,13 +119,13 @@ impl<P: Platform> Ladder<'_, P> {
         }),
         LadderStep::waiting("Release the free memory of ended streams.", |on| {
             let release = || {
-                on.device.release_ended();
+                on.device.holdings().release_ended();
                 Ok(())
             };
             on.release(release, || on.device.heaps.first_ended(&on.device.driver, on.request.slot / 2))
         }),
         LadderStep::new("Release old free segments, if a limit and `garbage_collection_threshold` are set.", |on| {
-            on.give(rules::old(on.device.arena))
+            on.give(rules::old(on.device.holdings()))
         }),
         // Before the steps that give up cached memory for the request.
         LadderStep::of_cache(
@@ -139,14 +135,20 @@ impl<P: Platform> Ladder<'_, P> {
         LadderStep::of_cache(
             "With `compact`, use any free block where another segment would exceed the budget.",
             |on| {
-                if on.device.any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
+                if on.device.holdings().any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
             },
         ),
         LadderStep::new(
             "With `compact`, release segments that the device has finished with, down to the budget.",
             |on| {
-                let device = on.device;
-                on.serve(|| device.release_excess(on.request), || Ok(first_of(device.quiet_segments(on.request))))
+                let held = on.device.holdings();
+                let release = || {
+                    if held.release_excess(on.request)? {
+                        on.device.apply_config();
+                    }
+                    Ok(())
+                };
+                on.release(release, || first_of(held.quiet_segments(on.request)))
             },
         ),
         LadderStep::new(
@@ -224,8 +226,8 @@ impl<P: Platform> Ladder<'_, P> {
     /// Gives the units of a rule back.
     fn give(&self, rule: impl Iterator<Item = Unit>) -> Effect {
         match self.way {
-            Way::Take => self.device.give(rule).map(|_bytes| None),
-            Way::Predict => Ok(first_of(rule)),
+            Way::Take => self.device.holdings().give(rule).map(|_bytes| None),
+            Way::Predict => Ok(first_of(rule).map(Forecast::Release)),
         }
     }
 
@@ -262,7 +264,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// comes before.
     fn grow(&self, has_waited: bool) -> Effect {
         let predict = || self.device.forecast_of_growth(self.request, has_waited);
-        self.serve(|| self.device.grow(self.request), predict)
+        self.serve(|| self.device.holdings().grow(self.request), predict)
     }
 
     /// Rejects the request if the memory would exceed the configured fraction of the device.
@@ -278,7 +280,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Serves the request from memory that has become free: from the cache, or without a cache from
     /// the device.
     fn try_again(&self) -> Result<Option<DevicePtr>, Error> {
-        if self.caches { self.device.search(self.request) } else { self.device.grow(self.request) }
+        if self.caches { self.device.search(self.request) } else { self.device.holdings().grow(self.request) }
     }
 
     /// Waits for all pending blocks, and serves the request from the first fitting block; without a
@@ -286,11 +288,11 @@ impl<P: Platform> Ladder<'_, P> {
     fn wait(&self) -> Result<Option<DevicePtr>, Error> {
         let (device, request) = (self.device, self.request);
         if !self.caches {
-            device.waits.wait_for_events(device)?;
+            device.waiting().wait_for_events()?;
             device.wait_for_departures()?;
-            return device.grow(request);
+            return device.holdings().grow(request);
         }
-        if let Some(ptr) = device.waits.search_pending(device, request, Effort::Wait, || device.search(request))? {
+        if let Some(ptr) = device.waiting().search_pending(request, Effort::Wait, || device.search(request))? {
             return Ok(Some(ptr));
         }
         device.wait_for_departures()?;
@@ -306,16 +308,16 @@ impl<P: Platform> Ladder<'_, P> {
     /// Gives memory back as the limits of tags say, and serves the request from new memory.
     fn release_by_tags(&self) -> Effect {
         let device = self.device;
-        if device.is_held_to_max(self.request) {
+        if device.holdings().is_held_to_max(self.request) {
             // Since the wait, the tag may have more free memory.
             return self.grow(true);
         }
         if self.way == Way::Predict {
-            return Ok(device.first_by_shares().map(Forecast::Release));
+            return Ok(device.holdings().first_by_shares().map(Forecast::Release));
         }
         // Enough bytes may lie in pieces that the device cannot put together: more then, as long as
         // there are any.
-        while device.give_by_shares(device.growth_bytes(self.request))? > 0 {
+        while device.holdings().give_by_shares(device.holdings().growth_bytes(self.request))? > 0 {
             let served = self.grow(true)?;
             if served.is_some() {
                 return Ok(served);
@@ -331,7 +333,7 @@ impl<P: Platform> Ladder<'_, P> {
         if device.driver.flags.has(flags::TENANTS) {
             let effect = self.release_by_tags()?;
             // The whole cache would not help against `max`.
-            if effect.is_some() || device.is_held_to_max(self.request) {
+            if effect.is_some() || device.holdings().is_held_to_max(self.request) {
                 return Ok(effect);
             }
         }
@@ -341,7 +343,7 @@ impl<P: Platform> Ladder<'_, P> {
             return if pages.spare + pages.departed > 0 { self.grow(true) } else { Ok(None) };
         }
         match self.way {
-            Way::Take => device.release_and_retry(|| self.grow(true)),
+            Way::Take => device.holdings().release_and_retry(|| self.grow(true)),
             Way::Predict => match device.heaps.first_releasable(&device.driver, &device.paging) {
                 Some(first) => Ok(Some(Forecast::Release(first))),
                 None => self.grow(true),
@@ -352,11 +354,11 @@ impl<P: Platform> Ladder<'_, P> {
     /// Gives the plans up, and serves the request from new memory.
     fn give_plans_up(&self) -> Effect {
         let device = self.device;
-        if !device.driver.flags.has(flags::PLANNED) || device.is_held_to_max(self.request) {
+        if !device.driver.flags.has(flags::PLANNED) || device.holdings().is_held_to_max(self.request) {
             return Ok(None);
         }
         let released = self.release(
-            || PlanSwitch::of(device).map_or(Ok(()), |plans| plans.give_up()),
+            || PlanSwitch::of(device.holdings(), &device.arena.plans).map_or(Ok(()), |plans| plans.give_up()),
             || device.plans.first_idle(&device.heaps),
         )?;
         if released.is_some() { Ok(released) } else { self.grow(true) }
@@ -376,20 +378,20 @@ impl<P: Platform> Ladder<'_, P> {
         while left > 0 && self.device.driver.device().pause(pause.min(left)) {
             left = left.saturating_sub(pause);
             pause = LONGEST_PAUSE_US.min(pause * 2);
-            self.device.waits.process_events(self.device)?;
+            self.device.waiting().process_events()?;
             if self.caches
                 && let Some(ptr) = self.device.search(request)?
             {
                 return Ok(Some(ptr));
             }
-            if self.device.settings.policy().releases_cache() && !self.device.is_held_to_max(request) {
-                self.device.release_cached(None)?;
+            if self.device.settings.policy().releases_cache() && !self.device.holdings().is_held_to_max(request) {
+                self.device.holdings().release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
             let served = if self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages() {
-                self.device.grow(request)?
+                self.device.holdings().grow(request)?
             } else {
-                self.device.allocate_segment(request, request.size)?
+                self.device.holdings().allocate_segment(request, request.size)?
             };
             if served.is_some() {
                 return Ok(served);
@@ -427,9 +429,9 @@ impl<P: Platform> Ladder<'_, P> {
     }
 }
 
-/// Returns the first effect of giving the units of a rule back.
-fn first_of(mut rule: impl Iterator<Item = Unit>) -> Option<Forecast> {
-    rule.next().map(|unit| Forecast::Release(unit.ptr()))
+/// Returns the address of the first unit of a rule.
+fn first_of(mut rule: impl Iterator<Item = Unit>) -> Option<DevicePtr> {
+    rule.next().map(|unit| unit.ptr())
 }
 
 impl<P: Platform> OnDevice<'_, P> {
@@ -442,7 +444,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(super) fn reclaim(self, request: &Request) -> Result<DevicePtr, Error> {
         match self.on_ladder(request, Way::Take)? {
             Some(Forecast::Hit(ptr)) => Ok(ptr),
-            _ => Err(self.run_out_of_memory(request, self.is_held_to_max(request))),
+            _ => Err(self.run_out_of_memory(request, self.holdings().is_held_to_max(request))),
         }
     }
 

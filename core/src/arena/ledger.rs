@@ -54,6 +54,19 @@ impl Ledger {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
+    /// Sets the limit to a fraction of the device's total memory. A fraction of 1 removes the limit.
+    ///
+    /// # Errors
+    /// [`Error::InvalidFraction`] unless `fraction` is from 0 to 1, and errors of the device.
+    pub(crate) fn limit_to_fraction<D: DeviceMemory>(&self, driver: &Driver<D>, fraction: f64) -> Result<(), Error> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::InvalidFraction(fraction));
+        }
+        let total = self.memory_info(driver)?.total;
+        self.set_limit(if fraction < 1.0 { fraction_of(fraction, total) } else { u64::MAX });
+        Ok(())
+    }
+
     /// Returns the number of bytes whose release failed.
     pub(crate) fn leaked(&self) -> u64 {
         self.leaked.load(Ordering::Relaxed)
@@ -147,4 +160,10 @@ impl Ledger {
             }
         }
     }
+}
+
+/// Returns `fraction` of `bytes`, rounded to the nearest byte and halves up, as C++'s `std::round`
+/// does for positive numbers.
+pub(crate) fn fraction_of(fraction: f64, bytes: u64) -> u64 {
+    (fraction * bytes as f64 + 0.5) as u64
 }

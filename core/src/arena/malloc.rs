@@ -174,7 +174,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let asking = self.driver.begin_asking();
         let polled = if asking.is_some() { Polled::Yes } else { Polled::No };
         if asking.is_some() {
-            self.waits.process_events(self)?;
+            self.waiting().process_events()?;
         }
         drop(asking);
         let decline = || self.serve(bytes, stream, Miss { site: None, polled });
@@ -235,7 +235,7 @@ impl<P: Platform> OnDevice<'_, P> {
             && self.plans.is_occupied(&self.heaps, bytes, stream)
         {
             // On an error the bytes stay occupied, and a heap serves the request.
-            let _polled = self.waits.process_events(self);
+            let _polled = self.waiting().process_events();
         }
         let PlannedBlock { ptr, counters, peaks_stale } = self.plans.deviating(&self.heaps, bytes, stream)?;
         if peaks_stale {
@@ -267,7 +267,7 @@ impl<P: Platform> OnDevice<'_, P> {
         match self.with_request(bytes, stream, site, Heaps::use_pair, serve) {
             // No table has room for another stream. Releasing the cache of a stream that holds
             // nothing makes room for one.
-            Err(Error::TableFull(HEAPS | STREAMS)) if self.release_one_idle() => {
+            Err(Error::TableFull(HEAPS | STREAMS)) if self.holdings().release_one_idle() => {
                 self.with_request(bytes, stream, site, Heaps::use_pair, serve)
             }
             served => served,
@@ -281,10 +281,10 @@ impl<P: Platform> OnDevice<'_, P> {
         // this request.
         let polled = if polled == Polled::Yes { polled } else { self.poll_for(request)? };
         if request.capturing {
-            self.waits.free_ordered_in_graph(self, request.stream);
+            self.waiting().free_ordered_in_graph(request.stream);
         }
         if self.driver.flags.has(flags::DIRECT) {
-            return match self.grow(request)? {
+            return match self.holdings().grow(request)? {
                 Some(ptr) => Ok(ptr),
                 None => self.reclaim(request),
             };
@@ -296,7 +296,7 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(ptr);
         }
         if polled == Polled::ByAnother {
-            self.waits.process_events(self)?;
+            self.waiting().process_events()?;
             if let Some(ptr) = self.search(request)? {
                 return Ok(ptr);
             }
@@ -321,7 +321,7 @@ impl<P: Platform> OnDevice<'_, P> {
             return Ok(Polled::Yes);
         }
         let Some(_asking) = self.driver.begin_asking() else { return Ok(Polled::ByAnother) };
-        self.waits.process_events(self)?;
+        self.waiting().process_events()?;
         Ok(Polled::Yes)
     }
 }

@@ -10,7 +10,7 @@
 //!         └─▶ give/             memory back to the device
 //! paging/                       memory on pages: heaps, elastic ranges, parking
 //! plans/                        requests served from plans
-//! idle/ · hosted/               idle memory given back by its worth · copies, snapshots, memory of earlier settings
+//! idle/ · hosted/               idle memory given back by its worth · copies, snapshots
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
@@ -18,12 +18,12 @@
 //! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`],
 //! [`Waits`], [`Driver`], [`Ledger`], and others. The contents of a part are private to its folder.
 //! An operation is a method of the part that it needs, and takes the others by type. Where it needs
-//! several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`], and for virtual memory
-//! [`Mapper`], [`HeapMapper`], [`RangeMapper`], [`Stitcher`]. What needs most of them, as a request
-//! or a free does, is a method of [`Arena`], or of [`OnDevice`] if it adds or removes segments. An
-//! operation of a view takes the device as an argument where it frees blocks, searches for them, or
-//! releases the cache. Locks and their order are in ARCHITECTURE.md. No lock is held across a call
-//! to the device.
+//! several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`]; [`Waiting`] for blocks
+//! that wait, [`Holdings`] for memory obtained and given back, and for virtual memory [`Mapper`],
+//! [`HeapMapper`], [`RangeMapper`], [`Stitcher`]. What needs most of them, as a request or a free
+//! does, is a method of [`Arena`], or of [`OnDevice`] if it needs the page map, too. An operation of
+//! a view takes the device as an argument where it frees blocks, searches for them, or releases the
+//! cache. Locks and their order are in ARCHITECTURE.md. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
@@ -38,6 +38,7 @@ mod free;
 pub(crate) mod give;
 mod guarding;
 pub(crate) mod heaps;
+pub(crate) mod holdings;
 #[cfg(feature = "alloc")]
 pub(crate) mod hosted;
 pub(crate) mod idle;
@@ -65,8 +66,9 @@ pub(crate) mod waits;
 use crate::arena::driver::Driver;
 use crate::arena::guarding::Guarding;
 use crate::arena::heaps::{Heaps, Slot};
+use crate::arena::holdings::Holdings;
 use crate::arena::idle::IdleMemory;
-use crate::arena::ledger::Ledger;
+use crate::arena::ledger::{Ledger, fraction_of};
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
 use crate::arena::paging::heap_mapper::HeapMapper;
@@ -76,10 +78,10 @@ use crate::arena::paging::stitched::Stitcher;
 use crate::arena::peaks::{Counters, Peaks};
 use crate::arena::plans::Plans;
 use crate::arena::request::Request;
-use crate::arena::settings::{Settings, fraction_of};
+use crate::arena::settings::Settings;
 use crate::arena::tracing::{History, Recorder};
 use crate::arena::tuning::TuningState;
-use crate::arena::waits::Waits;
+use crate::arena::waits::{Waiting, Waits};
 use crate::config::rounding::PoolKind;
 use crate::config::{Config, Filling, Guard};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind, Host, MemoryInfo};
@@ -146,9 +148,9 @@ pub(crate) struct Arena<P: Platform> {
     schedule: checks::Schedule,
 }
 
-/// A device in its allocator: the arena, and the page map that all devices share. Operations that
-/// add or remove segments are methods of this type; all others are methods of [`Arena`], which this
-/// dereferences to.
+/// A device in its allocator: the arena, which this dereferences to, and the page map that all
+/// devices share. Requests and frees are methods of this type. Other operations are methods of
+/// [`Holdings`], of [`Waiting`], and of the parts.
 #[derive(Clone, Copy)]
 pub(crate) struct OnDevice<'a, P: Platform> {
     pub arena: &'a Arena<P>,
@@ -165,6 +167,18 @@ impl<P: Platform> core::ops::Deref for OnDevice<'_, P> {
 }
 
 impl<'a, P: Platform> OnDevice<'a, P> {
+    /// Returns the memory that the device holds.
+    #[inline(always)]
+    pub(crate) fn holdings(self) -> Holdings<'a, P> {
+        Holdings::of(self)
+    }
+
+    /// Returns the waits of the device.
+    #[inline(always)]
+    pub(crate) fn waiting(self) -> Waiting<'a, P> {
+        Waiting::of(self)
+    }
+
     /// Returns the operations on virtual memory, if the device has any.
     pub(crate) fn mapper(self) -> Option<Mapper<'a, P>> {
         Mapper::of(self)
@@ -229,7 +243,7 @@ impl<P: Platform> Arena<P> {
             self.ledger.set_limit(fraction_of(config.per_process_memory_fraction(), memory.total));
         }
         self.apply_config();
-        self.follow_tuning();
+        self.recorder().follow_tuning(&self.settings, &self.tuning);
     }
 
     /// Returns the length of the segment that the device would be asked for, for a request, in
@@ -282,6 +296,13 @@ impl<P: Platform> Arena<P> {
             let rules = registry.rules_of(heap.pool, heap.rules.kind, is_supplied);
             heap.set_rules(rules);
         }
+    }
+
+    /// Replaces the program's own configuration, and applies it.
+    pub(crate) fn configure(&self, config: &Config) {
+        self.settings.replace(config, &self.tuning);
+        self.apply_config();
+        self.recorder().follow_tuning(&self.settings, &self.tuning);
     }
 
     /// Asks the device for virtual memory until the device is known to have it, and then makes

@@ -2,10 +2,9 @@
 //! the heaps obey.
 
 use crate::arena::policy::Rounding;
-use crate::arena::{Arena, Platform, flags};
+use crate::arena::flags;
 use crate::config::rounding::{Divisions, INTERVALS, PoolKind, divide};
 use crate::config::{Config, Policy};
-use crate::error::Error;
 use crate::heap::split_rules::PoolMemory;
 use crate::heap::suballoc::{buddy, slab};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, Rank, Ranked, impl_empty};
@@ -55,7 +54,7 @@ impl_empty! {
 
 impl<R: Lock> Settings<R> {
     /// Sets the policy and the configuration, which
-    /// [`apply_config`](Arena::apply_config) activates.
+    /// [`apply_config`](crate::arena::Arena::apply_config) activates.
     pub(super) fn start(&self, config: &Config) {
         self.set_policy(config.policy());
         self.config.lock().clone_from(config);
@@ -170,33 +169,4 @@ impl<R: Lock> Settings<R> {
     pub(super) fn kind_of(&self, size: u64) -> PoolKind {
         if size <= self.small_max.load(Ordering::Relaxed) { PoolKind::Small } else { PoolKind::Large }
     }
-}
-
-impl<P: Platform> Arena<P> {
-    /// Sets or removes the limit. A lower limit releases nothing by itself.
-    pub(crate) fn set_limit(&self, limit: Option<u64>) {
-        self.ledger.set_limit(limit.unwrap_or(u64::MAX));
-        self.apply_config();
-    }
-
-    /// Limits the bytes held to a fraction of the device's total memory. A fraction of 1 removes
-    /// the limit.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidFraction`] unless `fraction` is from 0 to 1, and errors of the device.
-    pub(crate) fn set_fraction(&self, fraction: f64) -> Result<(), Error> {
-        if !(0.0..=1.0).contains(&fraction) {
-            return Err(Error::InvalidFraction(fraction));
-        }
-        let total = self.ledger.memory_info(&self.driver)?.total;
-        self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
-        Ok(())
-    }
-}
-
-/// Returns `fraction` of `bytes`, rounded to the nearest byte and halves up, as C++'s `std::round`
-/// does for positive numbers.
-pub(crate) fn fraction_of(fraction: f64, bytes: u64) -> u64 {
-    (fraction * bytes as f64 + 0.5) as u64
 }

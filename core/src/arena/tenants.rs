@@ -14,6 +14,7 @@
 //! Free memory of a private pool in use stays otherwise, since a captured graph may write to it. A
 //! pool with limits gives back as long as no graph was captured into it.
 
+use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::give::rules::by_pool;
@@ -22,9 +23,8 @@ use crate::arena::heaps::limited::TagEntry;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
-use crate::arena::paging::growth::PageGrowth;
+use crate::arena::holdings::Holdings;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::oom::{TagReport, TagShares};
 use crate::device::{ErrorKind, Segments, StreamOrder};
@@ -429,14 +429,14 @@ impl<P: Platform> Heaps<P> {
     }
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Returns the bytes that the request's heap would grow by.
     pub(in crate::arena) fn growth_bytes(self, request: &Request) -> u64 {
-        match self.heaps.source_now(&self.driver.flags, request) {
+        match self.heaps().source_now(&self.driver().flags, request) {
             // A smaller segment may do.
-            Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
+            Source::Device | Source::Host if self.settings().policy().traits().shrinks_segments => request.size,
             Source::Device | Source::Host => self.segment_bytes(request),
-            Source::Pages => PageGrowth::of(self).map_or(request.size, |growth| growth.bytes_to_map(request)),
+            Source::Pages => self.page_growth().map_or(request.size, |growth| growth.bytes_to_map(request)),
         }
     }
 
@@ -444,8 +444,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// would exceed the tag's `max`, if it would.
     #[cold]
     fn excess(self, request: &Request) -> Option<(Tag, u64)> {
-        let limits = self.driver.flags.has(flags::TENANTS);
-        if limits { self.heaps.excess(request, self.growth_bytes(request)) } else { None }
+        let limits = self.driver().flags.has(flags::TENANTS);
+        if limits { self.heaps().excess(request, self.growth_bytes(request)) } else { None }
     }
 
     /// Returns whether the growth for the request would exceed the `max` of the tag of its pool.
@@ -464,8 +464,8 @@ impl<P: Platform> OnDevice<'_, P> {
     #[cold]
     pub(in crate::arena) fn is_refused_by_max(self, request: &Request) -> Result<bool, Error> {
         while let Some((tag, excess)) = self.excess(request) {
-            let may_give = !request.capturing && !self.heaps.is_full_of_blocks(request, tag);
-            if !may_give || self.heaps.give_of_tag(tag, excess, false, |unit| self.give_up(unit))? == 0 {
+            let may_give = !request.capturing && !self.heaps().is_full_of_blocks(request, tag);
+            if !may_give || self.heaps().give_of_tag(tag, excess, false, |unit| self.give_up(unit))? == 0 {
                 return Ok(true);
             }
         }
@@ -476,7 +476,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// would give back.
     pub(in crate::arena) fn first_for_max(self, request: &Request) -> Option<DevicePtr> {
         let (tag, _) = self.excess(request)?;
-        if self.heaps.is_full_of_blocks(request, tag) { None } else { self.heaps.first_of_tag(tag, u64::MAX) }
+        if self.heaps().is_full_of_blocks(request, tag) { None } else { self.heaps().first_of_tag(tag, u64::MAX) }
     }
 
     /// Gives free memory back for `growth` bytes that the device or the limit refuses, if tags have
@@ -486,20 +486,20 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// Those of the device.
     pub(in crate::arena) fn give_by_shares(self, growth: u64) -> Result<u64, Error> {
-        if !self.driver.flags.has(flags::TENANTS) {
+        if !self.driver().flags.has(flags::TENANTS) {
             return Ok(0);
         }
-        let wanted = self.ledger.wanted(&self.driver, growth, self.paging.bytes().spare);
+        let wanted = self.ledger().wanted(self.driver(), growth, self.paging().bytes().spare);
         // The last of those that have nothing to give. Only lower shares come after.
         let (mut given, mut spent) = (0, None);
-        let releases = self.settings.policy().releases_cache();
+        let releases = self.settings().policy().releases_cache();
         let give_up = |unit| self.give_up(unit);
         while given < wanted
-            && let Some((share, most)) = self.heaps.next_giver(self.ledger.reserved(), spent)
+            && let Some((share, most)) = self.heaps().next_giver(self.ledger().reserved(), spent)
         {
             let bytes = match share.tag {
-                Some(tag) => self.heaps.give_of_tag(tag, most.min(wanted - given), true, give_up)?,
-                None => self.heaps.give_untagged(releases, most.min(wanted - given), give_up)?,
+                Some(tag) => self.heaps().give_of_tag(tag, most.min(wanted - given), true, give_up)?,
+                None => self.heaps().give_untagged(releases, most.min(wanted - given), give_up)?,
             };
             if bytes == 0 {
                 spent = Some(share);
@@ -513,10 +513,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// [`give_by_shares`](Self::give_by_shares).
     pub(in crate::arena) fn first_by_shares(self) -> Option<DevicePtr> {
         let mut spent = None;
-        while let Some((share, _)) = self.heaps.next_giver(self.ledger.reserved(), spent) {
+        while let Some((share, _)) = self.heaps().next_giver(self.ledger().reserved(), spent) {
             let first = match share.tag {
-                Some(tag) => self.heaps.first_of_tag(tag, share.over),
-                None => self.heaps.first_untagged(&self.driver, self.settings.policy().releases_cache()),
+                Some(tag) => self.heaps().first_of_tag(tag, share.over),
+                None => self.heaps().first_untagged(self.driver(), self.settings().policy().releases_cache()),
             };
             if first.is_some() {
                 return first;
@@ -535,12 +535,12 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         let Some(mapper) = self.heap_mapper() else { return Ok(0) };
         let (detached, stream) = {
-            let mut heap = self.heaps.lock(unit.slot);
+            let mut heap = self.heaps().lock(unit.slot);
             (unit.detach(&mut heap)?, heap.stream)
         };
         let Some(block) = detached else { return Ok(0) };
-        if let Err(error) = self.driver.call(|device| device.synchronize(stream)) {
-            self.heaps.lock(unit.slot).attach_range(block);
+        if let Err(error) = self.driver().call(|device| device.synchronize(stream)) {
+            self.heaps().lock(unit.slot).attach_range(block);
             return if error.kind == ErrorKind::NotPermittedInCapture { Ok(0) } else { Err(error.into()) };
         }
         mapper.unmap_detached(unit.slot, block)?;

@@ -1,15 +1,15 @@
 //! Settings that adjust themselves (`tune:auto`): the window of latest requests, settings put in
-//! force at a safe moment. `hosted/old_form.rs` gives memory of the old form back.
+//! force at a safe moment. `give/old_form.rs` gives memory of the old form back.
 //!
 //! The search itself is no part of the core: a host reads the window, searches with it on any
 //! thread and without a lock, and passes settings back.
 
 use crate::arena::flags::{self, Flags};
+use crate::arena::Platform;
 use crate::arena::settings::Settings;
-use crate::arena::{Arena, Platform};
+use crate::arena::tracing::Recorder;
 use crate::config::{Config, Policy};
 use crate::sync::{Lock, Ranked, impl_empty};
-use crate::trace::Action;
 
 /// The stage of `tune:auto` on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -97,54 +97,18 @@ pub(crate) struct TuningState {
 
 impl_empty! { TuningState { own, serial, has_leftovers, report } }
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Recorder<'_, P> {
     /// Begins or ends the recording of the window, as the configuration says.
-    pub(crate) fn follow_tuning(&self) {
+    pub(super) fn follow_tuning(&self, settings: &Settings<P::Lock>, tuning: &Ranked<P::Lock, TuningState>) {
         // Without a heap there is no window.
-        let wanted = cfg!(feature = "alloc") && self.settings.config.lock().tunes();
+        let wanted = cfg!(feature = "alloc") && settings.config.lock().tunes();
         let [capacity, window] = self.heaps.trace.room();
         if wanted != (window > 0) {
             // Without memory for the window nothing is recorded, and nothing is tuned.
-            let _recorded = self.recorder().start(capacity, wanted);
+            let _recorded = self.start(capacity, wanted);
         }
         let stage = if wanted { TuneStage::Recording } else { TuneStage::Off };
-        self.tuning.lock().report.stage = stage;
-    }
-
-    /// Replaces the program's own configuration. Settings found by a search are dropped.
-    pub(crate) fn replace_config(&self, config: &Config) {
-        {
-            let mut present = self.settings.config.lock();
-            let mut state = self.tuning.lock();
-            *present = config.clone();
-            state.own = None;
-            state.serial += 1;
-            state.report.is_tuned = false;
-        }
-        self.apply_config();
-        self.follow_tuning();
-    }
-
-    /// Activates settings of placement, unless a graph is being captured or the program has
-    /// changed the configuration since `serial`. Returns whether they are active.
-    pub(crate) fn put_in_force(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> bool {
-        if !self.settings.may_tune(&self.driver.flags) {
-            return false;
-        }
-        {
-            let mut present = self.settings.config.lock();
-            let mut state = self.tuning.lock();
-            if state.serial != serial {
-                return false;
-            }
-            let own = state.own.get_or_insert_with(|| present.clone()).clone();
-            present.take_placement(settings);
-            state.has_leftovers = true;
-            state.report.is_tuned = *present != own;
-        }
-        self.apply_config();
-        self.recorder().settings(action, bytes);
-        true
+        tuning.lock().report.stage = stage;
     }
 }
 
@@ -154,6 +118,41 @@ impl<R: Lock> Settings<R> {
         let present = self.config.lock();
         let own = tuning.lock().own.clone();
         own.unwrap_or_else(|| present.clone())
+    }
+
+    /// Replaces the program's own configuration, for the caller to apply. Settings found by a
+    /// search are dropped.
+    pub(crate) fn replace(&self, config: &Config, tuning: &Ranked<R, TuningState>) {
+        let mut present = self.config.lock();
+        let mut state = tuning.lock();
+        *present = config.clone();
+        state.own = None;
+        state.serial += 1;
+        state.report.is_tuned = false;
+    }
+
+    /// Takes settings of placement, for the caller to apply, unless a graph is being captured or
+    /// the program has changed the configuration since `serial`. Returns whether they were taken.
+    pub(crate) fn take_placement(
+        &self,
+        flags: &Flags,
+        tuning: &Ranked<R, TuningState>,
+        placement: &Config,
+        serial: u64,
+    ) -> bool {
+        if !self.may_tune(flags) {
+            return false;
+        }
+        let mut present = self.config.lock();
+        let mut state = tuning.lock();
+        if state.serial != serial {
+            return false;
+        }
+        let own = state.own.get_or_insert_with(|| present.clone()).clone();
+        present.take_placement(placement);
+        state.has_leftovers = true;
+        state.report.is_tuned = *present != own;
+        true
     }
 
     /// Returns whether settings can adjust themselves at this moment: the setting is on, memory is

@@ -6,16 +6,17 @@ use crate::arena::driver::Driver;
 use crate::arena::give::rules;
 use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::heaps::Heaps;
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::Paging;
 use crate::arena::plans::PlanSwitch;
-use crate::arena::{Arena, OnDevice, Platform, flags};
+use crate::arena::{Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::stats::Occurrence;
 use crate::units::{DevicePtr, NO_STREAM};
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Gives every unit back.
     ///
     /// # Errors
@@ -24,7 +25,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let mut result = Ok(());
         for unit in units {
             result = result.and(self.give([unit]).map(|_bytes| ()));
-            if self.driver.flags.has(flags::LOST) {
+            if self.driver().flags.has(flags::LOST) {
                 break;
             }
         }
@@ -38,8 +39,8 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(in crate::arena) fn release_directly(self, slot: u32) {
         // If the freed block was the pair's last, another stream may have the pair by now. In
         // direct mode the free segments of the other stream are to be released as well.
-        if let Some(_used) = self.heaps.enter_pair(slot / 2) {
-            let _counted = self.give_each(self.heaps.segments_of(slot));
+        if let Some(_used) = self.heaps().enter_pair(slot / 2) {
+            let _counted = self.give_each(self.heaps().segments_of(slot));
         }
     }
 
@@ -53,15 +54,15 @@ impl<P: Platform> OnDevice<'_, P> {
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
         let emptied = unmapped.and(self.empty_heap(slot));
         // Under the stitched policy, spare pages serve other heaps within the same budget.
-        if self.settings.policy().traits().moves_pages { emptied } else { emptied.and(self.destroy_spares()) }
+        if self.settings().policy().traits().moves_pages { emptied } else { emptied.and(self.destroy_spares()) }
     }
 
     /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become
     /// spare.
     pub(super) fn empty_heap(self, slot: u32) -> Result<(), Error> {
-        let segments = self.give_each(self.heaps.segments_of(slot));
+        let segments = self.give_each(self.heaps().segments_of(slot));
         let released = segments.and(self.unmap_cached(slot));
-        self.heaps.drop_tables(&mut self.heaps.lock(slot));
+        self.heaps().drop_tables(&mut self.heaps().lock(slot));
         released
     }
 
@@ -69,7 +70,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// asleep also gives up the places of freed pages. The caller uses the pair, so no park begins.
     pub(in crate::arena) fn unmap_cached(self, slot: u32) -> Result<(), Error> {
         let Some(mapper) = self.heap_mapper() else { return Ok(()) };
-        if self.heaps.lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
+        if self.heaps().lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
     }
 
     /// Returns the memory of spare pages to the device.
@@ -78,7 +79,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// The first error of the device, after all pages were tried.
     pub(in crate::arena) fn destroy_spares(self) -> Result<(), Error> {
         // Asking a device for its virtual memory may open the device.
-        if self.paging.bytes().spare == 0 {
+        if self.paging().bytes().spare == 0 {
             return Ok(());
         }
         self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_any| ()))
@@ -105,7 +106,7 @@ impl<P: Platform> OnDevice<'_, P> {
         // A page with a stale mapping cannot go back to the device for a longer one.
         self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
         self.empty_heaps(None)?;
-        self.peaks.device.count(Occurrence::AllocRetry);
+        self.peaks().device.count(Occurrence::AllocRetry);
         // Maps spare pages first; those that are left go back to the device.
         let served = attempt()?;
         let destroyed = self.destroy_spares();
@@ -124,8 +125,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// The first failure. The release goes on after a failure unless the context is lost.
     pub(in crate::arena) fn empty_heaps(self, only: Option<u32>) -> Result<(), Error> {
         let retired = if only.is_none() { self.release_retired(true) } else { Ok(()) };
-        let pools = self.heaps.giving_pools().filter(|&pool| only.is_none_or(|only| only == pool));
-        let heaps = self.heaps.heaps_of(pools, rules::by_pool);
+        let pools = self.heaps().giving_pools().filter(|&pool| only.is_none_or(|only| only == pool));
+        let heaps = self.heaps().heaps_of(pools, rules::by_pool);
         heaps.fold(retired, |result, (slot, _used)| result.and(self.empty_heap(slot)))
     }
 
@@ -136,48 +137,49 @@ impl<P: Platform> OnDevice<'_, P> {
     ///
     /// # Errors
     /// The first failure, which ends the trimming.
-    pub(crate) fn trim(self, keep: u64) -> Result<(), Error> {
-        let exceeds = || self.ledger.reserved() > keep;
+    pub(crate) fn trim(self, keep: u64, plans: Option<PlanSwitch<'_, P>>) -> Result<(), Error> {
+        let exceeds = || self.ledger().reserved() > keep;
         self.collect_departed(u32::MAX);
         if exceeds() {
             self.release_retired(true)?;
         }
-        self.give(rules::largest(self.arena, keep))?;
+        self.give(rules::largest(self, keep))?;
         if exceeds()
             && let Some(stitcher) = self.stitcher()
         {
             stitcher.unmap_all_stale()?;
         }
-        for (slot, _used) in self.heaps.heaps_of(self.heaps.giving_pools(), |_| [PoolKind::Large, PoolKind::Small]) {
+        for (slot, _used) in self.heaps().heaps_of(self.heaps().giving_pools(), |_| [PoolKind::Large, PoolKind::Small])
+        {
             if exceeds() {
                 self.unmap_cached(slot)?;
                 self.destroy_spares()?;
-                self.heaps.drop_tables(&mut self.heaps.lock(slot));
+                self.heaps().drop_tables(&mut self.heaps().lock(slot));
             }
         }
         if exceeds() {
             self.destroy_spares()?;
         }
-        self.trim_pools(self.heaps.tenant_pools(), || self.ledger.reserved(), keep)?;
+        self.trim_pools(self.heaps().tenant_pools(), || self.ledger().reserved(), keep)?;
         // Last, since what a plan has learned goes with its memory.
-        PlanSwitch::of(self).map_or(Ok(()), |plans| plans.give_idle_up(keep))
+        plans.map_or(Ok(()), |plans| plans.give_idle_up(keep))
     }
 }
 
-impl<P: Platform> Arena<P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Gives retired segments back with which the device is known to have finished. With `all`,
     /// gives every retired segment back, which may wait for the device.
     ///
     /// # Errors
     /// The last failure. All other segments are given back even so.
-    pub(in crate::arena) fn release_retired(&self, all: bool) -> Result<(), Error> {
+    pub(in crate::arena) fn release_retired(self, all: bool) -> Result<(), Error> {
         let mut outcome = Ok(());
-        while !self.driver.flags.has(flags::LOST)
+        while !self.driver().flags.has(flags::LOST)
             && let Some((base, bytes)) = self.given_up().take_retired(all)
         {
-            self.peaks.device.count(Occurrence::DeviceFree);
-            match self.ledger.release(&self.driver, base, bytes) {
-                Ok(()) => self.tuning.lock().report.given_back_bytes += bytes,
+            self.peaks().device.count(Occurrence::DeviceFree);
+            match self.ledger().release(self.driver(), base, bytes) {
+                Ok(()) => self.paging().note_retired_end(bytes),
                 Err(error) => outcome = Err(error),
             }
         }
@@ -186,7 +188,7 @@ impl<P: Platform> Arena<P> {
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Returns the address of the first segment or range in the way of [`OnDevice::release_heap`].
+    /// Returns the address of the first segment or range in the way of [`Holdings::release_heap`].
     pub(in crate::arena) fn first_of_heap(&self, driver: &Driver<P::Device>, slot: u32) -> Option<DevicePtr> {
         let goes = |unit: &Unit| {
             let stream = self.lock(slot).stream;
@@ -199,7 +201,7 @@ impl<P: Platform> Heaps<P> {
     }
 
     /// Returns the address of the first segment or range in the way of
-    /// [`OnDevice::release_cached`].
+    /// [`Holdings::release_cached`].
     pub(in crate::arena) fn first_releasable(
         &self,
         driver: &Driver<P::Device>,

@@ -6,6 +6,7 @@
 //!         └─▶ take.rs   out of the heap ─▶ release by the device
 //! caches.rs   the whole cache, the cache of a heap, or as much as a target asks for
 //! named.rs    the free memory of a pool or tag in use, for a call that names it
+//! old_form.rs memory of the form of earlier settings, which serves no request any more
 //! ```
 //!
 //! | rule | order | predicate | end |
@@ -17,7 +18,7 @@
 //! | `units_of` (units.rs) | segments, then pages | any | the whole cache |
 //! | `next` (idle/give.rs) | heap by heap, the largest first | idle, quiet and worthwhile | the time and the budget of `reclaim:auto` |
 //! | `first_quiet` (stitched/maintain.rs) | the shortest page, from the emptiest surroundings | a quiet page of the default pool | the budget of `stitched` |
-//! | `segments_of` (`hosted/old_form.rs`) | the smallest first | a segment of the default pool | all: they retire |
+//! | `segments_of` (old_form.rs) | the smallest first | a segment of the default pool | all: they retire |
 //!
 //! # Several settings together
 //!
@@ -44,6 +45,8 @@
 
 mod caches;
 mod named;
+#[cfg(feature = "alloc")]
+mod old_form;
 pub(in crate::arena) mod rules;
 pub(in crate::arena) mod take;
 #[cfg(all(test, feature = "alloc", not(loom)))]

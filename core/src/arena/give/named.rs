@@ -5,11 +5,13 @@
 //! (tenants.rs). A call that says so does, and what it cannot give it names: a captured graph
 //! writes to its memory at every replay.
 
+use crate::arena::Platform;
 use crate::arena::give::rules::by_pool;
 use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::holdings::Holdings;
 use crate::arena::plans::PlanSwitch;
-use crate::arena::{OnDevice, Platform};
+use crate::arena::waits::Waiting;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::Keeps;
@@ -43,15 +45,15 @@ impl<P: Platform> Heaps<P> {
     }
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Gives the whole cache back, with that of pools in use whose tags have limits, and of plans
     /// without a block in use.
     ///
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
-    pub(crate) fn empty(self) -> Result<(), Error> {
-        let mut result = PlanSwitch::of(self).map_or(Ok(()), |plans| plans.give_idle_up(0));
-        for (slot, _used) in self.heaps.heaps_of(self.heaps.tenant_pools(), by_pool) {
+    pub(crate) fn empty(self, plans: Option<PlanSwitch<'_, P>>) -> Result<(), Error> {
+        let mut result = plans.map_or(Ok(()), |plans| plans.give_idle_up(0));
+        for (slot, _used) in self.heaps().heaps_of(self.heaps().tenant_pools(), by_pool) {
             result = result.and(self.empty_heap(slot));
         }
         result.and(self.release_cached(None))
@@ -61,13 +63,13 @@ impl<P: Platform> OnDevice<'_, P> {
     ///
     /// # Errors
     /// [`Error::GraphMemory`]; the first failure of the device.
-    pub(crate) fn empty_pool(self, pool: PoolId) -> Result<(), Error> {
+    pub(crate) fn empty_pool(self, waits: Waiting<'_, P>, pool: PoolId) -> Result<(), Error> {
         let (number, is_in_use) = {
-            let registry = self.heaps.registry.lock();
+            let registry = self.heaps().registry.lock();
             let number = registry.private_pool(pool)?;
             (number, registry.is_in_use(number))
         };
-        let waited = self.waits.wait_for_events(self);
+        let waited = waits.wait_for_events();
         waited.and(if is_in_use { self.trim_pool(pool, 0) } else { self.release_cached(Some(number)) })
     }
 
@@ -76,8 +78,8 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// [`Error::GraphMemory`]; the first failure of the device.
     pub(crate) fn trim_pool(self, pool: PoolId, keep: u64) -> Result<(), Error> {
-        let number = self.heaps.private_pool(pool)?;
-        let held = || self.heaps.held_by(&self.heaps.registry.lock(), number);
+        let number = self.heaps().private_pool(pool)?;
+        let held = || self.heaps().held_by(&self.heaps().registry.lock(), number);
         self.trim_pools(once(number), held, keep)?;
         self.refuse_graphs(held() > keep, once(number))
     }
@@ -88,7 +90,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// [`Error::UnknownTag`], [`Error::GraphMemory`]; the first failure of the device.
     pub(crate) fn trim_tag(self, tag: Tag, keep: u64) -> Result<(), Error> {
-        let heaps = &self.arena.heaps;
+        let heaps = self.heaps();
         let pools = || {
             let mut from = 0;
             from_fn(move || {
@@ -115,10 +117,10 @@ impl<P: Platform> OnDevice<'_, P> {
         held: impl Fn() -> u64,
         keep: u64,
     ) -> Result<(), Error> {
-        for (slot, _used) in self.heaps.heaps_of(pools, |_| [PoolKind::Large, PoolKind::Small]) {
+        for (slot, _used) in self.heaps().heaps_of(pools, |_| [PoolKind::Large, PoolKind::Small]) {
             while let excess = held().saturating_sub(keep)
                 && excess > 0
-                && let Some(unit) = self.heaps.unit_within(slot, excess, u64::MAX)
+                && let Some(unit) = self.heaps().unit_within(slot, excess, u64::MAX)
             {
                 if self.give_up(unit)? == 0 {
                     break;
@@ -135,7 +137,7 @@ impl<P: Platform> OnDevice<'_, P> {
     /// captured graph.
     fn refuse_graphs(self, more: bool, mut pools: impl Iterator<Item = u32>) -> Result<(), Error> {
         let graphs = |pool: u32| {
-            let registry = self.heaps.registry.lock();
+            let registry = self.heaps().registry.lock();
             (registry.keeps(pool) == Keeps::ForGraphs).then(|| registry.pools[pool as usize].id)
         };
         if more && let Some(pool) = pools.find_map(graphs) { Err(Error::GraphMemory(pool)) } else { Ok(()) }

@@ -1,7 +1,8 @@
 //! The way of units back to the device.
 //!
 //! ```text
-//! unit ─ take: out of the heap, under the heap's lock ─▶ taken ─ release: the device is called, no lock is held
+//! unit ─ take: out of the heap, under the heap's lock ─▶ taken ─┬─ release: the device is called, no lock is held
+//!                                                               └─ retire: released once the work of a stream is complete
 //! ```
 //!
 //! A segment leaves the heap and the page map before the device releases the memory, so no thread
@@ -9,13 +10,15 @@
 
 use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::heaps::Heaps;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::holdings::Holdings;
+use crate::arena::{Platform, flags};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::addresses::AddressRange;
 use crate::stats::Occurrence;
 use crate::tables::Storage;
 use crate::trace::Action;
+use crate::units::StreamId;
 
 /// A unit taken out of the heap.
 #[derive(Debug)]
@@ -25,7 +28,7 @@ pub(in crate::arena) struct TakenUnit {
     block: u32,
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Gives units back. Returns the number of bytes.
     ///
     /// # Errors
@@ -46,22 +49,22 @@ impl Unit {
     /// # Errors
     /// The loss of the context, and [`Error::TableFull`] if a block cannot be cut. Nothing has
     /// changed then.
-    pub(in crate::arena) fn take<P: Platform>(self, device: OnDevice<'_, P>) -> Result<Option<TakenUnit>, Error> {
-        device.driver.health()?;
-        let Some(_used) = device.heaps.enter_pair(self.slot / 2) else { return Ok(None) };
+    pub(in crate::arena) fn take<P: Platform>(self, held: Holdings<'_, P>) -> Result<Option<TakenUnit>, Error> {
+        held.driver().health()?;
+        let Some(_used) = held.heaps().enter_pair(self.slot / 2) else { return Ok(None) };
         if self.kind == UnitKind::Pages {
-            return Ok(self.take_pages(&device.heaps)?.map(|block| TakenUnit { unit: self, block }));
+            return Ok(self.take_pages(held.heaps())?.map(|block| TakenUnit { unit: self, block }));
         }
-        let mut heap = device.heaps.lock(self.slot);
+        let mut heap = held.heaps().lock(self.slot);
         let Some(block) = self.find(&mut heap) else { return Ok(None) };
-        let (base, bytes) = heap.remove_segment(block, &device.heaps.slot(self.slot).counters);
+        let (base, bytes) = heap.remove_segment(block, &held.heaps().slot(self.slot).counters);
         // Before the release: the device may return the same addresses to another thread at once,
         // and the new segment must find the pages unlisted.
-        device.pages.remove(base, bytes);
-        device.trace(|recorder| recorder.release(&mut heap, Action::SegmentFree, base, bytes));
+        held.pages().remove(base, bytes);
+        held.trace(|recorder| recorder.release(&mut heap, Action::SegmentFree, base, bytes));
         // In direct mode the next request would make the tables again.
-        if !device.driver.flags.has(flags::DIRECT) {
-            device.heaps.drop_tables(&mut heap);
+        if !held.driver().flags.has(flags::DIRECT) {
+            held.heaps().drop_tables(&mut heap);
         }
         Ok(Some(TakenUnit { unit: self, block }))
     }
@@ -98,20 +101,29 @@ impl TakenUnit {
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
-    pub(in crate::arena) fn release<P: Platform>(self, device: OnDevice<'_, P>) -> Result<u64, Error> {
+    pub(in crate::arena) fn release<P: Platform>(self, held: Holdings<'_, P>) -> Result<u64, Error> {
         let Unit { kind, slot, bytes, .. } = self.unit;
         match kind {
             UnitKind::Segment => {
-                device.peaks.device.count(Occurrence::DeviceFree);
+                held.peaks().device.count(Occurrence::DeviceFree);
                 // Unlike a segment's release, to unmap waits for nothing.
-                let behind = device.heaps.lock(slot).stream;
-                if !device.release_guarded(self.unit.ptr(), Some(behind))? {
-                    device.ledger.release(&device.driver, self.unit.ptr(), bytes)?;
+                let behind = held.heaps().lock(slot).stream;
+                if !held.release_guarded(self.unit.ptr(), Some(behind))? {
+                    held.ledger().release(held.driver(), self.unit.ptr(), bytes)?;
                 }
             }
             // A device with pages has virtual memory.
-            UnitKind::Pages => device.heap_mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,
+            UnitKind::Pages => held.heap_mapper().map_or(Ok(()), |mapper| mapper.unmap_detached(slot, self.block))?,
         }
         Ok(bytes)
+    }
+
+    /// Lets the memory of a segment go back once the present work of its `stream` is complete; at
+    /// once if that cannot be noted. The caller has permission to record.
+    pub(in crate::arena) fn retire<P: Platform>(self, held: Holdings<'_, P>, stream: StreamId) {
+        if held.given_up().retire(stream, self.unit.ptr(), self.unit.bytes).is_err() {
+            // Counted as leaked if the device fails.
+            let _counted = self.release(held);
+        }
     }
 }

@@ -1,17 +1,14 @@
-//! What needs a heap of the host: copies of a device's state, snapshots, and memory of earlier
-//! settings.
+//! What needs a heap of the host: copies of a device's state, and snapshots.
 //!
 //! ```text
 //! snapshot ◀── a device ──▶ all_locks ─▶ copy ─▶ rehearse       requests tried without a change
 //!    └───────▶ restore                                            a device's state taken over
-//!              old_form                                           memory of earlier settings, given back
 //! ```
 //!
 //! Builds without `alloc` have no such module.
 
 mod all_locks;
 pub(crate) mod copy;
-pub(crate) mod old_form;
 pub(crate) mod rehearse;
 pub(crate) mod restore;
 mod snapshot;

@@ -116,9 +116,10 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Allocates the memory of an ordinary segment, which has to be placed at `base`.
     fn obtain_at(self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
         require(self.ledger.charge(bytes), OVER_LIMIT)?;
-        let obtained = self.allocate_charged(bytes, owner, |device| device.obtain(bytes))?.ok_or(LACKS_MEMORY)?;
+        let obtained =
+            self.holdings().allocate_charged(bytes, owner, |device| device.obtain(bytes))?.ok_or(LACKS_MEMORY)?;
         if obtained != base {
-            self.undo_allocation(obtained, bytes)?;
+            self.holdings().undo_allocation(obtained, bytes)?;
             return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
         }
         Ok(())

@@ -2,10 +2,11 @@
 
 use super::budget::{Cost, worth_ms};
 use super::{IdleMemory, Round, flags};
+use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::give::units::{Unit, UnitKind, units_down};
 use crate::arena::heaps::{HeapGuard, Heaps};
-use crate::arena::{OnDevice, Platform};
+use crate::arena::holdings::Holdings;
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;
@@ -66,44 +67,44 @@ impl ReleasePolicy<'_> {
     }
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Gives back every worthwhile unit, within time and budget. Returns whether events were
     /// recorded, which will tell the end of work.
     ///
     /// # Errors
     /// The first error of the device; then nothing more is given back.
-    pub(super) fn give_worthwhile(self, round: &Round) -> Result<bool, Error> {
+    pub(super) fn give_worthwhile(self, idle: &Ranked<P::Lock, IdleMemory>, round: &Round) -> Result<bool, Error> {
         round.more.set(false);
         let (mut kept, mut began, mut result) = ([0; 3], false, Ok(()));
-        for used in self.heaps.idle_pairs() {
+        for used in self.heaps().idle_pairs() {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
                 // Nothing is given back while a graph is captured: the driver may refuse, and the
                 // capture fail.
                 while result.is_ok()
-                    && !self.driver.flags.has(flags::CAPTURE)
-                    && let Some(chosen) = round.next(&self.driver, &self.heaps, &self.idle, slot)
+                    && !self.driver().flags.has(flags::CAPTURE)
+                    && let Some(chosen) = round.next(self.driver(), self.heaps(), idle, slot)
                 {
                     // A tag keeps its `low`.
-                    let Ok(_giving) = self.heaps.begin_giving_of_heap(slot, chosen.run.bytes) else { break };
-                    result = self.give_chosen(round, chosen);
+                    let Ok(_giving) = self.heaps().begin_giving_of_heap(slot, chosen.run.bytes) else { break };
+                    result = self.give_chosen(idle, round, chosen);
                 }
                 // What is free now is quiet at one of the next calls.
-                if round.count_kept(&self.heaps, &self.idle, slot, &mut kept) {
+                if round.count_kept(self.heaps(), idle, slot, &mut kept) {
                     began |= self.given_up().begin_epoch(slot, NO_STREAM);
                 }
             }
         }
-        let stats = &mut self.idle.lock().stats;
+        let stats = &mut idle.lock().stats;
         [stats.needed_soon, stats.busy, stats.unpaid] = kept;
         result.map(|()| began)
     }
 
     /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has
     /// used the units since they were chosen.
-    fn give_chosen(self, round: &Round, chosen: ReleaseBatch) -> Result<(), Error> {
+    fn give_chosen(self, idle: &Ranked<P::Lock, IdleMemory>, round: &Round, chosen: ReleaseBatch) -> Result<(), Error> {
         let ReleaseBatch { run, bytes, count, age, cost } = chosen;
         let Some(taken) = run.take(self)? else { return Ok(()) };
-        let (result, ticks) = self.driver.timed(|| {
+        let (result, ticks) = self.driver().timed(|| {
             let mut result = taken.release(self).map(|_bytes| ());
             if run.kind == UnitKind::Pages
                 && let Some(mapper) = self.mapper()
@@ -113,11 +114,11 @@ impl<P: Platform> OnDevice<'_, P> {
             }
             result
         });
-        let us = self.driver.ticks_to_us(ticks);
+        let us = self.driver().ticks_to_us(ticks);
         round.left.set(round.left.get().saturating_sub((us * 1000).max(chosen.give_ns())));
         let excess = round.excess.get();
         round.excess.set(excess.saturating_sub(run.bytes));
-        let mut idle = self.idle.lock();
+        let mut idle = idle.lock();
         let IdleMemory { predictor, budget, stats, .. } = &mut *idle;
         budget.spend((us * 1000).saturating_add(cost.obtain.saturating_mul(u64::from(count))));
         stats.driver_us += us;

@@ -27,7 +27,8 @@ use self::budget::Budget;
 use self::predictor::{Obtained, Predictor};
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::holdings::Holdings;
+use crate::arena::{Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::Host;
 use crate::error::Error;
@@ -91,7 +92,7 @@ struct Round {
     more: Cell<bool>,
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Looks at the heaps of the default pool and of tags with limits, and gives back worthwhile
     /// units, for about `max_us` microseconds of driver time. Returns true if the time has ended
     /// before all of them were given back. Does nothing unless the setting is on and the device has
@@ -100,33 +101,33 @@ impl<P: Platform> OnDevice<'_, P> {
     /// # Errors
     /// The first error of the device. The bytes of the unit are counted as leaked, and the rest is
     /// left to the next call. [`Error::TableFull`] if a block cannot be cut.
-    pub(crate) fn give_idle_back(self, max_us: u64) -> Result<bool, Error> {
-        let Some(share) = self.settings.config.lock().reclaim() else { return Ok(false) };
-        let memory = self.driver.device();
+    pub(crate) fn give_idle_back(self, idle: &Ranked<P::Lock, IdleMemory>, max_us: u64) -> Result<bool, Error> {
+        let Some(share) = self.settings().config.lock().reclaim() else { return Ok(false) };
+        let memory = self.driver().device();
         let now_us = memory.time_us(memory.ticks());
-        if now_us == 0 || self.driver.flags.has(flags::DIRECT) {
+        if now_us == 0 || self.driver().flags.has(flags::DIRECT) {
             return Ok(false);
         }
-        let held = self.ledger.reserved();
-        let most = self.peaks.most_with(&self.counters(), Stat::ReservedBytes, 0);
-        let live = self.peaks.most_live_with(&self.counters(), 0, || self.paging.bytes().asleep);
+        let held = self.ledger().reserved();
+        let most = self.peaks().most_with(&self.counters(), Stat::ReservedBytes, 0);
+        let live = self.peaks().most_live_with(&self.counters(), 0, || self.paging().bytes().asleep);
         let round = Round {
             now: Moment((now_us / 1000) as u32),
             driver_share: share,
             held,
             left: Cell::new(max_us.saturating_mul(1000)),
-            excess: Cell::new(self.idle.lock().excess(held, most, live)),
+            excess: Cell::new(idle.lock().excess(held, most, live)),
             blocked: Cell::new(false),
             more: Cell::new(false),
         };
-        if !round.look(&self.heaps, &self.idle, now_us) {
+        if !round.look(self.heaps(), idle, now_us) {
             return Ok(false);
         }
         self.given_up().poll_departures();
-        if self.give_worthwhile(&round)? {
+        if self.give_worthwhile(idle, &round)? {
             // What was free is quiet at once on a stream without unfinished work.
             self.given_up().poll_departures();
-            self.give_worthwhile(&round)?;
+            self.give_worthwhile(idle, &round)?;
         }
         Ok(round.more.get())
     }

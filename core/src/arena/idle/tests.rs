@@ -345,7 +345,8 @@ fn now(allocator: &Simulated) -> Moment {
 }
 
 fn give(allocator: &Simulated, round: &Round) -> Result<bool, crate::error::Error> {
-    let given = allocator.on(DEVICE).unwrap().give_worthwhile(round);
+    let device = allocator.on(DEVICE).unwrap();
+    let given = device.holdings().give_worthwhile(&device.arena.idle, round);
     allocator.check_invariants().unwrap();
     given
 }

@@ -168,7 +168,7 @@ impl<P: Platform> Mapper<'_, P> {
         }
         // A capture permits no wait, and the cache goes back behind waits alone.
         if self.driver.may_record().is_some() {
-            device.release_cached(None)?;
+            device.holdings().release_cached(None)?;
             if let Some(base) = self.reserve_again(bytes)? {
                 return Ok(base);
             }

@@ -61,6 +61,8 @@ pub(crate) struct Paging<P: Platform> {
     /// The most bytes that were pending when a request lacked memory under the stitched policy,
     /// which writes the number.
     most_pending: AtomicU64,
+    /// Bytes of retired segments that have gone back to the device.
+    retired_given_back: AtomicU64,
     /// Taken by the call that parks or wakes memory, or gives up the places of parked memory.
     parking: Turn,
 }
@@ -76,6 +78,7 @@ impl_empty! {
         stale_mappings,
         consolidated_bytes,
         most_pending,
+        retired_given_back,
         parking,
     }
 }
@@ -142,7 +145,14 @@ impl<P: Platform> LockedPaging<'_, P> {
     /// Returns a copy, whose calls to the device are counted anew.
     pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Paging<Q> {
         let Paging {
-            range_counters, address_bytes, moved_bytes, stale_mappings, consolidated_bytes, most_pending, ..
+            range_counters,
+            address_bytes,
+            moved_bytes,
+            stale_mappings,
+            consolidated_bytes,
+            most_pending,
+            retired_given_back,
+            ..
         } = self.paging;
         let count = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
         Paging {
@@ -155,6 +165,7 @@ impl<P: Platform> LockedPaging<'_, P> {
             stale_mappings: AtomicU32::new(stale_mappings.load(Ordering::Relaxed)),
             consolidated_bytes: count(consolidated_bytes),
             most_pending: count(most_pending),
+            retired_given_back: count(retired_given_back),
             parking: Turn::default(),
         }
     }

@@ -10,6 +10,7 @@ use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
 use crate::error::Error;
 use crate::pages::departures::Departing;
+use crate::sync::Ordering;
 use crate::units::{DevicePtr, StreamId};
 
 impl<P: Platform> GivenUp<'_, P> {
@@ -43,6 +44,16 @@ impl<P: Platform> Paging<P> {
     /// Returns the bytes of all retired segments.
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.pool.lock().departures.segment_bytes
+    }
+
+    /// Notes that a retired segment has gone back to the device.
+    pub(in crate::arena) fn note_retired_end(&self, bytes: u64) {
+        self.retired_given_back.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of retired segments that have gone back to the device.
+    pub(crate) fn retired_given_back(&self) -> u64 {
+        self.retired_given_back.load(Ordering::Relaxed)
     }
 
     /// Returns the address of the first retired segment.

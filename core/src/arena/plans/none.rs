@@ -11,14 +11,16 @@ use crate::arena::allocation::Allocation;
 use crate::arena::flags::FlagWord;
 use crate::arena::flags::Flags;
 use crate::arena::heaps::Heaps;
+use crate::arena::holdings::Holdings;
 use crate::arena::request::Request;
-use crate::arena::{OnDevice, OwnerMap, Platform};
+use crate::arena::{OwnerMap, Platform};
 use crate::config::Config;
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef};
 use crate::stats::{HeapCounters, KindCounters, PlannedReport};
 use crate::sync::{Lock, empty_by};
 use crate::units::{DevicePtr, StreamId};
+use core::convert::Infallible;
 use core::marker::PhantomData;
 
 /// A block that a plan has handed out: there is none.
@@ -46,24 +48,24 @@ pub(in crate::arena) fn are_off(_: &Flags) -> bool {
 }
 
 /// The switch between plans and heaps: no device has one.
-pub(crate) enum PlanSwitch {}
+pub(crate) struct PlanSwitch<'a, P>(Infallible, PhantomData<&'a P>);
 
-impl PlanSwitch {
+impl<'a, P: Platform> PlanSwitch<'a, P> {
     /// Returns `None`.
-    pub(crate) fn of<P: Platform>(_: OnDevice<'_, P>) -> Option<Self> {
+    pub(crate) fn of(_: Holdings<'a, P>, _: &'a Plans<P::Lock>) -> Option<Self> {
         None
     }
 
     pub(crate) fn give_up(&self) -> Result<(), Error> {
-        match *self {}
+        match self.0 {}
     }
 
     pub(in crate::arena) fn give_idle_up(&self, _: u64) -> Result<(), Error> {
-        match *self {}
+        match self.0 {}
     }
 
     pub(crate) fn forget_stream(&self, _: StreamId) -> Result<(), Error> {
-        match *self {}
+        match self.0 {}
     }
 }
 

@@ -5,7 +5,9 @@
 //! the home heap keeps the blocks in use and caches the rest of the segment.
 
 use crate::arena::heaps::Heaps;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::holdings::Holdings;
+use crate::arena::plans::Plans;
+use crate::arena::{Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::Segments;
 use crate::error::Error;
@@ -25,14 +27,15 @@ const SEGMENT_GRAIN: u64 = 2 * MIB;
 
 /// The switch between plans and heaps, on a device with the planned policy.
 pub(crate) struct PlanSwitch<'a, P: Platform> {
-    pub device: OnDevice<'a, P>,
+    pub held: Holdings<'a, P>,
+    pub plans: &'a Plans<P::Lock>,
     pub server: &'a PlanServer<P::Lock>,
 }
 
 impl<'a, P: Platform> PlanSwitch<'a, P> {
     /// Returns the switch of a device, if the configuration has the planned policy.
-    pub(crate) fn of(device: OnDevice<'a, P>) -> Option<Self> {
-        Some(Self { device, server: device.arena.plans.server()? })
+    pub(crate) fn of(held: Holdings<'a, P>, plans: &'a Plans<P::Lock>) -> Option<Self> {
+        Some(Self { held, plans, server: plans.server()? })
     }
 
     /// Begins a lane, with a segment, for each prepared stream. Returns false, and begins no lane,
@@ -41,7 +44,7 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
     /// Releases the cache first. The plans replace most of the cached memory, and holding both
     /// would double the use of memory.
     pub(in crate::arena) fn begin_lanes(&self, prepared: &[Prepared]) -> Result<bool, Error> {
-        self.device.release_cached(None)?;
+        self.held.release_cached(None)?;
         for (number, prepared) in prepared.iter().enumerate().take(LANES) {
             let begun = self.begin_lane(number, prepared);
             if !matches!(begun, Ok(true)) {
@@ -49,17 +52,17 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
                 return self.end_lanes().and(begun);
             }
         }
-        self.device.driver.flags.set(flags::PLANNED, true);
+        self.held.driver().flags.set(flags::PLANNED, true);
         Ok(true)
     }
 
     /// Begins the lane `number` in a new private pool. Returns false if there is no memory.
     fn begin_lane(&self, number: usize, prepared: &Prepared) -> Result<bool, Error> {
         let bytes = prepared.peak.next_multiple_of(SEGMENT_GRAIN);
-        let pool = create_planned_pool(&self.device.heaps)?;
+        let pool = create_planned_pool(self.held.heaps())?;
         let begun = self.begin_lane_in(number, prepared, pool, bytes);
         if !matches!(begun, Ok(true)) {
-            self.device.heaps.release_pool(pool)?;
+            self.held.heaps().release_pool(pool)?;
         }
         begun
     }
@@ -69,34 +72,34 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
     fn begin_lane_in(&self, number: usize, prepared: &Prepared, pool: PoolId, bytes: u64) -> Result<bool, Error> {
         debug_assert_eq!(bytes % SEGMENT_GRAIN, 0, "the segment ends on a page");
         // The pair stays in use until the segment keeps it from becoming vacant.
-        let pair = self.device.heaps.use_pair(self.device.heaps.private_pool(pool)?, prepared.stream)?;
+        let pair = self.held.heaps().use_pair(self.held.heaps().private_pool(pool)?, prepared.stream)?;
         let home = pair.slot(PoolKind::Large);
         // Everything that can fail cheaply comes before the device call: room in the tables, the
         // limit.
-        self.device.heaps.lock(home).make_room_for_plan()?;
-        if !self.device.ledger.charge(bytes) {
+        self.held.heaps().lock(home).make_room_for_plan()?;
+        if !self.held.ledger().charge(bytes) {
             return Ok(false);
         }
         // From now on frees find the lane by address, although the program holds no address yet.
-        let owner = Owner::Lane(LaneRef { device: self.device.number(), lane: number as u32 });
-        let Some(base) = self.device.allocate_charged(bytes, owner, |device| device.obtain(bytes))? else {
+        let owner = Owner::Lane(LaneRef { device: self.held.heaps().device(), lane: number as u32 });
+        let Some(base) = self.held.allocate_charged(bytes, owner, |device| device.obtain(bytes))? else {
             return Ok(false);
         };
-        let slot = self.device.heaps.slot(home);
-        let mut heap = self.device.heaps.lock(home);
+        let slot = self.held.heaps().slot(home);
+        let mut heap = self.held.heaps().lock(home);
         // The heap was unlocked during the device call, and empty heaps may drop their tables. Make
         // room again under the lock that uses it.
         if let Err(full) = heap.make_room_for_plan() {
             drop(heap);
-            self.device.undo_allocation(base, bytes)?;
+            self.held.undo_allocation(base, bytes)?;
             return Err(full.into());
         }
-        self.device.peaks.device.count(Occurrence::DeviceAlloc);
-        self.device.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes));
+        self.held.peaks().device.count(Occurrence::DeviceAlloc);
+        self.held.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes));
         let begun = heap.begin_plan(base, bytes, &slot.counters);
         let oversize = heap.rules.max_split;
         drop(heap);
-        self.device.reconcile(slot, begun);
+        self.held.reconcile(slot, begun);
         let sequence = Sequence::new(base.0, &prepared.steps);
         let lane = Lane { stream: prepared.stream, sequence, home, pool, base: base.0, bytes, oversize };
         *self.server.lane_slots[number].lane.lock() = Some(lane);
@@ -113,7 +116,7 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
             let lane = self.end_lane(number);
             ended = ended.and(lane);
         }
-        self.device.driver.flags.set(flags::PLANNED, false);
+        self.held.driver().flags.set(flags::PLANNED, false);
         ended
     }
 
@@ -132,24 +135,24 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         let mut guard = lane_slot.lane.lock();
         let Some(lane) = guard.as_mut() else { return Ok(()) };
         // Can fail for lack of table entries, so this comes before anything that cannot be undone.
-        let peaks_stale = self.device.heaps.delegate_all(lane_slot, lane)?;
+        let peaks_stale = self.held.heaps().delegate_all(lane_slot, lane)?;
         let Lane { home, pool, base, bytes, .. } = *lane;
-        self.device.heaps.lock(home).end_plan();
+        self.held.heaps().lock(home).end_plan();
         // A thread that has read the old owner waits for the lane's lock, finds no lane, and reads
         // the page map again. So the map must change before the lock is released.
-        self.device.pages.change(DevicePtr(base), bytes, Owner::Heap(self.device.heaps.heap_ref(home)));
+        self.held.pages().change(DevicePtr(base), bytes, Owner::Heap(self.held.heaps().heap_ref(home)));
         self.server.assign(number, None);
         let ended = guard.take();
         drop(guard);
         if let Some(lane) = ended {
             lane.add_to(&mut self.server.planner.lock().report);
         }
-        self.device.settle_peaks(self.device.heaps.slot(home), peaks_stale);
+        self.held.settle_peaks(self.held.heaps().slot(home), peaks_stale);
         // Releasing the pool makes its empty pairs vacant. The use keeps this pair until the
         // segment is released, so that `home` cannot become the heap of another stream.
-        let _used = self.device.heaps.enter_pair(home / 2);
-        self.device.heaps.release_pool(pool)?;
-        self.device.release_heap(home)
+        let _used = self.held.heaps().enter_pair(home / 2);
+        self.held.heaps().release_pool(pool)?;
+        self.held.release_heap(home)
     }
 }
 

@@ -22,8 +22,7 @@
 
 use crate::arena::Platform;
 use crate::arena::request::Request;
-use crate::arena::waits::ordered::stream_to_order;
-use crate::arena::waits::{Outside, Waits};
+use crate::arena::waits::Waiting;
 use crate::device::{ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::units::{NO_STREAM, StreamId};
@@ -31,31 +30,30 @@ use crate::units::{NO_STREAM, StreamId};
 /// Number of streams ordered after one event at most.
 const STREAMS: usize = 16;
 
-impl<P: Platform> Waits<P> {
+impl<'a, P: Platform> Waiting<'a, P> {
     /// Passes one event after the other for a request, and calls `done` after each that has freed a
     /// block. Returns the first value of `done`, or `None` if no event can be passed any more.
     /// Passes none while a graph is captured.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. Each block is pending or free then.
-    pub(in crate::arena) fn order_events<'a, T>(
-        &self,
-        on: impl Outside<'a, P>,
+    pub(in crate::arena) fn order_events<T>(
+        self,
         request: &Request,
         mut done: impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         // An event of no graph must not be waited for inside a graph, and none is captured while
         // the permission lasts. The device is asked as well, for programs that announce no capture.
-        let Some(_permission) = on.driver().may_record() else { return Ok(None) };
-        if on.driver().call(|memory| memory.is_capturing(request.stream))? {
+        let Some(_permission) = self.driver().may_record() else { return Ok(None) };
+        if self.driver().call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
-        let passed = self.order_heaps(on, request.stream, &mut done)?;
+        let passed = self.order_heaps(request.stream, &mut done)?;
         if passed.is_some() {
             return Ok(passed);
         }
         for slot in [Some(request.slot), None] {
-            let passed = self.order_queues(on, request.stream, slot, &mut done)?;
+            let passed = self.order_queues(request.stream, slot, &mut done)?;
             if passed.is_some() {
                 return Ok(passed);
             }
@@ -69,30 +67,29 @@ impl<P: Platform> Waits<P> {
     ///
     /// # Errors
     /// The first error of the device. Each block is pending or free then.
-    pub(in crate::arena) fn order_pending<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
-        self.record_queues(on, on.driver().flags.waiting(), None)?;
-        let Some(_permission) = on.driver().may_record() else { return Ok(()) };
+    pub(in crate::arena) fn order_pending(self) -> Result<(), Error> {
+        self.record_queues(self.driver().flags.waiting(), None)?;
+        let Some(_permission) = self.driver().may_record() else { return Ok(()) };
         let done = &mut || Ok(None::<()>);
-        self.order_heaps(on, NO_STREAM, done)?;
-        self.order_queues(on, NO_STREAM, None, done)?;
+        self.order_heaps(NO_STREAM, done)?;
+        self.order_queues(NO_STREAM, None, done)?;
         Ok(())
     }
 
     /// [Passes](Self::order_events) the events of queues in which blocks of the heap in `slot`
     /// wait; of any heap, if `slot` is `None`: the first event of each queue, then the next of
     /// each.
-    fn order_queues<'a, T>(
-        &self,
-        on: impl Outside<'a, P>,
+    fn order_queues<T>(
+        self,
         named: StreamId,
         slot: Option<u32>,
         done: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         loop {
             let mut any = false;
-            let waiting = on.driver().flags.waiting();
+            let waiting = self.driver().flags.waiting();
             for (group, queue) in self.each_queue(waiting, move |order, from| order.next_queue(from, slot)) {
-                if self.order_first(on, named, group, queue)? == 0 {
+                if self.order_first(named, group, queue)? == 0 {
                     continue;
                 }
                 any = true;
@@ -109,15 +106,9 @@ impl<P: Platform> Waits<P> {
 
     /// Orders the own streams of the blocks covered by the first event of a queue after the event.
     /// Returns the number of ended waits.
-    fn order_first<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        named: StreamId,
-        group: u32,
-        queue: usize,
-    ) -> Result<u32, Error> {
+    fn order_first(self, named: StreamId, group: u32, queue: usize) -> Result<u32, Error> {
         let (event, heaps) = {
-            let mut order = self.queues.lock(group);
+            let mut order = self.waits().queues.lock(group);
             let Some(event) = order.begin_poll(queue) else { return Ok(0) };
             (event, order.covered_heaps(queue))
         };
@@ -125,7 +116,7 @@ impl<P: Platform> Waits<P> {
         let mut streams = heapless::Vec::<StreamId, STREAMS>::new();
         let mut result = Ok(());
         for slot in heaps {
-            match order_behind(on, named, slot, event, &mut streams) {
+            match self.order_behind(named, slot, event, &mut streams) {
                 Ok(true) => {
                     let _room = passed.push(slot);
                 }
@@ -136,33 +127,35 @@ impl<P: Platform> Waits<P> {
                 }
             }
         }
-        let ended = self.finish_poll(on, group, queue, |heap| passed.contains(&heap));
+        let ended = self.finish_poll(group, queue, |heap| passed.contains(&heap));
         result.map(|()| ended)
     }
 }
 
-/// Orders the own stream of a heap after an event, unless the stream is one of `streams`, which are
-/// ordered already. Returns false if the stream must not be ordered. The heap has a pending block,
-/// so it keeps its stream.
-fn order_behind<'a, P: Platform>(
-    on: impl Outside<'a, P>,
-    named: StreamId,
-    slot: u32,
-    event: Event,
-    streams: &mut heapless::Vec<StreamId, STREAMS>,
-) -> Result<bool, Error> {
-    if !on.driver().device().orders(event) {
-        return Ok(false);
+impl<'a, P: Platform> Waiting<'a, P> {
+    /// Orders the own stream of a heap after an event, unless the stream is one of `streams`, which are
+    /// ordered already. Returns false if the stream must not be ordered. The heap has a pending block,
+    /// so it keeps its stream.
+    fn order_behind(
+        self,
+        named: StreamId,
+        slot: u32,
+        event: Event,
+        streams: &mut heapless::Vec<StreamId, STREAMS>,
+    ) -> Result<bool, Error> {
+        if !self.driver().device().orders(event) {
+            return Ok(false);
+        }
+        // A graph may use the memory of a private pool on any stream.
+        let Some(own) = self.stream_to_order(slot, named, false)? else { return Ok(false) };
+        if streams.contains(&own) {
+            return Ok(true);
+        }
+        match self.driver().call(|memory| memory.order_behind(own, event)) {
+            Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(false),
+            ordered => ordered?,
+        }
+        let _room = streams.push(own);
+        Ok(true)
     }
-    // A graph may use the memory of a private pool on any stream.
-    let Some(own) = stream_to_order(on, slot, named, false)? else { return Ok(false) };
-    if streams.contains(&own) {
-        return Ok(true);
-    }
-    match on.driver().call(|memory| memory.order_behind(own, event)) {
-        Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(false),
-        ordered => ordered?,
-    }
-    let _room = streams.push(own);
-    Ok(true)
 }

@@ -19,7 +19,7 @@
 //! gone at the free, and is not asked: the block stays deferred.
 
 use crate::arena::driver::Driver;
-use crate::arena::waits::{Outside, Waits};
+use crate::arena::waits::Waiting;
 use crate::arena::{Platform, flags};
 use crate::device::{CaptureMark, DeviceMemory, StreamOrder};
 use crate::streams::deferred_frees::EndOfUses;
@@ -27,24 +27,24 @@ use crate::streams::pending::PendingBlock;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
-impl<P: Platform> Waits<P> {
+impl<'a, P: Platform> Waiting<'a, P> {
     /// Frees the deferred blocks of `stream`, which is capturing, if all that it captures from now
     /// on comes after their uses.
-    pub(in crate::arena) fn free_ordered_in_graph<'a>(&self, on: impl Outside<'a, P>, stream: StreamId) {
-        if !on.driver().flags.has(flags::REUSES) || !on.driver().flags.has(flags::DEFERRED) {
+    pub(in crate::arena) fn free_ordered_in_graph(self, stream: StreamId) {
+        if !self.driver().flags.has(flags::REUSES) || !self.driver().flags.has(flags::DEFERRED) {
             return;
         }
         let mut from = 0;
         loop {
-            let taken = self.deferred.lock().take_marked(stream, from);
+            let taken = self.waits().deferred.lock().take_marked(stream, from);
             let Some((entry, mark)) = taken else { return };
-            let is_behind = on.driver().call(|device| device.is_behind(stream, mark)).unwrap_or(false);
-            from = self.deferred.lock().get(entry).age + 1;
+            let is_behind = self.driver().call(|device| device.is_behind(stream, mark)).unwrap_or(false);
+            from = self.waits().deferred.lock().get(entry).age + 1;
             if is_behind {
                 // The graph orders all uses before the next one: no event is needed.
-                self.end_deferred(on, entry);
+                self.end_deferred(entry);
             } else {
-                self.deferred.lock().put_back(entry);
+                self.waits().deferred.lock().put_back(entry);
             }
         }
     }
@@ -65,27 +65,26 @@ fn mark_captured<D: DeviceMemory>(
     driver.call(|device| device.mark_capture(stream, mark)).ok()?
 }
 
-/// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the
-/// block's own stream and all its user streams capture one graph. The caller keeps the mark with
-/// the block.
-pub(in crate::arena) fn mark_end_in_graph<'a, P: Platform>(
-    on: impl Outside<'a, P>,
-    PendingBlock { slot, index }: PendingBlock,
-) -> Option<EndOfUses> {
-    if !on.driver().flags.may_reuse_in_graph() {
-        return None;
-    }
-    // A pending block is in no set, so only this call changes its list of uses.
-    let (own, mut next) = {
-        let heap = on.heaps().lock(slot);
-        (heap.stream, heap.blocks[index].uses)
-    };
-    let mut mark = mark_captured(on.driver(), own, None)?;
-    while next != NONE {
-        let streams = on.heaps().lock(slot).uses().next_streams(&mut next);
-        for stream in streams {
-            mark = mark_captured(on.driver(), stream, Some(mark))?;
+impl<'a, P: Platform> Waiting<'a, P> {
+    /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the
+    /// block's own stream and all its user streams capture one graph. The caller keeps the mark with
+    /// the block.
+    pub(in crate::arena) fn mark_end_in_graph(self, PendingBlock { slot, index }: PendingBlock) -> Option<EndOfUses> {
+        if !self.driver().flags.may_reuse_in_graph() {
+            return None;
         }
+        // A pending block is in no set, so only this call changes its list of uses.
+        let (own, mut next) = {
+            let heap = self.heaps().lock(slot);
+            (heap.stream, heap.blocks[index].uses)
+        };
+        let mut mark = mark_captured(self.driver(), own, None)?;
+        while next != NONE {
+            let streams = self.heaps().lock(slot).uses().next_streams(&mut next);
+            for stream in streams {
+                mark = mark_captured(self.driver(), stream, Some(mark))?;
+            }
+        }
+        Some(EndOfUses { mark, own })
     }
-    Some(EndOfUses { mark, own })
 }

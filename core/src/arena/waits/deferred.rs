@@ -4,8 +4,8 @@
 //! keeps its list of user streams until then.
 
 use crate::arena::driver::Driver;
-use crate::arena::waits::events::{Recorded, end_uses};
-use crate::arena::waits::{Outside, Waits};
+use crate::arena::waits::Waiting;
+use crate::arena::waits::events::Recorded;
 use crate::arena::{Platform, flags};
 use crate::device::StreamOrder;
 use crate::error::Error;
@@ -14,51 +14,46 @@ use crate::streams::deferred_frees::{DeferredFree, Until};
 use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 
-impl<P: Platform> Waits<P> {
+impl<'a, P: Platform> Waiting<'a, P> {
     /// Defers the free of a pending block, which keeps its uses, and traces the free.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not deferred then.
-    pub(in crate::arena) fn defer<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        PendingFree { block, site }: PendingFree,
-        until: Until,
-    ) -> Result<(), Error> {
+    pub(in crate::arena) fn defer(self, PendingFree { block, site }: PendingFree, until: Until) -> Result<(), Error> {
         // The entry is busy until the free is traced: afterwards the free can no longer fail.
-        let added = self.deferred.lock().add(block, until);
+        let added = self.waits().deferred.lock().add(block, until);
         let full = if matches!(until, Until::Fence(_)) { "events" } else { "deferred frees" };
         let entry = added.map_err(|CapacityError| Error::TableFull(full))?;
-        if let Some(site) = site.filter(|_| on.driver().flags.has(flags::TRACE)) {
-            on.free_requested(&mut on.heaps().lock(block.slot), block.index, site);
+        if let Some(site) = site.filter(|_| self.driver().flags.has(flags::TRACE)) {
+            self.free_requested(&mut self.heaps().lock(block.slot), block.index, site);
         }
-        let mut blocks = self.deferred.lock();
+        let mut blocks = self.waits().deferred.lock();
         blocks.put_back(entry);
-        on.driver().flags.follow_deferred(&blocks);
+        self.driver().flags.follow_deferred(&blocks);
         Ok(())
     }
 
     /// Records the events of deferred blocks, except for blocks used by a stream that still
     /// captures. Returns false if the table of events has no room for all.
-    pub(in crate::arena) fn record_deferred<'a>(&self, on: impl Outside<'a, P>) -> Result<bool, Error> {
+    pub(in crate::arena) fn record_deferred(self) -> Result<bool, Error> {
         let (mut from, mut capturing) = (0, None);
-        while on.driver().flags.has(flags::DEFERRED) {
-            let Some(_permission) = on.driver().may_record() else { break };
+        while self.driver().flags.has(flags::DEFERRED) {
+            let Some(_permission) = self.driver().may_record() else { break };
             // Other blocks that a capturing stream uses are passed over: one call answers for all.
-            let taken = self.deferred.lock().take_captured(from, capturing);
+            let taken = self.waits().deferred.lock().take_captured(from, capturing);
             let Some(entry) = taken else { break };
-            let deferred = self.deferred.lock().get(entry);
+            let deferred = self.waits().deferred.lock().get(entry);
             from = deferred.age + 1;
-            match self.record_one_deferred(on, &deferred) {
-                Ok(Recorded::All) => self.remove_deferred(on.driver(), entry),
+            match self.record_one_deferred(&deferred) {
+                Ok(Recorded::All) => self.remove_deferred(self.driver(), entry),
                 Ok(Recorded::Capturing(stream)) => {
                     capturing = Some(stream);
-                    self.deferred.lock().put_back_by(entry, stream);
+                    self.waits().deferred.lock().put_back_by(entry, stream);
                 }
                 Err(error) => {
                     // Goes to the end of the list, so that a block that always fails blocks no
                     // other.
-                    self.deferred.lock().move_to_end(entry);
+                    self.waits().deferred.lock().move_to_end(entry);
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
@@ -67,38 +62,40 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Records the events of a deferred block, unless the user stream that captured still does.
-    fn record_one_deferred<'a>(&self, on: impl Outside<'a, P>, deferred: &DeferredFree) -> Result<Recorded, Error> {
+    fn record_one_deferred(self, deferred: &DeferredFree) -> Result<Recorded, Error> {
         let DeferredFree { block, .. } = *deferred;
         match deferred.captured().and_then(|captured| captured.by) {
-            Some(stream) if on.driver().call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
+            Some(stream) if self.driver().call(|device| device.is_capturing(stream))? => {
+                Ok(Recorded::Capturing(stream))
+            }
             // The free was traced when the block was deferred.
-            _ => self.record_events(on, on.heaps().lock(block.slot), PendingFree { block, site: None }),
+            _ => self.record_events(self.heaps().lock(block.slot), PendingFree { block, site: None }),
         }
     }
 
     /// Ends the wait of a taken block, for which nothing is left to do, and frees the block unless
     /// it waits for something else.
-    pub(in crate::arena) fn end_deferred<'a>(&self, on: impl Outside<'a, P>, entry: u32) {
-        let DeferredFree { block, until, .. } = self.deferred.lock().get(entry);
+    pub(in crate::arena) fn end_deferred(self, entry: u32) {
+        let DeferredFree { block, until, .. } = self.waits().deferred.lock().get(entry);
         if let Until::Fence(_) = until {
-            self.end_use_fences(on, block);
+            self.end_use_fences(block);
         }
-        self.remove_deferred(on.driver(), entry);
-        let mut heap = on.heaps().lock(block.slot);
+        self.remove_deferred(self.driver(), entry);
+        let mut heap = self.heaps().lock(block.slot);
         if let Until::Count(_) = until {
             let events = &mut heap.blocks[block.index].events;
             debug_assert!(*events & FRONTIER_BIT != 0, "the block waits for the frontier");
             *events &= !FRONTIER_BIT;
-            on.free_if_unused(heap, block);
+            self.free_if_unused(heap, block);
         } else {
-            end_uses(on, heap, PendingFree { block, site: None });
+            self.end_uses(heap, PendingFree { block, site: None });
         }
     }
 
     /// Removes a taken block, and its mark in a graph.
-    fn remove_deferred(&self, driver: &Driver<P::Device>, entry: u32) {
+    fn remove_deferred(self, driver: &Driver<P::Device>, entry: u32) {
         let captured = {
-            let mut blocks = self.deferred.lock();
+            let mut blocks = self.waits().deferred.lock();
             let captured = blocks.get(entry).captured();
             blocks.remove(entry);
             driver.flags.follow_deferred(&blocks);

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::arena::Platform;
-use crate::arena::waits::{Outside, Waits};
+use crate::arena::waits::{Waiting, Waits};
 use crate::error::Error;
 use crate::streams::deferred_frees::Until;
 use crate::streams::pending::PendingBlock;
@@ -47,21 +47,23 @@ impl<P: Platform> Waits<P> {
             }
         }
     }
+}
 
+impl<P: Platform> Waiting<'_, P> {
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
     /// is there already.
-    pub(crate) fn set_safe_frontier<'a>(&self, on: impl Outside<'a, P>, count: u64) {
+    pub(crate) fn set_safe_frontier(self, count: u64) {
         // One block at a time: the end of a wait locks a heap, which must not happen under the lock
         // of the deferred frees. Several threads may take blocks out at once, each block goes to
         // one of them.
         loop {
             let taken = {
-                let mut frees = self.deferred.lock();
+                let mut frees = self.waits().deferred.lock();
                 frees.reached = frees.reached.max(count);
                 frees.take_reached()
             };
             let Some(entry) = taken else { return };
-            self.end_deferred(on, entry);
+            self.end_deferred(entry);
         }
     }
 }

@@ -12,7 +12,7 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
-//! [`process_events`](Waits::process_events) frees all of them, without a look at an event, where a
+//! [`process_events`](Waiting::process_events) frees all of them, without a look at an event, where a
 //! stream is idle.
 //!
 //! An idle stream needs no event: all blocks waiting for the stream are free. While the last
@@ -25,8 +25,7 @@
 
 use crate::arena::heaps::HeapGuard;
 use crate::arena::request::Request;
-use crate::arena::waits::events::end_uses;
-use crate::arena::waits::{Outside, Waits};
+use crate::arena::waits::Waiting;
 use crate::arena::{Platform, flags};
 use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
@@ -37,65 +36,59 @@ use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
 
-impl<P: Platform> Waits<P> {
+impl<'a, P: Platform> Waiting<'a, P> {
     /// Queues a pending block for the next event of each user stream, and traces the free. Unlocks
     /// the heap, and then follows the pending block in the peaks.
     ///
     /// # Errors
     /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. A failure
     /// of the device is no error here: the blocks stay open, and a later call tries again.
-    pub(in crate::arena) fn gather<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        heap: HeapGuard<'_, P>,
-        free: PendingFree,
-    ) -> Result<(), Error> {
+    pub(in crate::arena) fn gather(self, heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
         let mut due = None;
-        let queued = self.queue_waits(on, heap, free.block, |stream| {
-            let group = self.queues.of(stream);
-            let mut order = self.queues.lock(group);
+        let queued = self.queue_waits(heap, free.block, |stream| {
+            let group = self.waits().queues.of(stream);
+            let mut order = self.waits().queues.lock(group);
             let queue = order.gather(stream, free.block).map_err(|CapacityError| Error::TableFull("events"))?;
-            on.driver().flags.follow(group, &order);
+            self.driver().flags.follow(group, &order);
             due = queue.map(|queue| (group, queue)).or(due);
             Ok(())
         });
         let heap = queued.map_err(|(_, error)| error)?;
-        end_uses(on, heap, free);
+        self.end_uses(heap, free);
         if let Some((group, queue)) = due {
-            let _later = self.advance_queue(on, group, queue);
+            let _later = self.advance_queue(group, queue);
         }
         Ok(())
     }
 
     /// Frees the blocks of one queue whose work is complete, and records an event for the open
     /// ones.
-    fn advance_queue<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize) -> Result<(), Error> {
-        while self.poll_queue(on, group, queue)? > 0 {}
-        if self.ask_whether_idle(on, group, queue, GATHER)? > 0 {
+    fn advance_queue(self, group: u32, queue: usize) -> Result<(), Error> {
+        while self.poll_queue(group, queue)? > 0 {}
+        if self.ask_whether_idle(group, queue, GATHER)? > 0 {
             return Ok(());
         }
-        let Some(_permission) = on.driver().may_record() else { return Ok(()) };
-        self.record_queue(on, group, queue, false).map(|_ended| ())
+        let Some(_permission) = self.driver().may_record() else { return Ok(()) };
+        self.record_queue(group, queue, false).map(|_ended| ())
     }
 
     /// Serves a request that no free block could serve, from blocks whose work is complete. Polls
     /// events for which blocks of the request's own heap wait; under `stitched`, where the pages of
     /// other heaps can serve as well, then all others.
-    pub(in crate::arena) fn search_gathered<'a>(
-        &self,
-        on: impl Outside<'a, P>,
+    pub(in crate::arena) fn search_gathered(
+        self,
         request: &Request,
         search: &mut impl FnMut() -> Result<Option<DevicePtr>, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
-        if !on.driver().flags.has(flags::GATHERED | flags::DEFERRED) || request.capturing {
+        if !self.driver().flags.has(flags::GATHERED | flags::DEFERRED) || request.capturing {
             return Ok(None);
         }
-        on.driver().health()?;
+        self.driver().health()?;
         // Deferred by a capture, while frees were not gathered yet.
-        self.record_deferred(on)?;
-        let served = self.search_queues(on, Some(request.slot), search)?;
-        if served.is_none() && on.heaps().moves_pages(request) {
-            self.search_queues(on, None, search)
+        self.record_deferred()?;
+        let served = self.search_queues(Some(request.slot), search)?;
+        if served.is_none() && self.heaps().moves_pages(request) {
+            self.search_queues(None, search)
         } else {
             Ok(served)
         }
@@ -104,40 +97,38 @@ impl<P: Platform> Waits<P> {
     /// Serves a request from blocks that wait for the events of queues with blocks of the heap in
     /// `slot`; of any heap, if `slot` is `None`. Polls the recorded events first, and asks whether
     /// streams without one are idle. Records events for open blocks only if that is not enough.
-    fn search_queues<'a>(
-        &self,
-        on: impl Outside<'a, P>,
+    fn search_queues(
+        self,
         slot: Option<u32>,
         search: &mut impl FnMut() -> Result<Option<DevicePtr>, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
-        let groups = slot.map_or_else(|| on.driver().flags.waiting(), |slot| on.heaps().lock(slot).waiting());
-        let ended = self.poll_queues(on, groups, slot, false)? + self.ask_idle(on, groups, slot)?;
+        let groups = slot.map_or_else(|| self.driver().flags.waiting(), |slot| self.heaps().lock(slot).waiting());
+        let ended = self.poll_queues(groups, slot, false)? + self.ask_idle(groups, slot)?;
         if ended > 0
             && let Some(ptr) = search()?
         {
             return Ok(Some(ptr));
         }
-        if self.record_queues(on, groups, slot)? == 0 { Ok(None) } else { search() }
+        if self.record_queues(groups, slot)? == 0 { Ok(None) } else { search() }
     }
 
     /// Waits for the oldest event of one stream after the other, until a block that becomes free
     /// can serve the request. Returns `None` if all are complete and none could.
-    pub(in crate::arena) fn search_event_by_event<'a>(
-        &self,
-        on: impl Outside<'a, P>,
+    pub(in crate::arena) fn search_event_by_event(
+        self,
         search: &mut impl FnMut() -> Result<Option<DevicePtr>, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
-        if !on.driver().flags.has(flags::GATHERED) {
+        if !self.driver().flags.has(flags::GATHERED) {
             return Ok(None);
         }
-        self.record_queues(on, on.driver().flags.waiting(), None)?;
+        self.record_queues(self.driver().flags.waiting(), None)?;
         loop {
             let mut any = false;
             for (group, queue) in
-                self.each_queue(on.driver().flags.waiting(), |order, from| order.next_queue(from, None))
+                self.each_queue(self.driver().flags.waiting(), |order, from| order.next_queue(from, None))
             {
                 let wait = |memory: &P::Device, event| memory.wait(event).map(|()| true);
-                let Some(_ended) = self.ask_of_first(on, group, queue, wait)? else { continue };
+                let Some(_ended) = self.ask_of_first(group, queue, wait)? else { continue };
                 any = true;
                 if let Some(ptr) = search()? {
                     return Ok(Some(ptr));
@@ -150,14 +141,14 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Records events for the blocks with an event not recorded yet.
-    pub(in crate::arena) fn record_open<'a>(&self, on: impl Outside<'a, P>) -> Result<u32, Error> {
+    pub(in crate::arena) fn record_open(self) -> Result<u32, Error> {
         // PyTorch's decisions poll at each request, and a look at the queues takes 142 instructions
         // of a cycle of two streams.
-        if !on.driver().flags.has(flags::HAS_GATHERED) {
+        if !self.driver().flags.has(flags::HAS_GATHERED) {
             return Ok(0);
         }
-        let asked = self.free_behind_idle(on);
-        let recorded = self.record_queues(on, on.driver().flags.waiting(), None);
+        let asked = self.free_behind_idle();
+        let recorded = self.record_queues(self.driver().flags.waiting(), None);
         asked.and(recorded)
     }
 
@@ -167,25 +158,26 @@ impl<P: Platform> Waits<P> {
     ///
     /// # Errors
     /// The first error of the device.
-    fn free_behind_idle<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
-        for (group, queue) in self.each_queue(on.driver().flags.waiting(), |order, from| order.next_open(from, None)) {
-            let Some(_permission) = on.driver().may_record() else { break };
-            let begun = self.queues.lock(group).begin_recording(queue);
+    fn free_behind_idle(self) -> Result<(), Error> {
+        for (group, queue) in self.each_queue(self.driver().flags.waiting(), |order, from| order.next_open(from, None))
+        {
+            let Some(_permission) = self.driver().may_record() else { break };
+            let begun = self.waits().queues.lock(group).begin_recording(queue);
             let Some(DueRecording { stream, is_first }) = begun else { continue };
             // Without an earlier event the recording asks the same.
-            let answer = if is_first { Ok(None) } else { on.driver().call(|memory| memory.is_idle(stream)) };
+            let answer = if is_first { Ok(None) } else { self.driver().call(|memory| memory.is_idle(stream)) };
             if answer != Ok(Some(true)) {
-                self.queues.lock(group).finish_recording(queue, None);
+                self.waits().queues.lock(group).finish_recording(queue, None);
                 answer?;
                 continue;
             }
             let mut polled = Ok(1);
             while matches!(polled, Ok(1..)) {
-                polled = self.poll_queue(on, group, queue);
+                polled = self.poll_queue(group, queue);
             }
-            let mut order = self.queues.lock(group);
+            let mut order = self.waits().queues.lock(group);
             let first = order.finish_idle(queue);
-            self.free_from(on, group, order, first, None);
+            self.free_from(group, order, first, None);
             polled?;
         }
         Ok(())
@@ -196,23 +188,23 @@ impl<P: Platform> Waits<P> {
     ///
     /// # Errors
     /// As for [`record_queues`](Self::record_queues).
-    pub(in crate::arena) fn record_all_open<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
+    pub(in crate::arena) fn record_all_open(self) -> Result<(), Error> {
         let mut result = Ok(());
-        for group in on.driver().flags.waiting().iter() {
+        for group in self.driver().flags.waiting().iter() {
             let mut from = 0;
             loop {
                 let next = {
-                    let order = self.queues.lock(group);
+                    let order = self.waits().queues.lock(group);
                     order.next_open(from, None).map(|queue| (queue, order.is_recording(queue)))
                 };
                 let Some((queue, is_recording)) = next else { break };
                 if is_recording {
-                    on.driver().give_way();
+                    self.driver().give_way();
                     continue;
                 }
                 from = queue + 1;
-                let Some(_permission) = on.driver().may_record() else { break };
-                result = result.and(self.record_queue(on, group, queue, true).map(|_ended| ()));
+                let Some(_permission) = self.driver().may_record() else { break };
+                result = result.and(self.record_queue(group, queue, true).map(|_ended| ()));
             }
         }
         result
@@ -225,16 +217,11 @@ impl<P: Platform> Waits<P> {
     /// # Errors
     /// The first error of the device, after all streams were tried. The blocks of a stream that
     /// captures stay open, which is no error.
-    pub(in crate::arena) fn record_queues<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        groups: GroupSet,
-        slot: Option<u32>,
-    ) -> Result<u32, Error> {
+    pub(in crate::arena) fn record_queues(self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let (mut sum, mut result) = (0, Ok(()));
         for (group, queue) in self.each_queue(groups, move |order, from| order.next_open(from, slot)) {
-            let recorded = match on.driver().may_record() {
-                Some(_permission) => self.record_queue(on, group, queue, true),
+            let recorded = match self.driver().may_record() {
+                Some(_permission) => self.record_queue(group, queue, true),
                 None => Ok(0),
             };
             match recorded {
@@ -247,26 +234,20 @@ impl<P: Platform> Waits<P> {
 
     /// Asks whether the streams of queues in `groups` with open blocks are idle and blocks of the
     /// heap in `slot`; of any heap, if `slot` is `None`. Returns the number of ended waits.
-    fn ask_idle<'a>(&self, on: impl Outside<'a, P>, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
+    fn ask_idle(self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let mut open = self.each_queue(groups, move |order, from| order.next_open(from, slot));
-        open.try_fold(0, |sum, (group, queue)| Ok(sum + self.ask_whether_idle(on, group, queue, 1)?))
+        open.try_fold(0, |sum, (group, queue)| Ok(sum + self.ask_whether_idle(group, queue, 1)?))
     }
 
     /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and there is
     /// hope. One question then takes the place of an event and a poll. Returns the number of ended
     /// waits.
-    fn ask_whether_idle<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        group: u32,
-        queue: usize,
-        least: u32,
-    ) -> Result<u32, Error> {
-        let Some(_permission) = on.driver().may_record() else { return Ok(0) };
-        let begun = self.queues.lock(group).begin_question(queue, least);
+    fn ask_whether_idle(self, group: u32, queue: usize, least: u32) -> Result<u32, Error> {
+        let Some(_permission) = self.driver().may_record() else { return Ok(0) };
+        let begun = self.waits().queues.lock(group).begin_question(queue, least);
         let Some(stream) = begun else { return Ok(0) };
-        let answer = on.driver().call(|memory| memory.is_idle(stream));
-        let ended = self.finish_question(on, group, queue, answer.unwrap_or(None));
+        let answer = self.driver().call(|memory| memory.is_idle(stream));
+        let ended = self.finish_question(group, queue, answer.unwrap_or(None));
         answer.map(|_idle| ended).map_err(Error::from)
     }
 
@@ -274,22 +255,23 @@ impl<P: Platform> Waits<P> {
     /// blocks now: then the event is polled at once, if it would be the only one of the queue, or
     /// left out, if the stream is idle. Returns the number of ended waits. The caller has the
     /// permission to record.
-    fn record_queue<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
-        let begun = self.queues.lock(group).begin_recording(queue);
+    fn record_queue(self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
+        let begun = self.waits().queues.lock(group).begin_recording(queue);
         let Some(DueRecording { stream, is_first }) = begun else { return Ok(0) };
-        let answer = if asks && is_first { on.driver().call(|memory| memory.is_idle(stream)) } else { Ok(None) };
+        let answer = if asks && is_first { self.driver().call(|memory| memory.is_idle(stream)) } else { Ok(None) };
         if answer == Ok(Some(true)) {
-            return Ok(self.finish_question(on, group, queue, Some(true)));
+            return Ok(self.finish_question(group, queue, Some(true)));
         }
-        let recorded = answer.map_err(Error::from).and_then(|_| self.record_fence(on.driver(), stream, Waiter::Blocks));
-        let mut order = self.queues.lock(group);
+        let recorded =
+            answer.map_err(Error::from).and_then(|_| self.waits().record_fence(self.driver(), stream, Waiter::Blocks));
+        let mut order = self.waits().queues.lock(group);
         order.finish_recording(queue, recorded.as_ref().ok().copied());
         if answer == Ok(Some(false)) {
             order.note_at_once(queue, false);
         }
         drop(order);
         match recorded {
-            Ok(_fence) if asks && is_first && answer == Ok(None) => self.poll_recorded(on, group, queue),
+            Ok(_fence) if asks && is_first && answer == Ok(None) => self.poll_recorded(group, queue),
             Ok(_fence) => Ok(0),
             Err(error) if error.is_of_capture() => Ok(0),
             Err(error) => Err(error),
@@ -298,32 +280,31 @@ impl<P: Platform> Waits<P> {
 
     /// Polls the only event of a queue, which has just been recorded. Returns the number of waits
     /// that have ended.
-    fn poll_recorded<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize) -> Result<u32, Error> {
-        let ended = self.poll_queue(on, group, queue)?;
-        self.queues.lock(group).note_at_once(queue, ended > 0);
+    fn poll_recorded(self, group: u32, queue: usize) -> Result<u32, Error> {
+        let ended = self.poll_queue(group, queue)?;
+        self.waits().queues.lock(group).note_at_once(queue, ended > 0);
         Ok(ended)
     }
 
     /// Polls the oldest event of a queue. Returns the number of ended waits.
-    fn poll_queue<'a>(&self, on: impl Outside<'a, P>, group: u32, queue: usize) -> Result<u32, Error> {
-        let polled = self.ask_of_first(on, group, queue, P::Device::is_complete)?;
+    fn poll_queue(self, group: u32, queue: usize) -> Result<u32, Error> {
+        let polled = self.ask_of_first(group, queue, P::Device::is_complete)?;
         Ok(polled.unwrap_or(0))
     }
 
     /// Asks the device with `ask` whether the oldest event of a queue is complete, and frees the
     /// blocks that waited for nothing else. Returns the number of ended waits; `None` if the queue
     /// has no event to poll now.
-    fn ask_of_first<'a>(
-        &self,
-        on: impl Outside<'a, P>,
+    fn ask_of_first(
+        self,
         group: u32,
         queue: usize,
         ask: impl FnOnce(&P::Device, Event) -> DeviceResult<bool>,
     ) -> Result<Option<u32>, Error> {
-        let begun = self.queues.lock(group).begin_poll(queue);
+        let begun = self.waits().queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(None) };
-        let answer = on.driver().call(|memory| ask(memory, event));
-        let ended = self.finish_poll(on, group, queue, |_heap| answer == Ok(true));
+        let answer = self.driver().call(|memory| ask(memory, event));
+        let ended = self.finish_poll(group, queue, |_heap| answer == Ok(true));
         Ok(answer.map(|_complete| Some(ended))?)
     }
 }

@@ -23,7 +23,7 @@
 use crate::arena::driver::Driver;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
-use crate::arena::waits::{Outside, Waits};
+use crate::arena::waits::Waiting;
 use crate::arena::{Platform, flags};
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
@@ -33,18 +33,12 @@ use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
-impl<P: Platform> Waits<P> {
+impl<'a, P: Platform> Waiting<'a, P> {
     /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
     /// after the work. Returns false, and notes nothing, while a graph is captured.
-    pub(in crate::arena) fn record_use<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        slot: u32,
-        ptr: DevicePtr,
-        stream: StreamId,
-    ) -> Result<bool, Error> {
+    pub(in crate::arena) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<bool, Error> {
         let is_own = {
-            let heap = on.heaps().lock(slot);
+            let heap = self.heaps().lock(slot);
             if heap.lookup(ptr).is_none() {
                 return Err(not_in_heap(&heap, ptr));
             }
@@ -53,19 +47,20 @@ impl<P: Platform> Waits<P> {
         if is_own {
             return Ok(true);
         }
-        if self.is_short_of_events() {
+        if self.waits().is_short_of_events() {
             // What is complete gives its events back, before events are shared.
-            self.poll_ordered(on)?;
+            self.poll_ordered()?;
         }
-        let permission = on.driver().may_record();
-        let fence = match permission.map(|_permission| self.record_fence(on.driver(), stream, Waiter::Streams)) {
-            Some(Ok(fence)) => fence,
-            None => return Ok(false),
-            // The program captures without `begin_capture`.
-            Some(Err(error)) if error.is_of_capture() => return Ok(false),
-            Some(Err(error)) => return Err(error),
-        };
-        let mut heap = on.heaps().lock(slot);
+        let permission = self.driver().may_record();
+        let fence =
+            match permission.map(|_permission| self.waits().record_fence(self.driver(), stream, Waiter::Streams)) {
+                Some(Ok(fence)) => fence,
+                None => return Ok(false),
+                // The program captures without `begin_capture`.
+                Some(Err(error)) if error.is_of_capture() => return Ok(false),
+                Some(Err(error)) => return Err(error),
+            };
+        let mut heap = self.heaps().lock(slot);
         let noted = match heap.lookup(ptr) {
             Some(block) => heap.uses().add_until(block, fence).map_err(Error::from),
             None => Err(not_in_heap(&heap, ptr)),
@@ -73,18 +68,18 @@ impl<P: Platform> Waits<P> {
         drop(heap);
         let unneeded = noted.as_ref().map_or(Some(fence), |earlier| *earlier);
         if let Some(fence) = unneeded {
-            self.end_fence(on.driver(), fence, Waiter::Streams);
+            self.waits().end_fence(self.driver(), fence, Waiter::Streams);
         }
         noted.map(|_earlier| true)
     }
 
     /// Drops the events of a pending block's uses: the block gets new ones at the free.
-    pub(in crate::arena) fn end_use_fences<'a>(&self, on: impl Outside<'a, P>, block: PendingBlock) {
+    pub(in crate::arena) fn end_use_fences(self, block: PendingBlock) {
         let PendingBlock { slot, index } = block;
-        let mut next = on.heaps().lock(slot).blocks[index].uses;
+        let mut next = self.heaps().lock(slot).blocks[index].uses;
         while next != NONE {
-            let ended = on.heaps().lock(slot).uses().take_fences(&mut next);
-            ended.into_iter().for_each(|fence| self.end_fence(on.driver(), fence, Waiter::Streams));
+            let ended = self.heaps().lock(slot).uses().take_fences(&mut next);
+            ended.into_iter().for_each(|fence| self.waits().end_fence(self.driver(), fence, Waiter::Streams));
         }
     }
 
@@ -92,49 +87,44 @@ impl<P: Platform> Waits<P> {
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not added then.
-    pub(in crate::arena) fn wait_for_uses_so_far<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        free: PendingFree,
-    ) -> Result<(), Error> {
+    pub(in crate::arena) fn wait_for_uses_so_far(self, free: PendingFree) -> Result<(), Error> {
         let first = {
-            let mut heap = on.heaps().lock(free.block.slot);
+            let mut heap = self.heaps().lock(free.block.slot);
             let uses = heap.blocks[free.block.index].uses;
             heap.uses().next_fence(uses).expect("every use in need of an event has one")
         };
-        self.defer(on, free, Until::Fence(first))
+        self.defer(free, Until::Fence(first))
     }
 
     /// Serves a request that no free block could serve: from blocks of its heap whose uses are
     /// complete, else by ordering the heap's stream after the uses of one block after the other.
-    pub(in crate::arena) fn search_ordered<'a>(
-        &self,
-        on: impl Outside<'a, P>,
+    pub(in crate::arena) fn search_ordered(
+        self,
         request: &Request,
         search: &mut impl FnMut() -> Result<Option<DevicePtr>, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
-        if !on.driver().flags.has(flags::ORDERED) || request.capturing {
+        if !self.driver().flags.has(flags::ORDERED) || request.capturing {
             return Ok(None);
         }
-        on.driver().health()?;
+        self.driver().health()?;
         // The pages of other heaps can serve as well under `stitched`.
-        let is_stitched = on.heaps().moves_pages(request);
-        let ended = if is_stitched { self.poll_ordered(on)? } else { self.poll_ordered_of(on, request.slot)? };
+        let is_stitched = self.heaps().moves_pages(request);
+        let ended = if is_stitched { self.poll_ordered()? } else { self.poll_ordered_of(request.slot)? };
         if ended > 0
             && let Some(ptr) = search()?
         {
             return Ok(Some(ptr));
         }
-        if !on.driver().device().can_order(request.stream) {
+        if !self.driver().device().can_order(request.stream) {
             return Ok(None);
         }
         // An event of no graph must not be waited for inside a graph, and none is captured while
         // the permission lasts. The device is asked as well, for programs that announce no capture.
-        let Some(_permission) = on.driver().may_record() else { return Ok(None) };
-        if on.driver().call(|memory| memory.is_capturing(request.stream))? {
+        let Some(_permission) = self.driver().may_record() else { return Ok(None) };
+        if self.driver().call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
         }
-        self.order_heap(on, request.slot, request.stream, search)
+        self.order_heap(request.slot, request.stream, search)
     }
 
     /// Orders the stream of the heap in `slot` after the uses of one of its blocks after the other,
@@ -144,23 +134,22 @@ impl<P: Platform> Waits<P> {
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
-    fn order_heap<'a, T>(
-        &self,
-        on: impl Outside<'a, P>,
+    fn order_heap<T>(
+        self,
         slot: u32,
         named: StreamId,
         done: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         let mut own = None;
         loop {
-            let taken = self.deferred.lock().take_oldest(slot);
+            let taken = self.waits().deferred.lock().take_oldest(slot);
             let Some(entry) = taken else { return Ok(None) };
             // Asked once: all blocks of a heap have the same stream.
             if own.is_none() {
-                own = self.or_put_back(entry, stream_to_order(on, slot, named, true))?;
+                own = self.or_put_back(entry, self.stream_to_order(slot, named, true))?;
             }
-            let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
-            if !self.end_or_put_back(on, entry, passed)? {
+            let passed = own.map_or(Ok(false), |own| self.order_behind_uses(own, entry));
+            if !self.end_or_put_back(entry, passed)? {
                 return Ok(None);
             }
             let value = done()?;
@@ -175,22 +164,21 @@ impl<P: Platform> Waits<P> {
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
-    pub(in crate::arena) fn order_heaps<'a, T>(
-        &self,
-        on: impl Outside<'a, P>,
+    pub(in crate::arena) fn order_heaps<T>(
+        self,
         named: StreamId,
         done: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         let mut age = 0;
         loop {
-            let taken = self.deferred.lock().take_oldest_from(age);
+            let taken = self.waits().deferred.lock().take_oldest_from(age);
             let Some((entry, oldest)) = taken else { return Ok(None) };
             // The later blocks of a heap that cannot be ordered are passed over with the oldest.
             age = oldest + 1;
-            let slot = self.deferred.lock().get(entry).block.slot;
-            let own = self.or_put_back(entry, stream_to_order(on, slot, named, false))?;
-            let passed = own.map_or(Ok(false), |own| self.order_behind_uses(on, own, entry));
-            if self.end_or_put_back(on, entry, passed)? {
+            let slot = self.waits().deferred.lock().get(entry).block.slot;
+            let own = self.or_put_back(entry, self.stream_to_order(slot, named, false))?;
+            let passed = own.map_or(Ok(false), |own| self.order_behind_uses(own, entry));
+            if self.end_or_put_back(entry, passed)? {
                 let value = done()?;
                 if value.is_some() {
                     return Ok(value);
@@ -201,12 +189,12 @@ impl<P: Platform> Waits<P> {
 
     /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of
     /// blocks whose waits for events have ended.
-    pub(in crate::arena) fn poll_ordered<'a>(&self, on: impl Outside<'a, P>) -> Result<u32, Error> {
+    pub(in crate::arena) fn poll_ordered(self) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
-        while on.driver().flags.has(flags::ORDERED) {
-            let next = self.deferred.lock().next_heap(from);
+        while self.driver().flags.has(flags::ORDERED) {
+            let next = self.waits().deferred.lock().next_heap(from);
             let Some(slot) = next else { break };
-            ended += self.poll_ordered_of(on, slot)?;
+            ended += self.poll_ordered_of(slot)?;
             from = slot + 1;
         }
         Ok(ended)
@@ -217,19 +205,19 @@ impl<P: Platform> Waits<P> {
     ///
     /// Polls the events of one stream after the other, in the order of their recording, as long as
     /// they are complete: the later ones are not complete before.
-    fn poll_ordered_of<'a>(&self, on: impl Outside<'a, P>, slot: u32) -> Result<u32, Error> {
+    fn poll_ordered_of(self, slot: u32) -> Result<u32, Error> {
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
         loop {
-            let taken = self.deferred.lock().take_watched(slot, from);
+            let taken = self.waits().deferred.lock().take_watched(slot, from);
             let Some((entry, watched)) = taken else { return Ok(ended) };
             let Fence { stream, number, event } = watched.fence;
-            let complete = self.or_put_back(entry, is_complete(on.driver(), event))?;
-            let all = complete && self.or_put_back(entry, self.watch_on(on, entry, watched))?;
+            let complete = self.or_put_back(entry, is_complete(self.driver(), event))?;
+            let all = complete && self.or_put_back(entry, self.watch_on(entry, watched))?;
             if all {
-                self.end_deferred(on, entry);
+                self.end_deferred(entry);
                 ended += 1;
             } else if !complete {
-                self.deferred.lock().put_back(entry);
+                self.waits().deferred.lock().put_back(entry);
             }
             // After an event that is not complete, the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
@@ -239,14 +227,14 @@ impl<P: Platform> Waits<P> {
     /// Polls the uses of a taken block after the watched one, whose event is complete. Returns
     /// whether all are complete; if not, the block is watched at the first that is not, and no
     /// longer taken.
-    fn watch_on<'a>(&self, on: impl Outside<'a, P>, entry: u32, watched: UseFence) -> Result<bool, Error> {
-        let slot = self.deferred.lock().get(entry).block.slot;
+    fn watch_on(self, entry: u32, watched: UseFence) -> Result<bool, Error> {
+        let slot = self.waits().deferred.lock().get(entry).block.slot;
         let mut next = watched.next;
         loop {
-            let later = on.heaps().lock(slot).uses().next_fence(next);
+            let later = self.heaps().lock(slot).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
-            if !is_complete(on.driver(), later.fence.event)? {
-                self.deferred.lock().watch(entry, later);
+            if !is_complete(self.driver(), later.fence.event)? {
+                self.waits().deferred.lock().watch(entry, later);
                 return Ok(false);
             }
             next = later.next;
@@ -255,14 +243,14 @@ impl<P: Platform> Waits<P> {
 
     /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which
     /// another thread works.
-    pub(in crate::arena) fn wait_for_ordered<'a>(&self, on: impl Outside<'a, P>) -> Result<(), Error> {
-        while on.driver().flags.has(flags::ORDERED) {
-            let taken = self.deferred.lock().take_oldest_from(0);
+    pub(in crate::arena) fn wait_for_ordered(self) -> Result<(), Error> {
+        while self.driver().flags.has(flags::ORDERED) {
+            let taken = self.waits().deferred.lock().take_oldest_from(0);
             if let Some((entry, _)) = taken {
-                let waited = self.each_fence(on, entry, P::Device::wait);
-                self.end_or_put_back(on, entry, waited.map(|()| true))?;
-            } else if self.deferred.lock().is_at_work() {
-                on.driver().give_way();
+                let waited = self.each_fence(entry, P::Device::wait);
+                self.end_or_put_back(entry, waited.map(|()| true))?;
+            } else if self.waits().deferred.lock().is_at_work() {
+                self.driver().give_way();
             }
         }
         Ok(())
@@ -270,17 +258,17 @@ impl<P: Platform> Waits<P> {
 
     /// Orders the own stream of a taken block after its uses. Returns false if a capture of the
     /// stream forbids it, or if only the host could wait for a use.
-    fn order_behind_uses<'a>(&self, on: impl Outside<'a, P>, own: StreamId, entry: u32) -> Result<bool, Error> {
+    fn order_behind_uses(self, own: StreamId, entry: u32) -> Result<bool, Error> {
         let mut all = true;
         // Not the host, which holds the permission to record.
-        self.each_fence(on, entry, |memory, event| {
+        self.each_fence(entry, |memory, event| {
             all &= memory.orders(event);
             Ok(())
         })?;
         if !all {
             return Ok(false);
         }
-        match self.each_fence(on, entry, |memory, event| memory.order_behind(own, event)) {
+        match self.each_fence(entry, |memory, event| memory.order_behind(own, event)) {
             // The capture of a program that announces none has begun since.
             Err(Error::Device(error)) if error.kind == ErrorKind::NotPermittedInCapture => Ok(false),
             ordered => ordered.map(|()| true),
@@ -288,58 +276,50 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Calls the device for each event of a taken block not known to be complete.
-    fn each_fence<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        entry: u32,
-        mut call: impl FnMut(&P::Device, Event) -> DeviceResult<()>,
-    ) -> Result<(), Error> {
-        let deferred = self.deferred.lock().get(entry);
+    fn each_fence(self, entry: u32, mut call: impl FnMut(&P::Device, Event) -> DeviceResult<()>) -> Result<(), Error> {
+        let deferred = self.waits().deferred.lock().get(entry);
         let mut next = deferred.watched();
         while let Some(used) = next {
-            on.driver().call(|memory| call(memory, used.fence.event))?;
-            next = on.heaps().lock(deferred.block.slot).uses().next_fence(used.next);
+            self.driver().call(|memory| call(memory, used.fence.event))?;
+            next = self.heaps().lock(deferred.block.slot).uses().next_fence(used.next);
         }
         Ok(())
     }
 
     /// Returns a result, after an error with the block no longer taken.
-    fn or_put_back<T>(&self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|_| self.deferred.lock().put_back(entry))
+    fn or_put_back<T>(self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
+        result.inspect_err(|_| self.waits().deferred.lock().put_back(entry))
     }
 
     /// Ends the waits of a taken block if `ends`, else puts the block back.
-    fn end_or_put_back<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        entry: u32,
-        ends: Result<bool, Error>,
-    ) -> Result<bool, Error> {
+    fn end_or_put_back(self, entry: u32, ends: Result<bool, Error>) -> Result<bool, Error> {
         if ends == Ok(true) {
-            self.end_deferred(on, entry);
+            self.end_deferred(entry);
         } else {
-            self.deferred.lock().put_back(entry);
+            self.waits().deferred.lock().put_back(entry);
         }
         ends
     }
 }
 
-/// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it
-/// after uses of the heap's blocks: not if the stream has ended, may have gone or captures, nor if
-/// the host would wait, nor in a private pool unless `private`. The heap has a pending block, so it
-/// keeps its stream.
-pub(in crate::arena) fn stream_to_order<'a, P: Platform>(
-    on: impl Outside<'a, P>,
-    slot: u32,
-    named: StreamId,
-    private: bool,
-) -> Result<Option<StreamId>, Error> {
-    let own = {
-        let heap = on.heaps().lock(slot);
-        on.driver().usable_stream(&heap, named).filter(|_| private || heap.pool == 0)
-    };
-    let Some(own) = own.filter(|&own| on.driver().device().can_order(own)) else { return Ok(None) };
-    Ok((!on.driver().call(|memory| memory.is_capturing(own))?).then_some(own))
+impl<'a, P: Platform> Waiting<'a, P> {
+    /// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it
+    /// after uses of the heap's blocks: not if the stream has ended, may have gone or captures, nor if
+    /// the host would wait, nor in a private pool unless `private`. The heap has a pending block, so it
+    /// keeps its stream.
+    pub(in crate::arena) fn stream_to_order(
+        self,
+        slot: u32,
+        named: StreamId,
+        private: bool,
+    ) -> Result<Option<StreamId>, Error> {
+        let own = {
+            let heap = self.heaps().lock(slot);
+            self.driver().usable_stream(&heap, named).filter(|_| private || heap.pool == 0)
+        };
+        let Some(own) = own.filter(|&own| self.driver().device().can_order(own)) else { return Ok(None) };
+        Ok((!self.driver().call(|memory| memory.is_capturing(own))?).then_some(own))
+    }
 }
 
 fn is_complete<D: DeviceMemory>(driver: &Driver<D>, event: Event) -> Result<bool, Error> {

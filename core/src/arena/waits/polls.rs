@@ -3,7 +3,7 @@
 //! The events of one stream complete in order, so only the oldest event of a queue is polled. No
 //! lock is held during the call to the device: the queue is marked busy.
 
-use crate::arena::waits::{Outside, Waits};
+use crate::arena::waits::Waiting;
 use crate::arena::{Platform, flags};
 use crate::device::{Event, StreamOrder};
 use crate::error::Error;
@@ -13,7 +13,7 @@ use crate::sync::MutexGuard;
 use crate::tables::slot_table::NONE;
 use core::iter::from_fn;
 
-impl<P: Platform> Waits<P> {
+impl<'a, P: Platform> Waiting<'a, P> {
     /// Polls the oldest event of every stream in `groups`, then the next event of the stream as
     /// long as events are complete; with `slot`, only of streams for which blocks of that heap may
     /// wait. With `wait`, waits for the events, also for those that another thread is polling or
@@ -21,21 +21,15 @@ impl<P: Platform> Waits<P> {
     ///
     /// An event with a failed call stays queued, and its blocks stay pending. Polling goes on with
     /// the other streams unless the context is lost, and the first error is returned.
-    pub(in crate::arena) fn poll_queues<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        groups: GroupSet,
-        slot: Option<u32>,
-        wait: bool,
-    ) -> Result<u32, Error> {
+    pub(in crate::arena) fn poll_queues(self, groups: GroupSet, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
         let mut result = Ok(0);
         for group in groups.iter() {
-            let polled = self.poll_group(on, group, slot, wait);
+            let polled = self.poll_group(group, slot, wait);
             result = match (result, polled) {
                 (Ok(sum), Ok(finished)) => Ok(sum + finished),
                 (result, polled) => result.and(polled),
             };
-            if on.driver().flags.has(flags::LOST) {
+            if self.driver().flags.has(flags::LOST) {
                 break;
             }
         }
@@ -45,14 +39,14 @@ impl<P: Platform> Waits<P> {
     /// Iterates over the queues of `groups` that `next` finds, from a number in the group on: group
     /// and queue. Other threads may work on the queues between two steps.
     pub(in crate::arena) fn each_queue(
-        &self,
+        self,
         groups: GroupSet,
         next: impl Fn(&EventQueues<P::Storage>, usize) -> Option<usize> + Copy,
     ) -> impl Iterator<Item = (u32, usize)> {
         groups.iter().flat_map(move |group| {
             let mut from = 0;
             from_fn(move || {
-                let queue = next(&self.queues.lock(group), from)?;
+                let queue = next(&self.waits().queues.lock(group), from)?;
                 from = queue + 1;
                 Some((group, queue))
             })
@@ -60,12 +54,12 @@ impl<P: Platform> Waits<P> {
     }
 
     /// [Polls](Self::poll_queues) the events of one group.
-    fn poll_group<'a>(&self, on: impl Outside<'a, P>, group: u32, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
+    fn poll_group(self, group: u32, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
         let (mut failed, mut finished) = (None, 0);
         // Events of one stream complete in order, so the first of a queue answers for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
         // then.
-        let mut next = self.queues.lock(group).next_to_poll(0, slot);
+        let mut next = self.waits().queues.lock(group).next_to_poll(0, slot);
         loop {
             let Some((queue, event)) = next else {
                 if !wait || failed.is_some() {
@@ -73,27 +67,27 @@ impl<P: Platform> Waits<P> {
                 }
                 // The only queues left are busy: another thread is inside its device call. Looked
                 // for first: the thread may have recorded an event, and left, since the last look.
-                let mut order = self.queues.lock(group);
+                let mut order = self.waits().queues.lock(group);
                 next = order.next_to_poll(0, slot);
                 if next.is_none() && !order.is_at_work() {
                     break;
                 }
                 drop(order);
                 if next.is_none() {
-                    on.driver().give_way();
+                    self.driver().give_way();
                 }
                 continue;
             };
-            let polled = on
+            let polled = self
                 .driver()
                 .call(|memory| if wait { memory.wait(event).map(|()| true) } else { memory.is_complete(event) });
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
             let from = if complete { queue } else { queue + 1 };
             // After a loss no other event is polled.
-            let then = (!on.driver().flags.has(flags::LOST)).then_some((from, slot));
+            let then = (!self.driver().flags.has(flags::LOST)).then_some((from, slot));
             let ended;
-            (ended, next) = self.finish_and_go_on(on, group, queue, |_heap| complete, then);
+            (ended, next) = self.finish_and_go_on(group, queue, |_heap| complete, then);
             finished += ended;
         }
         failed.map_or(Ok(finished), |error| Err(error.into()))
@@ -102,54 +96,40 @@ impl<P: Platform> Waits<P> {
     /// Ends a poll of a queue. Blocks no longer wait for the event if `leaves` is true of their
     /// heap, as of all heaps once the event is complete: frees those that waited for nothing else.
     /// Returns the number of ended waits.
-    pub(in crate::arena) fn finish_poll<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        group: u32,
-        queue: usize,
-        leaves: impl Fn(u32) -> bool,
-    ) -> u32 {
-        self.finish_and_go_on(on, group, queue, leaves, None).0
+    pub(in crate::arena) fn finish_poll(self, group: u32, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
+        self.finish_and_go_on(group, queue, leaves, None).0
     }
 
     /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the
     /// blocks waiting for nothing else, if the stream was idle. Returns the number of ended waits.
-    pub(in crate::arena) fn finish_question<'a>(
-        &self,
-        on: impl Outside<'a, P>,
-        group: u32,
-        queue: usize,
-        idle: Option<bool>,
-    ) -> u32 {
-        let mut order = self.queues.lock(group);
+    pub(in crate::arena) fn finish_question(self, group: u32, queue: usize, idle: Option<bool>) -> u32 {
+        let mut order = self.waits().queues.lock(group);
         let first = order.finish_question(queue, idle);
-        self.free_from(on, group, order, first, None).0
+        self.free_from(group, order, first, None).0
     }
 
     /// Ends a poll of a queue as [`finish_poll`](Self::finish_poll) does. With `then`, begins the
     /// next poll as well, as
     /// [`EventQueues::next_to_poll`](crate::streams::event_queue::EventQueues::next_to_poll) does,
     /// and returns it.
-    fn finish_and_go_on<'a>(
-        &self,
-        on: impl Outside<'a, P>,
+    fn finish_and_go_on(
+        self,
         group: u32,
         queue: usize,
         leaves: impl Fn(u32) -> bool,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
-        let mut order = self.queues.lock(group);
+        let mut order = self.waits().queues.lock(group);
         let first = order.finish_poll(queue, leaves);
-        self.free_from(on, group, order, first, then)
+        self.free_from(group, order, first, then)
     }
 
     /// Frees the blocks out of a queue, from `first` on, if they wait for nothing else. Unlocks the
     /// queues. `then` and the results as for [`finish_and_go_on`](Self::finish_and_go_on).
-    pub(in crate::arena) fn free_from<'a, 's>(
-        &'s self,
-        on: impl Outside<'a, P>,
+    pub(in crate::arena) fn free_from(
+        self,
         group: u32,
-        mut order: MutexGuard<'s, P::Lock, EventQueues<P::Storage>>,
+        mut order: MutexGuard<'a, P::Lock, EventQueues<P::Storage>>,
         mut first: u32,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
@@ -158,16 +138,16 @@ impl<P: Platform> Waits<P> {
             let finished = order.take_finished(&mut first);
             let is_last = first == NONE;
             let next = then.filter(|_| is_last).and_then(|(from, slot)| order.next_to_poll(from, slot));
-            on.driver().flags.follow(group, &order);
+            self.driver().flags.follow(group, &order);
             drop(order);
             count += finished.len() as u32;
             for of_heap in finished.chunk_by(|one, next| one.slot == next.slot) {
-                on.end_waits(of_heap[0].slot, of_heap.iter().map(|block| block.index));
+                self.end_waits(of_heap[0].slot, of_heap.iter().map(|block| block.index));
             }
             if is_last {
                 return (count, next);
             }
-            order = self.queues.lock(group);
+            order = self.waits().queues.lock(group);
         }
     }
 }

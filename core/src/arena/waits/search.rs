@@ -10,11 +10,11 @@
 //! ```
 //!
 //! Each effort ends at the first block that serves the request. Under `stitched`, pages of other
-//! heaps serve as well: [`order_events`](Waits::order_events) orders their streams.
+//! heaps serve as well: [`order_events`](Waiting::order_events) orders their streams.
 
 use crate::arena::Platform;
 use crate::arena::request::Request;
-use crate::arena::waits::{Outside, Waits};
+use crate::arena::waits::Waiting;
 use crate::error::Error;
 use crate::units::DevicePtr;
 
@@ -29,27 +29,26 @@ pub(in crate::arena) enum Effort {
     Wait,
 }
 
-impl<P: Platform> Waits<P> {
+impl<'a, P: Platform> Waiting<'a, P> {
     /// Serves a request that no free block could serve, from blocks that wait for the device: calls
     /// `search` after some have become free. Without a serving block, all blocks are free after
     /// [`Effort::Wait`], except those that a captured graph uses.
     ///
     /// # Errors
     /// The first error of the device.
-    pub(in crate::arena) fn search_pending<'a>(
-        &self,
-        on: impl Outside<'a, P>,
+    pub(in crate::arena) fn search_pending(
+        self,
         request: &Request,
         effort: Effort,
         mut search: impl FnMut() -> Result<Option<DevicePtr>, Error>,
     ) -> Result<Option<DevicePtr>, Error> {
         match effort {
-            Effort::Ask => self.search_gathered(on, request, &mut search),
-            Effort::Order => self.search_ordered(on, request, &mut search),
+            Effort::Ask => self.search_gathered(request, &mut search),
+            Effort::Order => self.search_ordered(request, &mut search),
             Effort::Wait => {
-                let served = self.search_event_by_event(on, &mut search)?;
+                let served = self.search_event_by_event(&mut search)?;
                 if served.is_none() {
-                    self.wait_for_events(on)?;
+                    self.wait_for_events()?;
                 }
                 Ok(served)
             }

@@ -98,7 +98,7 @@ impl<P: Platform> Parker<'_, P> {
         }
         self.in_each_heap(Heap::keep_pinned_pages);
         self.wait_for_work(on, order)?;
-        on.waits.process_events(on)?;
+        on.waiting().process_events()?;
         self.end_fills(on, order)?;
         self.in_each_heap(Heap::keep_pages_of_numbered_work);
         // A page with a second mapping, at the place that it left, cannot go back to the device.
@@ -176,7 +176,7 @@ impl<P: Platform> Parker<'_, P> {
             (heap.stream, counters.current(Stat::Active) != counters.current(Stat::Allocation))
         };
         if pending {
-            on.waits.wait_for_events(on)?;
+            on.waiting().wait_for_events()?;
         }
         Ok(mapper.driver.call(|memory| memory.synchronize(stream))?)
     }

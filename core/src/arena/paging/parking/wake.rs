@@ -203,14 +203,14 @@ impl<P: Platform> Parker<'_, P> {
         }
         // Kept during the wait: no capture begins, which the wait would make invalid.
         if let Some(_permission) = self.mapper.driver.may_record() {
-            on.waits.wait_for_events(on)?;
+            on.waiting().wait_for_events()?;
         }
-        while on.give_by_shares(bytes)? > 0 {
+        while on.holdings().give_by_shares(bytes)? > 0 {
             if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
                 return Ok(true);
             }
         }
-        on.release_cached(None)?;
+        on.holdings().release_cached(None)?;
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
     }
 

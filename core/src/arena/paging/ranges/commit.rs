@@ -102,21 +102,21 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
         let capturing = self.captures(stream)?;
         if !capturing {
-            device.waits.wait_for_events(device)?;
+            device.waiting().wait_for_events()?;
             self.wait_for_departures()?;
-            while device.give_by_shares(bytes)? > 0 {
+            while device.holdings().give_by_shares(bytes)? > 0 {
                 if attempt()? {
                     return Ok(());
                 }
             }
             let releases = device.settings.policy().releases_cache();
             let again = || Ok(attempt()?.then_some(()));
-            let committed = if releases { device.release_and_retry(again) } else { again() };
+            let committed = if releases { device.holdings().release_and_retry(again) } else { again() };
             if committed?.is_some() {
                 return Ok(());
             }
             if self.driver.flags.has(flags::PLANNED) {
-                PlanSwitch::of(device).map_or(Ok(()), |plans| plans.give_up())?;
+                PlanSwitch::of(device.holdings(), &device.arena.plans).map_or(Ok(()), |plans| plans.give_up())?;
                 if attempt()? {
                     return Ok(());
                 }

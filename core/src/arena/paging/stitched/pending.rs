@@ -30,7 +30,7 @@ impl<P: Platform> Stitcher<'_, P> {
         }
         // Over once a freed block serves the request, or free pages and the allowed new memory
         // suffice.
-        let over = on.waits.order_events(on, request, || {
+        let over = on.waiting().order_events(request, || {
             let mut served = on.search(request)?;
             if served.is_none() {
                 served = self.search_other_heap(on.arena, request)?;

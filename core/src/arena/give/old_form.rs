@@ -4,14 +4,17 @@
 //! Blocks that other streams use are not free, so their segments are not idle.
 
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::holdings::Holdings;
+use crate::arena::tuning::TuningState;
+use crate::arena::{Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
+use crate::sync::Ranked;
 use crate::tables::Lazy;
 use crate::units::NO_STREAM;
 use core::iter::once;
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Gives idle memory of the default pool back with the form of earlier settings. Segments go
     /// back where pages are mapped now, and pages where segments are obtained. With `all`,
     /// everything idle goes back: sizes are those of earlier settings. Pages go back only at a
@@ -19,14 +22,14 @@ impl<P: Platform> OnDevice<'_, P> {
     ///
     /// # Errors
     /// Those of the device.
-    pub(crate) fn give_old_form_back(self, all: bool) -> Result<(), Error> {
+    pub(crate) fn give_old_form_back(self, tuning: &Ranked<P::Lock, TuningState>, all: bool) -> Result<(), Error> {
         self.given_up().poll_departures();
         let mut released = self.release_retired(false);
-        if self.tuning.lock().has_leftovers && !self.driver.flags.has(flags::CAPTURE) {
+        if tuning.lock().has_leftovers && !self.driver().flags.has(flags::CAPTURE) {
             let mut any = false;
-            for (slot, pair) in self.heaps.heaps_of(once(0), |_| [PoolKind::Large, PoolKind::Small]) {
+            for (slot, pair) in self.heaps().heaps_of(once(0), |_| [PoolKind::Large, PoolKind::Small]) {
                 let (maps_pages, is_empty) = {
-                    let heap = self.heaps.lock(slot);
+                    let heap = self.heaps().lock(slot);
                     (heap.rules.source.maps_pages(), heap.is_empty())
                 };
                 if all || maps_pages {
@@ -37,7 +40,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 }
                 any |= all || !is_empty;
             }
-            self.tuning.lock().has_leftovers = any;
+            tuning.lock().has_leftovers = any;
             let spares = self.destroy_spares();
             self.given_up().poll_departures();
             released = released.and(spares).and(self.release_retired(false));
@@ -49,28 +52,25 @@ impl<P: Platform> OnDevice<'_, P> {
     /// back.
     fn is_stream_at_rest(self, slot: u32) -> bool {
         // An epoch that is complete at once.
-        if self.heaps.pages_of(slot).next().is_none() || !self.given_up().begin_epoch(slot, NO_STREAM) {
+        if self.heaps().pages_of(slot).next().is_none() || !self.given_up().begin_epoch(slot, NO_STREAM) {
             return false;
         }
         self.given_up().poll_departures();
-        let heap = self.heaps.lock(slot);
+        let heap = self.heaps().lock(slot);
         heap.sets.is_made() && heap.sets.quiet == heap.clock
     }
 
     /// Retires the wholly free segments of the heap in `slot`, of a pair in use.
     fn retire_segments(self, _used: &PairUse<'_, P>, slot: u32) {
         // Kept until the event is recorded: no capture begins in between.
-        let Some(_permission) = self.driver.may_record() else { return };
-        let stream = self.driver.usable_stream(&self.heaps.lock(slot), NO_STREAM);
+        let Some(_permission) = self.driver().may_record() else { return };
+        let stream = self.driver().usable_stream(&self.heaps().lock(slot), NO_STREAM);
         let Some(stream) = stream else { return };
-        for unit in self.heaps.segments_of(slot) {
+        for unit in self.heaps().segments_of(slot) {
             // A segment that cannot be taken stays in the heap. The fence is recorded afterwards:
             // another thread may have used the segment until it was taken.
-            if let Ok(Some(taken)) = unit.take(self)
-                && self.given_up().retire(stream, unit.ptr(), unit.bytes).is_err()
-            {
-                // Counted as leaked if the device fails.
-                let _counted = taken.release(self);
+            if let Ok(Some(taken)) = unit.take(self) {
+                taken.retire(self, stream);
             }
         }
     }
