@@ -62,9 +62,8 @@ pub use would_fit::{Bound, Fit, Rehearsal};
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
-use crate::arena::forecast::Forecast;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::plans::PlanSwitch;
+use crate::arena::request::Forecast;
 use crate::arena::{Arena, Built, OnDevice, flags};
 use crate::config::Config;
 use crate::device::{DeviceMemory, DeviceResult};
@@ -413,7 +412,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("empty_cache", device)?;
         let waited = device.waiting().wait_for_events();
-        let emptied = device.holdings().empty(PlanSwitch::of(device.holdings(), &device.arena.plans));
+        let emptied = device.holdings().empty(device.plan_switch());
         device.waits.give_events_back(&device.driver);
         waited.and(emptied)
     }
@@ -439,7 +438,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let device = self.begin("trim", device)?;
-        let trimmed = device.holdings().trim(keep, PlanSwitch::of(device.holdings(), &device.arena.plans));
+        let trimmed = device.holdings().trim(keep, device.plan_switch());
         device.waits.give_spare_events_back(&device.driver);
         trimmed
     }
@@ -553,7 +552,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
         let device = self.begin("stream_destroyed", device)?;
-        let forgotten = PlanSwitch::of(device.holdings(), &device.arena.plans)
+        let forgotten = device
+            .plan_switch()
             .map_or(Ok(()), |plans| plans.forget_stream(stream))
             .and(device.forget_range_stream(stream));
         forgotten.and(device.holdings().stream_destroyed(device.waiting(), stream))

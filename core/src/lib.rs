@@ -108,10 +108,10 @@ pub use allocator::{
 #[cfg(feature = "alloc")]
 pub use allocator::{Bound, Fit, Rehearsal, Window};
 pub use arena::allocation::Allocation;
-pub use arena::forecast::Forecast;
 pub use arena::paging::extents::{Extent, Physical};
 pub use arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Remaining};
 pub use arena::paging::ranges::Reservation;
+pub use arena::request::Forecast;
 pub use arena::tuning::{TuneReport, TuneStage};
 pub use config::Config;
 pub use config::rounding::PoolKind;

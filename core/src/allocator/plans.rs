@@ -1,8 +1,6 @@
 //! Iterations and plans, of the planned policy.
 
 use crate::allocator::Allocator;
-#[cfg(feature = "alloc")]
-use crate::arena::plans::PlanSwitch;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 #[cfg(feature = "alloc")]
@@ -40,7 +38,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
     #[cfg(feature = "alloc")]
     pub fn end_iteration(&self) -> Result<(), Error> {
         let device = self.allocator.begin("end_iteration", self.device)?;
-        PlanSwitch::of(device.holdings(), &device.arena.plans).map_or(Ok(()), |plans| plans.announce(device.waiting()))
+        device.plan_switch().map_or(Ok(()), |plans| plans.announce(device.waiting()))
     }
 
     /// Takes out the record of the observed iteration, to be planned on any thread. Returns `None`
@@ -76,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
     #[cfg(feature = "alloc")]
     pub fn give_up(&self) -> Result<(), Error> {
         let device = self.allocator.begin("give_plans_up", self.device)?;
-        PlanSwitch::of(device.holdings(), &device.arena.plans).map_or(Ok(()), |plans| plans.give_up())
+        device.plan_switch().map_or(Ok(()), |plans| plans.give_up())
     }
 
     /// Returns the figures of the planned policy. Under another policy all figures are 0.

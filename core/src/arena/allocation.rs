@@ -1,7 +1,7 @@
 //! The description of a block held by the program.
 
-use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
+use crate::arena::platform::Platform;
 use crate::heap::block::{BlockEntry, State};
 use crate::tables::OnceTable;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};

@@ -5,7 +5,8 @@
 //! invariants of a lane, and of a heap of which no part is held for a mapping or a release, hold
 //! under their locks. The check is then limited to them.
 
-use crate::arena::{Arena, Platform};
+use crate::arena::Arena;
+use crate::arena::platform::Platform;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, impl_empty};
 use crate::units::DeviceIndex;
 

@@ -21,12 +21,12 @@
 //! that used the segment is known to be done. Without enough quiet segments the request exceeds the
 //! budget, and a later request repays.
 
-use crate::arena::Platform;
 use crate::arena::flags::{self, Flags};
-use crate::arena::give::units::{Unit, quiet_cover};
 use crate::arena::heaps::Heaps;
+use crate::arena::heaps::units::{Unit, quiet_cover};
 use crate::arena::holdings::Holdings;
 use crate::arena::paging::departures::GivenUp;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::config::rounding::{Divisions, INTERVALS, PoolKind};
 use crate::device::Segments;

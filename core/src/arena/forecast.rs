@@ -6,28 +6,12 @@ use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::paging::growth::PageGrowth;
 use crate::arena::plans;
-use crate::arena::request::Request;
-use crate::arena::{OnDevice, Platform, flags};
+use crate::arena::platform::Platform;
+use crate::arena::request::{Forecast, Request};
+use crate::arena::{OnDevice, flags};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
-
-/// First effect of a request if the request were made now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Forecast {
-    /// The block at the given address would be handed out, from the cache or a plan. The address is
-    /// null for a request of zero bytes.
-    Hit(DevicePtr),
-    /// A segment of the given number of bytes would be allocated from the device.
-    Obtain(u64),
-    /// An expandable segment would be extended by mapping more memory.
-    Expand,
-    /// The segment at the given address would be released; of an expandable segment, the mapped
-    /// range at the address.
-    Release(DevicePtr),
-    /// The request would fail for lack of memory.
-    OutOfMemory,
-}
 
 impl<P: Platform> OnDevice<'_, P> {
     /// Returns the first effect of a request for `bytes` on `stream`. Changes no block and no

@@ -8,6 +8,7 @@
 //! compact.rs · idle/     how much is held
 //! ```
 
+use crate::arena::OnDevice;
 use crate::arena::driver::Driver;
 use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::ledger::Ledger;
@@ -18,10 +19,10 @@ use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::stitched::Stitcher;
 use crate::arena::peaks::{Counters, Peaks};
+use crate::arena::platform::{OwnerMap, Platform};
 use crate::arena::request::Request;
 use crate::arena::settings::Settings;
 use crate::arena::tracing::Recorder;
-use crate::arena::{OnDevice, OwnerMap, Platform};
 use crate::error::Error;
 use crate::heap::Outcome;
 use crate::units::{DevicePtr, StreamId};

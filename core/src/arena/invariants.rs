@@ -1,7 +1,8 @@
 //! The invariants of one device: those of its lanes and heaps, and the sum of the bytes held.
 
+use crate::arena::Arena;
 use crate::arena::peaks::{Counters, Peaks};
-use crate::arena::{Arena, Platform};
+use crate::arena::platform::Platform;
 use crate::heap::Heap;
 use crate::heap::block::{BlockEntry, State};
 use crate::stats::Stat;

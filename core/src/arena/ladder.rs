@@ -13,14 +13,14 @@
 //! waiting for an event (pytorch issue 189504). Where frees are gathered, the request waits event
 //! by event and searches in between, and so waits for no more work than needed (171771).
 
-use crate::arena::forecast::Forecast;
 use crate::arena::give::rules;
-use crate::arena::give::units::Unit;
+use crate::arena::heaps::units::Unit;
 use crate::arena::ledger::fraction_of;
-use crate::arena::plans::PlanSwitch;
+use crate::arena::platform::{Built, Platform};
+use crate::arena::request::Forecast;
 use crate::arena::request::Request;
 use crate::arena::waits::search::Effort;
-use crate::arena::{Built, OnDevice, Platform, flags};
+use crate::arena::{OnDevice, flags};
 use crate::config::{Bfc, Policy};
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, Host};
@@ -358,7 +358,7 @@ impl<P: Platform> Ladder<'_, P> {
             return Ok(None);
         }
         let released = self.release(
-            || PlanSwitch::of(device.holdings(), &device.arena.plans).map_or(Ok(()), |plans| plans.give_up()),
+            || device.plan_switch().map_or(Ok(()), |plans| plans.give_up()),
             || device.plans.first_idle(&device.heaps),
         )?;
         if released.is_some() { Ok(released) } else { self.grow(true) }

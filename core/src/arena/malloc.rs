@@ -16,13 +16,14 @@
 //! `serve_cached` for [plain](crate::heap::Heap::plain) heaps.
 
 use crate::arena::flags::FlagWord;
-use crate::arena::heaps::pairs::{HEAPS, STREAMS};
+use crate::arena::heaps::pairs::{HEAPS, PairUse, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::plans::{self, PlannedBlock};
-use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, Platform, compact, flags};
+use crate::arena::platform::Platform;
+use crate::arena::request::{Request, RequestCalls};
+use crate::arena::{Arena, OnDevice, compact, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::Host;
+use crate::device::{Host, StreamOrder};
 use crate::error::Error;
 use crate::heap::{Heap, Outcome};
 use crate::stats::HeapCounters;
@@ -362,6 +363,69 @@ impl<P: Platform> Arena<P> {
             }
         }
         decline()
+    }
+
+    /// Rounds and routes a request, and calls `serve` with it. `pair` finds or makes the pair of
+    /// heaps. The pool stays in use until `serve` has returned.
+    ///
+    /// Errors: [`Error::TooLarge`], those of `pair` and `serve`, and those of the device if it is
+    /// asked about a capture.
+    pub(crate) fn with_request<T>(
+        &self,
+        bytes: u64,
+        stream: StreamId,
+        call_site: u32,
+        pair: impl for<'a> Fn(&'a Heaps<P>, u32, StreamId) -> Result<PairUse<'a, P>, Error>,
+        serve: impl FnOnce(&Request) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        // Rounding cannot overflow below the limit, and may reach the limit.
+        // A request of zero bytes is rounded as a request of one byte.
+        let size =
+            if bytes < MAX_REQUEST { self.settings.round(self.driver.flags.load(), bytes.max(1)) } else { MAX_REQUEST };
+        if size >= MAX_REQUEST {
+            return Err(Error::TooLarge(bytes));
+        }
+        let kind = self.settings.kind_of(size);
+        let route =
+            if self.driver.flags.has(flags::ROUTES) { self.heaps.enter_pool(&self.driver, stream) } else { None };
+        let pool = route.map_or(0, |route| route.pool);
+        let is_capturing =
+            || Ok(self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?);
+        // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
+        let is_asleep = |pair: &PairUse<'_, P>| self.heaps.lock(pair.slot(kind)).asleep;
+        let serve = |capturing: bool| {
+            self.learn_virtual_memory();
+            self.heaps.learn_supply(&self.driver, pool);
+            let (mut pool, mut route, mut found) = (pool, route, pair(&self.heaps, pool, stream)?);
+            // The memory of a captured request must lie in the graph's own pool.
+            if is_asleep(&found) && !capturing && self.heaps.registry.lock().pools[pool as usize].falls_back {
+                (pool, route, found) = (0, None, pair(&self.heaps, 0, stream)?);
+            }
+            if is_asleep(&found) {
+                return Err(Error::Parked);
+            }
+            let request = Request {
+                bytes,
+                size,
+                kind,
+                stream,
+                pool,
+                slot: found.slot(kind),
+                route,
+                capturing,
+                site: call_site,
+                mapping: RequestCalls::default(),
+            };
+            let served = serve(&request);
+            request.mapping.count(&self.driver, &self.settings, &self.paging);
+            served
+        };
+        // One way out, whatever fails: a pool that was entered is left again.
+        let served = is_capturing().and_then(serve);
+        if pool != 0 {
+            self.heaps.leave_pool(pool);
+        }
+        served
     }
 
     /// Reconciles the peaks for a lane, and returns `ptr`. Lets [`declined`](OnDevice::declined)

@@ -33,7 +33,7 @@ mod driver;
 pub(crate) mod explain;
 mod filling;
 pub(crate) mod flags;
-pub(crate) mod forecast;
+mod forecast;
 mod free;
 pub(crate) mod give;
 mod guarding;
@@ -53,6 +53,7 @@ pub(crate) mod paging;
 mod peaks;
 #[cfg_attr(not(feature = "alloc"), path = "plans/none.rs")]
 pub(crate) mod plans;
+pub(crate) mod platform;
 pub(crate) mod policy;
 pub(crate) mod request;
 mod routes;
@@ -76,7 +77,8 @@ use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::RangeMapper;
 use crate::arena::paging::stitched::Stitcher;
 use crate::arena::peaks::{Counters, Peaks};
-use crate::arena::plans::Plans;
+use crate::arena::plans::{PlanSwitch, Plans};
+pub(crate) use crate::arena::platform::{Built, OwnerMap, Platform};
 use crate::arena::request::Request;
 use crate::arena::settings::Settings;
 use crate::arena::tracing::{History, Recorder};
@@ -84,38 +86,12 @@ use crate::arena::tuning::TuningState;
 use crate::arena::waits::{Waiting, Waits};
 use crate::config::rounding::PoolKind;
 use crate::config::{Config, Filling, Guard};
-use crate::device::{DeviceError, DeviceMemory, ErrorKind, Host, MemoryInfo};
+use crate::device::{DeviceError, ErrorKind, Host, MemoryInfo};
 use crate::error::Error;
 use crate::heap::Outcome;
 use crate::heap::split_rules::{PoolMemory, Rules, Source};
-use crate::page_map::PageMap;
-use crate::sync::{Lock, Rank, Ranked, empty, empty_by};
-use crate::tables::Storage;
+use crate::sync::{Rank, Ranked, empty, empty_by};
 use crate::trace::CallSite;
-use core::marker::PhantomData;
-
-/// What an allocator is built on: the devices, the lock of a heap, and where the tables live. One
-/// parameter for all code of the arena.
-pub(crate) trait Platform: Copy + 'static {
-    /// The devices.
-    type Device: DeviceMemory;
-    /// The lock of a heap.
-    type Lock: Lock;
-    /// Where the tables live.
-    type Storage: Storage;
-}
-
-/// The platform of devices `D`, locks `R` and tables `S`. A type and no value.
-pub(crate) type Built<D, R, S> = PhantomData<fn() -> (D, R, S)>;
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Platform for Built<D, R, S> {
-    type Device = D;
-    type Lock = R;
-    type Storage = S;
-}
-
-/// The page map of an allocator on a platform.
-pub(crate) type OwnerMap<P> = PageMap<<P as Platform>::Lock, <P as Platform>::Storage>;
 
 /// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods
 /// may be called from any thread.
@@ -177,6 +153,11 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     #[inline(always)]
     pub(crate) fn waiting(self) -> Waiting<'a, P> {
         Waiting::of(self)
+    }
+
+    /// Returns the switch between plans and heaps, if the configuration has the planned policy.
+    pub(crate) fn plan_switch(self) -> Option<PlanSwitch<'a, P>> {
+        PlanSwitch::of(self.holdings(), &self.arena.plans)
     }
 
     /// Returns the operations on virtual memory, if the device has any.

@@ -1,7 +1,8 @@
 //! Operations of the allocator in a build without the feature `paranoid`: nothing is checked when
 //! they begin or end.
 
-use crate::arena::{Arena, Platform};
+use crate::arena::Arena;
+use crate::arena::platform::Platform;
 use crate::units::DeviceIndex;
 use core::marker::PhantomData;
 

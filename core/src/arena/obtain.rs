@@ -5,12 +5,12 @@
 //! bytes against the limit, allocate the segment, list the segment in the page map, add the segment
 //! to the heap. Each step is undone if a later step fails.
 
-use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
 use crate::arena::holdings::Holdings;
 use crate::arena::ledger::Ledger;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::arena::settings::Settings;
 use crate::config::rounding::SMALL_SEGMENT;

@@ -6,9 +6,9 @@
 //! heap takes lease from other heaps, and raises the peak only if all leases together are too
 //! small.
 
-use crate::arena::Platform;
 use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::plans::Plans;
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence, impl_empty};

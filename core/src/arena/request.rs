@@ -2,15 +2,13 @@
 
 use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
-use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::RouteEntry;
-use crate::arena::{Arena, Platform, flags};
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
-use crate::device::{AddressLack, Segments, StreamOrder};
-use crate::error::Error;
+use crate::device::{AddressLack, Segments};
 use crate::heap::split_rules::{PageRules, Source};
 use crate::sync::Ordering;
-use crate::units::{MAX_REQUEST, StreamId};
+use crate::units::{DevicePtr, StreamId};
 use core::cell::Cell;
 
 /// A request on its way through the slow path. Its pair of heaps is used for as long as this
@@ -54,74 +52,26 @@ impl RequestCalls {
     }
 }
 
-impl<P: Platform> Arena<P> {
-    /// Rounds and routes a request, and calls `serve` with it. `pair` finds or makes the pair of
-    /// heaps. The pool stays in use until `serve` has returned.
-    ///
-    /// Errors: [`Error::TooLarge`], those of `pair` and `serve`, and those of the device if it is
-    /// asked about a capture.
-    pub(crate) fn with_request<T>(
-        &self,
-        bytes: u64,
-        stream: StreamId,
-        call_site: u32,
-        pair: impl for<'a> Fn(&'a Heaps<P>, u32, StreamId) -> Result<PairUse<'a, P>, Error>,
-        serve: impl FnOnce(&Request) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        // Rounding cannot overflow below the limit, and may reach the limit.
-        // A request of zero bytes is rounded as a request of one byte.
-        let size =
-            if bytes < MAX_REQUEST { self.settings.round(self.driver.flags.load(), bytes.max(1)) } else { MAX_REQUEST };
-        if size >= MAX_REQUEST {
-            return Err(Error::TooLarge(bytes));
-        }
-        let kind = self.settings.kind_of(size);
-        let route =
-            if self.driver.flags.has(flags::ROUTES) { self.heaps.enter_pool(&self.driver, stream) } else { None };
-        let pool = route.map_or(0, |route| route.pool);
-        let is_capturing =
-            || Ok(self.driver.flags.has(flags::CAPTURE) && self.driver.call(|device| device.is_capturing(stream))?);
-        // Asked once the pair is in use: a call that parks the heap waits for all earlier users.
-        let is_asleep = |pair: &PairUse<'_, P>| self.heaps.lock(pair.slot(kind)).asleep;
-        let serve = |capturing: bool| {
-            self.learn_virtual_memory();
-            self.heaps.learn_supply(&self.driver, pool);
-            let (mut pool, mut route, mut found) = (pool, route, pair(&self.heaps, pool, stream)?);
-            // The memory of a captured request must lie in the graph's own pool.
-            if is_asleep(&found) && !capturing && self.heaps.registry.lock().pools[pool as usize].falls_back {
-                (pool, route, found) = (0, None, pair(&self.heaps, 0, stream)?);
-            }
-            if is_asleep(&found) {
-                return Err(Error::Parked);
-            }
-            let request = Request {
-                bytes,
-                size,
-                kind,
-                stream,
-                pool,
-                slot: found.slot(kind),
-                route,
-                capturing,
-                site: call_site,
-                mapping: RequestCalls::default(),
-            };
-            let served = serve(&request);
-            request.mapping.count(&self.driver, &self.settings, &self.paging);
-            served
-        };
-        // One way out, whatever fails: a pool that was entered is left again.
-        let served = is_capturing().and_then(serve);
-        if pool != 0 {
-            self.heaps.leave_pool(pool);
-        }
-        served
-    }
+/// First effect of a request if the request were made now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forecast {
+    /// The block at the given address would be handed out, from the cache or a plan. The address is
+    /// null for a request of zero bytes.
+    Hit(DevicePtr),
+    /// A segment of the given number of bytes would be allocated from the device.
+    Obtain(u64),
+    /// An expandable segment would be extended by mapping more memory.
+    Expand,
+    /// The segment at the given address would be released; of an expandable segment, the mapped
+    /// range at the address.
+    Release(DevicePtr),
+    /// The request would fail for lack of memory.
+    OutOfMemory,
 }
 
 impl<P: Platform> Heaps<P> {
     /// Asks the host whether it supplies the segments of `pool`, which is in use. No lock is held.
-    fn learn_supply(&self, driver: &Driver<P::Device>, pool: u32) {
+    pub(super) fn learn_supply(&self, driver: &Driver<P::Device>, pool: u32) {
         if pool != 0 {
             let name = self.shared_pool(pool).id();
             self.set_supplied(pool, driver.device().supplies(name));

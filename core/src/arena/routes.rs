@@ -3,11 +3,11 @@
 //! The registry's lock covers each change of the routes together with the flags that sum the routes
 //! up. The host is asked about a route with no lock held.
 
-use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::registry::{Purpose, Registry, RouteDecision, RouteEntry};
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::device::Host;
 use crate::error::Error;

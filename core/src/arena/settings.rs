@@ -1,8 +1,8 @@
 //! Policy, configuration and memory limit of one device: how requests are rounded, and which rules
 //! the heaps obey.
 
-use crate::arena::policy::Rounding;
 use crate::arena::flags;
+use crate::arena::policy::Rounding;
 use crate::config::rounding::{Divisions, INTERVALS, PoolKind, divide};
 use crate::config::{Config, Policy};
 use crate::heap::split_rules::PoolMemory;

@@ -14,16 +14,16 @@
 //! Free memory of a private pool in use stays otherwise, since a captured graph may write to it. A
 //! pool with limits gives back as long as no graph was captured into it.
 
-use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::give::rules::by_pool;
-use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::heaps::limited::TagEntry;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::Registry;
+use crate::arena::heaps::units::{Unit, UnitKind};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::holdings::Holdings;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
 use crate::device::oom::{TagReport, TagShares};

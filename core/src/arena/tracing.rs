@@ -8,9 +8,10 @@
 //! lock is taken under either.
 
 use crate::arena::driver::Driver;
+use crate::arena::flags;
 use crate::arena::heaps::Heaps;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
-use crate::arena::{Platform, flags};
 use crate::device::Host;
 use crate::device::oom::OutOfMemory;
 use crate::heap::Heap;

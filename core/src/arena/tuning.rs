@@ -5,7 +5,7 @@
 //! thread and without a lock, and passes settings back.
 
 use crate::arena::flags::{self, Flags};
-use crate::arena::Platform;
+use crate::arena::platform::Platform;
 use crate::arena::settings::Settings;
 use crate::arena::tracing::Recorder;
 use crate::config::{Config, Policy};

@@ -3,11 +3,11 @@
 //! A stream ends when the program says so. A stream is idle if the program has no block of the
 //! stream's pair and the pair has served no request for a while.
 
-use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::holdings::Holdings;
+use crate::arena::platform::Platform;
 use crate::arena::waits::Waiting;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! Addresses that run out while memory is free.
 
 use crate::allocator::{Allocator, Range};
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, SimulatedDevice};
 use crate::device::{AddressLack, DeviceError, ErrorKind};

@@ -1,7 +1,7 @@
 //! The allocator from outside, on the simulated device.
 
 use crate::allocator::Allocator;
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Failure, SimulatedDevice};

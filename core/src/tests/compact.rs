@@ -1,7 +1,7 @@
 //! The setting `compact`: a budget for held memory.
 
 use crate::allocator::Allocator;
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Call, SimulatedDevice};

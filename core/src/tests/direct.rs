@@ -2,7 +2,7 @@
 //! streams, and the cache turned off.
 
 use crate::allocator::Allocator;
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, SimulatedDevice};
 use crate::error::Error;

@@ -2,7 +2,7 @@
 //! and expandable segments.
 
 use crate::allocator::Allocator;
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};

@@ -1,7 +1,7 @@
 //! The planned policy from outside, on the simulated device.
 
 use crate::allocator::Allocator;
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::{Error, PointerFault};

@@ -2,7 +2,7 @@
 
 use super::planned::{DEVICE, OTHER, STREAM, iterate, report, serving, stat};
 use crate::allocator::Range;
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::pool::{PoolOptions, Route};
 use crate::stats::Stage;
 use crate::units::MIB;

@@ -1,7 +1,7 @@
 //! States taken over from snapshots.
 
 use crate::allocator::Allocator;
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, Outstanding, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind, Segments};

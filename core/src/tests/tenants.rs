@@ -1,8 +1,8 @@
 //! Tenants: tags with limits in one allocator.
 
 use crate::allocator::{Allocator, Bound};
-use crate::arena::forecast::Forecast;
 use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkTarget};
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};

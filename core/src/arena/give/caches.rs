@@ -3,13 +3,14 @@
 //! No two heaps are locked together, and none across a call to the device.
 
 use crate::arena::driver::Driver;
+use crate::arena::flags;
 use crate::arena::give::rules;
-use crate::arena::give::units::{Unit, UnitKind};
 use crate::arena::heaps::Heaps;
+use crate::arena::heaps::units::{Unit, UnitKind};
 use crate::arena::holdings::Holdings;
 use crate::arena::paging::Paging;
 use crate::arena::plans::PlanSwitch;
-use crate::arena::{Platform, flags};
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;

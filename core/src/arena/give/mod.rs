@@ -1,7 +1,7 @@
 //! Memory back to the device: units, rules, and the way of a unit.
 //!
 //! ```text
-//! units.rs   free memory of a heap as values
+//! heaps/units.rs   free memory of a heap as values
 //!   └─▶ rules.rs   which units, in which order, until when ─▶ the first unit: a forecast
 //!         └─▶ take.rs   out of the heap ─▶ release by the device
 //! caches.rs   the whole cache, the cache of a heap, or as much as a target asks for
@@ -15,7 +15,7 @@
 //! | `oversize` (rules.rs) | the smallest sufficient, else the largest | an oversize segment of the request's heap | enough for the request |
 //! | `quiet_segments` (compact.rs) | the best cover of the excess | a quiet large segment | the budget of `compact` |
 //! | `largest` (rules.rs) | the largest of all heaps | a segment | the target of a trim |
-//! | `units_of` (units.rs) | segments, then pages | any | the whole cache |
+//! | `units_of` (heaps/units.rs) | segments, then pages | any | the whole cache |
 //! | `next` (idle/give.rs) | heap by heap, the largest first | idle, quiet and worthwhile | the time and the budget of `reclaim:auto` |
 //! | `first_quiet` (stitched/maintain.rs) | the shortest page, from the emptiest surroundings | a quiet page of the default pool | the budget of `stitched` |
 //! | `segments_of` (old_form.rs) | the smallest first | a segment of the default pool | all: they retire |
@@ -51,4 +51,3 @@ pub(in crate::arena) mod rules;
 pub(in crate::arena) mod take;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests;
-pub(in crate::arena) mod units;

@@ -5,12 +5,12 @@
 //! (tenants.rs). A call that says so does, and what it cannot give it names: a captured graph
 //! writes to its memory at every replay.
 
-use crate::arena::Platform;
 use crate::arena::give::rules::by_pool;
 use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::holdings::Holdings;
 use crate::arena::plans::PlanSwitch;
+use crate::arena::platform::Platform;
 use crate::arena::waits::Waiting;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;

@@ -3,10 +3,11 @@
 //!
 //! Blocks that other streams use are not free, so their segments are not idle.
 
+use crate::arena::flags;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::holdings::Holdings;
+use crate::arena::platform::Platform;
 use crate::arena::tuning::TuningState;
-use crate::arena::{Platform, flags};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::sync::Ranked;

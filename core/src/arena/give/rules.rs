@@ -3,11 +3,12 @@
 //! A rule is an iterator of units. Each step looks at the present heaps, so a rule goes on after
 //! the last unit was given back, and the first unit of a rule predicts the first release.
 
-use crate::arena::give::units::{Unit, first_oversize, segments_down};
+use crate::arena::flags;
 use crate::arena::heaps::Heaps;
+use crate::arena::heaps::units::{Unit, first_oversize, segments_down};
 use crate::arena::holdings::Holdings;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
-use crate::arena::{Platform, flags};
 use crate::config::rounding::PoolKind;
 use core::cell::Cell;
 use core::iter::{from_fn, once};

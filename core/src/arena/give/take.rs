@@ -8,10 +8,11 @@
 //! A segment leaves the heap and the page map before the device releases the memory, so no thread
 //! can find the segment during the call. Pages become spare.
 
-use crate::arena::give::units::{Unit, UnitKind};
+use crate::arena::flags;
 use crate::arena::heaps::Heaps;
+use crate::arena::heaps::units::{Unit, UnitKind};
 use crate::arena::holdings::Holdings;
-use crate::arena::{Platform, flags};
+use crate::arena::platform::Platform;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::addresses::AddressRange;

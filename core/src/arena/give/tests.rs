@@ -1,7 +1,7 @@
-use super::units::{first_oversize, units_down};
+use crate::arena::heaps::units::{first_oversize, units_down};
 use crate::allocator::Allocator;
-use crate::arena::forecast::Forecast;
 use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkTarget};
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::Host;

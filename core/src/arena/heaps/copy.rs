@@ -1,10 +1,10 @@
 //! A copy of a device's heaps, with the same pools, routes and pairs.
 
-use crate::arena::Platform;
 use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{HeapGuard, Heaps, Slot};
+use crate::arena::platform::Platform;
 use crate::error::Error;
 use crate::sync::{MutexGuard, Ordering, Rank, Ranked};
 use crate::tables::OnceTable;

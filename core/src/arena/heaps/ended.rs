@@ -1,8 +1,8 @@
 //! The heaps of ended streams with segments to release: a mark on each heap, and the set of the
 //! marked ones.
 
-use crate::arena::Platform;
 use crate::arena::heaps::{ENDED, Heaps, QUEUED, Slot};
+use crate::arena::platform::Platform;
 use crate::sync::{Ordering, impl_empty};
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};

@@ -13,8 +13,8 @@
 //! that anyway. A free that leaves a free block beside others does, too; one that empties a segment
 //! reports by the flag that tells of ended streams.
 
-use crate::arena::Platform;
 use crate::arena::heaps::{Heaps, Slot};
+use crate::arena::platform::Platform;
 use crate::heap::Heap;
 use crate::sync::{AtomicU32, Ordering, empty_by, impl_empty};
 use crate::tables::slot_table::NONE;

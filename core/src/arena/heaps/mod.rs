@@ -26,12 +26,13 @@ pub(crate) mod pairs;
 pub(crate) mod pools;
 pub(crate) mod registry;
 pub(crate) mod reserved;
+pub(in crate::arena) mod units;
 
-use crate::arena::Platform;
 use crate::arena::heaps::ended::EndedHeaps;
 use crate::arena::heaps::loose::{LooseLink, LooseList};
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Registry, SharedPool};
+use crate::arena::platform::Platform;
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::heap::Heap;

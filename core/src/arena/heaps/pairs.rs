@@ -1,9 +1,9 @@
 //! Pairs of heaps: found, made, used, and made vacant.
 
-use crate::arena::Platform;
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Pair, Registry};
 use crate::arena::heaps::{ENDED, Heaps, LIVE, Slot, slot_of};
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::Keeps;

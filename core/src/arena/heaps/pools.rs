@@ -4,10 +4,10 @@
 //! concerns under the same lock. Heap locks are taken under the registry's lock, one at a time. No
 //! memory is allocated or released under the registry's lock.
 
-use crate::arena::Platform;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::{Purpose, Registry};
 use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions};

@@ -1,7 +1,7 @@
 //! The reserved bytes of private pools.
 
 use super::Heaps;
-use crate::arena::Platform;
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::pool::PoolId;
 use crate::stats::Stat;

@@ -3,7 +3,7 @@
 //! The costs are an H200's (driver 580), corrected by the measured times of the device at
 //! hand.
 
-use crate::arena::give::units::UnitKind;
+use crate::arena::heaps::units::UnitKind;
 use crate::units::MIB;
 
 /// The time of calls, in nanoseconds.

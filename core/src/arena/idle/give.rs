@@ -2,11 +2,11 @@
 
 use super::budget::{Cost, worth_ms};
 use super::{IdleMemory, Round, flags};
-use crate::arena::Platform;
 use crate::arena::driver::Driver;
-use crate::arena::give::units::{Unit, UnitKind, units_down};
+use crate::arena::heaps::units::{Unit, UnitKind, units_down};
 use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::arena::holdings::Holdings;
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::device::StreamOrder;
 use crate::error::Error;

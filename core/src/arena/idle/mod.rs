@@ -25,10 +25,11 @@ mod tests;
 
 use self::budget::Budget;
 use self::predictor::{Obtained, Predictor};
+use crate::arena::flags;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::holdings::Holdings;
-use crate::arena::{Platform, flags};
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::device::Host;
 use crate::error::Error;

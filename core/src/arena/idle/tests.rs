@@ -1,6 +1,6 @@
 use super::Round;
 use crate::allocator::Allocator;
-use crate::arena::give::units::UnitKind;
+use crate::arena::heaps::units::UnitKind;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Call, CostPoint, DriverCosts, Failure, SimulatedDevice};

@@ -13,9 +13,10 @@
 //!
 //! `planner` is never held while a heap, a lane or another lock of the allocator is taken.
 
+use crate::arena::flags;
 use crate::arena::plans::switch::PlanSwitch;
+use crate::arena::platform::Platform;
 use crate::arena::waits::Waiting;
-use crate::arena::{Platform, flags};
 use crate::error::Error;
 use crate::planned::lanes::PlanServer;
 use crate::planned::recorder::Log;
@@ -31,8 +32,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
         self.held.driver().health()?;
         // Frees first, so that blocks whose events are complete return to the lanes before the
         // lanes restart.
-        let polled =
-            if self.held.driver().flags.has(flags::CAPTURE) { Ok(()) } else { waiting.process_events() };
+        let polled = if self.held.driver().flags.has(flags::CAPTURE) { Ok(()) } else { waiting.process_events() };
         let phase = {
             let mut planner = self.server.planner.lock();
             planner.report.announced += 1;

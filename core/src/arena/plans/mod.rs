@@ -10,10 +10,10 @@ mod switch;
 pub(in crate::arena) use self::planned::{FreedOf, PlannedBlock, are_off, is_unusual};
 pub(crate) use self::switch::PlanSwitch;
 
-use crate::arena::Platform;
 use crate::arena::allocation::Allocation;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;

@@ -24,7 +24,7 @@
 use crate::arena::flags::{self, FlagWord, Flags};
 use crate::arena::heaps::Heaps;
 use crate::arena::plans::{Plans, resident_block};
-use crate::arena::{OwnerMap, Platform};
+use crate::arena::platform::{OwnerMap, Platform};
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef, Owner};
 use crate::planned::lanes::{Lane, LaneSlot};

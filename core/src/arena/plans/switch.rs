@@ -4,10 +4,11 @@
 //! and one segment in the *home* heap of the lane's stream in that pool. After the end of a plan,
 //! the home heap keeps the blocks in use and caches the rest of the segment.
 
+use crate::arena::flags;
 use crate::arena::heaps::Heaps;
 use crate::arena::holdings::Holdings;
 use crate::arena::plans::Plans;
-use crate::arena::{Platform, flags};
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::device::Segments;
 use crate::error::Error;

@@ -20,7 +20,7 @@
 //! no more of the others. They delay what waits after them in the queue of the same using stream,
 //! until their event is complete. Nothing is ordered while a graph is captured.
 
-use crate::arena::Platform;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::arena::waits::Waiting;
 use crate::device::{ErrorKind, Event, StreamOrder};

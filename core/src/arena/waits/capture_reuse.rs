@@ -19,8 +19,9 @@
 //! gone at the free, and is not asked: the block stays deferred.
 
 use crate::arena::driver::Driver;
+use crate::arena::flags;
+use crate::arena::platform::Platform;
 use crate::arena::waits::Waiting;
-use crate::arena::{Platform, flags};
 use crate::device::{CaptureMark, DeviceMemory, StreamOrder};
 use crate::streams::deferred_frees::EndOfUses;
 use crate::streams::pending::PendingBlock;

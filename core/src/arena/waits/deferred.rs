@@ -4,9 +4,10 @@
 //! keeps its list of user streams until then.
 
 use crate::arena::driver::Driver;
+use crate::arena::flags;
+use crate::arena::platform::Platform;
 use crate::arena::waits::Waiting;
 use crate::arena::waits::events::Recorded;
-use crate::arena::{Platform, flags};
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::block::FRONTIER_BIT;

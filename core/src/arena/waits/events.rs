@@ -22,10 +22,10 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
-use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::HeapGuard;
+use crate::arena::platform::Platform;
 use crate::arena::waits::Waiting;
 use crate::device::StreamOrder;
 use crate::error::Error;

@@ -3,8 +3,8 @@
 //!
 //! No lock is held during a call to the device.
 
-use crate::arena::Platform;
 use crate::arena::driver::Driver;
+use crate::arena::platform::Platform;
 use crate::arena::waits::Waits;
 use crate::device::{DeviceResult, Event, Segments, StreamOrder};
 use crate::error::Error;

@@ -11,7 +11,7 @@
 //!                                                     └─▶ clear FRONTIER_BIT ─▶ free
 //! ```
 
-use crate::arena::Platform;
+use crate::arena::platform::Platform;
 use crate::arena::waits::{Waiting, Waits};
 use crate::error::Error;
 use crate::streams::deferred_frees::Until;

@@ -23,10 +23,11 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
+use crate::arena::flags;
 use crate::arena::heaps::HeapGuard;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::arena::waits::Waiting;
-use crate::arena::{Platform, flags};
 use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
 use crate::streams::event_queue::{DueRecording, GATHER};

@@ -26,8 +26,8 @@ mod waiting;
 
 pub(crate) use self::waiting::Waiting;
 
-use crate::arena::Platform;
 use crate::arena::flags::Flags;
+use crate::arena::platform::Platform;
 use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::groups::Groups;
 use crate::sync::{AtomicU32, Ordering, Rank, Ranked, empty, impl_empty};

@@ -21,10 +21,11 @@
 //! Where some uses of a block have events and others need one, all get an event at the free.
 
 use crate::arena::driver::Driver;
+use crate::arena::flags;
 use crate::arena::invalid_pointer::not_in_heap;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::arena::waits::Waiting;
-use crate::arena::{Platform, flags};
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::streams::deferred_frees::{Until, UseFence};

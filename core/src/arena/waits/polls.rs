@@ -3,8 +3,9 @@
 //! The events of one stream complete in order, so only the oldest event of a queue is polled. No
 //! lock is held during the call to the device: the queue is marked busy.
 
+use crate::arena::flags;
+use crate::arena::platform::Platform;
 use crate::arena::waits::Waiting;
-use crate::arena::{Platform, flags};
 use crate::device::{Event, StreamOrder};
 use crate::error::Error;
 use crate::streams::event_queue::EventQueues;

@@ -12,7 +12,7 @@
 //! Each effort ends at the first block that serves the request. Under `stitched`, pages of other
 //! heaps serve as well: [`order_events`](Waiting::order_events) orders their streams.
 
-use crate::arena::Platform;
+use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::arena::waits::Waiting;
 use crate::error::Error;

@@ -1,13 +1,14 @@
 //! What the waits see of a device.
 
+use crate::arena::OnDevice;
 use crate::arena::driver::Driver;
 use crate::arena::guarding::Guarding;
 use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::holdings::Holdings;
 use crate::arena::paging::Paging;
+use crate::arena::platform::Platform;
 use crate::arena::tracing::Recorder;
 use crate::arena::waits::Waits;
-use crate::arena::{OnDevice, Platform};
 use crate::heap::Heap;
 use crate::stats::Occurrence;
 use crate::streams::pending::PendingBlock;

@@ -10,7 +10,6 @@ use crate::arena::paging::Paging;
 use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::mapping::{PageGuard, Places};
 use crate::arena::paging::ranges::table::{Part, Piece};
-use crate::arena::plans::PlanSwitch;
 use crate::arena::request::RequestCalls;
 use crate::arena::{OnDevice, Platform};
 use crate::device::oom::OutOfMemory;
@@ -116,7 +115,7 @@ impl<P: Platform> RangeMapper<'_, P> {
                 return Ok(());
             }
             if self.driver.flags.has(flags::PLANNED) {
-                PlanSwitch::of(device.holdings(), &device.arena.plans).map_or(Ok(()), |plans| plans.give_up())?;
+                device.plan_switch().map_or(Ok(()), |plans| plans.give_up())?;
                 if attempt()? {
                     return Ok(());
                 }

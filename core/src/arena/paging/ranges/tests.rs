@@ -1,5 +1,5 @@
 use crate::allocator::{Allocator, Range};
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};

@@ -2,7 +2,7 @@
 
 use super::Stitcher;
 use crate::arena::Platform;
-use crate::arena::forecast::Forecast;
+use crate::arena::request::Forecast;
 use crate::arena::request::Request;
 use crate::device::StreamOrder;
 use crate::error::Error;

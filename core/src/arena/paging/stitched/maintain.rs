@@ -9,7 +9,7 @@
 use super::Stitcher;
 use super::gather::slots_of;
 use crate::arena::Platform;
-use crate::arena::give::units::{Unit, UnitKind, units_down};
+use crate::arena::heaps::units::{Unit, UnitKind, units_down};
 use crate::device::{ErrorKind, StreamOrder};
 use crate::error::Error;
 use crate::pages::counts::PageCounts;

@@ -14,9 +14,9 @@
 //! unless the pool was named; segments with live sub-blocks; pinned segments and pages; moving,
 //! parked and waking pages.
 
-use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
+use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::heap::age::Idle;
 use crate::heap::block::{Backing, BlockEntry};
@@ -115,7 +115,7 @@ impl Unit {
     }
 
     /// Returns the free block around the unit, if the unit has stayed free.
-    pub(super) fn find<S: Storage>(&self, heap: &mut Heap<S>) -> Option<u32> {
+    pub(in crate::arena) fn find<S: Storage>(&self, heap: &mut Heap<S>) -> Option<u32> {
         let (size, addr) = self.position;
         let block = after(heap, (size, addr - 1)).filter(|&block| heap.blocks[block].addr == addr)?;
         let stayed = |unit: &Self| unit.freed_at <= self.freed_at && self.at <= unit.at && unit.end() <= self.end();
@@ -170,7 +170,12 @@ pub(in crate::arena) fn segments_down<S: Storage>(heap: &Heap<S>, slot: u32) -> 
 /// sufficient segment, or else the largest of at least `oversize` bytes. Includes the segments of a
 /// private pool in use, for requests of the pool; PyTorch (2.11) gives those of its captured graphs
 /// as well, which a replay then writes to.
-pub(super) fn first_oversize<S: Storage>(heap: &mut Heap<S>, slot: u32, wanted: u64, oversize: u64) -> Option<Unit> {
+pub(in crate::arena) fn first_oversize<S: Storage>(
+    heap: &mut Heap<S>,
+    slot: u32,
+    wanted: u64,
+    oversize: u64,
+) -> Option<Unit> {
     let first = after(heap, (wanted, 0));
     let heap = &*heap;
     // A block of an expandable segment may be large enough and cannot be released here: no segment
