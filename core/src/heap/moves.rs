@@ -217,9 +217,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         run.filter(|&(_, _, count)| count > 1).map(|(first, last, count)| (first.at, last.end(), count))
     }
 
-    /// Makes a detached block free again if no work has used it since. Merged with its free
-    /// neighbours, the block counts as free since the time when the last of these parts became
-    /// free.
+    /// Makes a detached block free again. No work may have used it since it was detached. Merged
+    /// with its free neighbours, it counts as free since the last of these parts became free.
     pub(crate) fn return_block(&mut self, block: u32) {
         let BlockEntry { prev, next, freed_at, .. } = self.0.blocks[block];
         let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());

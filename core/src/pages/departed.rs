@@ -54,12 +54,12 @@ fn word_of(group: u32, bytes: u64) -> u64 {
     u64::from(group) << 32 | (bytes >> 12).min(u64::from(u32::MAX))
 }
 
-/// Returns the key that sorts pages by group, length and order.
+/// Returns a function that sorts pages by group, length and order.
 fn by_group<S: Storage>(table: &SlotTable<Page, S>) -> impl Fn(u32) -> Key {
     |page| Key { major: word_of(table[page].group, table[page].bytes), minor: table[page].order }
 }
 
-/// Returns the key that sorts pages by length and order.
+/// Returns a function that sorts pages by length and order.
 fn by_length<S: Storage>(table: &SlotTable<Page, S>) -> impl Fn(u32) -> Key {
     |page| Key { major: word_of(0, table[page].bytes), minor: table[page].order }
 }

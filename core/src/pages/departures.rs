@@ -38,7 +38,7 @@ pub(crate) enum Departing {
 /// The end of the last work on memory that was given up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
-    /// The fence recorded after the work. `None` ⟹ `complete`.
+    /// The fence recorded after the work. `None` ⟹ `complete`, or `what` is a segment.
     pub fence: Option<Fence>,
     /// The stream of the work, or [`NO_STREAM`] once the stream has ended.
     pub stream: StreamId,
@@ -145,12 +145,12 @@ impl<S: Storage> core::ops::Index<u32> for Departures<S> {
     }
 }
 
-/// Returns the key that sorts departures by queue and age. Complete ones are in no queue.
+/// Returns a function that sorts departures by queue and age. Complete ones are in no queue.
 fn by_queue<S: Storage>(table: &SlotTable<Departure, S>) -> impl Fn(u32) -> Key {
     |departure| Key { major: u64::from(table[departure].queue), minor: table[departure].age }
 }
 
-/// Returns the key that sorts queues by stream.
+/// Returns a function that sorts queues by stream.
 fn by_stream<S: Storage>(queues: &SlotTable<DepartureQueue, S>) -> impl Fn(u32) -> Key {
     |queue| Key { major: 0, minor: queues[queue].stream.0 }
 }
@@ -167,7 +167,7 @@ impl<S: Storage> Departures<S> {
     }
 
     /// Adds a departure with one reference. If there is no fence, the work on pages is complete,
-    /// and a segment is retired forever.
+    /// and a segment waits until cached memory is released.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The fence then still belongs to the caller.

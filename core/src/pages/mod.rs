@@ -45,7 +45,7 @@ pub(crate) enum Place {
     Guarded,
     /// Held by an operation.
     Moving,
-    /// Parked: it has a place in a heap but no device memory. The host keeps its contents.
+    /// Parked: it has a place in a heap, but no device memory.
     Asleep,
     /// Mapped at the place of an asleep page. It replaces that page once the contents are copied.
     Waking,

@@ -46,7 +46,7 @@ pub(crate) struct Pins<S: Storage> {
 
 impl_empty! { [S: Storage] Pins<S> { table, by_address, nodes, longest } }
 
-/// Returns the key that sorts pins by address and length. No two entries pin the same part.
+/// Returns a function that sorts pins by address and length. No two entries pin the same part.
 fn by_address<S: Storage>(table: &SlotTable<Pin, S>) -> impl Fn(u32) -> Key {
     |pin| Key { major: table[pin].at, minor: table[pin].bytes }
 }

@@ -119,8 +119,7 @@ impl HeapCounters {
 
     /// Counts an allocated block of `bytes` as pending: it was freed, and waits for other streams.
     /// The block remains active, so fewer blocks may be allocated within the lease. The caller then
-    /// calls [`Peaks::follow_pending`](crate::arena::peaks::Peaks::follow_pending), unless the
-    /// block stops pending at once.
+    /// calls `Peaks::follow_pending` of the arena, unless the block stops pending at once.
     #[inline]
     pub(crate) fn pend(&self, bytes: u64) {
         for (row, amount) in [(Stat::Active, 1), (Stat::ActiveBytes, bytes)] {
