@@ -54,7 +54,8 @@ impl Ledger {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Sets the limit to a fraction of the device's total memory. A fraction of 1 removes the limit.
+    /// Sets the limit to a fraction of the device's total memory. A fraction of 1 removes the
+    /// limit.
     ///
     /// # Errors
     /// [`Error::InvalidFraction`] unless `fraction` is from 0 to 1, and errors of the device.

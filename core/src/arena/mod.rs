@@ -21,9 +21,10 @@
 //! several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`]; [`Waiting`] for blocks
 //! that wait, [`Holdings`] for memory obtained and given back, and for virtual memory [`Mapper`],
 //! [`HeapMapper`], [`RangeMapper`], [`Stitcher`]. What needs most of them, as a request or a free
-//! does, is a method of [`Arena`], or of [`OnDevice`] if it needs the page map, too. An operation of
-//! a view takes the device as an argument where it frees blocks, searches for them, or releases the
-//! cache. Locks and their order are in ARCHITECTURE.md. No lock is held across a call to the device.
+//! does, is a method of [`Arena`], or of [`OnDevice`] if it needs the page map, too. An operation
+//! of a view takes the device as an argument where it frees blocks, searches for them, or releases
+//! the cache. Locks and their order are in ARCHITECTURE.md. No lock is held across a call to the
+//! device.
 
 pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]

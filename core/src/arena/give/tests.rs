@@ -1,5 +1,5 @@
-use crate::arena::heaps::units::{first_oversize, units_down};
 use crate::allocator::Allocator;
+use crate::arena::heaps::units::{first_oversize, units_down};
 use crate::arena::paging::parking::{ParkMode, ParkOrder, ParkTarget};
 use crate::arena::request::Forecast;
 use crate::config::Config;

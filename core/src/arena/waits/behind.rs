@@ -30,7 +30,7 @@ use crate::units::{NO_STREAM, StreamId};
 /// Number of streams ordered after one event at most.
 const STREAMS: usize = 16;
 
-impl<'a, P: Platform> Waiting<'a, P> {
+impl<P: Platform> Waiting<'_, P> {
     /// Passes one event after the other for a request, and calls `done` after each that has freed a
     /// block. Returns the first value of `done`, or `None` if no event can be passed any more.
     /// Passes none while a graph is captured.
@@ -130,12 +130,10 @@ impl<'a, P: Platform> Waiting<'a, P> {
         let ended = self.finish_poll(group, queue, |heap| passed.contains(&heap));
         result.map(|()| ended)
     }
-}
 
-impl<'a, P: Platform> Waiting<'a, P> {
-    /// Orders the own stream of a heap after an event, unless the stream is one of `streams`, which are
-    /// ordered already. Returns false if the stream must not be ordered. The heap has a pending block,
-    /// so it keeps its stream.
+    /// Orders the own stream of a heap after an event, unless the stream is one of `streams`, which
+    /// are ordered already. Returns false if the stream must not be ordered. The heap has a pending
+    /// block, so it keeps its stream.
     fn order_behind(
         self,
         named: StreamId,

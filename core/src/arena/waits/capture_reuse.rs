@@ -28,7 +28,7 @@ use crate::streams::pending::PendingBlock;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
-impl<'a, P: Platform> Waiting<'a, P> {
+impl<P: Platform> Waiting<'_, P> {
     /// Frees the deferred blocks of `stream`, which is capturing, if all that it captures from now
     /// on comes after their uses.
     pub(in crate::arena) fn free_ordered_in_graph(self, stream: StreamId) {
@@ -66,10 +66,10 @@ fn mark_captured<D: DeviceMemory>(
     driver.call(|device| device.mark_capture(stream, mark)).ok()?
 }
 
-impl<'a, P: Platform> Waiting<'a, P> {
-    /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and the
-    /// block's own stream and all its user streams capture one graph. The caller keeps the mark with
-    /// the block.
+impl<P: Platform> Waiting<'_, P> {
+    /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and
+    /// the block's own stream and all its user streams capture one graph. The caller keeps the mark
+    /// with the block.
     pub(in crate::arena) fn mark_end_in_graph(self, PendingBlock { slot, index }: PendingBlock) -> Option<EndOfUses> {
         if !self.driver().flags.may_reuse_in_graph() {
             return None;

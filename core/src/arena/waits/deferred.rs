@@ -15,7 +15,7 @@ use crate::streams::deferred_frees::{DeferredFree, Until};
 use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 
-impl<'a, P: Platform> Waiting<'a, P> {
+impl<P: Platform> Waiting<'_, P> {
     /// Defers the free of a pending block, which keeps its uses, and traces the free.
     ///
     /// # Errors

@@ -259,9 +259,9 @@ fn is_captured<S: Storage>(flags: &Flags, heap: &mut Heap<S>, block: u32) -> boo
     flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
 }
 
-impl<'a, P: Platform> Waiting<'a, P> {
-    /// Forgets the user streams of a pending block, which waits for its events alone from now on, and
-    /// frees the block if all of them are complete. Traces the free. Unlocks the heap.
+impl<P: Platform> Waiting<'_, P> {
+    /// Forgets the user streams of a pending block, which waits for its events alone from now on,
+    /// and frees the block if all of them are complete. Traces the free. Unlocks the heap.
     pub(in crate::arena) fn end_uses(self, mut heap: HeapGuard<'_, P>, PendingFree { block, site }: PendingFree) {
         if let Some(site) = site {
             self.free_requested(&mut heap, block.index, site);

@@ -12,8 +12,8 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
-//! [`process_events`](Waiting::process_events) frees all of them, without a look at an event, where a
-//! stream is idle.
+//! [`process_events`](Waiting::process_events) frees all of them, without a look at an event, where
+//! a stream is idle.
 //!
 //! An idle stream needs no event: all blocks waiting for the stream are free. While the last
 //! question found the stream idle, a request asks again, and a free records nothing.
@@ -37,7 +37,7 @@ use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
 
-impl<'a, P: Platform> Waiting<'a, P> {
+impl<P: Platform> Waiting<'_, P> {
     /// Queues a pending block for the next event of each user stream, and traces the free. Unlocks
     /// the heap, and then follows the pending block in the peaks.
     ///

@@ -34,7 +34,7 @@ use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
-impl<'a, P: Platform> Waiting<'a, P> {
+impl<P: Platform> Waiting<'_, P> {
     /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
     /// after the work. Returns false, and notes nothing, while a graph is captured.
     pub(in crate::arena) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<bool, Error> {
@@ -301,13 +301,11 @@ impl<'a, P: Platform> Waiting<'a, P> {
         }
         ends
     }
-}
 
-impl<'a, P: Platform> Waiting<'a, P> {
-    /// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order it
-    /// after uses of the heap's blocks: not if the stream has ended, may have gone or captures, nor if
-    /// the host would wait, nor in a private pool unless `private`. The heap has a pending block, so it
-    /// keeps its stream.
+    /// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order
+    /// it after uses of the heap's blocks: not if the stream has ended, may have gone or captures,
+    /// nor if the host would wait, nor in a private pool unless `private`. The heap has a pending
+    /// block, so it keeps its stream.
     pub(in crate::arena) fn stream_to_order(
         self,
         slot: u32,

@@ -29,7 +29,7 @@ pub(in crate::arena) enum Effort {
     Wait,
 }
 
-impl<'a, P: Platform> Waiting<'a, P> {
+impl<P: Platform> Waiting<'_, P> {
     /// Serves a request that no free block could serve, from blocks that wait for the device: calls
     /// `search` after some have become free. Without a serving block, all blocks are free after
     /// [`Effort::Wait`], except those that a captured graph uses.
