@@ -100,15 +100,30 @@ impl<P: Platform> HeapMapper<'_, P> {
         block: u32,
         unmap: impl FnOnce(AddressRange) -> Result<(), E>,
     ) -> Result<(), E> {
+        {
+            let mut heap = self.heaps.lock(slot);
+            let BlockEntry { addr, size, .. } = heap.blocks[block];
+            self.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size));
+        }
+        self.peaks.device.count(Occurrence::DeviceFree);
+        self.end_detached(slot, block, unmap)
+    }
+
+    /// Takes the addresses of a detached block out of the page map and out of the heap, as
+    /// [`give_up_detached`](Self::give_up_detached) does, for pages that count as unmapped already.
+    pub(super) fn end_detached<E>(
+        &self,
+        slot: u32,
+        block: u32,
+        unmap: impl FnOnce(AddressRange) -> Result<(), E>,
+    ) -> Result<(), E> {
         let counters = &self.heaps.slot(slot).counters;
         let range = {
-            let mut heap = self.heaps.lock(slot);
+            let heap = self.heaps.lock(slot);
             let BlockEntry { addr, size, segment, .. } = heap.blocks[block];
-            self.trace(|recorder| recorder.release(&mut heap, Action::SegmentUnmap, DevicePtr(addr), size));
             AddressRange { at: DevicePtr(addr), bytes: size, granule: heap.segments[segment].granule }
         };
         self.owners.remove(range.at, range.bytes);
-        self.peaks.device.count(Occurrence::DeviceFree);
         let unmapped = unmap(range);
         let mut heap = self.heaps.lock(slot);
         if unmapped.is_err() {

@@ -1,6 +1,7 @@
 //! Memory of a heap asleep without a block: the places of parked pages, and pages that stayed
 //! awake.
 
+use super::pages_from;
 use crate::arena::Platform;
 use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Mapper;
@@ -50,31 +51,29 @@ impl<P: Platform> HeapMapper<'_, P> {
     /// Gives up the places of pages wholly in blocks freed while parked. A captured graph may
     /// write to the free memory of a pool in use, which stays.
     pub(super) fn give_up_freed(&self, slot: u32) -> Result<(), Error> {
-        let counters = &self.heaps.slot(slot).counters;
         loop {
-            let mut heap = self.heaps.lock(slot);
-            if heap.keeps != Keeps::Nothing || heap.is_empty() {
-                return Ok(());
-            }
-            let Some((block, range)) = first_freed(&heap, &self.paging.pool.lock()) else { return Ok(()) };
-            if heap.make_room().is_err() || !heap.make_room_for_range() {
-                return Err(Error::TableFull("blocks"));
-            }
-            let block = heap.detach_range(block, range);
-            counters.undo_down(Stat::ReservedBytes, range.bytes);
-            let end = range.at.0 + range.bytes;
-            while let Some(home) = heap.sets.pages.from(range.at.0).filter(|page| page.at < end) {
-                heap.sets.pages.remove(home.at);
-                let kept = self.paging.pool.lock().remove_asleep(home.page);
-                // The host may take its time: no lock is held. The block is detached, so it stays.
-                drop(heap);
-                self.forget(kept);
-                heap = self.heaps.lock(slot);
-            }
-            let emptied = heap.finish_unmap(block, counters);
-            drop(heap);
-            self.owners.remove(range.at, range.bytes);
-            self.unreserve(emptied);
+            let block = {
+                let mut heap = self.heaps.lock(slot);
+                if heap.keeps != Keeps::Nothing || heap.is_empty() {
+                    return Ok(());
+                }
+                let Some((block, range)) = first_freed(&heap, &self.paging.pool.lock()) else { return Ok(()) };
+                if heap.make_room().is_err() || !heap.make_room_for_range() {
+                    return Err(Error::TableFull("blocks"));
+                }
+                self.heaps.slot(slot).counters.undo_down(Stat::ReservedBytes, range.bytes);
+                heap.detach_range(block, range)
+            };
+            // The host may take its time: no lock is held. The block is detached, so it stays.
+            self.end_detached(slot, block, |range| {
+                let end = range.at.0 + range.bytes;
+                for home in pages_from(self.heaps, slot, range.at.0).take_while(|page| page.at < end) {
+                    self.heaps.lock(slot).sets.pages.remove(home.at);
+                    let kept = self.paging.pool.lock().remove_asleep(home.page);
+                    self.forget(kept);
+                }
+                Ok::<(), Error>(())
+            })?;
         }
     }
 }

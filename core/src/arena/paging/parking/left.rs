@@ -4,7 +4,7 @@
 //! Nothing else can be mapped there, so the next wake fills the page that it finds. A park, and
 //! whatever gives cached memory back, try to take the page away again.
 
-use super::page_from;
+use super::pages_from;
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
 use crate::device::{Contents, Host, Segments};
@@ -39,12 +39,8 @@ impl<P: Platform> Mapper<'_, P> {
     /// # Errors
     /// The first error of the device, after all pages were tried.
     pub(super) fn take_left(&self, slot: u32) -> Result<(), Error> {
-        let (mut at, mut any, mut result) = (0, false, Ok(()));
-        while let Some(home) = page_from(self.heaps, slot, at) {
-            at = home.end();
-            if !self.is_left(&home) {
-                continue;
-            }
+        let (mut any, mut result) = (false, Ok(()));
+        for home in pages_from(self.heaps, slot, 0).filter(|home| self.is_left(home)) {
             if let Some(contents) = self.driver.device().contents().filter(|_| !any) {
                 // The wake that left the page may have been unable to wait for its copies.
                 self.end_copies(contents)?;

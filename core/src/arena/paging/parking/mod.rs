@@ -37,6 +37,7 @@ use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::{Contents, Segments};
 use crate::error::Error;
+use crate::heap::Heap;
 use crate::heap::home_pages::HomePage;
 use crate::heap::split_rules::PoolMemory;
 use crate::pool::{PoolId, Tag};
@@ -143,18 +144,15 @@ impl<'a, P: Platform> Parker<'a, P> {
 
     /// Returns whether memory of the target lies on pages, or new memory would.
     fn uses_pages(&self, settings: &Settings<P::Lock>) -> bool {
-        let heaps = self.mapper.heaps;
         let memory = if matches!(self.target, ParkTarget::Tag(_)) { PoolMemory::Parkable } else { PoolMemory::Plain };
         let by_policy = settings.uses_pages(memory);
         let (mut any, mut found) = (false, false);
-        for used in self.pairs() {
-            for &kind in self.target.kinds() {
-                let heap = heaps.lock(used.slot(kind));
-                any = true;
-                // The settings may have changed since the heap got its pages.
-                found |= by_policy && heap.rules.source.maps_pages();
-                found |= !heap.is_empty() && heap.sets.pages.from(0).is_some();
-            }
+        for slot in self.slots() {
+            let heap = self.mapper.heaps.lock(slot);
+            any = true;
+            // The settings may have changed since the heap got its pages.
+            found |= by_policy && heap.rules.source.maps_pages();
+            found |= !heap.is_empty() && heap.sets.pages.from(0).is_some();
         }
         if any { found } else { by_policy }
     }
@@ -170,33 +168,20 @@ impl<'a, P: Platform> Parker<'a, P> {
         self.target.pairs(self.mapper.heaps)
     }
 
-    /// Calls `each` with every heap of the target, by slot, until a call fails.
-    fn each_heap(&self, mut each: impl FnMut(u32) -> Result<(), Error>) -> Result<(), Error> {
-        for used in self.pairs() {
-            for &kind in self.target.kinds() {
-                each(used.slot(kind))?;
-            }
-        }
-        Ok(())
+    /// Iterates over the heaps of the target, by slot.
+    fn slots(&self) -> impl Iterator<Item = u32> {
+        self.target.slots(self.mapper.heaps)
     }
 
-    /// Calls `each` with every page of the target for which `wanted` returns true, and the slot of
-    /// its heap, until a call fails. No lock is held in `each`.
-    fn each_page(
-        &self,
-        wanted: impl Fn(&HomePage) -> bool,
-        mut each: impl FnMut(u32, HomePage) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        self.each_heap(|slot| {
-            let mut at = 0;
-            while let Some(page) = page_from(self.mapper.heaps, slot, at) {
-                at = page.end();
-                if wanted(&page) {
-                    each(slot, page)?;
-                }
-            }
-            Ok(())
-        })
+    /// Calls `act` with every heap of the target, locked.
+    fn in_each_heap(&self, act: impl Fn(&mut Heap<P::Storage>)) {
+        self.slots().for_each(|slot| act(&mut self.mapper.heaps.lock(slot)));
+    }
+
+    /// Iterates over the pages of the target, with the slots of their heaps. No lock is held
+    /// between two steps.
+    fn pages(&self) -> impl Iterator<Item = (u32, HomePage)> {
+        self.slots().flat_map(|slot| pages_from(self.mapper.heaps, slot, 0).map(move |page| (slot, page)))
     }
 }
 
@@ -234,6 +219,12 @@ impl ParkTarget {
             .chain(stream.and_then(|stream| heaps.find_pair(0, stream)))
     }
 
+    /// Iterates over the heaps of the target, by slot. The pair of a heap is in use until the next
+    /// step.
+    fn slots<P: Platform>(self, heaps: &Heaps<P>) -> impl Iterator<Item = u32> {
+        self.pairs(heaps).flat_map(move |used| self.kinds().iter().map(move |&kind| used.slot(kind)))
+    }
+
     /// Makes the heaps of the target, present and future ones, refuse requests or serve requests
     /// again.
     fn set_asleep<P: Platform>(self, heaps: &Heaps<P>, asleep: bool) {
@@ -261,10 +252,15 @@ impl ParkTarget {
     }
 }
 
-/// Returns the first page of the heap in `slot` that begins at `addr` or behind.
-fn page_from<P: Platform>(heaps: &Heaps<P>, slot: u32, addr: u64) -> Option<HomePage> {
-    let heap = heaps.lock(slot);
-    if heap.is_empty() { None } else { heap.sets.pages.from(addr) }
+/// Iterates over the pages of the heap in `slot` that begin at `from` or after it. The heap is
+/// locked for each step and not in between.
+fn pages_from<P: Platform>(heaps: &Heaps<P>, slot: u32, mut from: u64) -> impl Iterator<Item = HomePage> {
+    core::iter::from_fn(move || {
+        let heap = heaps.lock(slot);
+        let page = if heap.is_empty() { None } else { heap.sets.pages.from(from) }?;
+        from = page.end();
+        Some(page)
+    })
 }
 
 impl<P: Platform> Heaps<P> {

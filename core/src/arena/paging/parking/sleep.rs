@@ -4,8 +4,9 @@
 //! unmaps the pages, the next groups are being copied, and the link never rests. The memory of a
 //! page goes back only after the contents are safe. After a failure, parked pages are woken again.
 
-use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, page_from};
+use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, pages_from};
 use crate::arena::paging::departures::in_capture;
+use crate::arena::paging::undo::Undo;
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::{CopyMark, DeviceError, ErrorKind, StreamOrder};
@@ -51,7 +52,9 @@ impl<P: Platform> Parker<'_, P> {
         let most = mapper.peaks.device.most(Stat::AllocatedBytes).max(1);
         let _since = mapper.peaks.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
         self.target.set_asleep(mapper.heaps, true);
-        let result = self.prepare(on, order, mode).and_then(|()| self.each_heap(|slot| self.put_to_sleep(slot, mode)));
+        let result = self
+            .prepare(on, order, mode)
+            .and_then(|()| self.slots().try_for_each(|slot| self.put_to_sleep(slot, mode)));
         self.in_each_heap(Heap::end_stay);
         if result.is_err() {
             self.forget_all();
@@ -74,15 +77,7 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Returns whether pages of the target are mapped that the program has not pinned.
     fn has_rest(&self) -> bool {
-        let mut found = false;
-        let _always = self.each_page(
-            |page| page.is_movable() || self.mapper.is_left(page),
-            |_, _| {
-                found = true;
-                Ok(())
-            },
-        );
-        found
+        self.pages().any(|(_, page)| page.is_movable() || self.mapper.is_left(&page))
     }
 
     /// Waits for the requests in progress and for the work before, and gives the target's cached
@@ -104,7 +99,7 @@ impl<P: Platform> Parker<'_, P> {
         // A page with a second mapping, at the place that it left, cannot go back to the device.
         on.wait_for_departures()?;
         on.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
-        self.each_heap(|slot| self.mapper.take_left(slot).and(self.mapper.unmap_cached(slot)))?;
+        self.slots().try_for_each(|slot| self.mapper.take_left(slot).and(self.mapper.unmap_cached(slot)))?;
         self.mapper.destroy_spares()?;
         if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
     }
@@ -113,14 +108,6 @@ impl<P: Platform> Parker<'_, P> {
     fn lent_stays(&self) -> bool {
         // The default pool alone lends, and to its own streams.
         !matches!(self.target, ParkTarget::Streams | ParkTarget::LargeOfStreams)
-    }
-
-    /// Calls `act` with every heap of the target, locked.
-    fn in_each_heap(&self, act: impl Fn(&mut Heap<P::Storage>)) {
-        let _always = self.each_heap(|slot| {
-            act(&mut self.mapper.heaps.lock(slot));
-            Ok(())
-        });
     }
 
     /// Waits until no other call uses the pairs. Later calls find the heaps asleep.
@@ -155,7 +142,7 @@ impl<P: Platform> Parker<'_, P> {
         if order == ParkOrder::Device || self.has_ended_stream() {
             return Ok(mapper.driver.call(P::Device::synchronize_all)?);
         }
-        self.each_heap(|slot| self.wait_for_streams(on, slot))
+        self.slots().try_for_each(|slot| self.wait_for_streams(on, slot))
     }
 
     /// Waits for the streams that use blocks of the heap in `slot`.
@@ -207,11 +194,9 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Makes the host ready to keep the contents of the target.
     fn prepare_contents(&self) -> Result<(), Error> {
-        let (mut bytes, mut largest) = (0, 0);
-        self.each_page(HomePage::is_movable, |_, page| {
-            (bytes, largest) = (bytes + page.bytes, page.bytes.max(largest));
-            Ok(())
-        })?;
+        let movable = self.pages().filter(|(_, page)| page.is_movable());
+        let (bytes, largest) =
+            movable.fold((0, 0), |(bytes, largest), (_, page)| (bytes + page.bytes, page.bytes.max(largest)));
         if bytes == 0 {
             return Ok(());
         }
@@ -237,9 +222,7 @@ impl<P: Platform> Parker<'_, P> {
                 let contents = self.contents()?;
                 self.mapper.driver.call(|_| contents.finish(mark))?;
             }
-            let mut at = from;
-            while let Some(page) = page_from(self.mapper.heaps, slot, at).filter(|page| page.at < end) {
-                at = page.end();
+            for page in pages_from(self.mapper.heaps, slot, from).take_while(|page| page.at < end) {
                 if self.is_parkable(slot, &page) && self.is_ready(page, mode) {
                     result = result.and(self.unmap_one(slot, page));
                 }
@@ -258,8 +241,9 @@ impl<P: Platform> Parker<'_, P> {
     fn save_group(&self, slot: u32, from: u64, mode: ParkMode) -> Result<Option<(CopyMark, u64, u64)>, Error> {
         let mapper = &self.mapper;
         let (mut end, mut bytes) = (from, 0);
+        let mut pages = pages_from(mapper.heaps, slot, from);
         while bytes < GROUP
-            && let Some(page) = page_from(mapper.heaps, slot, end)
+            && let Some(page) = pages.next()
         {
             end = page.end();
             if !self.is_parkable(slot, &page) {
@@ -294,13 +278,7 @@ impl<P: Platform> Parker<'_, P> {
             // A failed copy is no longer in progress either.
             let _ended = self.mapper.end_copies(contents);
         }
-        let _always = self.each_page(
-            |page| !page.asleep,
-            |_, page| {
-                self.stay_awake(page);
-                Ok(())
-            },
-        );
+        self.pages().filter(|(_, page)| !page.asleep).for_each(|(_, page)| self.stay_awake(page));
     }
 
     /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to another
@@ -323,16 +301,14 @@ impl<P: Platform> Parker<'_, P> {
     /// Unmaps a page, and gives the memory back.
     fn unmap_one(&self, slot: u32, home: HomePage) -> Result<(), Error> {
         let mapper = &self.mapper;
+        let awake = Undo::by(|| self.stay_awake(home));
         if !mapper.paging.pool.lock().has_one_mapping(home.page) {
-            self.stay_awake(home);
             return Ok(());
         }
         #[cfg(any(test, feature = "paranoid"))]
         mapper.heaps.lock(slot).assert_unused(&home, self.lent_stays());
-        if let Err(error) = self.mapper.unmap_or_stay(DevicePtr(home.at), home.bytes) {
-            self.stay_awake(home);
-            return Err(error.into());
-        }
+        mapper.unmap_or_stay(DevicePtr(home.at), home.bytes)?;
+        awake.keep();
         let mut heap = mapper.heaps.lock(slot);
         heap.sets.pages.change(home.at, |home| home.asleep = true);
         mapper.heaps.slot(slot).counters.down(Stat::ReservedBytes, home.bytes);

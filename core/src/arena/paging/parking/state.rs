@@ -18,11 +18,7 @@ impl ParkReport {
                 report.state = ParkState::Asleep;
             }
         }
-        for used in target.pairs(heaps) {
-            for &kind in target.kinds() {
-                report.add(heaps, paging, used.slot(kind));
-            }
-        }
+        target.slots(heaps).for_each(|slot| report.add(heaps, paging, slot));
         report
     }
 

@@ -4,9 +4,10 @@
 //! takes the replacements away again, and everything is asleep as before.
 
 use super::Parker;
-use crate::arena::paging::mapper::Charge;
-use crate::arena::paging::mapping::{PageGuard, Row};
+use crate::arena::paging::mapper::{Charge, Mapper};
+use crate::arena::paging::mapping::{Mapping, PageGuard, Row};
 use crate::arena::paging::parking::ParkState;
+use crate::arena::paging::undo::Undo;
 use crate::arena::{OnDevice, Platform};
 use crate::device::CopyMark;
 use crate::error::Error;
@@ -29,21 +30,21 @@ impl<P: Platform> Parker<'_, P> {
         let is_asleep = match self.report().state {
             ParkState::Awake => false,
             ParkState::Asleep => true,
-            ParkState::Waking => self.has_unbegun(),
+            ParkState::Waking => self.pages().any(|(_, page)| self.is_unbegun(&page)),
         };
         if !is_asleep {
             return Ok(());
         }
-        self.each_heap(|slot| self.mapper.give_up_freed(slot))?;
+        self.slots().try_for_each(|slot| self.mapper.give_up_freed(slot))?;
         if let Some(stitcher) = on.stitcher() {
             stitcher.make_room_to_wake(self.report().parked)?;
         }
-        let begun = self.each_page(|page| self.is_unbegun(page), |_, page| self.begin_to_wake(on, page));
-        let begun = begun.and_then(|()| self.mark_copies());
-        if begun.is_err() {
-            self.stay_asleep();
-        }
-        begun
+        let asleep = Undo::by(|| self.stay_asleep());
+        let mut unbegun = self.pages().filter(|(_, page)| self.is_unbegun(page));
+        unbegun.try_for_each(|(_, page)| self.begin_to_wake(on, page))?;
+        self.mark_copies()?;
+        asleep.keep();
+        Ok(())
     }
 
     /// Returns whether a page is parked, and no wake has begun with it.
@@ -52,19 +53,6 @@ impl<P: Platform> Parker<'_, P> {
             let pages = self.mapper.paging.pool.lock();
             pages[home.page].replacement == NONE || pages.left(home.page).is_some()
         }
-    }
-
-    /// Returns whether a wake of a part of the target has left parked pages.
-    fn has_unbegun(&self) -> bool {
-        let mut found = false;
-        let _always = self.each_page(
-            |page| self.is_unbegun(page),
-            |_, _| {
-                found = true;
-                Ok(())
-            },
-        );
-        found
     }
 
     /// Waits for the copies that [`wake_start`](Self::wake_start) began, and lets the memory serve
@@ -77,69 +65,53 @@ impl<P: Platform> Parker<'_, P> {
             return Ok(());
         }
         self.wake_start(on)?;
-        if let Err(error) = self.wait_for_copies().and_then(|()| self.renew_canaries()) {
-            self.stay_asleep();
-            return Err(error);
-        }
-        self.each_page(
-            |page| page.asleep,
-            |slot, page| {
-                self.finish_waking(slot, page);
-                Ok(())
-            },
-        )?;
+        let asleep = Undo::by(|| self.stay_asleep());
+        self.wait_for_copies()?;
+        self.renew_canaries()?;
+        asleep.keep();
+        self.pages().filter(|(_, page)| page.asleep).for_each(|(slot, page)| self.finish_waking(slot, page));
         self.end_sleep();
         Ok(())
     }
 
     /// Writes the canaries again on the pages about to wake that the park has not kept.
     fn renew_canaries(&self) -> Result<(), Error> {
-        let mapper = &self.mapper;
-        self.each_page(
-            |page| page.asleep && !matches!(mapper.paging.pool.lock()[page.page].kept, Kept::Saved(_)),
-            |slot, page| self.guarding.renew_canaries(mapper.driver, mapper.heaps, slot, &page),
-        )
+        let Mapper { driver, heaps, paging, .. } = *self.mapper;
+        let is_kept = |page: &HomePage| matches!(paging.pool.lock()[page.page].kept, Kept::Saved(_));
+        let mut renewed = self.pages().filter(|(_, page)| page.asleep && !is_kept(page));
+        renewed.try_for_each(|(slot, page)| self.guarding.renew_canaries(driver, heaps, slot, &page))
     }
 
     /// Lets the target's memory serve requests again.
     pub(super) fn end_sleep(&self) {
-        let mapper = &self.mapper;
+        let Mapper { driver, heaps, .. } = *self.mapper;
         if self.guarding.tends_frees() {
-            let _always = self.each_heap(|slot| {
-                self.guarding.end_rest(mapper.driver, mapper.heaps, slot);
-                Ok(())
-            });
+            self.slots().for_each(|slot| self.guarding.end_rest(driver, heaps, slot));
         }
-        self.target.set_asleep(mapper.heaps, false);
+        self.target.set_asleep(heaps, false);
     }
 
     /// Notes in each heap the copies of the heap's contents.
     fn mark_copies(&self) -> Result<(), Error> {
-        let mapper = &self.mapper;
         let Ok(contents) = self.contents() else { return Ok(()) };
-        let mark = mapper.driver.call(|_| contents.mark())?;
-        self.each_heap(|slot| {
-            let mut heap = mapper.heaps.lock(slot);
+        let mark = self.mapper.driver.call(|_| contents.mark())?;
+        self.in_each_heap(|heap| {
             if !heap.is_empty() {
                 heap.sets.copied = mark;
             }
-            Ok(())
-        })
+        });
+        Ok(())
     }
 
     /// Waits for the copies noted in the heaps, and for no later ones.
     fn wait_for_copies(&self) -> Result<(), Error> {
-        let mapper = &self.mapper;
         let Ok(contents) = self.contents() else { return Ok(()) };
-        let mut mark = CopyMark::default();
-        self.each_heap(|slot| {
-            let heap = mapper.heaps.lock(slot);
-            if !heap.is_empty() {
-                mark = mark.max(heap.sets.copied);
-            }
-            Ok(())
-        })?;
-        Ok(mapper.driver.call(|_| contents.finish(mark))?)
+        let marks = self.slots().map(|slot| {
+            let heap = self.mapper.heaps.lock(slot);
+            if heap.is_empty() { CopyMark::default() } else { heap.sets.copied }
+        });
+        let mark = marks.max().unwrap_or_default();
+        Ok(self.mapper.driver.call(|_| contents.finish(mark))?)
     }
 
     /// Maps a replacement of a page asleep, unless an earlier wake has left one, and begins to copy
@@ -176,14 +148,7 @@ impl<P: Platform> Parker<'_, P> {
         }
         let lost = Cell::new(false);
         let mapped = self.mapper.map(&guard.batch, Row { at: DevicePtr(home.at), lost: &lost });
-        let result = match mapped {
-            Ok(Some(mapping)) => {
-                mapping.keep();
-                Ok(())
-            }
-            Ok(None) => Err(lacks_memory(on, bytes)),
-            Err(error) => Err(error),
-        };
+        let result = mapped.and_then(|mapping| mapping.ok_or_else(|| lacks_memory(on, bytes))).map(Mapping::keep);
         if result.is_ok() || lost.get() {
             let mut pages = self.mapper.paging.pool.lock();
             pages.begin_to_wake(home.page, guard.keep().first);
@@ -218,23 +183,17 @@ impl<P: Platform> Parker<'_, P> {
     /// wake if the device fails to unmap it, or to tell that the copies have ended.
     fn stay_asleep(&self) {
         let mapper = &self.mapper;
-        let have_ended = self.contents().map_or(Ok(()), |contents| self.mapper.end_copies(contents)).is_ok();
-        let _always = self.each_page(
-            |page| page.asleep,
-            |_, home| {
-                if mapper.paging.pool.lock()[home.page].replacement == NONE {
-                    return Ok(());
-                }
-                if have_ended {
-                    // The caller reports its own error.
-                    let _stays = self.mapper.take_away(home);
-                } else {
-                    mapper.paging.pool.lock().leave_replacement(home.page);
-                }
-                Ok(())
-            },
-        );
-        let _counted = self.mapper.destroy_spares();
+        let have_ended = self.contents().map_or(Ok(()), |contents| mapper.end_copies(contents)).is_ok();
+        let is_begun = |home: &HomePage| home.asleep && mapper.paging.pool.lock()[home.page].replacement != NONE;
+        for (_, home) in self.pages().filter(|(_, page)| is_begun(page)) {
+            if have_ended {
+                // The caller reports its own error.
+                let _stays = mapper.take_away(home);
+            } else {
+                mapper.paging.pool.lock().leave_replacement(home.page);
+            }
+        }
+        let _counted = mapper.destroy_spares();
     }
 
     /// Puts the replacement of a page in place.
