@@ -9,8 +9,8 @@ use crate::permitted::Situation;
 use crate::places::{Domain, Kind, Rest, Stream};
 use crate::worker::block::Block;
 use cachalot::c::abi::cachalot_pool;
+use cachalot_tests::claims::Ranges;
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -33,13 +33,6 @@ pub(crate) struct Group {
     pub(crate) owner: Option<u32>,
     /// Whether a pool of the group had memory before the tag.
     pub(crate) ordinary: AtomicBool,
-}
-
-/// A live block's addresses.
-#[derive(Debug)]
-struct Live {
-    end: u64,
-    domain: Arc<Domain>,
 }
 
 /// Counts for the summary.
@@ -91,10 +84,10 @@ pub(crate) struct World {
     pub(crate) groups: RwLock<Vec<Arc<Group>>>,
     /// Blocks given up by a thread, for any thread.
     pub(crate) offered: Mutex<Vec<Block>>,
-    /// Live blocks by address.
-    live: Mutex<BTreeMap<u64, Live>>,
-    /// Pages by address, as the callbacks tell.
-    mapped: Mutex<BTreeMap<u64, u64>>,
+    /// The addresses of live blocks, each with the domain of its memory.
+    live: Mutex<Ranges<Arc<Domain>>>,
+    /// The addresses of pages, as the callbacks tell.
+    mapped: Mutex<Ranges<()>>,
     /// Captures under way.
     pub(crate) captures: AtomicU64,
     /// Whether memory can have a form outside the configuration.
@@ -153,53 +146,42 @@ impl World {
     /// Notes a live block. The block must overlap no live block.
     pub(crate) fn born(&self, address: u64, bytes: usize, domain: &Arc<Domain>) {
         history::note(address, bytes as u64, || "live".to_owned());
-        let end = address + bytes as u64;
-        let mut live = self.live.lock();
-        let before = live.range(..end).next_back();
-        if let Some((other, held)) = before.filter(|(_, held)| held.end > address) {
-            let text = format!("block {address:#x}+{bytes:#x} overlaps live block {other:#x}..{:#x}", held.end);
-            drop(live);
-            finding::report("overlap", &text);
+        let claimed = self.live.lock().claim(address..address + bytes as u64, Arc::clone(domain));
+        if let Err((other, _)) = claimed {
+            finding::report("overlap", &format!("block {address:#x}+{bytes:#x} overlaps live block {other:#x?}"));
         }
-        live.insert(address, Live { end, domain: Arc::clone(domain) });
     }
 
     /// Forgets a block before the free.
     pub(crate) fn gone(&self, address: u64) {
-        let live = self.live.lock().remove(&address);
-        let bytes = live.map_or(1, |live| live.end - address);
+        let bytes = self.live.lock().give_up(address).map_or(1, |end| end - address);
         history::note(address, bytes, || "about to be freed".to_owned());
     }
 
     /// Notes a mapped page.
     pub(crate) fn mapped(&self, address: u64, bytes: u64) {
         history::note(address, bytes, || "on_map".to_owned());
-        let mut mapped = self.mapped.lock();
-        let before = mapped.range(..address + bytes).next_back();
-        if let Some((other, length)) = before.filter(|(other, length)| **other + **length > address) {
-            let text = format!("on_map of {address:#x}+{bytes:#x}, where {other:#x}+{length:#x} is mapped");
-            drop(mapped);
-            finding::report("hooks", &text);
+        let claimed = self.mapped.lock().claim(address..address + bytes, ());
+        if let Err((other, ())) = claimed {
+            finding::report("hooks", &format!("on_map of {address:#x}+{bytes:#x}, where {other:#x?} is mapped"));
         }
-        mapped.insert(address, bytes);
     }
 
     /// Notes a page before the page is unmapped. No live block may lie on the page, unless the
     /// block's domain is parked.
     pub(crate) fn unmapped(&self, address: u64, bytes: u64) {
         history::note(address, bytes, || "on_unmap".to_owned());
-        if self.mapped.lock().remove(&address) != Some(bytes) {
+        let page = address..address + bytes;
+        if self.mapped.lock().give_up(address) != Some(page.end) {
             finding::report("hooks", &format!("on_unmap of {address:#x}+{bytes:#x}, which on_map did not name"));
         }
         let live = self.live.lock();
-        let inside = live.range(..address + bytes).rev().take_while(|(_, held)| held.end > address);
-        let mut awake = inside.filter(|(_, held)| held.domain.rest() == Rest::Awake);
-        if let Some((block, held)) = awake.next() {
-            let text = format!("on_unmap of {address:#x}+{bytes:#x} under the live block {block:#x}..{:#x}", held.end);
-            let text = format!("{text} of {}", held.domain.name);
-            let block = *block;
+        let awake = live.overlapping(page).find(|(_, domain)| domain.rest() == Rest::Awake);
+        if let Some((block, domain)) = awake {
+            let text =
+                format!("on_unmap of {address:#x}+{bytes:#x} under the live block {block:#x?} of {}", domain.name);
             drop(live);
-            finding::report_at("unmap", block, bytes, &text);
+            finding::report_at("unmap", block.start, bytes, &text);
         }
     }
 
@@ -207,26 +189,19 @@ impl World {
     pub(crate) fn pages_inside(&self, parts: &[(u64, u64)]) -> u64 {
         let mapped = self.mapped.lock();
         let inside = |address: u64| parts.iter().any(|&(first, end)| first <= address && address < end);
-        mapped.iter().filter(|(address, _)| inside(**address)).map(|(_, bytes)| bytes).sum()
+        mapped.iter().filter(|(page, ())| inside(page.start)).map(|(page, ())| page.end - page.start).sum()
     }
 
     /// Returns the mapped pages whose beginnings are in no part.
     pub(crate) fn pages_outside(&self, parts: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mapped = self.mapped.lock();
         let outside = |address: u64| !parts.iter().any(|&(first, end)| first <= address && address < end);
-        mapped.iter().map(|(&address, &bytes)| (address, bytes)).filter(|&(address, _)| outside(address)).collect()
+        let pages = mapped.iter().map(|(page, ())| (page.start, page.end - page.start));
+        pages.filter(|&(address, _)| outside(address)).collect()
     }
 
     /// Returns whether every byte of a part lies on pages named by the callbacks.
     pub(crate) fn is_mapped(&self, address: u64, bytes: u64) -> bool {
-        let mapped = self.mapped.lock();
-        let mut at = address;
-        while at < address + bytes {
-            match mapped.range(..=at).next_back() {
-                Some((page, length)) if page + length > at => at = page + length,
-                _ => return false,
-            }
-        }
-        true
+        self.mapped.lock().cover(address..address + bytes)
     }
 }

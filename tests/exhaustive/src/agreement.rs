@@ -3,13 +3,14 @@
 
 use crate::letter::Letter;
 use crate::world::{Step, World, stream};
-use cachalot_core::{DevicePtr, Error, Route, SnapshotSegment};
+use cachalot_core::{DevicePtr, Route, SnapshotSegment};
+use cachalot_tests::model::agreement;
 use cachalot_tests::model::{Answer, Model, Purpose, Refusal};
 
 impl World {
     /// Makes the call of a step on the model, if the setting has a model. Returns the model's
     /// answer.
-    pub fn follow(&mut self, step: &Step) -> Option<Answer<u64>> {
+    pub fn follow(&mut self, step: &Step) -> Option<Answer<DevicePtr>> {
         let mut model = self.model.take()?;
         let given = core::mem::take(&mut self.device().books().given);
         model.device.script_addresses(given);
@@ -25,28 +26,15 @@ impl World {
     /// A message with the difference.
     pub fn agree(&mut self, step: &Step, snapshot: &[SnapshotSegment]) -> Result<(), String> {
         let Some(answer) = self.follow(step) else { return Ok(()) };
-        let agreed = match (&step.answer, &answer) {
-            (Ok(core), Ok(of_model)) => core.0 == *of_model,
-            (Err(Error::OutOfMemory(_)), Err(Refusal::OutOfMemory(_))) => true,
-            (Err(Error::Device(core)), Err(Refusal::Device(of_model))) => core == of_model,
-            _ => false,
-        };
-        if !agreed {
-            return Err(format!("the core answers {:?}, the model {answer:?}", step.answer));
-        }
+        agreement::of_answers(&step.answer, &answer)?;
         let of_model = self.model.as_ref().map(Model::snapshot).unwrap_or_default();
-        if snapshot != of_model {
-            let differing = snapshot.iter().find(|segment| !of_model.contains(segment));
-            let missing = of_model.iter().find(|segment| !snapshot.contains(segment));
-            return Err(format!("the core has {differing:?}, the model {missing:?}"));
-        }
-        Ok(())
+        agreement::of_segments(snapshot, &of_model)
     }
 }
 
 /// Makes the call of a step on the model.
-fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_core::PoolId>) -> Answer<u64> {
-    let none = |answer: Answer<()>| answer.map(|()| 0);
+fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_core::PoolId>) -> Answer<DevicePtr> {
+    let none = |answer: Answer<()>| answer.map(|()| DevicePtr::NULL);
     match (step.letter, &step.block, pool) {
         (Letter::Malloc(size, on), ..) => {
             let bytes = world.setting.sizes[usize::from(size)];
@@ -54,7 +42,7 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
             if world.capture != Some(on) {
                 work(model, on, ptr, bytes)?;
             }
-            Ok(ptr.0)
+            Ok(ptr)
         }
         (Letter::Free(_), Some(block), _) => none(model.free(block.ptr, None)),
         (Letter::Record(_), Some(block), _) => {
@@ -68,7 +56,7 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
         }
         (Letter::Complete(on), ..) => {
             model.device.complete(stream(on));
-            Ok(0)
+            Ok(DevicePtr::NULL)
         }
         (Letter::Begin(on), _, Some(pool)) => {
             let begun = model.begin_route(pool, Route::Stream(stream(on)), Purpose::Capture);
@@ -85,7 +73,7 @@ fn follow(model: &mut Model, world: &World, step: &Step, pool: Option<cachalot_c
         (Letter::Empty, ..) => none(model.empty_cache()),
         (Letter::Caching(on), ..) => {
             model.set_caching(on);
-            Ok(0)
+            Ok(DevicePtr::NULL)
         }
         _ => Err(Refusal::Unexpected),
     }

@@ -60,9 +60,11 @@ impl World {
         Ok(())
     }
 
-    /// Parks the memory of a stream, after every page was written to.
+    /// Parks the memory of a stream, and notes the contents of its blocks.
     pub(crate) fn park(&mut self, on: u8) -> Result<(), Error> {
-        self.write_contents(on);
+        let device = &self.core.device(DEVICE).expect("there is one device").inner;
+        let marks = &mut self.contents[usize::from(on)];
+        self.live.iter().filter(|live| live.stream == on).for_each(|live| marks.add(device, live.ptr, live.bytes));
         let target = ParkTarget::Stream(stream(on));
         let parking = self.core.parking(DEVICE)?;
         let parked = parking.park(target, ParkMode::Keep, ParkOrder::Streams);
@@ -71,27 +73,6 @@ impl World {
         self.rests.retain(|&other| other != on);
         self.rests.extend(self.parked[usize::from(on)].then_some(on));
         parked
-    }
-
-    /// Writes a number to every page of the stream's blocks, and notes the contents.
-    fn write_contents(&mut self, on: u8) {
-        let device = self.core.device(DEVICE).expect("there is one device");
-        for live in self.live.iter().filter(|live| live.stream == on) {
-            for offset in (0..live.bytes).step_by(PAGE as usize) {
-                let at = live.ptr.offset(offset);
-                self.stamp += 1;
-                if device.inner.write(at, self.stamp) {
-                    self.contents[usize::from(on)].push((at, self.stamp));
-                }
-            }
-        }
-        // Blocks may share a page, also with a block of the other stream: the last number written
-        // holds for all.
-        for (at, expected) in self.contents.iter_mut().flatten() {
-            if let Some(found) = device.inner.read(*at) {
-                *expected = found;
-            }
-        }
     }
 
     /// Wakes the memory of a stream, and compares the contents.
@@ -103,14 +84,10 @@ impl World {
         if !self.parked[usize::from(on)] {
             self.rests.retain(|&other| other != on);
         }
-        if woken.is_ok() {
-            for (at, expected) in core::mem::take(&mut self.contents[usize::from(on)]) {
-                let found = self.device().inner.read(at);
-                if found != Some(expected) {
-                    let text = format!("{found:?} stands at {at}, {expected} stood there before the park");
-                    *violation = Some(Theorem::Parked.violated(text));
-                }
-            }
+        if woken.is_ok()
+            && let Err(what) = core::mem::take(&mut self.contents[usize::from(on)]).check(&self.device().inner)
+        {
+            *violation = Some(Theorem::Parked.violated(what));
         }
         woken
     }

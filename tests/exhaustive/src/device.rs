@@ -5,16 +5,18 @@
 //! earlier memory.
 
 use crate::defects::Defect;
-use crate::order::{Order, Piece, Place, STREAMS};
+use crate::order::{Order, Place, STREAMS};
 use cachalot_core::forward::{
     ForwardContents, ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder,
 };
-use cachalot_core::simulated::{Failure, SimulatedDevice};
+use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Call, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, PhysicalHandle, Saved, Segments, StreamId,
-    StreamOrder, VirtualMemory,
+    Call, Contents, DevicePtr, DeviceResult, ErrorKind, Event, PhysicalHandle, Saved, Segments, StreamId, StreamOrder,
+    VirtualMemory,
 };
+use cachalot_tests::claims::{self, Piece};
 use cachalot_tests::consistency::Simulated;
+use cachalot_tests::failures;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::collections::BTreeMap;
 
@@ -22,9 +24,6 @@ use std::collections::BTreeMap;
 pub const FIRST_ADDRESS: u64 = 1 << 44;
 /// The alignment of segments and reservations, in bytes.
 const ALIGNMENT: u64 = 2 << 20;
-
-/// The code of an injected error.
-pub const INJECTED: u32 = 77;
 
 /// A planned failure of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -170,8 +169,7 @@ impl Device {
     /// Returns the physical memory under a range, `None` if a part cannot be accessed.
     #[must_use]
     pub fn pieces(&self, at: DevicePtr, bytes: u64) -> Option<Vec<Piece>> {
-        let pieces = self.inner.physical(at, bytes)?;
-        Some(pieces.into_iter().map(|(handle, bytes)| (handle.0, bytes)).collect())
+        claims::pieces(&self.inner, at, bytes)
     }
 
     /// Queues work of the program on memory.
@@ -249,8 +247,7 @@ impl Forwarder for Device {
         (books.fired, books.has_fired, books.fails_now) = (Some(call), true, true);
         books.is_in_doubt |= matches!(call, Call::Release | Call::Unmap | Call::Destroy | Call::Unreserve);
         let kind = if plan.is_out_of_memory { ErrorKind::OutOfMemory } else { ErrorKind::Other };
-        let (nth, error) = (self.inner.calls(call) + 1, DeviceError::new(kind, INJECTED));
-        self.inner.fail(Failure { call, nth, persistent: false, error });
+        failures::fail_after(&self.inner, call, 0, kind);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which work precedes which, by vector clocks: an account of streams and events, kept
 //! independently of the simulated device.
 
-use std::ops::Range;
+use cachalot_tests::claims::Piece;
 
 /// Number of streams. Number 0 is the default stream.
 pub const STREAMS: usize = 3;
@@ -11,10 +11,6 @@ pub type Clock = [u64; STREAMS];
 
 /// A place of a stream: the number of the stream, and the place, counted from 1.
 pub type Place = (usize, u64);
-
-/// A part of physical memory: the number of the handle, and the bytes within. An ordinary segment
-/// has handle 0, and the bytes are addresses.
-pub type Piece = (u64, Range<u64>);
 
 /// An item of a stream's queue.
 #[derive(Clone, Debug)]

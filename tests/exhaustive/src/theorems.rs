@@ -1,11 +1,12 @@
 //! The theorems: what holds after every call of every program, each sentence with the check that
 //! executes it.
 
-use crate::device::INJECTED;
 use crate::letter::Letter;
 use crate::world::{DEVICE, Step, World, stream};
 use cachalot_core::{BlockState, DeviceError, Error, ErrorKind, SnapshotSegment};
+use cachalot_tests::claims;
 use cachalot_tests::consistency;
+use cachalot_tests::failures::INJECTED;
 use std::fmt;
 
 /// A theorem.
@@ -154,8 +155,7 @@ fn check_blocks(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Viola
         ensure!(Loss, of.is_some(), "{live:?} cannot be accessed");
         pieces.extend(of.into_iter().flatten());
     }
-    pieces.sort_unstable_by_key(|(handle, bytes)| (*handle, bytes.start));
-    let shared = pieces.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].1.end > pair[1].1.start);
+    let shared = claims::shared(pieces);
     ensure!(Order, shared.is_none(), "two live blocks share memory: {shared:?}");
     Ok(())
 }

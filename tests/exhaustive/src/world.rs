@@ -12,6 +12,7 @@ use cachalot_core::{
     Allocator, BlockState, Call, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, Reservation,
     SnapshotSegment, Storage, StreamId,
 };
+use cachalot_tests::claims::Marks;
 use cachalot_tests::model::Model;
 
 /// The core under test.
@@ -20,7 +21,7 @@ pub type Core = Allocator<Device, spin::mutex::SpinMutex<()>, Growable>;
 /// The only device.
 pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// Length of a step between stamped addresses, in bytes: a page.
+/// Bytes of a page of the range.
 pub(crate) const PAGE: u64 = 2 << 20;
 
 /// Time for the work put off, in microseconds: enough for all work.
@@ -97,8 +98,8 @@ pub struct World {
     pub departed: [Option<Place>; RANGE_PAGES],
     /// For each stream, whether its memory is parked or waking.
     pub parked: [bool; 2],
-    /// For each parked stream, the expected contents by address.
-    pub contents: [Vec<(DevicePtr, u64)>; 2],
+    /// For each parked stream, the expected contents.
+    pub contents: [Marks; 2],
     /// Number of streams named so far.
     pub streams: u8,
     /// The streams that have requested memory, the first first, whether of the pool of captures,
@@ -115,8 +116,6 @@ pub struct World {
     pub model: Option<Model>,
     /// The most bytes that waited so far.
     pub most_waiting: u64,
-    /// The last number written as contents.
-    pub(crate) stamp: u64,
 }
 
 /// Returns the stream with a number.
@@ -161,7 +160,7 @@ impl World {
             committed: [None; RANGE_PAGES],
             departed: [None; RANGE_PAGES],
             parked: [false; 2],
-            contents: [Vec::new(), Vec::new()],
+            contents: [Marks::default(), Marks::default()],
             streams: 0,
             asked: Vec::new(),
             loose: Vec::new(),
@@ -169,7 +168,6 @@ impl World {
             is_direct: false,
             model,
             most_waiting: 0,
-            stamp: 0,
         }
     }
 
@@ -326,7 +324,7 @@ impl World {
             self.waiting.push(Waiting { block: live.clone(), fence, is_deferred: self.capture.is_some(), turn });
         }
         let range = live.ptr..live.ptr.offset(live.bytes);
-        self.contents.iter_mut().for_each(|contents| contents.retain(|(at, _)| !range.contains(at)));
+        self.contents.iter_mut().for_each(|contents| contents.forget(&range));
         Ok(())
     }
 

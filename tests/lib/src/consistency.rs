@@ -1,6 +1,7 @@
 //! External invariants of any allocator on a simulated device: the snapshot tiles the device's
 //! memory, and adds up to the statistics.
 
+use crate::claims;
 use cachalot_core::config::Policy;
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{
@@ -161,10 +162,8 @@ fn check_device(
 
 /// Checks that no byte of physical memory lies under two addresses of the snapshot.
 fn check_exclusive(segments: &[SnapshotSegment], device: &SimulatedDevice) -> Result<(), String> {
-    let pieces = segments.iter().filter_map(|segment| device.physical(segment.address, segment.total_size));
-    let mut pieces: Vec<_> = pieces.flatten().map(|(handle, bytes)| (handle.0, bytes.start, bytes.end)).collect();
-    pieces.sort_unstable();
-    let shared = pieces.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1);
+    let pieces = segments.iter().filter_map(|segment| claims::pieces(device, segment.address, segment.total_size));
+    let shared = claims::shared(pieces.flatten().collect());
     ensure!(shared.is_none(), "physical memory lies under two blocks: {shared:?}");
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! external checks.
 
 pub mod arbitrary;
+pub mod claims;
 pub mod consistency;
 pub mod course;
 pub mod failures;

@@ -5,6 +5,7 @@
 //! The reference leaves some orders open, such as the order in which streams are polled, or unused
 //! pools released. There the model follows the core, so that results are comparable.
 
+pub mod agreement;
 mod blocks;
 mod expandable;
 mod graph;

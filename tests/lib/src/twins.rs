@@ -1,6 +1,7 @@
 //! A differential harness: runs core and model on equal calls and compares both after each call.
 
 use crate::consistency;
+use crate::model::agreement;
 use crate::model::{Model, Purpose, Refusal};
 use crate::program::{Op, config, options, route, stream, streams};
 use cachalot_core::simulated::{Call, SimulatedDevice};
@@ -34,47 +35,6 @@ pub struct Twins<R: Lock = spin::mutex::SpinMutex<()>, S: Storage = Growable> {
     foretells: bool,
     /// The last answer of the core, if an error.
     error: Option<Error>,
-}
-
-/// Translates an error of the core to the model's terms.
-fn refusal(error: &Error, model: Option<&Refusal>) -> Refusal {
-    match error {
-        Error::OutOfMemory(report) => match model {
-            Some(Refusal::OutOfMemory(expected)) => {
-                let mut shortage = *expected;
-                shortage.requested = report.requested;
-                shortage.block = report.block;
-                shortage.segment = report.segment;
-                shortage.allocated = report.allocated;
-                shortage.reserved = report.reserved;
-                shortage.pending = report.pending;
-                shortage.private_free = report.private_free;
-                shortage.largest_free = report.largest_free;
-                shortage.largest_free_elsewhere = report.largest_free_elsewhere;
-                Refusal::OutOfMemory(shortage)
-            }
-            _ => Refusal::Unexpected,
-        },
-        Error::Rejected(bytes) => Refusal::Rejected(*bytes),
-        Error::TooLarge(_) => Refusal::TooLarge,
-        Error::InvalidPointer { .. } => Refusal::InvalidPointer,
-        Error::WrongSize { .. } => Refusal::WrongSize,
-        Error::UnknownPool(_) => Refusal::UnknownPool,
-        Error::GraphMemory(_) => Refusal::GraphMemory,
-        Error::PoolExists(_) => Refusal::PoolExists,
-        Error::NotRouted(_) => Refusal::NotRouted,
-        Error::Device(error) => Refusal::Device(*error),
-        _ => Refusal::Unexpected,
-    }
-}
-
-fn same<T: PartialEq + core::fmt::Debug>(core: &Result<T, Error>, model: &Result<T, Refusal>) -> Result<(), String> {
-    let agree = match (core, model) {
-        (Ok(core), Ok(model)) => core == model,
-        (Err(core), Err(model)) => refusal(core, Some(model)) == *model,
-        _ => false,
-    };
-    if agree { Ok(()) } else { Err(format!("the core answers {core:?}, the model {model:?}")) }
 }
 
 /// Counts the releases of memory to a device.
@@ -258,7 +218,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             return Ok(());
         }
         let model = model(&mut self.model);
-        same(core, &model)
+        agreement::of_answers(core, &model)
     }
 
     fn perform(&mut self, op: &Op) -> Result<(), String> {
@@ -329,7 +289,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                     self.pools.push(id);
                 }
                 self.judge(&core, |model| {
-                    let id = core.map_err(|error| refusal(&error, None))?;
+                    let id = core.map_err(|error| Refusal::from(&error))?;
                     model.create_pool(id, options(use_on_oom, no_split))?;
                     Ok(id)
                 })
@@ -572,13 +532,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
 
     /// Compares the observable state of core and model.
     fn compare(&self) -> Result<(), String> {
-        let core = self.real.snapshot();
-        let model = self.model.snapshot();
-        if core != model {
-            let differing = core.iter().find(|segment| !model.contains(segment));
-            let missing = model.iter().find(|segment| !core.contains(segment));
-            return Err(format!("the core has {differing:#?}, the model {missing:#?}"));
-        }
+        agreement::of_segments(&self.real.snapshot(), &self.model.snapshot())?;
         let stats = self.real.stats(self.device).map_err(|error| error.to_string())?;
         let mut expected = self.model.statistics();
         let mut wrong = None;

@@ -4,15 +4,13 @@ use crate::turns;
 use cachalot_core::forward::{
     ForwardContents, ForwardHost, ForwardSegments, ForwardStreamOrder, ForwardVirtualMemory, Forwarder,
 };
-use cachalot_core::simulated::{Failure, SimulatedDevice};
+use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Call, Contents, DeviceError, DevicePtr, DeviceResult, ErrorKind, Event, Host, PhysicalHandle, Segments, StreamId,
-    StreamOrder, VirtualMemory,
+    Call, Contents, DevicePtr, DeviceResult, ErrorKind, Event, Host, PhysicalHandle, Segments, StreamId, StreamOrder,
+    VirtualMemory,
 };
 use cachalot_tests::consistency::Simulated;
-
-/// The code of an injected error.
-pub const INJECTED: u32 = 77;
+use cachalot_tests::failures;
 
 /// A planted mistake, which the worlds must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +40,7 @@ impl Device {
     /// Lets a later call fail: the `after`th from now on.
     pub fn fail(&self, call: Call, after: u64) {
         let kind = if matches!(call, Call::Obtain | Call::Create) { ErrorKind::OutOfMemory } else { ErrorKind::Other };
-        let (nth, error) = (self.inner.calls(call) + 1 + after, DeviceError::new(kind, INJECTED));
-        self.inner.fail(Failure { call, nth, persistent: false, error });
+        failures::fail_after(&self.inner, call, after, kind);
     }
 
     fn has(&self, mistake: Mistake) -> bool {

@@ -9,13 +9,13 @@
 //! campaign      worlds in turn, until a finding or the end of the time
 //! world         the core, the device, the state shared by all threads, and the checks at rest
 //! program       the steps of a thread
-//! claims        the memory of each live block, and the marks in the memory
+//! block         a block of a thread, and the checks of its memory
 //! device        a simulated device: each call offers the turn, and may fail
 //! latch turns   the lock of a world · coroutines, and the choice of the next
 //! ```
 
+mod block;
 pub mod campaign;
-mod claims;
 pub mod device;
 pub mod latch;
 mod program;

@@ -1,6 +1,6 @@
 //! The steps of a thread of a world.
 
-use crate::claims::Block;
+use crate::block::Block;
 use crate::turns;
 use crate::world::{DEVICE, Shared};
 use cachalot_core::{
@@ -155,7 +155,7 @@ impl Program {
         shared.numbers.set(number);
         let mut block = Block::new(number, ptr, bytes, stream);
         let device = &shared.device().inner;
-        if let Err(what) = shared.claims.borrow_mut().claim(device, &block) {
+        if let Err(what) = shared.claims.borrow_mut().claim(device, block.place()) {
             return shared.find(what);
         }
         let is_captured = self.capture.is_some() && stream == shared.passing(self.number);
@@ -186,7 +186,7 @@ impl Program {
     /// Frees a block, which may be parked.
     fn free(&mut self, shared: &Shared, at: usize) {
         let block = self.blocks.swap_remove(at);
-        shared.claims.borrow_mut().give_up(&block);
+        shared.claims.borrow_mut().give_up(block.place());
         turns::tell(|| format!("free of block {} at {}", block.number, block.ptr));
         shared.operations.set(shared.operations.get() + 1);
         let freed =
@@ -197,7 +197,7 @@ impl Program {
             if shared.is_sleeper(block.home) {
                 return shared.exchange.borrow_mut().push(block);
             }
-            if let Err(what) = shared.claims.borrow_mut().claim(&shared.device().inner, &block) {
+            if let Err(what) = shared.claims.borrow_mut().claim(&shared.device().inner, block.place()) {
                 shared.find(what);
             }
             self.blocks.push(block);
@@ -254,7 +254,7 @@ impl Program {
         let Some(at) = self.any_awake(shared) else { return };
         let block = &self.blocks[at];
         shared.checks.set(shared.checks.get() + 1);
-        if let Err(what) = shared.claims.borrow().check(&shared.device().inner, block) {
+        if let Err(what) = block.check(&shared.claims.borrow(), &shared.device().inner) {
             shared.find(what);
         }
     }
@@ -310,7 +310,7 @@ impl Program {
         turns::tell(|| format!("park of {target:?}, {mode:?}, {order:?}"));
         let home = Shared::sleeper(self.number);
         for block in self.blocks.iter().chain(shared.exchange.borrow().iter()).filter(|block| block.home == home) {
-            shared.claims.borrow_mut().give_memory_up(block);
+            shared.claims.borrow_mut().give_memory_up(block.place());
         }
         match parking.park(target, mode, order) {
             // Another thread parks or wakes memory at the moment.
@@ -348,8 +348,8 @@ impl Program {
         let device = &shared.device().inner;
         let mut exchange = shared.exchange.borrow_mut();
         for block in self.blocks.iter_mut().chain(exchange.iter_mut()).filter(|block| block.home == home) {
-            let claimed = shared.claims.borrow_mut().claim_memory(device, block);
-            let kept = if mode == ParkMode::Keep { block.check(device) } else { Ok(()) };
+            let claimed = shared.claims.borrow_mut().claim_memory(device, block.place());
+            let kept = if mode == ParkMode::Keep { block.check_contents(device) } else { Ok(()) };
             if let Err(what) = claimed.and(kept) {
                 shared.find(format!("after a park of {mode:?}: {what}"));
             }

@@ -1,14 +1,16 @@
 //! A world: the core on its device, the state shared by all threads, and the checks at rest.
 
-use crate::claims::{Block, Claims};
-use crate::device::{Device, INJECTED, Mistake};
+use crate::block::Block;
+use crate::device::{Device, Mistake};
 use crate::latch::Latch;
 use crate::program::Program;
 use crate::turns::{self, Body};
 use cachalot_core::{
     Allocator, Config, DeviceIndex, Error, ErrorKind, Growable, ParkTarget, PoolId, PoolOptions, Route, StreamId, Tag,
 };
+use cachalot_tests::claims::Claims;
 use cachalot_tests::consistency;
+use cachalot_tests::failures::INJECTED;
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -327,7 +329,7 @@ fn at_rest(shared: &Shared, programs: &[Rc<RefCell<Program>>]) -> Result<(), Str
     }
     let exchange = shared.exchange.borrow();
     for block in programs.iter().flat_map(|program| program.awake_blocks()).chain(exchange.iter()) {
-        claims.check(device, block)?;
+        block.check(&claims, device)?;
         shared.checks.set(shared.checks.get() + 1);
     }
     Ok(())
