@@ -32,19 +32,6 @@ pub(super) struct Options {
     memory: Word,
 }
 
-/// A call.
-#[derive(Arbitrary, Debug)]
-pub(super) enum Call {
-    Create(Options),
-    Destroy(Handle),
-    Configure(Handle, Option<Text>),
-    Config(Handle, Device, u8, bool),
-    Describe(Handle, Device, Size),
-    Health(Handle, Device),
-    EnablePeerAccess(Handle, Device, Device),
-    StatusName(i32),
-}
-
 /// Memory for a structure of any accepted size.
 #[repr(C, align(16))]
 pub(super) struct Room([u8; 1 << 14]);
@@ -88,7 +75,7 @@ impl World {
             u32::from(if options.device_count < 240 { options.device_count % 3 } else { options.device_count });
         given.devices = devices.as_ref().map_or(null(), Vec::as_ptr);
         given.contexts = contexts.as_ref().map_or(null(), Vec::as_ptr);
-        given.config = options.config.as_ref().map_or(null(), |text| text.0.as_ptr());
+        given.config = Text::pointer(options.config.as_ref());
         given.limit_bytes = options.limit.0;
         given.simulated_bytes = options.memory.0;
         let mut handle = null_mut();
@@ -98,49 +85,44 @@ impl World {
         self.handle = handle;
         status
     }
+}
 
-    pub(super) fn call_allocator(&mut self, call: &Call) -> cachalot_status {
-        let mut room = Room::new();
-        match call {
-            Call::Create(options) => self.create(options),
-            Call::Destroy(handle) => {
-                let status = cachalot_destroy(self.handle(handle));
-                if self.is_own(handle) && status != CACHALOT_ERROR_BUSY {
-                    self.forget();
-                }
-                status
-            }
-            Call::Configure(handle, text) => {
-                let text = text.as_ref().map_or(null(), |text| text.0.as_ptr());
-                // SAFETY: the text outlives the call.
-                unsafe { cachalot_configure(self.handle(handle), text) }
-            }
-            Call::Config(handle, device, capacity, counts) => {
-                let mut buffer = vec![0; usize::from(*capacity)];
-                let mut length = 0;
-                let length = if *counts { &raw mut length } else { null_mut() };
-                // SAFETY: the buffer has the passed length, and both outlive the call.
-                unsafe { cachalot_get_config(self.handle(handle), device.0, buffer.as_mut_ptr(), buffer.len(), length) }
-            }
-            Call::Describe(handle, device, size) => {
-                let (handle, mut count) = (self.handle(handle), 0);
-                // SAFETY: the variable outlives the call.
-                let status = unsafe { cachalot_get_device_count(handle, &raw mut count) };
-                assert_eq!(status == CACHALOT_OK, count > 0);
-                // SAFETY: the room outlives the call.
-                unsafe { cachalot_get_device_info(handle, device.0, room.of::<cachalot_device_info>(size)) }
-            }
-            Call::Health(handle, device) => cachalot_check_health(self.handle(handle), device.0),
-            Call::EnablePeerAccess(handle, device, peer) => {
-                cachalot_enable_peer_access(self.handle(handle), device.0, peer.0)
-            }
-            Call::StatusName(status) => {
-                for text in [cachalot_status_name(*status), cachalot_status_text(*status)] {
-                    // SAFETY: the texts are static.
-                    assert!(!unsafe { CStr::from_ptr(text) }.is_empty());
-                }
-                CACHALOT_OK
-            }
+calls! {
+    |world|
+    Create(options: Options) => world.create(options),
+    Destroy(handle: Handle) => {
+        let status = cachalot_destroy(world.handle(handle));
+        if world.is_own(handle) && status != CACHALOT_ERROR_BUSY {
+            world.forget();
         }
-    }
+        status
+    },
+    Configure(handle: Handle, text: Option<Text>) => {
+        // SAFETY: the text outlives the call.
+        unsafe { cachalot_configure(world.handle(handle), Text::pointer(text.as_ref())) }
+    },
+    Config(handle: Handle, device: Device, capacity: u8, counts: bool) => {
+        let (mut buffer, mut length) = (vec![0; usize::from(*capacity)], 0);
+        let length = if *counts { &raw mut length } else { null_mut() };
+        // SAFETY: the buffer has the passed length, and both outlive the call.
+        unsafe { cachalot_get_config(world.handle(handle), device.0, buffer.as_mut_ptr(), buffer.len(), length) }
+    },
+    Describe(handle: Handle, device: Device, size: Size) => {
+        let (handle, mut count, mut room) = (world.handle(handle), 0, Room::new());
+        // SAFETY: the variable outlives the call.
+        let status = unsafe { cachalot_get_device_count(handle, &raw mut count) };
+        assert_eq!(status == CACHALOT_OK, count > 0);
+        // SAFETY: the room outlives the call.
+        unsafe { cachalot_get_device_info(handle, device.0, room.of::<cachalot_device_info>(size)) }
+    },
+    Health(handle: Handle, device: Device) => cachalot_check_health(world.handle(handle), device.0),
+    EnablePeerAccess(handle: Handle, device: Device, peer: Device) =>
+        cachalot_enable_peer_access(world.handle(handle), device.0, peer.0),
+    StatusName(status: i32) => {
+        for text in [cachalot_status_name(*status), cachalot_status_text(*status)] {
+            // SAFETY: the texts are static.
+            assert!(!unsafe { CStr::from_ptr(text) }.is_empty());
+        }
+        CACHALOT_OK
+    },
 }

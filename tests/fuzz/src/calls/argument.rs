@@ -3,8 +3,8 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use cachalot::c::abi::cachalot_stream;
 use cachalot::config::POLICIES;
-use std::ffi::{CString, c_int};
-use std::ptr::without_provenance_mut;
+use std::ffi::{CString, c_char, c_int};
+use std::ptr::{null, without_provenance_mut};
 
 /// Configurations beside the policies with their defaults.
 const CONFIGS: [&str; 11] = [
@@ -168,7 +168,14 @@ impl<'a> Arbitrary<'a> for Size {
 
 /// A text.
 #[derive(Debug)]
-pub(super) struct Text(pub(super) CString);
+pub(super) struct Text(CString);
+
+impl Text {
+    /// Returns a text for C, or a null pointer.
+    pub(super) fn pointer(text: Option<&Self>) -> *const c_char {
+        text.map_or(null(), |text| text.0.as_ptr())
+    }
+}
 
 impl<'a> Arbitrary<'a> for Text {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {

@@ -9,6 +9,26 @@
 //! observation   statistics, traces, snapshots      ─┘
 //! ```
 
+/// Declares calls, each in a line: the arguments, drawn in their order, and how the call is made.
+macro_rules! calls {
+    (|$world:ident| $($name:ident($($argument:ident: $type:ty),*) => $make:expr,)*) => {
+        /// A call.
+        #[derive(arbitrary::Arbitrary, Debug)]
+        pub(super) enum Call {
+            $($name($($type),*),)*
+        }
+
+        impl Call {
+            /// Makes the call.
+            pub(super) fn make(&self, $world: &mut super::world::World) -> cachalot_status {
+                match self {
+                    $(Self::$name($($argument),*) => $make,)*
+                }
+            }
+        }
+    };
+}
+
 mod allocators;
 mod argument;
 mod callbacks;
@@ -53,10 +73,10 @@ pub fn run(bytes: &[u8]) {
     world.create(&scenario.options);
     for call in scenario.calls.iter().take(MOST_CALLS) {
         let status = match call {
-            Call::Allocator(call) => world.call_allocator(call),
-            Call::Memory(call) | Call::MoreMemory(call) | Call::YetMoreMemory(call) => world.call_memory(call),
-            Call::Pool(call) => world.call_pool(call),
-            Call::Observation(call) => world.call_observation(call),
+            Call::Allocator(call) => call.make(&mut world),
+            Call::Memory(call) | Call::MoreMemory(call) | Call::YetMoreMemory(call) => call.make(&mut world),
+            Call::Pool(call) => call.make(&mut world),
+            Call::Observation(call) => call.make(&mut world),
         };
         world::check(status, call);
     }

@@ -4,7 +4,6 @@ use super::allocators::Room;
 use super::argument::{Device, Handle, Size, Text, Word};
 use super::callbacks;
 use super::world::World;
-use arbitrary::Arbitrary;
 use cachalot::c::abi::{cachalot_format, cachalot_snapshot_options, cachalot_statistics, cachalot_status};
 use cachalot::c::capi::{
     cachalot_check_invariants, cachalot_find_statistic, cachalot_get_statistics, cachalot_on_out_of_memory,
@@ -12,124 +11,94 @@ use cachalot::c::capi::{
     cachalot_trace_start, cachalot_visit_statistics, cachalot_visit_trace,
 };
 use std::ffi::c_char;
-use std::ptr::{from_mut, null, null_mut};
+use std::ptr::{from_mut, from_ref, null, null_mut};
 
 /// Longest trace. A longer trace would exhaust the fuzzer's memory.
 const LONGEST_TRACE: usize = 1 << 16;
 /// Length of a trace beyond any host's memory.
 const ENDLESS_TRACE: usize = 1 << 56;
 
-/// Returns the options of a snapshot.
-fn options(path: *const c_char, format: cachalot_format) -> cachalot_snapshot_options {
-    cachalot_snapshot_options { struct_size: size_of::<cachalot_snapshot_options>(), path, format, reserved: 0 }
+/// Returns a callback, if it is to be set.
+macro_rules! optional {
+    ($is_set:expr, $callback:path) => {
+        $is_set.then_some($callback as _)
+    };
 }
 
-/// A call. The last number is the number of calls of a callback before the callback stops.
-#[derive(Arbitrary, Debug)]
-pub(super) enum Call {
-    Statistics(Handle, Device, Size),
-    Statistic(Handle, Device, Option<Text>),
-    EachStatistic(Handle, Device, Option<u8>),
-    ResetPeaks(Handle, Device),
-    ResetAccumulated(Handle, Device),
-    OnShortage(Handle, bool),
-    OnOutOfMemory(Handle, bool),
-    OnStack(Handle, bool),
-    TraceStart(Handle, Device, Word),
-    EachEvent(Handle, Device, Option<u8>),
-    Snapshot(Handle, Option<u8>),
-    SnapshotAs(Handle, u8, Option<u8>),
-    SnapshotToFile(Handle, u8),
-    Check(Handle),
+// The last number is the number of calls of a callback before the callback stops.
+calls! {
+    |world|
+    Statistics(handle: Handle, device: Device, size: Size) => {
+        let mut room = Room::new();
+        // SAFETY: the room outlives the call.
+        unsafe { cachalot_get_statistics(world.handle(handle), device.0, room.of::<cachalot_statistics>(size)) }
+    },
+    Statistic(handle: Handle, device: Device, key: Option<Text>) => {
+        let (key, mut value) = (Text::pointer(key.as_ref()), 0);
+        // SAFETY: the text and the variable outlive the call.
+        unsafe { cachalot_find_statistic(world.handle(handle), device.0, key, &raw mut value) }
+    },
+    EachStatistic(handle: Handle, device: Device, count: Option<u8>) => {
+        let (visit, mut left) = (optional!(count.is_some(), callbacks::see_statistic), count.unwrap_or(0));
+        // SAFETY: the counter outlives the call.
+        unsafe { cachalot_visit_statistics(world.handle(handle), device.0, visit, from_mut(&mut left).cast()) }
+    },
+    ResetPeaks(handle: Handle, device: Device) => cachalot_reset_peaks(world.handle(handle), device.0),
+    ResetAccumulated(handle: Handle, device: Device) => cachalot_reset_accumulated(world.handle(handle), device.0),
+    OnShortage(handle: Handle, on: bool) => {
+        // SAFETY: the callback uses no userdata.
+        unsafe { cachalot_on_shortage(world.handle(handle), optional!(on, callbacks::free_nothing), null_mut()) }
+    },
+    OnOutOfMemory(handle: Handle, on: bool) => {
+        // SAFETY: the callback uses no userdata.
+        unsafe { cachalot_on_out_of_memory(world.handle(handle), optional!(on, callbacks::read_report), null_mut()) }
+    },
+    OnStack(handle: Handle, on: bool) => {
+        // SAFETY: the callback uses no userdata.
+        unsafe { cachalot_on_stack(world.handle(handle), optional!(on, callbacks::describe), null_mut()) }
+    },
+    TraceStart(handle: Handle, device: Device, capacity: Word) => {
+        let capacity = match capacity.0 as usize {
+            endless @ ENDLESS_TRACE.. => endless,
+            capacity => capacity.min(LONGEST_TRACE),
+        };
+        cachalot_trace_start(world.handle(handle), device.0, capacity)
+    },
+    EachEvent(handle: Handle, device: Device, count: Option<u8>) => {
+        let (visit, mut left) = (optional!(count.is_some(), callbacks::see_event), count.unwrap_or(0));
+        // SAFETY: the counter outlives the call.
+        unsafe { cachalot_visit_trace(world.handle(handle), device.0, visit, from_mut(&mut left).cast()) }
+    },
+    Snapshot(handle: Handle, count: Option<u8>) => world.write_snapshot(handle, None, *count),
+    SnapshotAs(handle: Handle, format: u8, count: Option<u8>) => {
+        let format = i32::from(if *format < 240 { format % 2 + 1 } else { *format });
+        world.write_snapshot(handle, Some((null(), format)), *count)
+    },
+    SnapshotToFile(handle: Handle, file: u8) => {
+        let path = match file {
+            0..128 => c"/dev/null".as_ptr(),
+            128..192 => c"/dev/full".as_ptr(),
+            192..224 => c"".as_ptr(),
+            _ => null(),
+        };
+        world.write_snapshot(handle, Some((path, 0)), None)
+    },
+    Check(handle: Handle) => cachalot_check_invariants(world.handle(handle)),
 }
 
 impl World {
-    pub(super) fn call_observation(&mut self, call: &Call) -> cachalot_status {
-        match call {
-            Call::Statistics(handle, device, size) => {
-                let mut room = Room::new();
-                // SAFETY: the room outlives the call.
-                unsafe { cachalot_get_statistics(self.handle(handle), device.0, room.of::<cachalot_statistics>(size)) }
-            }
-            Call::Statistic(handle, device, key) => {
-                let (key, mut value) = (key.as_ref().map_or(null(), |text| text.0.as_ptr()), 0);
-                // SAFETY: the text and the variable outlive the call.
-                unsafe { cachalot_find_statistic(self.handle(handle), device.0, key, &raw mut value) }
-            }
-            Call::EachStatistic(handle, device, count) => {
-                let (visit, mut left) = (count.map(|_| callbacks::see_statistic as _), count.unwrap_or(0));
-                let userdata = from_mut(&mut left).cast();
-                // SAFETY: the counter outlives the call.
-                unsafe { cachalot_visit_statistics(self.handle(handle), device.0, visit, userdata) }
-            }
-            Call::ResetPeaks(handle, device) => cachalot_reset_peaks(self.handle(handle), device.0),
-            Call::ResetAccumulated(handle, device) => cachalot_reset_accumulated(self.handle(handle), device.0),
-            Call::TraceStart(handle, device, capacity) => {
-                let capacity = match capacity.0 as usize {
-                    endless @ ENDLESS_TRACE.. => endless,
-                    capacity => capacity.min(LONGEST_TRACE),
-                };
-                cachalot_trace_start(self.handle(handle), device.0, capacity)
-            }
-            Call::EachEvent(handle, device, count) => {
-                let (visit, mut left) = (count.map(|_| callbacks::see_event as _), count.unwrap_or(0));
-                let userdata = from_mut(&mut left).cast();
-                // SAFETY: the counter outlives the call.
-                unsafe { cachalot_visit_trace(self.handle(handle), device.0, visit, userdata) }
-            }
-            Call::Check(handle) => cachalot_check_invariants(self.handle(handle)),
-            Call::OnShortage(..) | Call::OnOutOfMemory(..) | Call::OnStack(..) => self.set_callback(call),
-            Call::Snapshot(..) | Call::SnapshotAs(..) | Call::SnapshotToFile(..) => self.write_snapshot(call),
-        }
-    }
-
-    fn set_callback(&self, call: &Call) -> cachalot_status {
-        match call {
-            Call::OnShortage(handle, on) => {
-                let callback = on.then_some(callbacks::free_nothing as _);
-                // SAFETY: the callback uses no userdata.
-                unsafe { cachalot_on_shortage(self.handle(handle), callback, null_mut()) }
-            }
-            Call::OnOutOfMemory(handle, on) => {
-                let callback = on.then_some(callbacks::read_report as _);
-                // SAFETY: the callback uses no userdata.
-                unsafe { cachalot_on_out_of_memory(self.handle(handle), callback, null_mut()) }
-            }
-            Call::OnStack(handle, on) => {
-                let callback = on.then_some(callbacks::describe as _);
-                // SAFETY: the callback uses no userdata.
-                unsafe { cachalot_on_stack(self.handle(handle), callback, null_mut()) }
-            }
-            _ => unreachable!("{call:?} sets no callback"),
-        }
-    }
-
-    fn write_snapshot(&self, call: &Call) -> cachalot_status {
-        match call {
-            Call::Snapshot(handle, count) => {
-                let (write, mut left) = (count.map(|_| callbacks::write as _), count.unwrap_or(0));
-                // SAFETY: the counter outlives the call.
-                unsafe { cachalot_snapshot(self.handle(handle), null(), write, from_mut(&mut left).cast()) }
-            }
-            Call::SnapshotAs(handle, format, count) => {
-                let (write, mut left) = (count.map(|_| callbacks::write as _), count.unwrap_or(0));
-                let format = i32::from(if *format < 240 { format % 2 + 1 } else { *format });
-                let options = options(null(), format);
-                // SAFETY: the counter outlives the call.
-                unsafe { cachalot_snapshot(self.handle(handle), &raw const options, write, from_mut(&mut left).cast()) }
-            }
-            Call::SnapshotToFile(handle, file) => {
-                let file = match file {
-                    0..128 => c"/dev/null".as_ptr(),
-                    128..192 => c"/dev/full".as_ptr(),
-                    192..224 => c"".as_ptr(),
-                    _ => null(),
-                };
-                let options = options(file, 0);
-                // SAFETY: the text is static, and there is no callback.
-                unsafe { cachalot_snapshot(self.handle(handle), &raw const options, None, null_mut()) }
-            }
-            _ => unreachable!("{call:?} writes no snapshot"),
-        }
+    /// Writes a snapshot to a file, or to a callback that stops after `count` calls.
+    fn write_snapshot(
+        &self,
+        handle: &Handle,
+        to: Option<(*const c_char, cachalot_format)>,
+        count: Option<u8>,
+    ) -> cachalot_status {
+        let (write, mut left) = (optional!(count.is_some(), callbacks::write), count.unwrap_or(0));
+        let struct_size = size_of::<cachalot_snapshot_options>();
+        let options = to.map(|(path, format)| cachalot_snapshot_options { struct_size, path, format, reserved: 0 });
+        let options = options.as_ref().map_or(null(), from_ref);
+        // SAFETY: the counter outlives the call, and the texts are static.
+        unsafe { cachalot_snapshot(self.handle(handle), options, write, from_mut(&mut left).cast()) }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::argument::{Device, Handle, PoolName, StreamHandle};
 use super::world::World;
-use arbitrary::Arbitrary;
 use cachalot::c::abi::{cachalot_pool, cachalot_status};
 use cachalot::c::capi::{
     cachalot_capture_begin, cachalot_capture_end, cachalot_get_pool_users, cachalot_pool_begin, cachalot_pool_create,
@@ -10,23 +9,6 @@ use cachalot::c::capi::{
     cachalot_simulate_progress, cachalot_stream_destroyed,
 };
 use cachalot::c::status::CACHALOT_OK;
-
-/// A call.
-#[derive(Arbitrary, Debug)]
-pub(super) enum Call {
-    Create(Handle, Device, u8),
-    Retain(Handle, Device, PoolName, u8),
-    Release(Handle, Device, PoolName),
-    Users(Handle, Device, PoolName),
-    Empty(Handle, Device, PoolName),
-    Begin(Handle, Device, PoolName, u8, StreamHandle),
-    End(Handle, Device, PoolName),
-    CaptureBegin(Handle, Device, PoolName, u8, StreamHandle),
-    CaptureEnd(Handle, Device, PoolName),
-    Capture(Handle, Device, StreamHandle, bool),
-    Progress(Handle, Device, StreamHandle),
-    Destroyed(Handle, Device, StreamHandle),
-}
 
 /// Returns a route. Routes 1, 2 and 3 are valid.
 fn route(number: u8) -> i32 {
@@ -38,66 +20,50 @@ fn flags(number: u8) -> u32 {
     u32::from(if number < 240 { number % 4 } else { number })
 }
 
+calls! {
+    |world|
+    Create(handle: Handle, device: Device, number: u8) => world.create_pool(handle, device, *number),
+    Retain(handle: Handle, device: Device, pool: PoolName, number: u8) =>
+        cachalot_pool_retain(world.handle(handle), device.0, world.pool(pool), flags(*number)),
+    Release(handle: Handle, device: Device, pool: PoolName) =>
+        cachalot_pool_release(world.handle(handle), device.0, world.pool(pool)),
+    Users(handle: Handle, device: Device, pool: PoolName) => {
+        let (pool, mut users) = (world.pool(pool), 0);
+        // SAFETY: the variable outlives the call.
+        unsafe { cachalot_get_pool_users(world.handle(handle), device.0, pool, &raw mut users) }
+    },
+    Empty(handle: Handle, device: Device, pool: PoolName) =>
+        cachalot_pool_empty(world.handle(handle), device.0, world.pool(pool)),
+    Begin(handle: Handle, device: Device, pool: PoolName, number: u8, stream: StreamHandle) =>
+        cachalot_pool_begin(
+            world.handle(handle), device.0, world.pool(pool), route(*number), world.stream(stream)
+        ),
+    End(handle: Handle, device: Device, pool: PoolName) =>
+        cachalot_pool_end(world.handle(handle), device.0, world.pool(pool)),
+    CaptureBegin(handle: Handle, device: Device, pool: PoolName, number: u8, stream: StreamHandle) =>
+        cachalot_capture_begin(
+            world.handle(handle), device.0, world.pool(pool), route(*number), world.stream(stream)
+        ),
+    CaptureEnd(handle: Handle, device: Device, pool: PoolName) =>
+        cachalot_capture_end(world.handle(handle), device.0, world.pool(pool)),
+    Capture(handle: Handle, device: Device, stream: StreamHandle, on: bool) =>
+        cachalot_simulate_capture(world.handle(handle), device.0, world.stream(stream), (*on).into()),
+    Progress(handle: Handle, device: Device, stream: StreamHandle) =>
+        cachalot_simulate_progress(world.handle(handle), device.0, world.stream(stream)),
+    Destroyed(handle: Handle, device: Device, stream: StreamHandle) =>
+        cachalot_stream_destroyed(world.handle(handle), device.0, world.stream(stream)),
+}
+
 impl World {
-    pub(super) fn call_pool(&mut self, call: &Call) -> cachalot_status {
-        match call {
-            Call::Create(handle, device, number) => {
-                let mut pool = cachalot_pool::default();
-                // SAFETY: the variable outlives the call.
-                let status =
-                    unsafe { cachalot_pool_create(self.handle(handle), device.0, flags(*number), &raw mut pool) };
-                if status == CACHALOT_OK {
-                    self.made.push(pool);
-                    // Registers the name of the pool, so that `end` releases the pool.
-                    self.pool(&PoolName::Made((self.made.len() - 1) as u8));
-                }
-                status
-            }
-            Call::Retain(handle, device, pool, number) => {
-                let pool = self.pool(pool);
-                cachalot_pool_retain(self.handle(handle), device.0, pool, flags(*number))
-            }
-            Call::Release(handle, device, pool) => {
-                let pool = self.pool(pool);
-                cachalot_pool_release(self.handle(handle), device.0, pool)
-            }
-            Call::Users(handle, device, pool) => {
-                let (pool, mut users) = (self.pool(pool), 0);
-                // SAFETY: the variable outlives the call.
-                unsafe { cachalot_get_pool_users(self.handle(handle), device.0, pool, &raw mut users) }
-            }
-            Call::Empty(handle, device, pool) => {
-                let pool = self.pool(pool);
-                cachalot_pool_empty(self.handle(handle), device.0, pool)
-            }
-            Call::Begin(handle, device, pool, number, stream) => {
-                let (pool, stream) = (self.pool(pool), self.stream(stream));
-                cachalot_pool_begin(self.handle(handle), device.0, pool, route(*number), stream)
-            }
-            Call::End(handle, device, pool) => {
-                let pool = self.pool(pool);
-                cachalot_pool_end(self.handle(handle), device.0, pool)
-            }
-            Call::CaptureBegin(handle, device, pool, number, stream) => {
-                let (pool, stream) = (self.pool(pool), self.stream(stream));
-                cachalot_capture_begin(self.handle(handle), device.0, pool, route(*number), stream)
-            }
-            Call::CaptureEnd(handle, device, pool) => {
-                let pool = self.pool(pool);
-                cachalot_capture_end(self.handle(handle), device.0, pool)
-            }
-            Call::Capture(handle, device, stream, on) => {
-                let stream = self.stream(stream);
-                cachalot_simulate_capture(self.handle(handle), device.0, stream, (*on).into())
-            }
-            Call::Progress(handle, device, stream) => {
-                let stream = self.stream(stream);
-                cachalot_simulate_progress(self.handle(handle), device.0, stream)
-            }
-            Call::Destroyed(handle, device, stream) => {
-                let stream = self.stream(stream);
-                cachalot_stream_destroyed(self.handle(handle), device.0, stream)
-            }
+    fn create_pool(&mut self, handle: &Handle, device: &Device, number: u8) -> cachalot_status {
+        let mut pool = cachalot_pool::default();
+        // SAFETY: the variable outlives the call.
+        let status = unsafe { cachalot_pool_create(self.handle(handle), device.0, flags(number), &raw mut pool) };
+        if status == CACHALOT_OK {
+            self.made.push(pool);
+            // Registers the name of the pool, so that `end` releases the pool.
+            self.pool(&PoolName::Made((self.made.len() - 1) as u8));
         }
+        status
     }
 }
