@@ -3,8 +3,9 @@
 //! demand.
 
 use cachalot_core::config::rounding::PoolKind;
-use cachalot_core::simulated::{Call, Failure, Outstanding};
-use cachalot_core::{BlockState, DeviceError, DevicePtr, ErrorKind, Forecast, StreamId};
+use cachalot_core::simulated::{Call, Outstanding};
+use cachalot_core::{BlockState, DevicePtr, ErrorKind, Forecast, StreamId};
+use cachalot_tests::failures;
 use cachalot_tests::host::{DEVICE, MIB};
 use cachalot_tests::strategies::proptest_config;
 use cachalot_tests::working::{Outcome, Step, Working};
@@ -170,22 +171,19 @@ fn memory_of_an_earlier_phase_goes_back_beside_the_work_of_the_next() {
 
 #[test]
 fn each_call_may_fail_at_each_occurrence() {
-    let error = DeviceError::new(ErrorKind::Other, 7);
     for config in CONFIGS {
         let mut whole = Working::new(config, CAPACITY);
         phases().iter().for_each(|step| _ = take(&mut whole, step));
-        for call in Call::ALL {
-            for nth in 1..=whole.host.device().calls(call).min(60) {
-                let mut working = Working::new(config, CAPACITY);
-                working.host.device().fail(Failure { call, nth, persistent: false, error });
-                for step in phases() {
-                    let taken = take(&mut working, &step).and_then(|_| working.check());
-                    assert_eq!(taken, Ok(()), "`{config}`, {call:?} {nth}, {step:?}");
-                }
-                working.host.device().clear_failures();
-                let ended = finish(&mut working);
-                assert_eq!(ended, Ok(()), "`{config}`, {call:?} {nth}");
+        let made = failures::calls(whole.host.device()).into_iter().map(|(call, made)| (call, made.min(60))).collect();
+        for failure in failures::each(&made, ErrorKind::Other, false) {
+            let mut working = Working::new(config, CAPACITY);
+            working.host.device().fail(failure);
+            for step in phases() {
+                let taken = take(&mut working, &step).and_then(|_| working.check());
+                assert_eq!(taken, Ok(()), "`{config}`, {failure:?}, {step:?}");
             }
+            working.host.device().clear_failures();
+            assert_eq!(finish(&mut working), Ok(()), "`{config}`, {failure:?}");
         }
     }
 }

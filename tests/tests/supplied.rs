@@ -8,6 +8,7 @@ use cachalot_core::{
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::policies;
 use cachalot_tests::strategies::{bytes, proptest_config};
+use cachalot_tests::working::Step;
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -166,15 +167,6 @@ fn a_supplied_pool_with_use_on_oom_serves_requests_that_would_fail() {
     host.free(block);
 }
 
-/// One step of a program in a supplied pool. Numbers of blocks are taken modulo the count.
-#[derive(Clone, Debug)]
-enum Step {
-    Malloc { bytes: u64, stream: u64 },
-    Share { block: usize, stream: u64 },
-    Free { block: usize },
-    Complete { stream: u64 },
-}
-
 fn step() -> impl Strategy<Value = Step> {
     let stream = || 0..3_u64;
     prop_oneof![
@@ -217,6 +209,7 @@ fn places(config: &str, no_split: bool, steps: &[Step]) -> Vec<Result<DevicePtr,
             Step::Free { block } if !live.is_empty() => host.free(live.swap_remove(block % live.len())),
             Step::Complete { stream } => host.device().complete(StreamId(stream)),
             Step::Share { .. } | Step::Free { .. } => {}
+            _ => unreachable!("{step:?} is not drawn"),
         }
         host.allocator.check_invariants().unwrap();
     }

@@ -3,7 +3,7 @@
 //!
 //! To rewrite the tables: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house trust`.
 
-use cachalot_tests::figures::csv;
+use cachalot_tests::figures::{csv, grouped};
 use cachalot_tests::generated;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -166,16 +166,6 @@ impl Cells {
 /// Reads a number that may have commas.
 fn number(text: &str) -> u64 {
     text.replace(',', "").parse().unwrap_or_else(|_| panic!("`{text}` is no number"))
-}
-
-/// Writes a number with commas between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let apart = |(at, digit): (usize, char)| {
-        let comma = at > 0 && (digits.len() - at).is_multiple_of(3);
-        [comma.then_some(','), Some(digit)].into_iter().flatten()
-    };
-    digits.chars().enumerate().flat_map(apart).collect()
 }
 
 /// The runs of a kind in the ledger, added.

@@ -4,6 +4,7 @@ use crate::defects::Planted;
 use crate::letter::text;
 use crate::search::Outcome;
 use crate::setting::Setting;
+use cachalot_tests::figures::grouped;
 
 /// The head of the table of searches.
 pub const SEARCHES: &str = "| setting | configuration | letters | longest programs | states | programs run | meetings checked | of them unequal | seconds | found |\n\
@@ -12,20 +13,6 @@ pub const SEARCHES: &str = "| setting | configuration | letters | longest progra
 /// The head of the table of defects.
 pub const DEFECTS: &str = "| defect | after | setting | theorem broken | length | shortest program | programs run | seconds |\n\
                            |---|---|---|---|---|---|---|---|";
-
-/// Writes a number with commas between thousands.
-#[must_use]
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 /// Writes the row of a search.
 #[must_use]

@@ -6,6 +6,16 @@
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+/// Writes a number with commas between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let apart = |(at, digit): (usize, char)| {
+        let comma = at > 0 && (digits.len() - at).is_multiple_of(3);
+        [comma.then_some(','), Some(digit)].into_iter().flatten()
+    };
+    digits.chars().enumerate().flat_map(apart).collect()
+}
+
 /// Column headers of the CSV.
 const HEADER: [&str; 5] = ["section", "table", "row", "column", "value"];
 

@@ -1,6 +1,7 @@
 //! Fault injection: fails each device call at each occurrence in a program, and checks the state
 //! after each failure.
 
+use crate::failures::INJECTED;
 use crate::program::{Op, stream};
 use crate::seen::Seen;
 use crate::twins::Twins;
@@ -188,7 +189,7 @@ impl Sweep {
     pub fn fail_everywhere(&self, kind: ErrorKind, persistent: bool) {
         for (call, made) in self.occurrences() {
             for (nth, first) in (1..).zip(made) {
-                let failure = Failure { call, nth, persistent, error: DeviceError::new(kind, 77) };
+                let failure = Failure { call, nth, persistent, error: DeviceError::new(kind, INJECTED) };
                 self.run(failure, first).unwrap_or_else(|why| panic!("{}: {failure:?}: {why}", self.config));
             }
         }

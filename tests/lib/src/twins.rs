@@ -1,6 +1,7 @@
 //! A differential harness: runs core and model on equal calls and compares both after each call.
 
 use crate::consistency;
+use crate::failures;
 use crate::model::agreement;
 use crate::model::{Model, Purpose, Refusal};
 use crate::program::{Op, config, options, route, stream, streams};
@@ -426,7 +427,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<(), String> {
         let waiting = if self.parted { self.pending(&self.real.snapshot()) > 0 } else { self.model.is_pending() };
         let forecast = self.real.forecast(self.device, bytes, stream);
-        let before = self.calls();
+        let before = failures::calls(self.simulated());
         let of_core = given_back(self.simulated());
         let core = self.real.malloc(self.device, bytes, stream);
         let full = matches!(core, Err(Error::TableFull(_)));
@@ -457,10 +458,6 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         let key = "num_alloc_retries";
         let core = self.real.stats(self.device).ok().and_then(|stats| stats.get(key));
         core < self.model.statistics().get(key).copied()
-    }
-
-    fn calls(&self) -> BTreeMap<Call, u64> {
-        Call::ALL.into_iter().map(|call| (call, self.simulated().calls(call))).collect()
     }
 
     /// Checks that a forecast came true.
