@@ -12,8 +12,8 @@ pub const WORD_BYTES: usize = 48;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No setting has this key. The caller corrects the key; the message proposes a similar key, and
-    /// [`REFERENCE`](super::REFERENCE) lists all keys.
+    /// No setting has this key. The caller corrects the key; the message proposes a similar key,
+    /// and [`REFERENCE`](super::REFERENCE) lists all keys.
     UnknownKey {
         /// The key as written.
         key: Word,

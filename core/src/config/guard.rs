@@ -1,24 +1,25 @@
-//! Which blocks lie on pages of their own, so that a use after the free or beyond the end faults (`guard`).
+//! The blocks that get their own pages, so that a use after the free or beyond the end faults
+//! (`guard`), and what is written to blocks.
 
 use core::fmt;
 use core::num::NonZeroU32;
 
-/// The blocks that are guarded, and where they lie on their pages.
+/// The blocks that are guarded, and where they are on their pages.
 ///
-/// The addresses of a guarded block are its own. They are unmapped once the work known at the free is complete, and no
-/// block gets them again for some frees. Addresses behind the last page of a block, or before the first one, are never
-/// mapped.
+/// The addresses of a guarded block are its own. They are unmapped once the work known at the free
+/// is complete, and no block gets them again for some frees. Addresses after the last page of a
+/// block, or before the first one, are never mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Guard {
     /// No block.
     #[default]
     Off,
-    /// Every block. Blocks of at most half a page share physical pages, each at its own addresses: a use after the
-    /// free faults, and an overrun faults only from larger blocks.
+    /// Every block. Blocks of at most half a page share physical pages, each at its own addresses:
+    /// a use after the free faults, and an overrun faults only from larger blocks.
     All,
-    /// Every block, on physical pages of its own and at the end of them: an overrun faults, too.
+    /// Every block, at the end of its own physical pages: an overrun faults, too.
     After,
-    /// Every block, on physical pages of its own and at their begin: an underrun faults, too.
+    /// Every block, at the start of its own physical pages: an underrun faults, too.
     Before,
     /// One block in this number, as with [`After`](Self::After).
     Sampled(NonZeroU32),
@@ -32,7 +33,8 @@ pub struct Filling {
     pub on_alloc: Option<u8>,
     /// Each byte of a freed block gets this value, once the work known at the free is complete.
     pub on_free: Option<u8>,
-    /// Each block has bytes behind the requested ones, which get a value that is checked once the work known at the free is complete.
+    /// Each block has bytes after the requested ones. They get a value, which is checked once the
+    /// work known at the free is complete.
     pub canary: bool,
 }
 
@@ -46,8 +48,9 @@ impl Filling {
     }
 }
 
-/// Bytes of a block beyond its request that are a canary at least, where blocks have a margin for it. Requests are mostly a whole
-/// number of units, so without a margin most blocks would have no canary.
+/// Bytes of a block beyond its request that are a canary at least, where blocks have a margin for
+/// it. Requests are mostly a whole number of units, so without a margin most blocks would have no
+/// canary.
 pub(crate) const CANARY_MARGIN: u64 = 512;
 
 /// When blocks are cleared (`zero`).

@@ -1,5 +1,5 @@
-//! Messages of configuration errors. They propose a key for a mistyped one, and list the keys that a
-//! policy accepts.
+//! Messages of configuration errors. They propose a key for a mistyped one, and list the keys that
+//! a policy accepts.
 
 use super::error::{Accepted, ConfigError, WORD_BYTES};
 use super::policy::POLICIES;
@@ -18,14 +18,15 @@ fn list<'a>(f: &mut fmt::Formatter<'_>, keys: impl Iterator<Item = &'a str>) -> 
 /// The page with every key, in the repository.
 const LIST: &str = "docs/configuration.md";
 
-/// Returns the key that `word` was most likely meant to be: a key that begins with `word`, or else
+/// Returns the key that `word` was most likely meant to be: a key that starts with `word`, or else
 /// the key with the fewest differences. `None` if a third of the key or more differs.
 fn nearest(word: &str) -> Option<&'static str> {
     nearest_of(REFERENCE.iter().map(|setting| setting.key), word)
 }
 
-/// Returns the name that `word` was most likely meant to be, by the rules for keys: the one that begins with
-/// `word`, or else the one with the fewest differences. `None` if a third of the name or more differs.
+/// Returns the name that `word` was most likely meant to be, by the rules for keys: the one that
+/// starts with `word`, or else the one with the fewest differences. `None` if a third of the name
+/// or more differs.
 pub fn nearest_of<'a>(names: impl Iterator<Item = &'a str>, word: &str) -> Option<&'a str> {
     let keys = names.map(|name| (name, differences(word, name)));
     let begins = |key: &str| word.len() >= LEAST_BEGINNING && key.starts_with(word);
@@ -34,12 +35,12 @@ pub fn nearest_of<'a>(names: impl Iterator<Item = &'a str>, word: &str) -> Optio
         .map(|(key, _)| key)
 }
 
-/// The number of bytes from which the beginning of a key stands for the key.
+/// The least number of bytes for which the start of a key is enough.
 const LEAST_BEGINNING: usize = 4;
 
-/// Returns the Levenshtein distance of two texts in bytes: the least number of insertions, deletions
-/// and replacements that change one into the other. Only the first [`WORD_BYTES`] bytes of `to`
-/// count.
+/// Returns the Levenshtein distance of two texts in bytes: the least number of insertions,
+/// deletions and replacements that change one into the other. Only the first [`WORD_BYTES`] bytes
+/// of `to` count.
 // `strsim` and its like need the host's heap.
 fn differences(from: &str, to: &str) -> usize {
     // `row[i]` is the distance of the part of `from` read so far to the first `i` bytes of `to`.

@@ -1,9 +1,9 @@
 //! Notes: keys that are set and have no effect, each with the reason.
 
 use super::policy::{Bfc, Policy};
+use super::reference::in_order;
 use super::rounding::LARGE_SEGMENT;
-use super::settings::in_order;
-use super::{Config, Guard, QUARANTINE, RECLAIM_BUDGET, TUNE_BUDGET_MS};
+use super::{Config, Guard};
 use core::fmt;
 
 /// A key that is set and has no effect. The text of a note is a line: the key, and the reason.
@@ -22,7 +22,8 @@ impl fmt::Display for Note {
     }
 }
 
-/// When a key that is set has no effect. `limited` tells whether a memory limit is set apart from the configuration.
+/// When a key that is set has no effect. `limited` says whether a memory limit is set outside of
+/// the configuration.
 struct Conditional {
     note: Note,
     applies: fn(config: &Config, limited: bool) -> bool,
@@ -43,12 +44,14 @@ fn sets_rounding(config: &Config) -> bool {
     config.max_non_split_rounding != config.large_segment_size
 }
 
-/// Whether `max_split_size_mb` is not active on the pages of expandable segments, the memory of every ordinary pool.
+/// Whether `max_split_size_mb` is not active on the pages of expandable segments, the memory of
+/// every ordinary pool.
 fn splits_any(config: &Config) -> bool {
     config.expandable_segments && !config.parity
 }
 
-/// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each by programs with and without the key.
+/// The notes, sorted by key. `tests/tests/settings_without_effect.rs` proves each by programs with
+/// and without the key.
 static NOTES: [Conditional; 15] = [
     note("compact", "expandable segments have no budget", |config, _| {
         config.compact.is_some() && config.expandable_segments
@@ -107,26 +110,26 @@ static NOTES: [Conditional; 15] = [
     }),
     note("max_split_size_mb", NO_LARGEST_SPLIT, |config, _| config.max_split_size().is_some() && splits_any(config)),
     note("quarantine", "without `guard`, no addresses are kept away", |config, _| {
-        config.quarantine != QUARANTINE && config.guard == Guard::Off
+        config.quarantine != Config::DEFAULT.quarantine && config.guard == Guard::Off
     }),
     note("reclaim_budget", "without `reclaim:auto`, upkeep gives no idle memory back", |config, _| {
-        config.reclaim_budget.to_bits() != RECLAIM_BUDGET.to_bits() && !config.reclaim
+        config.reclaim_budget.to_bits() != Config::DEFAULT.reclaim_budget.to_bits() && !config.reclaim
     }),
     note("throw_on_cudamalloc_oom", "`policy:direct` refuses no segment early", |config, _| {
         config.throw_on_device_oom && !config.policy.traits().caches
     }),
     note("tune_budget_ms", "without `tune:auto`, no settings are searched", |config, _| {
-        config.tune_budget_ms != TUNE_BUDGET_MS && !config.tunes
+        config.tune_budget_ms != Config::DEFAULT.tune_budget_ms && !config.tunes
     }),
 ];
 
 impl Config {
-    /// Iterates over the keys that are set and have no effect. A key counts as set if its value is not the default, so
-    /// a string that names the default has no note. `limited` tells whether a memory limit is set by other means than
-    /// `per_process_memory_fraction`.
+    /// Iterates over the keys that are set and have no effect. A key counts as set if its value is
+    /// not the default, so a string that names the default has no note. `limited` says whether a
+    /// memory limit is set by other means than `per_process_memory_fraction`.
     ///
-    /// The notes are about a device with virtual memory, and about pools without a tag, whose segments the program does not
-    /// supply. Under `tune:auto` they hold until a search changes the settings.
+    /// The notes are about a device with virtual memory, and about pools without a tag and without
+    /// segments of the program. Under `tune:auto` they hold until a search changes the settings.
     ///
     /// ```
     /// let config = cachalot_core::Config::parse("compact:0.05,expandable_segments:True")?;

@@ -3,8 +3,8 @@
 //! ```text
 //! config = [ entry { "," entry } ]      entry = key ":" value      value = word | "[" config "]"
 //! ```
-//! Lists are one level deep and contain words only. The value of `guard` may be two words with a colon between. White space
-//! is dropped everywhere, even inside words, as in `PyTorch`.
+//! Lists are one level deep and contain words only. The value of some keys may be a word, a colon
+//! and a number. White space is dropped everywhere, even inside words, as in `PyTorch`.
 
 use super::error::{Accepted, ConfigError, Word};
 use super::{RESERVE, Reserve, in_range, refused};
@@ -14,10 +14,12 @@ use core::ops::RangeInclusive;
 use core::str::FromStr;
 
 /// Calls `visit` with each key and value of `text`, in order, until the first error. `within` is
-/// the text before `text` in the whole string, for error messages.
+/// the text before `text` in the whole string, for error messages. The value of a key that
+/// `takes_number` may be a word, a colon and a number.
 pub(super) fn for_each_entry<'a>(
     within: &Word,
     text: &'a str,
+    takes_number: impl Fn(&Word) -> bool,
     mut visit: impl FnMut(&Word, Value<'a>) -> Result<(), ConfigError>,
 ) -> Result<(), ConfigError> {
     if is_blank(text) {
@@ -42,9 +44,7 @@ pub(super) fn for_each_entry<'a>(
             other => return Err(other.instead_of("`:`", after)),
         }
         let value = match lexer.token() {
-            Token::Word(word) if within.is_empty() && name.whole() == Some("guard") => {
-                Value::Word(lexer.with_number(word))
-            }
+            Token::Word(word) if takes_number(&name) => Value::Word(lexer.with_number(word)),
             Token::Word(word) => Value::Word(word),
             Token::Separator('[') if within.is_empty() => {
                 let Some(list) = lexer.list() else {
@@ -245,23 +245,28 @@ fn divisions_of_intervals(key: &'static str, list: &str) -> Result<[u32; INTERVA
     let mut of_interval = [0; INTERVALS];
     let mut previous = None;
     let within = Word::of(format_args!("{key}:["));
-    for_each_entry(&within, list, |interval, value| {
-        let divisions = match value.text() {
-            Some("0") => 0,
-            _ => value.power_of_two(key, MOST_DIVISIONS, DIVISIONS_OF_INTERVAL)?,
-        };
-        if interval.whole() == Some(">") {
-            of_interval[previous.unwrap_or(0) + 1..].fill(divisions);
-            return Ok(());
-        }
-        let index = interval_index(interval).ok_or_else(|| refused(key, interval, INTERVAL))?;
-        if previous.is_none() {
-            of_interval[..index].fill(divisions);
-        }
-        of_interval[index] = divisions;
-        previous = Some(index);
-        Ok(())
-    })?;
+    for_each_entry(
+        &within,
+        list,
+        |_| false,
+        |interval, value| {
+            let divisions = match value.text() {
+                Some("0") => 0,
+                _ => value.power_of_two(key, MOST_DIVISIONS, DIVISIONS_OF_INTERVAL)?,
+            };
+            if interval.whole() == Some(">") {
+                of_interval[previous.unwrap_or(0) + 1..].fill(divisions);
+                return Ok(());
+            }
+            let index = interval_index(interval).ok_or_else(|| refused(key, interval, INTERVAL))?;
+            if previous.is_none() {
+                of_interval[..index].fill(divisions);
+            }
+            of_interval[index] = divisions;
+            previous = Some(index);
+            Ok(())
+        },
+    )?;
     Ok(of_interval)
 }
 

@@ -7,11 +7,11 @@ use crate::units::MIB;
 use core::fmt;
 use heapless::LinearMap;
 
-/// The number of keys whose value is a number.
+/// The number of keys with a number as value.
 const MOST_NUMBERS: usize = 8;
-/// The key whose value is a list of classes.
+/// The key with a list of classes as value.
 const CLASSES_KEY: &str = "expandable_segments_reserve_by_class";
-/// The most stream classes with an address reserve of their own.
+/// The most stream classes with their own address reserve.
 const MOST_CLASSES: usize = 8;
 /// The longest name of a stream class, in bytes.
 const CLASS_BYTES: usize = 32;
@@ -42,7 +42,7 @@ const _: () = assert!(MOST_CLASSES == 8 && CLASS_BYTES == 32); // The texts abov
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct PassedOn {
     numbers: LinearMap<&'static str, u64, MOST_NUMBERS>,
-    /// The classes of streams with an address reserve of their own.
+    /// The classes of streams that have their own address reserve.
     classes: LinearMap<ClassName, Reserve, MOST_CLASSES>,
 }
 
@@ -79,12 +79,17 @@ impl PassedOn {
             return Err(value.refused(key, CLASSES));
         };
         self.classes.clear();
-        for_each_entry(&Word::of(format_args!("{key}:[")), list, |class, value| {
-            let (class, reserve) = (class.as_str(), value.reserve(key)?);
-            let name = ClassName::try_from(class).map_err(|_| refused(key, class, CLASS_NAME))?;
-            let kept = self.classes.insert(name, valid_reserve(key, reserve)?);
-            kept.map(|_before| ()).map_err(|_| refused(key, class, CLASS_COUNT))
-        })
+        for_each_entry(
+            &Word::of(format_args!("{key}:[")),
+            list,
+            |_| false,
+            |class, value| {
+                let (class, reserve) = (class.as_str(), value.reserve(key)?);
+                let name = ClassName::try_from(class).map_err(|_| refused(key, class, CLASS_NAME))?;
+                let kept = self.classes.insert(name, valid_reserve(key, reserve)?);
+                kept.map(|_before| ()).map_err(|_| refused(key, class, CLASS_COUNT))
+            },
+        )
     }
 
     /// Returns the number of a key, unless the number is the default.

@@ -1,9 +1,19 @@
 //! Policies: the rules of placement, by name and with their options.
 
-use super::Config;
-use crate::config::rounding::PoolKind;
+use super::error::Accepted;
+use super::rounding::PoolKind;
+use super::setting::SettingDefault::Value;
+use super::setting::{EVERY, Exact, SettingReference, Turn, flag, mebibytes, setting, settings, whole};
+use super::{Config, FRACTION, MILLISECONDS};
 use crate::units::MIB;
 use core::fmt;
+
+const NATIVE: Accepted = Accepted::Text("`native`: the driver's own pool is not an allocator of this library");
+const MOST_ARENA_MIB: u32 = 1 << 20;
+const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
+const MOST_OBJECT_KIB: u64 = 512;
+const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
+const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
 
 /// Declares the policies: each with the options, if any, and the name.
 macro_rules! policies {
@@ -16,6 +26,10 @@ macro_rules! policies {
 
         /// All policies, with their default options.
         const ALL: &[Policy] = &[$(Policy::$Policy $(($Options::DEFAULT))?),*];
+
+        /// The settings of the policies, in the order of the string form.
+        pub(super) const ROWS_OF_POLICIES: &[&[SettingReference]] =
+            &[Planned::ROWS, $($($Options::ROWS,)?)*];
 
         impl Policy {
             /// Returns the name of the policy.
@@ -31,12 +45,6 @@ macro_rules! policies {
             impl From<$Options> for Policy {
                 fn from(options: $Options) -> Self {
                     Self::$Policy(options)
-                }
-            }
-
-            impl Default for $Options {
-                fn default() -> Self {
-                    Self::DEFAULT
                 }
             }
 
@@ -91,141 +99,249 @@ pub const POLICIES: [&str; ALL.len() + 1] = {
     names
 };
 
-/// The options of the planned policy: requests that repeat are served from a plan, and all others
-/// by the *fallback*, the policy configured beside. The program announces the end of each
-/// iteration; see the module `planned` of this crate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Planned {
+settings! {
+    /// The options of the planned policy: requests that repeat are served from a plan, and all
+    /// others by the *fallback*, the policy that is configured as well. The program announces the
+    /// end of each iteration; see the module `planned` of this crate.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Planned with pub fields;
+
+    row setting("backend", Value("native"), "native")
+        .of(EVERY)
+        .reads(|_, key, value| value.one_of(key, ["native"], NATIVE).map(|_| ()))
+        .effect("No effect. The key is accepted for existing strings.");
+
+    row setting("policy", Value("caching"), "bfc")
+        .of(EVERY)
+        .at(Turn::First)
+        .reads(|config, key, value| {
+            // The planned policy comes with the default policy as its fallback.
+            (config.policy, config.planned) = match value.text() {
+                Some(PLANNED) => (Policy::Caching, Some(Planned::DEFAULT)),
+                name => {
+                    let named = name.and_then(Policy::named);
+                    (named.ok_or_else(|| value.refused(key, Accepted::Policy { fallback: false }))?, None)
+                }
+            };
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.policy_name())))
+        .effect("The rules for the placement of blocks. The policy of an allocator cannot change.");
+
+    row setting("fallback", Value("caching"), "bfc")
+        .of(&["planned"])
+        .at(Turn::Second)
+        .reads(|config, key, value| {
+            let named = value.text().and_then(Policy::named).filter(|policy| policy.traits().caches);
+            let fallback = named.ok_or_else(|| value.refused(key, Accepted::Policy { fallback: true }))?;
+            if config.planned.is_some() {
+                config.policy = fallback;
+            }
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.policy)))
+        .effect("The policy for all requests outside of the plan. The keys of the fallback are accepted as well.");
+
     /// How long a planning thread looks for a better plan, in milliseconds (`plan_deadline_ms`).
     /// Default 2000.
-    pub plan_deadline_ms: u64,
+    plan_deadline_ms: u64 = 2000;
+    row whole("plan_deadline_ms", Value("2000"), "500", MILLISECONDS, |config| {
+        &mut config.planned.get_or_insert(Planned::DEFAULT).plan_deadline_ms
+    })
+    .of(&["planned"])
+    .effect("The longest search for a better plan, in the background.");
 }
 
-impl Planned {
-    /// The defaults.
-    pub const DEFAULT: Self = Self { plan_deadline_ms: 2000 };
-}
+settings! {
+    /// The options of best fit with coalescing (TensorFlow 2.16's `BFCAllocator`).
+    ///
+    /// Sizes are multiples of 256 bytes. All requests of a stream share a pool. A request gets the
+    /// smallest free block that fits; of several, the block at the lowest address. The block is
+    /// split if it is at least twice as large as the request, or if more than
+    /// `max_internal_fragmentation` would be wasted. Segments (TensorFlow's *regions*) double in
+    /// size.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Bfc with pub fields;
 
-impl Default for Planned {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-/// The options of best fit with coalescing (TensorFlow 2.16's `BFCAllocator`).
-///
-/// Sizes are multiples of 256 bytes. All requests of a stream share a pool. A request gets the
-/// smallest free block that fits; of several, the block at the lowest address. The block is split
-/// if it is at least twice as large as the request, or if more than `max_internal_fragmentation`
-/// would be wasted. Segments (TensorFlow's *regions*) double in size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bfc {
     /// Segments begin with `first_region` and double. Without growth, the first segment takes
     /// everything up to the limit (`allow_growth`).
-    pub allow_growth: bool,
+    allow_growth: bool = true;
+    row flag("allow_growth", Value("True"), "False", |config| &mut config.bfc().allow_growth).of(&["bfc"]).effect(
+        "Segments start at `first_region_mb` and double. With `False`, the first segment takes everything up to \
+         the memory limit.",
+    );
+
     /// The size of a stream's first segment, in bytes (`first_region_mb`). Default 2 MiB,
     /// TensorFlow's since 2.4.
-    pub first_region: u64,
+    first_region: u64 = 2 * MIB;
+    row mebibytes("first_region_mb", Value("2"), "16", 1, |config| &mut config.bfc().first_region)
+        .of(&["bfc"])
+        .effect("The size of the first segment of a stream.");
+
     /// A block is split if at least this many bytes are left (`max_internal_fragmentation_mb`).
     /// Default 128 MiB.
-    pub max_internal_fragmentation: u64,
+    max_internal_fragmentation: u64 = 128 * MIB;
+    row mebibytes("max_internal_fragmentation_mb", Value("128"), "64", 0, |config| {
+        &mut config.bfc().max_internal_fragmentation
+    })
+    .of(&["bfc"])
+    .effect(
+        "A free block is split if at least this much is left, or if the block is at least twice as large as the \
+         request.",
+    );
+
     /// Wholly free segments are released for a request without any other memory
     /// (`region_garbage_collection`). Default on, as TensorFlow sets it for GPUs.
-    pub region_garbage_collection: bool,
+    region_garbage_collection: bool = true;
+    row flag("region_garbage_collection", Value("True"), "False", |config| &mut config.bfc().region_garbage_collection)
+        .of(&["bfc"])
+        .effect("Wholly free segments are released for a request without any other memory.");
+
     /// How long a failing request waits for other threads to free memory, in milliseconds
     /// (`retry_ms`). The device's [`pause`](crate::Host::pause) may end the wait. Default
     /// 0; TensorFlow's is 10,000.
-    pub retry_ms: u64,
+    retry_ms: u64 = 0;
+    row whole("retry_ms", Value("0"), "10000", MILLISECONDS, |config| &mut config.bfc().retry_ms)
+        .of(&["bfc"])
+        .effect("How long a failing request waits for other threads to free memory. TensorFlow waits 10,000 ms.");
 }
 
-impl Bfc {
-    /// The defaults.
-    pub const DEFAULT: Self = Self {
-        allow_growth: true,
-        first_region: 2 * MIB,
-        max_internal_fragmentation: 128 * MIB,
-        region_garbage_collection: true,
-        retry_ms: 0,
-    };
-}
+settings! {
+    /// The options of the buddy policy. Requests are rounded up to powers of two, from 1 KiB. A
+    /// free block is split in halves until a half fits, and merges with its sibling once both are
+    /// free. So no memory is wasted between blocks, and up to half of each block inside.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Buddy with pub fields;
 
-/// The options of the buddy policy. Requests are rounded up to powers of two, from 1 KiB. A free
-/// block is split in halves until a half fits, and merges with its sibling once both are free. So
-/// no memory is wasted between blocks, and up to half of each block inside.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Buddy {
     /// The size of a segment, or *arena*, in bytes: a power of two, at least 1 MiB (`arena_mb`). A
-    /// larger request gets a segment of its own, the next power of two. Default 64 MiB, a choice of
+    /// larger request gets its own segment, the next power of two. Default 64 MiB, a choice of
     /// this project.
-    pub arena: u64,
+    arena: u64 = 64 * MIB;
+    row setting("arena_mb", Value("64"), "128")
+        .of(&["buddy"])
+        .reads(|config, key, value| {
+            config.buddy().arena = u64::from(value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?) * MIB;
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.buddy().arena / MIB)))
+        .effect("The size of a segment. A larger request gets a separate segment with the next power of two.");
 }
 
-impl Buddy {
-    /// The defaults.
-    pub const DEFAULT: Self = Self { arena: 64 * MIB };
-}
+settings! {
+    /// The options of the size-class policy. Requests are rounded up to multiples of 1 KiB. A freed
+    /// block serves requests of exactly its size until its whole chunk is free. Without such a
+    /// block, a request gets a new block, cut off a chunk.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct SizeClass with pub fields;
 
-/// The options of the size-class policy. Requests are rounded up to multiples of 1 KiB. A freed
-/// block serves requests of exactly its size until its whole chunk is free. Without such a block, a
-/// request gets a new block, cut off a chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SizeClass {
     /// The size of a segment, or *chunk*, in bytes (`chunk_mb`). A chunk is smaller if the device
     /// has less memory left, and larger for a larger request. Default 1 GiB. The known example has
     /// 5 GiB, too much for sharing a device with other programs.
-    pub chunk: u64,
+    chunk: u64 = 1024 * MIB;
+    row mebibytes("chunk_mb", Value("1024"), "5120", 2, |config| &mut config.size_class().chunk)
+        .of(&["size_class"])
+        .effect("The size of a segment from which blocks are cut. A larger request gets a larger segment.");
 }
 
-impl SizeClass {
-    /// The defaults.
-    pub const DEFAULT: Self = Self { chunk: 1024 * MIB };
-}
+settings! {
+    /// The options of the slab policy. Small requests are served from slabs, rounded up to a power
+    /// of two or to one and a half of one, from 512 bytes: a request of 66 KiB takes 96 KiB, and
+    /// not 128.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Slab with pub fields;
 
-/// The options of the slab policy. Small requests are served from slabs, rounded up to a power of
-/// two or to one and a half of one, from 512 bytes: a request of 66 KiB takes 96 KiB, and not 128.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slab {
     /// The largest request served from slabs, in bytes, rounded down to a size of slabs; at most
     /// 512 KiB (`largest_object_kb`). Default 512 KiB.
-    pub largest_object: u64,
+    largest_object: u64 = 512 << 10;
+    row setting("largest_object_kb", Value("512"), "64")
+        .of(&["slab"])
+        .reads(|config, key, value| {
+            let kib = value.number(key, OBJECTS)?;
+            if !(1..=MOST_OBJECT_KIB).contains(&kib) {
+                return Err(value.refused(key, OBJECTS));
+            }
+            config.slab().largest_object = kib << 10;
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.slab().largest_object >> 10)))
+        .effect(
+            "The largest request for a slab, rounded down to a size of slabs. Larger requests are placed as under \
+             `caching`.",
+        );
 }
 
-impl Slab {
-    /// The defaults.
-    pub const DEFAULT: Self = Self { largest_object: 512 << 10 };
-}
+settings! {
+    /// The options of the stitched policy.
+    ///
+    /// A request that no free block can hold is served from pages under the holes between live
+    /// blocks: wholly free pages are mapped a second time, next to each other, and their old
+    /// addresses are given up. Live blocks never move.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Stitched with pub fields;
 
-/// The options of the stitched policy.
-///
-/// A request that no free block can hold is served from pages under the holes between live blocks:
-/// wholly free pages are mapped a second time, next to each other, and their old addresses are
-/// given up. Live blocks never move.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stitched {
     /// New memory is allocated while the memory held exceeds the peak of live memory by at most
     /// this many ten-thousandths of the peak (`slack`, a fraction). Beyond, free pages move first.
     /// Default 120, which is 1.2 %: with more, the memory held is larger by the difference; with
     /// less, pages move so often that parts of them are in use everywhere, and more memory is
     /// needed in the end (measured on recorded programs, 0.5 to 5 %).
-    pub slack: u32,
+    slack: u32 = 120;
+    row setting("slack", Value("0.012"), "0.05")
+        .of(&["stitched"])
+        .reads(|config, key, value| {
+            let slack: f64 = value.number(key, FRACTION)?;
+            if !(0.0..=1.0).contains(&slack) {
+                return Err(value.refused(key, FRACTION));
+            }
+            config.stitched().slack = (slack * f64::from(Stitched::SLACK_PARTS) + 0.5) as u32;
+            Ok(())
+        })
+        .writes(|config, out| {
+            let slack = f64::from(config.stitched().slack) / f64::from(Stitched::SLACK_PARTS);
+            out.some(Some(Exact(slack)))
+        })
+        .effect(
+            "The memory held may exceed the peak of live memory by this part of the peak. Beyond, free pages move to \
+             where a request needs them.",
+        );
+
     /// A request spends about this long in mapping, in microseconds (`max_stall_us`). A request
-    /// that would take longer allocates up to 1 % of the peak of live memory beyond the slack, which
-    /// [`maintain`](crate::Pages::maintain) gives back; if that does not suffice, the request takes
-    /// longer. Default 2,000.
-    pub max_stall_us: u32,
+    /// that would take longer allocates up to 1 % of the peak of live memory beyond the slack,
+    /// which [`maintain`](crate::Pages::maintain) gives back; if that does not suffice, the request
+    /// takes longer. Default 2,000.
+    max_stall_us: u32 = 2000;
+    row setting("max_stall_us", Value("2000"), "500")
+        .of(&["stitched"])
+        .reads(|config, key, value| {
+            config.stitched().max_stall_us = value.number(key, MICROSECONDS)?;
+            Ok(())
+        })
+        .writes(|config, out| out.some(Some(config.stitched().max_stall_us)))
+        .effect(
+            "How long a request spends in mapping pages. A request that would take longer allocates up to 1 % of the \
+             peak of live memory beyond `slack`; beyond that, it takes longer.",
+        );
+
     /// No request takes longer than `max_stall_us`, whatever it allocates beyond the slack
     /// (`strict_stall`). Default off: on the recorded programs a strict bound of 2,000 costs 5 % of
     /// utilisation in the mean and a third in the worst case.
-    pub strict_stall: bool,
+    strict_stall: bool = false;
+    row flag("strict_stall", Value("False"), "True", |config| &mut config.stitched().strict_stall)
+        .of(&["stitched"])
+        .effect("No request takes longer than `max_stall_us`, whatever it allocates beyond `slack`.");
+
     /// A page moves only after the work that used the page is complete (`completed_pages_only`).
     /// Programs with programmatic dependent launch or persistent kernels need it: a kernel that is
     /// resident before another one ends may see stale data through a second mapping. Default off.
-    pub completed_pages_only: bool,
+    completed_pages_only: bool = false;
+    row flag("completed_pages_only", Value("False"), "True", |config| &mut config.stitched().completed_pages_only)
+        .of(&["stitched"])
+        .effect(
+            "A page moves only after the work that used the page is complete, and no stream is ordered after \
+             another for memory. For programs with programmatic dependent launch or persistent kernels.",
+        );
 }
 
 impl Stitched {
-    /// The defaults.
-    pub const DEFAULT: Self = Self { slack: 120, max_stall_us: 2000, strict_stall: false, completed_pages_only: false };
     /// What [`slack`](Self::slack) counts in: this many parts are the whole peak.
     pub const SLACK_PARTS: u32 = 10_000;
 }
@@ -238,16 +354,16 @@ impl Policy {
     }
 }
 
-/// How a policy differs from the others outside its own rules: the answers of every policy stand in one table,
-/// [`Policy::traits`].
+/// How a policy differs from the others outside its own rules: the answers of every policy stand in
+/// one table, [`Policy::traits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-#[allow(clippy::struct_excessive_bools, reason = "each is the answer to a question of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each answers its own question")]
 pub struct Traits {
     /// Free memory is cached. Otherwise each request and each free calls the device.
     pub caches: bool,
-    /// The rules are those of `PyTorch`'s allocator: `decisions` says whether exactly, `tune:auto` may change the
-    /// settings, and pinned host memory has settings of its own.
+    /// The rules are those of `PyTorch`'s allocator: `decisions` says whether exactly, `tune:auto`
+    /// may change the settings, and pinned host memory has its own settings.
     pub follows_pytorch: bool,
     /// `expandable_segments` has an effect, on a device with virtual memory.
     pub expands: bool,
@@ -257,7 +373,8 @@ pub struct Traits {
     pub shrinks_segments: bool,
     /// Pages of virtual memory move between free blocks, and spare pages serve every heap.
     pub moves_pages: bool,
-    /// The heaps whose segments a sub-allocator divides. Their free neighbours may stay apart.
+    /// The heaps in which a sub-allocator divides the segments. Their free neighbours may stay
+    /// apart.
     pub suballocated: Option<PoolKind>,
 }
 

@@ -18,7 +18,7 @@ pub const SMALL_MAX: u64 = MIB;
 /// The size of every segment of the small pool, in bytes (`kSmallBuffer`).
 pub const SMALL_SEGMENT: u64 = 2 * MIB;
 
-/// The smallest block size that gets a segment of its own, in bytes (`kMinLargeAlloc`).
+/// The smallest block size that gets its own segment, in bytes (`kMinLargeAlloc`).
 pub const OWN_SEGMENT_MIN: u64 = 10 * MIB;
 
 /// The default size of a segment for several large blocks, in bytes (`kLargeBuffer`).
@@ -30,7 +30,7 @@ pub const SEGMENT_STEP: u64 = 2 * MIB;
 /// The size of a segment of the large pool is a multiple of this under `exact_segments`, in bytes.
 pub const EXACT_STEP: u64 = 4096;
 
-/// The number of size intervals with divisions of their own (`kRoundUpPowerOfTwoIntervals`).
+/// The number of size intervals that have their own divisions (`kRoundUpPowerOfTwoIntervals`).
 pub const INTERVALS: usize = 16;
 
 /// Log2 of the first interval's start, in bytes. Interval `i` has the sizes from 2^i MiB up to

@@ -22,6 +22,14 @@ pub struct SettingReference {
     of: &'static [&'static str],
     /// The key under which the value is written. Differs from `key` for a second name of a setting.
     pub(super) written: &'static str,
+    /// Whether the entry is written after those that are not last.
+    pub(super) is_last: bool,
+    /// When the value is read.
+    pub(super) turn: Turn,
+    /// The values under the planned policy, if only the default is accepted there.
+    unplanned: Option<Accepted>,
+    /// Whether the value may be a word, a colon and a number.
+    pub(super) takes_number: bool,
     access: Access,
 }
 
@@ -34,12 +42,23 @@ pub enum SettingDefault {
     Unset(&'static str),
 }
 
+/// When the value of a setting is read. Settings of one turn are read in the order of the string.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Turn {
+    /// First: other values are checked against it.
+    First,
+    /// After the settings above, which decide whether it has an effect.
+    Second,
+    /// After both.
+    Last,
+}
+
 /// Leads to a part of a configuration.
 type Lens<T> = fn(&mut Config) -> &mut T;
 /// Parses a value and sets it in a configuration.
 type Read = fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>;
 /// Writes the value of a configuration without a change.
-type Write = fn(&mut Config, &mut Writer<'_, '_>) -> fmt::Result;
+type Write = fn(&mut Config, &mut Writer<'_>) -> fmt::Result;
 
 /// How the value of a setting is read and written.
 #[derive(Clone, Copy, Debug)]
@@ -67,8 +86,95 @@ pub(super) const EVERY: &[&str] = &[];
 /// Creates a setting of the caching policy. Unless told how, the value is neither read nor written.
 pub(super) const fn setting(key: &'static str, default: SettingDefault, example: &'static str) -> SettingReference {
     let access = Access::Own(|_, _, _| Ok(()), |_, _| Ok(()));
-    SettingReference { key, default, example, effect: "", of: &["caching"], written: key, access }
+    SettingReference {
+        key,
+        default,
+        example,
+        effect: "",
+        of: &["caching"],
+        written: key,
+        is_last: false,
+        turn: Turn::Last,
+        unplanned: None,
+        takes_number: false,
+        access,
+    }
 }
+
+/// Declares a part of the configuration: a structure, and for each setting its field, the default,
+/// the methods that read and set it, and the rows of its keys. This is the only place to edit for
+/// another setting.
+///
+/// ```text
+/// /// Returns whether …                  the field's doc, and the getter's
+/// name: Type = default,                  the field, in the unit that the code uses
+///     read by name, set by set_name,     methods, if reading and setting need no more code
+///     in placement;                      taken over by the method that the first line names
+/// row flag("key", …).effect("…");        how the key is read, written and documented
+/// ```
+/// The rows are in the order of the string form.
+macro_rules! settings {
+    (
+        $(#[$meta:meta])*
+        pub struct $Struct:ident with $fields:vis fields $(, $take:ident($from:ident))?;
+        $(row $first:expr;)*
+        $(
+            $(#[$doc:meta])+
+            $field:ident: $Type:ty = $default:expr
+                $(, read by $get:ident)? $(, set by $set:ident)? $(, in $part:ident)?;
+            $(row $row:expr;)*
+        )*
+    ) => {
+        $(#[$meta])*
+        pub struct $Struct {
+            $($(#[$doc])+ $fields $field: $Type,)*
+        }
+
+        impl $Struct {
+            /// The defaults.
+            $fields const DEFAULT: Self = Self { $($field: $default,)* };
+            /// The settings, in the order of the string form.
+            pub(super) const ROWS: &[SettingReference] = &[$($first,)* $($($row,)*)*];
+
+            $(
+                settings!(@get [$($get)?] $field: $Type, $(#[$doc])+);
+                settings!(@set [$($set)?] $field: $Type);
+            )*
+            settings!(@take [$($take $from)?] $([$field $($part)?])*);
+        }
+
+        impl Default for $Struct {
+            fn default() -> Self {
+                Self::DEFAULT
+            }
+        }
+    };
+    (@get [] $($rest:tt)*) => {};
+    (@get [$get:ident] $field:ident: $Type:ty, $(#[$doc:meta])+) => {
+        $(#[$doc])+
+        #[must_use]
+        pub const fn $get(&self) -> $Type {
+            self.$field
+        }
+    };
+    (@set [] $($rest:tt)*) => {};
+    (@set [$set:ident] $field:ident: $Type:ty) => {
+        #[doc = concat!("Sets `", stringify!($field), "`.")]
+        pub fn $set(&mut self, value: $Type) {
+            self.$field = value;
+        }
+    };
+    (@take [] $($rest:tt)*) => {};
+    (@take [$take:ident $from:ident] $([$field:ident $($other:ident)?])*) => {
+        /// Takes the settings of placement from another configuration: all that may change while an
+        /// allocator of the caching policy lives, and that a search for settings varies. Every
+        /// other setting stays.
+        pub fn $take(&mut self, $from: &Self) {
+            $($(self.$field = $other.$field;)?)*
+        }
+    };
+}
+pub(super) use settings;
 
 /// Declares functions for settings whose values are read and written in a common way.
 macro_rules! constructors {
@@ -108,6 +214,30 @@ impl SettingReference {
     /// Makes the key a second name of `key`, under which the value is written.
     pub(super) const fn another_name_of(mut self, key: &'static str) -> Self {
         self.written = key;
+        self
+    }
+
+    /// Has the entry written at the end of the string form.
+    pub(super) const fn last(mut self) -> Self {
+        self.is_last = true;
+        self
+    }
+
+    /// Changes when the value is read.
+    pub(super) const fn at(mut self, turn: Turn) -> Self {
+        self.turn = turn;
+        self
+    }
+
+    /// Accepts only the default under the planned policy.
+    pub(super) const fn unplanned(mut self, accepted: Accepted) -> Self {
+        self.unplanned = Some(accepted);
+        self
+    }
+
+    /// Accepts a colon and a number after the word of a value.
+    pub(super) const fn with_number(mut self) -> Self {
+        self.takes_number = true;
         self
     }
 
@@ -165,21 +295,32 @@ impl SettingReference {
         self.is_of(config.policy.name()) || config.planned.is_some() && self.is_of(PLANNED)
     }
 
-    /// Sets a value, which is parsed first.
+    /// Sets a value, which is parsed first. After an error `config` may have changed.
     pub(super) fn read(&self, config: &mut Config, value: &Value<'_>) -> Result<(), ConfigError> {
         let key = self.key;
         match self.access {
             Access::Choice(words, accepted, part) => *part(config) = value.one_of(key, words, accepted)? == 1,
             Access::Mebibytes(least, part) => *part(config) = value.mebibytes(key, least..=MOST_MIB)?,
             Access::Whole(accepted, part) => *part(config) = value.number(key, accepted)?,
-            Access::PassedOn(form) => return config.passed_on.read(self.written, form, key, value),
-            Access::Own(read, _) => return read(config, key, value),
+            Access::PassedOn(form) => config.passed_on.read(self.written, form, key, value)?,
+            Access::Own(read, _) => read(config, key, value)?,
         }
-        Ok(())
+        match self.unplanned {
+            Some(accepted) if config.planned.is_some() && self.is_set(config) => Err(value.refused(key, accepted)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether the value is not the default.
+    fn is_set(&self, config: &mut Config) -> bool {
+        let mut entry = Word::EMPTY;
+        // Writing to a word never fails.
+        let _ = self.write(config, &mut Writer { out: &mut entry, comma: "", setting: self });
+        !entry.is_empty()
     }
 
     /// Writes the entry, if the value is not the default.
-    pub(super) fn write(&self, config: &mut Config, out: &mut Writer<'_, '_>) -> fmt::Result {
+    pub(super) fn write(&self, config: &mut Config, out: &mut Writer<'_>) -> fmt::Result {
         match self.access {
             Access::Choice(words, _, part) => out.some(Some(words[usize::from(*part(config))])),
             Access::Mebibytes(_, part) => out.some(Some(*part(config) / MIB)),
@@ -191,14 +332,14 @@ impl SettingReference {
 }
 
 /// Writes entries with commas between them.
-pub(super) struct Writer<'a, 'b> {
-    pub(super) f: &'a mut fmt::Formatter<'b>,
+pub(super) struct Writer<'a> {
+    pub(super) out: &'a mut dyn fmt::Write,
     pub(super) comma: &'static str,
-    /// The setting whose entry is written.
-    pub(super) setting: &'static SettingReference,
+    /// The setting of the entry.
+    pub(super) setting: &'a SettingReference,
 }
 
-impl Writer<'_, '_> {
+impl Writer<'_> {
     /// Writes the entry of the current setting, unless the value is absent or the default.
     pub(super) fn some(&mut self, value: Option<impl fmt::Display>) -> fmt::Result {
         let SettingReference { key, default, .. } = self.setting;
@@ -206,7 +347,7 @@ impl Writer<'_, '_> {
             |value: &_| matches!(default, SettingDefault::Value(text) if Word::of(value).as_str() == *text);
         let Some(value) = value.filter(|value| !is_default(value)) else { return Ok(()) };
         let comma = core::mem::replace(&mut self.comma, ",");
-        write!(self.f, "{comma}{key}:{value}")
+        write!(self.out, "{comma}{key}:{value}")
     }
 }
 

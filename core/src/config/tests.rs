@@ -687,9 +687,9 @@ fn a_policy_has_its_own_keys_wherever_it_is_named() {
 
 #[test]
 fn every_setting_has_one_place_in_the_string_form() {
-    let mut written: Vec<&str> = super::settings::in_order().map(|setting| setting.key).collect();
+    let mut written: Vec<&str> = super::reference::in_order().map(|setting| setting.key).collect();
     written.sort_unstable();
-    let own_name = |setting: &&SettingReference| setting.written == setting.key;
+    let own_name = |setting: &&&SettingReference| setting.written == setting.key;
     let mut settings: Vec<&str> = REFERENCE.iter().filter(own_name).map(|setting| setting.key).collect();
     settings.sort_unstable();
     assert_eq!(written, settings);
