@@ -46,7 +46,7 @@
 //! stats · trace         counters and peaks · recorded events
 //! config · pool         settings, policies, rounding · names, options and routes of pools
 //! tables                tables of growing or fixed capacity
-//! sync · units          locks and atomics · addresses, streams, sizes
+//! sync · units · shares locks and atomics · addresses, streams, sizes · shares of limited memory
 //! ```
 //!
 //! # Words
@@ -92,6 +92,7 @@ mod pages;
 #[cfg(feature = "alloc")]
 mod planned;
 mod pool;
+pub mod shares;
 #[cfg(feature = "alloc")]
 mod snapshot;
 mod stats;

@@ -31,10 +31,10 @@ use crate::device::{ErrorKind, Segments, StreamOrder};
 use crate::error::Error;
 use crate::heap::split_rules::Source;
 use crate::pool::{Tag, TagLimits, TagUse};
+use crate::shares::{self, Giver};
 use crate::stats::Stat;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
-use core::cmp::Ordering;
 
 /// The kinds of heaps, in the order in which a tag gives back.
 const KINDS: [PoolKind; 2] = [PoolKind::Large, PoolKind::Small];
@@ -63,40 +63,8 @@ pub(in crate::arena) struct BeyondMax;
 /// Memory that goes back would leave a tag below its `low`.
 pub(in crate::arena) struct BelowLow;
 
-/// How far a tag, or all memory without a limited tag, is above its `low`. Ordered by the bytes
-/// above `low` for each unit of weight.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Share {
-    /// `None` for the memory without a limited tag.
-    tag: Option<Tag>,
-    /// Bytes above `low`.
-    over: u64,
-    weight: u32,
-}
-
-impl Share {
-    /// Returns the bytes to be given so that the share is as high as `next`, rounded up to 1.
-    fn down_to(&self, next: Option<Self>) -> u64 {
-        let level = |next: Self| u128::from(next.over) * u128::from(self.weight) / u128::from(next.weight);
-        // At most `over`, since `next` is not higher.
-        self.over.saturating_sub(next.map_or(0, level) as u64).max(1)
-    }
-}
-
-impl PartialOrd for Share {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Share {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // 96 bits: no overflow.
-        let of = |over: u64, weight: u32| u128::from(over) * u128::from(weight);
-        let number = |share: &Self| share.tag.map_or(0, |tag| tag.0.get());
-        of(self.over, other.weight).cmp(&of(other.over, self.weight)).then(number(other).cmp(&number(self)))
-    }
-}
+/// A tag in the order of giving. `None`: all memory without a limited tag.
+type TagGiver = Giver<Option<Tag>>;
 
 impl<P: Platform> Heaps<P> {
     /// Returns the charge of a tag: the bytes that the heaps of its pools hold from the device.
@@ -208,34 +176,20 @@ impl<P: Platform> Heaps<P> {
         self.sum_of(&registry, tag, Stat::ActiveBytes).saturating_add(request.size) > max
     }
 
-    /// Returns the highest share below `spent`, and the bytes by which it is above the next one.
-    /// `reserved` bytes are held from the device. `None` if no tag has limits.
-    fn next_giver(&self, reserved: u64, spent: Option<Share>) -> Option<(Share, u64)> {
+    /// Returns the tag that gives first after `spent`, and the bytes by which it is above the next
+    /// one. `reserved` bytes are held from the device. `None` if no tag has limits.
+    fn next_giver(&self, reserved: u64, spent: Option<TagGiver>) -> Option<(TagGiver, u64)> {
         let registry = self.registry.lock();
-        let mut untagged = reserved;
-        let (mut first, mut second) = (None, None);
-        let mut consider = |share: Share| {
-            if share.over == 0 || spent.is_some_and(|spent| share >= spent) {
-                return;
-            }
-            if first < Some(share) {
-                (first, second) = (Some(share), first);
-            } else if second < Some(share) {
-                second = Some(share);
-            }
-        };
-        let mut any = false;
-        for entry in registry.limited.iter() {
-            let Some(limits) = entry.limits else { continue };
-            any = true;
-            untagged = untagged.saturating_sub(self.charge_of(&registry, entry.tag));
+        let limited = || registry.limited.iter().filter_map(|entry| Some((entry, entry.limits?)));
+        limited().next()?;
+        let charges = limited().map(|(entry, _)| self.charge_of(&registry, entry.tag));
+        let untagged = charges.fold(reserved, u64::saturating_sub);
+        let tags = limited().map(|(entry, limits)| {
             let over = self.above_low(&registry, entry);
-            consider(Share { tag: Some(entry.tag), over, weight: limits.weight });
-        }
-        if any {
-            consider(Share { tag: None, over: untagged, weight: TagLimits::WEIGHT });
-        }
-        first.map(|share: Share| (share, share.down_to(second)))
+            Giver { name: Some(entry.tag), over, weight: limits.weight.into() }
+        });
+        let rest = Giver { name: None, over: untagged, weight: TagLimits::WEIGHT.into() };
+        shares::next_giver(tags.chain([rest]), spent)
     }
 
     /// Gives `wanted` bytes of a tag's free memory back by `give_up`, or a little more, as pages
@@ -495,14 +449,14 @@ impl<P: Platform> Holdings<'_, P> {
         let releases = self.settings().policy().releases_cache();
         let give_up = |unit| self.give_up(unit);
         while given < wanted
-            && let Some((share, most)) = self.heaps().next_giver(self.ledger().reserved(), spent)
+            && let Some((giver, most)) = self.heaps().next_giver(self.ledger().reserved(), spent)
         {
-            let bytes = match share.tag {
+            let bytes = match giver.name {
                 Some(tag) => self.heaps().give_of_tag(tag, most.min(wanted - given), true, give_up)?,
                 None => self.heaps().give_untagged(releases, most.min(wanted - given), give_up)?,
             };
             if bytes == 0 {
-                spent = Some(share);
+                spent = Some(giver);
             }
             given += bytes;
         }
@@ -513,15 +467,15 @@ impl<P: Platform> Holdings<'_, P> {
     /// [`give_by_shares`](Self::give_by_shares).
     pub(in crate::arena) fn first_by_shares(self) -> Option<DevicePtr> {
         let mut spent = None;
-        while let Some((share, _)) = self.heaps().next_giver(self.ledger().reserved(), spent) {
-            let first = match share.tag {
-                Some(tag) => self.heaps().first_of_tag(tag, share.over),
+        while let Some((giver, _)) = self.heaps().next_giver(self.ledger().reserved(), spent) {
+            let first = match giver.name {
+                Some(tag) => self.heaps().first_of_tag(tag, giver.over),
                 None => self.heaps().first_untagged(self.driver(), self.settings().policy().releases_cache()),
             };
             if first.is_some() {
                 return first;
             }
-            spent = Some(share);
+            spent = Some(giver);
         }
         None
     }
@@ -545,19 +499,5 @@ impl<P: Platform> Holdings<'_, P> {
         }
         mapper.unmap_detached(unit.slot, block)?;
         Ok(unit.bytes)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Share;
-
-    #[test]
-    fn a_share_comes_down_to_the_next_by_weight() {
-        let share = |over, weight| Share { tag: None, over, weight };
-        // 30 for a weight of 3 are as high as 20 for a weight of 2.
-        assert_eq!(share(100, 3).down_to(Some(share(20, 2))), 70);
-        assert_eq!(share(100, 3).down_to(None), 100);
-        assert_eq!(share(30, 3).down_to(Some(share(20, 2))), 1);
     }
 }

@@ -1,15 +1,16 @@
 //! A group's shared file, and the caller's entry in the file.
 
 use super::failure::{GroupError, Holder, Reason, Refusal};
-use super::layout::{FORM, Figures, MAGIC, NONE, OWNERS, OwnerEntry, State, Terms};
+use super::layout::{FORM, MAGIC, OWNERS, OwnerEntry, State, Terms};
 use super::lock::Held;
 use super::turns::{self, Contender, Turn};
-use super::{Budget, SleepNews, Uuid, shares, subtract};
+use super::{Budget, SleepNews, Uuid, subtract};
 use crate::options::{GroupOptions, name_of_process};
 use crate::shared::map::Shared;
 use crate::shared::process::{self, Identity};
 use crate::shared::time::milliseconds;
 use crate::shared::{folder, form, marks};
+use cachalot_core::shares::{self, Figures, NONE};
 use cachalot_cuda::log;
 use cachalot_cuda::own_files::OwnFile;
 use std::fmt;

@@ -12,6 +12,7 @@ use super::turns::Contender;
 use crate::shared::form;
 use crate::shared::map::Words;
 use crate::shared::process::Identity;
+use cachalot_core::shares::{Figures, NONE};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The first word of the file: `CACHGRP2`.
@@ -28,9 +29,6 @@ const LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
 
 /// Greatest number of owners in a group.
 pub(super) const OWNERS: usize = 512;
-
-/// Stands for a missing bound.
-pub(super) const NONE: u64 = u64::MAX;
 
 /// The shared file.
 #[repr(C, align(128))]
@@ -93,16 +91,6 @@ pub(super) struct Terms {
     pub(super) low: u64,
     pub(super) max: u64,
     pub(super) weight: u64,
-}
-
-/// The figures of an owner.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Figures {
-    pub(super) held: u64,
-    pub(super) low: u64,
-    pub(super) max: u64,
-    pub(super) weight: u64,
-    pub(super) want: u64,
 }
 
 impl OwnerEntry {

@@ -2,13 +2,13 @@
 //!
 //! A process reserves bytes before the driver allocates, and gives the bytes back after the driver
 //! frees. The sum of a group never exceeds the limit. The share of a killed process is given back
-//! at the next call of a member in need of the share.
+//! at the next call of a member in need of the share. How much each member may take, and must give
+//! back, is computed as for the tags of an allocator ([`cachalot_core::shares`]).
 //!
 //! ```text
 //! file        the group's shared file: made, opened, left
 //! watch       groups of a user, read from outside
 //! failure     why a process may not join, or not reserve
-//! shares      how much each owner may take, and must give back
 //! turns       which owner wakes, and which is parked for it
 //! layout      the words of the shared file
 //! lock        a mutex, which outlives the holder
@@ -24,7 +24,6 @@ mod lock;
 mod processes;
 #[cfg(test)]
 mod rounds;
-mod shares;
 #[cfg(test)]
 mod tenants;
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use super::Uuid;
 use super::file::{BYTES, PREFIX, remove_without_members};
-use super::layout::{FORM, Figures, MAGIC, NONE, State};
+use super::layout::{FORM, MAGIC, State};
 use crate::shared::map::Shared;
 use crate::shared::{form, process};
+use cachalot_core::shares::{Figures, NONE};
 use serde::Serialize;
 use std::fs;
 use std::io;
