@@ -292,7 +292,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Declares all work numbered up to `count` as done, and frees the blocks that wait for these
     /// counts; see [`free_at`](Self::free_at).
     ///
-    /// Each device has a frontier of its own, which begins at 0 and never goes back. A `count`
+    /// Each device has its own frontier, which begins at 0 and never goes back. A `count`
     /// below the frontier changes nothing.
     ///
     /// Device: called only with the cache [turned off](Self::set_caching), to release memory.

@@ -24,7 +24,7 @@ pub struct PageStats {
     /// pages.
     pub spare: u64,
     /// Bytes of addresses with moved pages still mapped, until the work on the addresses is
-    /// complete. The addresses hold no memory of their own.
+    /// complete. The addresses hold no memory.
     pub stale: u64,
     /// Bytes of parked memory: addresses without memory of the device.
     pub parked: u64,

@@ -22,7 +22,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// * [`Error::InvalidPointer`]: no segment of the allocator has the address.
     /// * [`Error::SnapshotRefused`]: the bytes are not free and mapped, not in this pool, or no
-    ///   multiple of the unit; or the policy divides segments by rules of its own.
+    ///   multiple of the unit; or the policy divides segments by its own rules.
     /// * [`Error::TableFull`].
     pub fn malloc_at(&self, pool: PoolId, ptr: DevicePtr, size: u64, requested: u64) -> Result<(), Error> {
         let _checked = self.checked_at("malloc_at", ptr);

@@ -37,8 +37,8 @@ view! {
     ///
     /// A tuning host reads a [`window`](Self::window) at an idle moment, searches with the window
     /// on any thread, and passes the settings to [`put_in_force`](Self::put_in_force) at the next
-    /// idle moment. The crate `cachalot-tuner` has the search; `cachalot` does all steps on a
-    /// thread of its own.
+    /// idle moment. The crate `cachalot-tuner` has the search; `cachalot` does all steps on its
+    /// own thread.
     Tuning,
     /// Returns the tuning of `device`.
     tuning

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Under `exact_segments` no free block is cut while the limit and the device have memory: a
-//! segment of one block's size that is cut would serve no block of its own size again. The budget
+//! segment of one block's size that is cut would serve no block of its size again. The budget
 //! then counts what the program holds, without pending blocks.
 //!
 //! The budget is `(1 + compact) · most bytes ever active`, and `compact_slack_mb` for freed memory

@@ -29,8 +29,8 @@ pub(crate) struct Driver<D> {
     /// The code of the first error that lost the context, or [`HEALTHY`].
     lost: AtomicU64,
     /// How many calls record events at this moment: each found that no graph is being captured. On
-    /// a cache line of its own: each of them writes it twice, and every call reads the fields
-    /// beside.
+    /// its own cache line, because each of them writes it twice, and every call reads the other
+    /// fields.
     recording: CachePadded<AtomicU32>,
     /// Taken by the thread that polls the events of all streams for a request.
     asking: CachePadded<Turn>,

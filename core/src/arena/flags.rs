@@ -1,7 +1,7 @@
 //! Conditions that keep requests off the fast path, as bits of a word.
 //!
 //! A bit outside [`FAST_PATH_FLAGS`] sends every request to `declined` (malloc.rs). Frees test
-//! three bits of their own.
+//! their own three bits.
 
 use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::event_queue::EventQueues;
@@ -52,7 +52,7 @@ pub(crate) const REUSES: FlagWord = 1 << 48;
 pub(crate) const RULES: FlagWord = 1 << 9;
 /// Frees are gathered, or were once: blocks may wait for an event not recorded yet.
 pub(crate) const HAS_GATHERED: FlagWord = 1 << 13;
-/// Some blocks are guarded: each request is counted, and some get addresses of their own.
+/// Some blocks are guarded: each request is counted, and some get their own addresses.
 pub(crate) const GUARDED: FlagWord = 1 << 15;
 /// The own stream of each block counts as a use: a free is complete once the work of the stream is.
 pub(crate) const WATCHED: FlagWord = 1 << 0;

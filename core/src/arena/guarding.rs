@@ -1,4 +1,4 @@
-//! Guarded blocks: each is a segment of its heap, on pages of its own, and is unmapped when it is
+//! Guarded blocks: each is a segment of its heap, on its own pages, and is unmapped when it is
 //! free.
 //!
 //! ```text

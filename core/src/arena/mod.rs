@@ -15,7 +15,7 @@
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
 //!
-//! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`],
+//! A part with its own state is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`],
 //! [`Waits`], [`Driver`], [`Ledger`], and others. The contents of a part are private to its folder.
 //! An operation is a method of the part that it needs, and takes the others by type. Where it needs
 //! several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`]; [`Waiting`] for blocks

@@ -10,7 +10,7 @@ use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
 
-/// A rule for sizes that are not rounded to a unit. A word of its own for the fast path, which does
+/// A rule for sizes that are not rounded to a unit. A separate word for the fast path, which does
 /// not look at the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

@@ -16,9 +16,9 @@ pub(crate) struct Settings<R: Lock> {
     /// [`Allocator::configure`](crate::Allocator::configure) leaves the policy as it is.
     policy: Once<Policy>,
     /// Sizes are multiples of a power of two bytes; this is one less: the bits that a size has
-    /// clear. A word of its own, as the fast path reads it.
+    /// clear. A separate word, as the fast path reads it.
     below_unit: AtomicU64,
-    /// The largest size of the small pool, in bytes; 0 if there is none. A word of its own, as the
+    /// The largest size of the small pool, in bytes; 0 if there is none. A separate word, as the
     /// fast path reads it.
     small_max: AtomicU64,
     /// The [`Rounding`] of the policy. Read while [`flags::ROUNDING`] is set.

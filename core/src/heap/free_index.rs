@@ -70,7 +70,7 @@ pub(crate) struct FreeIndex<S: Storage> {
 }
 
 /// Empty bins. They take 32 KiB, and are a constant even under loom.
-#[expect(clippy::large_const_arrays, reason = "each use is a value of its own")]
+#[expect(clippy::large_const_arrays, reason = "each use is a new value")]
 const NO_BLOCKS: [List; BINS] = [List::EMPTY; BINS];
 
 impl_empty! { [S: Storage] FreeIndex<S> { summary, words, bins: NO_BLOCKS, lists } }

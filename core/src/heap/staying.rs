@@ -3,7 +3,7 @@
 //!
 //! A heap that is asleep lends nothing, so the park leaves exactly the blocks that were lent when
 //! it started, and marks the pages under them. The borrower may free such a block in the middle of
-//! the park, after work of its own. The page keeps the mark until the park has ended, whether or
+//! the park, after its own work. The page keeps the mark until the park has ended, whether or
 //! not the block is still live.
 
 use crate::heap::Heap;

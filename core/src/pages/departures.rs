@@ -468,7 +468,7 @@ mod tests {
         let keeper = departures.add_keeper(fence(1, STREAMS[0])).unwrap();
         let both = STREAMS.map(|stream| departures.add_behind(keeper, stream, epoch(7)).unwrap());
         assert_eq!(departures.release(keeper), None, "others need the fence");
-        assert_eq!(oldest(&mut departures), [1, 1], "each is polled in the queue of its own stream");
+        assert_eq!(oldest(&mut departures), [1, 1], "each is polled in the queue of its stream");
         both.into_iter().for_each(|departure| departures.complete(departure));
         let ended: Vec<_> = core::iter::from_fn(|| departures.next_completed().map(|(number, _)| number)).collect();
         assert_eq!(ended, [&[keeper], &both[..]].concat());

@@ -271,7 +271,7 @@ impl<S: Storage> PagePool<S> {
     }
 
     /// Returns whether the spare pages hold more bytes than guarded blocks have ever used at the
-    /// same time, and none of them has `bytes`. A page only serves guarded blocks of its own size,
+    /// same time, and none of them has `bytes`. A page only serves guarded blocks of its size,
     /// so a program that keeps using new sizes would fill the device with spare pages.
     pub(crate) fn has_spares_of_other_sizes(&self, bytes: u64) -> bool {
         self.bytes.spare > self.guards.most_bytes && !self.spares().any(|page| self.table[page].bytes == bytes)

@@ -37,7 +37,7 @@ macro_rules! empty_by {
     ([$($parameters:tt)*] $Type:ty = $empty:expr) => {
         impl<$($parameters)*> $crate::sync::Empty for $Type {
             #[cfg(not(loom))]
-            #[allow(clippy::declare_interior_mutable_const, reason = "each use is a value of its own")]
+            #[allow(clippy::declare_interior_mutable_const, reason = "each use is a new value")]
             const EMPTY: Self = $empty;
 
             #[cfg(loom)]
@@ -87,7 +87,7 @@ empty_by!([T] Option<T> = None);
 
 impl<T: Empty, const N: usize> Empty for [T; N] {
     #[cfg(not(loom))]
-    #[allow(clippy::declare_interior_mutable_const, reason = "each use is a value of its own")]
+    #[allow(clippy::declare_interior_mutable_const, reason = "each use is a new value")]
     const EMPTY: Self = [const { T::EMPTY }; N];
 
     #[cfg(loom)]

@@ -12,7 +12,7 @@
 //! however many items there are, and `n` items need at most `n − 1` nodes. A node stores the common
 //! prefix of the keys below it, so every operation needs only one descent. The items belong to the
 //! caller, who tells every operation how to read a key. An operation reads at most one key besides
-//! that of its own item.
+//! that of its item.
 
 use crate::sync::{empty_by, impl_empty};
 use crate::tables::Storage;

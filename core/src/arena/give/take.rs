@@ -80,7 +80,7 @@ impl Unit {
         if heap.asleep { Ok(None) } else { self.detach(&mut heap) }
     }
 
-    /// Detaches pages, as a block of their own. Returns `None` if another thread has used the pages
+    /// Detaches pages, as a separate block. Returns `None` if another thread has used the pages
     /// since they were found.
     ///
     /// # Errors

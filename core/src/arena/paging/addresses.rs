@@ -1,4 +1,4 @@
-//! Addresses without memory: a resource of their own, which may run out while memory is free.
+//! Addresses without memory: a separate resource, which may run out while memory is free.
 //!
 //! ```text
 //! heap, range, guarded block ─▶ reserve ─▶ the device

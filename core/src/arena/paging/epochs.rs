@@ -37,7 +37,7 @@ impl<P: Platform> GivenUp<'_, P> {
 
     /// Begins epochs of the heaps in `slots`, as [`begin_epoch`](Self::begin_epoch) does, after the
     /// work of every stream of the device: for streams that may be gone, of which the call names no
-    /// handle. Begins none of a stream that has a fence of its own, or where the device has no such
+    /// handle. Begins none of a stream that has its own fence, or where the device has no such
     /// fence. The caller knows that the calling thread captures no graph.
     ///
     /// One fence serves [`HEAPS_OF_FENCE`] heaps. That is as good as a fence for each, because each

@@ -356,7 +356,7 @@ fn a_full_table_has_room_for_the_addresses_that_a_failed_commit_loses() {
 #[test]
 fn a_commit_that_has_its_memory_succeeds_though_the_device_takes_no_other_back() {
     let allocator = allocator("expandable_segments:True");
-    // Each block has pages of its own, and is cached.
+    // Each block has its own pages, and is cached.
     let blocks: Vec<_> = (0..CAPACITY / (20 * MIB)).map(|_| allocator.malloc(DEVICE, 20 * MIB, ONE).unwrap()).collect();
     blocks.iter().for_each(|&block| allocator.free(block).unwrap());
     let range = reserve(&allocator, 20);
