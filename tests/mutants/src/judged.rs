@@ -1,8 +1,9 @@
 //! The judged changes are changes of the present code.
 //!
-//! A line of `judged.tsv` names a file and a change in words. With `CACHALOT_WRITE_DOCS` in the
-//! environment, a line whose change is in another file of the crate follows it there, and a line
-//! whose change is gone goes.
+//! A line of `judged.tsv` names a file and a change in words. A type may have another name since, so
+//! a change is known by what it does and by the name of its function. With `CACHALOT_WRITE_DOCS` in
+//! the environment, a line whose change is in one other file of the crate follows it there, a line
+//! whose change is gone goes, and each line gets the present words.
 
 use crate::conditions::Conditions;
 use crate::places;
@@ -13,8 +14,17 @@ use std::{env, fs};
 /// The head of the table.
 const HEAD: &str = "file\tchange\tclass\treason\ttest";
 
-/// The number of each change in a file, by words.
-type Changes = BTreeMap<String, usize>;
+/// The changes of a file, in present words, by what they do and the name of the function.
+type Changes = BTreeMap<(String, String), Vec<String>>;
+
+/// Returns what a change does, and the name of its function without the type.
+fn key(change: &str) -> (String, String) {
+    let (what, function) = match change.split_once(" returns ") {
+        Some((function, value)) => (format!("returns {value}"), function),
+        None => change.rsplit_once(" in ").map_or_else(|| (change.into(), ""), |(what, name)| (what.into(), name)),
+    };
+    (what, function.rsplit("::").next().unwrap_or_default().to_owned())
+}
 
 /// Returns every change of a file, with each feature on and off.
 fn changes(path: &Path) -> Changes {
@@ -25,11 +35,13 @@ fn changes(path: &Path) -> Changes {
     for features in [features.collect(), HashSet::default()] {
         let mut of_one = Changes::new();
         for place in places::of_file(&syntax, &Conditions { features }) {
-            place.texts.into_iter().for_each(|text| *of_one.entry(text).or_default() += 1);
+            place.texts.into_iter().for_each(|text| of_one.entry(key(&text)).or_default().push(text));
         }
-        for (text, count) in of_one {
-            let most = most.entry(text).or_default();
-            *most = count.max(*most);
+        for (key, texts) in of_one {
+            let most = most.entry(key).or_default();
+            if texts.len() > most.len() {
+                *most = texts;
+            }
         }
     }
     most
@@ -56,21 +68,28 @@ fn every_judged_change_is_one_of_the_present_code() {
     let name = |path: &Path| path.strip_prefix(&workspace).expect("in the workspace").display().to_string();
     let mut left: BTreeMap<String, Changes> = all.map(|path| (name(&path), changes(&path))).collect();
     let mut take = |file: &str, change: &str| {
-        let count = left.get_mut(file).and_then(|changes| changes.get_mut(change)).filter(|count| **count > 0);
-        count.map(|count| *count -= 1).is_some()
+        let texts = left.get_mut(file)?.get_mut(&key(change))?;
+        let same = texts.iter().position(|text| text == change).unwrap_or(0);
+        (!texts.is_empty()).then(|| texts.remove(same))
     };
     let (mut kept, mut lost) = (Vec::new(), Vec::new());
     for line in lines.lines() {
-        let [file, change, ..] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("a short line: {line}") };
-        if take(file, change) { kept.push(line.to_owned()) } else { lost.push((file, change, line)) }
+        let [file, change, rest] = line.splitn(3, '\t').collect::<Vec<_>>()[..] else { panic!("a short line: {line}") };
+        match take(file, change) {
+            Some(text) => kept.push(format!("{file}\t{text}\t{rest}")),
+            None => lost.push((file, change, rest)),
+        }
     }
     if env::var_os("CACHALOT_WRITE_DOCS").is_some() {
-        for (file, change, line) in &lost {
+        for (file, change, rest) in &lost {
             let folder = file.split_once("/src/").expect("a crate").0;
-            let others =
-                left.iter().filter(|(other, changes)| other.starts_with(folder) && changes.get(*change) > Some(&0));
-            if let [(other, _)] = others.collect::<Vec<_>>()[..] {
-                kept.push(line.replacen(file, other, 1));
+            let others = left.iter().filter_map(|(other, changes)| {
+                Some((other, changes.get(&key(change))?.first()?)).filter(|_| other.starts_with(folder))
+            });
+            let others: Vec<_> = others.collect();
+            let same: Vec<_> = others.iter().copied().filter(|(_, text)| text == change).collect();
+            if let [(other, text)] = if others.len() > 1 { same } else { others }[..] {
+                kept.push(format!("{other}\t{text}\t{rest}"));
             }
         }
         kept.sort();
