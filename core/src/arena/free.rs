@@ -123,7 +123,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if let FreeOutcome::Used(block) = outcome
             && self.driver.flags.has(flags::GUARDED)
         {
-            self.heaps.loosen(slot, &mut heap);
+            self.heaps.mark_dirty(slot, &mut heap);
             heap.pend(block, &slot.counters);
             return self.note_and_wait(heap, PendingBlock { slot: number, index: block }, site);
         }
@@ -155,7 +155,7 @@ impl<P: Platform> OnDevice<'_, P> {
         };
         let slot = self.heaps.slot(number);
         // The counters have changed already, and the lock was not left since.
-        self.heaps.loosen(slot, &mut heap);
+        self.heaps.mark_dirty(slot, &mut heap);
         heap.pend(block, &slot.counters);
         // A block without uses comes here only in direct mode: its segment is released as soon as
         // the block is free.

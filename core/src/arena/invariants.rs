@@ -57,19 +57,19 @@ impl<P: Platform> Arena<P> {
 }
 
 impl<R: Lock> Peaks<R> {
-    /// Checks that each heap is tight or in the list of the loose ones, and the sums of the leases.
+    /// Checks that each heap is clean or in the list of the dirty ones, and the sums of the leases.
     ///
-    /// A call that only reads makes a heap loose, too, and counts as no operation: the heap's lock
+    /// A call that only reads makes a heap dirty, too, and counts as no operation: the heap's lock
     /// keeps the heap as it is.
     fn check_leases<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>) -> Result<(), &'static str> {
         for slot in counters.heaps.slot_numbers().map(|number| counters.heaps.slot(number)) {
             let heap = slot.heap.lock();
-            if heap.tight != slot.loose.is_tight() || heap.tight && !slot.counters.is_tight() {
-                return Err("a lease of a tight heap is not the present value");
+            if heap.clean != slot.dirty.is_clean() || heap.clean && !slot.counters.is_clean() {
+                return Err("a lease of a clean heap is not the present value");
             }
-            let is_listed = || counters.heaps.loose_slots().any(|loose| loose.number() == slot.number());
-            if heap.tight == self.locked(|_| is_listed()) {
-                return Err("the list of the loose heaps does not hold exactly those");
+            let is_listed = || counters.heaps.dirty_slots().any(|dirty| dirty.number() == slot.number());
+            if heap.clean == self.locked(|_| is_listed()) {
+                return Err("the list of the dirty heaps does not hold exactly those");
             }
         }
         self.locked(

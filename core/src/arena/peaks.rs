@@ -14,11 +14,11 @@ use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked, fence, impl_empty};
 use crate::tables::OnceTable;
 
-/// Number of heaps to take lease from before all loose heaps are visited.
+/// Number of heaps to take lease from before all dirty heaps are visited.
 const NEAR: usize = 4;
 
-/// Number of loose heaps from which on they are made tight, once all of them had to be read.
-const MOST_LOOSE: u32 = 128;
+/// Number of dirty heaps from which on they are made clean, once all of them had to be read.
+const MOST_DIRTY: u32 = 128;
 
 /// The peaks of one device.
 pub(crate) struct Peaks<R: Lock> {
@@ -58,10 +58,10 @@ impl<'a, P: Platform> Counters<'a, P> {
         self.heaps.heap_counters().chain(self.others())
     }
 
-    /// Iterates over the counters that have to be read for a sum: those of the loose heaps, of the
+    /// Iterates over the counters that have to be read for a sum: those of the dirty heaps, of the
     /// lanes and of the elastic ranges. The lock of the peaks is held.
-    fn loose(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
-        self.heaps.loose_slots().map(|slot| (slot.kind(), &slot.counters)).chain(self.others())
+    fn dirty(&self) -> impl Iterator<Item = KindCounters<'a>> + Clone {
+        self.heaps.dirty_slots().map(|slot| (slot.kind(), &slot.counters)).chain(self.others())
     }
 
     /// Iterates over the counters of every lane and of the elastic ranges.
@@ -75,8 +75,8 @@ impl<R: Lock> Peaks<R> {
     /// caller has unlocked the heap.
     pub(super) fn reconcile_slot<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>, slot: &Slot<P>) {
         counters.heaps.queue_if_ended(slot);
-        if slot.loose.is_tight() {
-            counters.heaps.loosen(slot, &mut slot.heap.lock());
+        if slot.dirty.is_clean() {
+            counters.heaps.mark_dirty(slot, &mut slot.heap.lock());
         }
         self.reconcile(counters, (slot.kind(), &slot.counters), Some(slot.number()));
     }
@@ -102,31 +102,31 @@ impl<R: Lock> Peaks<R> {
             .take(NEAR)
             .map_while(|number| counters.heaps.slots.get(number))
             .map(|near| (near.kind(), &near.counters));
-        let has_read = self.device.reconcile(&counters.loose(), rising, &near);
+        let has_read = self.device.reconcile(&counters.dirty(), rising, &near);
         *reconciled = number.unwrap_or(last);
         drop(reconciled);
-        if has_read && counters.heaps.loose_count() > MOST_LOOSE {
-            self.tighten(counters.heaps);
+        if has_read && counters.heaps.dirty_count() > MOST_DIRTY {
+            self.mark_clean(counters.heaps);
         }
     }
 
-    /// Makes the loose heaps tight, so no thread has to read them until they change again. Costs
-    /// each heap as much as becoming loose.
+    /// Makes the dirty heaps clean, so no thread has to read them until they change again. Costs
+    /// each heap as much as becoming dirty.
     #[cold]
-    fn tighten<P: Platform<Lock = R>>(&self, heaps: &Heaps<P>) {
-        let mut next = heaps.loose.first();
-        // Bounded by the count of loose heaps: a heap that another thread has made loose again
+    fn mark_clean<P: Platform<Lock = R>>(&self, heaps: &Heaps<P>) {
+        let mut next = heaps.dirty.first();
+        // Bounded by the count of dirty heaps: a heap that another thread has made dirty again
         // stands at the start of the list, from where the walk would go through the list once more.
-        for _ in 0..heaps.loose_count() {
+        for _ in 0..heaps.dirty_count() {
             let Some(number) = next else { return };
             let slot = heaps.slot(number);
             let mut heap = slot.heap.lock();
-            next = slot.loose.next();
+            next = slot.dirty.next();
             // A free of a planned block may report nothing.
-            if !heap.tight && !heap.is_planned() {
+            if !heap.clean && !heap.is_planned() {
                 let _peaks = self.turn.lock();
                 self.device.cut_leases((slot.kind(), &slot.counters));
-                heaps.tighten(slot, &mut heap);
+                heaps.mark_clean(slot, &mut heap);
             }
         }
     }
@@ -171,7 +171,7 @@ impl<R: Lock> Peaks<R> {
 
     /// Returns the current sum of a statistic over the device.
     pub(super) fn current<P: Platform<Lock = R>>(&self, counters: &Counters<'_, P>, stat: Stat) -> u64 {
-        self.locked(|peaks| peaks.current(stat, counters.loose()))
+        self.locked(|peaks| peaks.current(stat, counters.dirty()))
     }
 
     /// Returns the highest value of a statistic so far, or the value with `more` added now.
@@ -188,7 +188,7 @@ impl<R: Lock> Peaks<R> {
 
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
-    use super::MOST_LOOSE;
+    use super::MOST_DIRTY;
     use crate::allocator::Allocator;
     use crate::config::Config;
     use crate::device::simulated::SimulatedDevice;
@@ -205,7 +205,7 @@ mod tests {
     fn a_peak_is_exact_and_found_among_few_heaps_however_many_there_are() {
         for config in ["", "expandable_segments:True", "policy:stitched", "policy:buddy", "policy:slab"] {
             let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &Config::parse(config).unwrap()).unwrap();
-            let loose = || allocator.arena(DEVICE).unwrap().heaps.loose_count();
+            let dirty = || allocator.arena(DEVICE).unwrap().heaps.dirty_count();
             // The blocks that are held, and bytes as the allocator counts them: now, and the most
             // since the last reset.
             let (mut held, mut number, mut peak) = (Vec::<DevicePtr>::new(), 1_u64, 0);
@@ -228,8 +228,8 @@ mod tests {
                 peak = stats.allocated_bytes().current.max(peak);
                 assert_eq!(stats.allocated_bytes().peak, peak, "`{config}`, step {step}");
                 // Later blocks come and go below the peak, and none of the heaps has to be read.
-                let few = step >= STREAMS || loose() <= MOST_LOOSE + 4;
-                assert!(few, "`{config}`: {} heaps of {step} streams are loose", loose());
+                let few = step >= STREAMS || dirty() <= MOST_DIRTY + 4;
+                assert!(few, "`{config}`: {} heaps of {step} streams are dirty", dirty());
                 if step % 100 == 0 {
                     allocator.check_invariants().unwrap();
                 }

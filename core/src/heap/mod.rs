@@ -135,10 +135,10 @@ pub(crate) struct Heap<S: Storage> {
     pub ended: bool,
     /// Whether every lease of the heap equals its current value, so that a sum over all heaps need
     /// not read the counters. It changes under the lock of the heap, in
-    /// [`Heaps::loosen`](crate::arena::heaps::Heaps::loosen).
-    pub tight: bool,
+    /// [`Heaps::mark_dirty`](crate::arena::heaps::Heaps::mark_dirty).
+    pub clean: bool,
     /// Whether the peaks must be reconciled after the last live block of a segment is freed. Set ⟺
-    /// `ended` or `tight` is set.
+    /// `ended` or `clean` is set.
     tells: bool,
     /// The sub-allocator of the heap's segments; `None` for the caching policy. If there is one, an
     /// entry of `blocks` is in the state `Allocated` or `Pending` iff it is a live sub-block. For
@@ -185,7 +185,7 @@ impl_empty! {
         asleep,
         rest: Rest::No,
         ended,
-        tight: true,
+        clean: true,
         tells: true,
         suballocator,
         clock,
@@ -226,7 +226,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn mark(&mut self, ended: bool, asleep: bool) {
         (self.ended, self.asleep) = (ended, asleep);
         self.rest = if asleep { self.rest } else { Rest::No };
-        self.tells = ended || self.tight;
+        self.tells = ended || self.clean;
         self.serves = if self.pool == 0 && !ended && !asleep { self.stream } else { NO_STREAM };
     }
 
@@ -257,9 +257,9 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Sets whether every lease of the heap equals its current value.
-    pub(crate) fn set_tight(&mut self, tight: bool) {
-        self.tight = tight;
-        self.tells = tight || self.ended;
+    pub(crate) fn set_clean(&mut self, clean: bool) {
+        self.clean = clean;
+        self.tells = clean || self.ended;
     }
 
     /// Gives the memory of an empty heap's tables back to the host, if the tables can grow.
@@ -517,7 +517,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Frees a detached block that no stream uses any more, and merges it with its free neighbours.
-    /// Returns true if the peaks must be reconciled, which they always must if the heap was tight,
+    /// Returns true if the peaks must be reconciled, which they always must if the heap was clean,
     /// and if a segment of an ended stream became completely free.
     #[inline(always)]
     pub(crate) fn finish_free(&mut self, block: u32, counters: &HeapCounters) -> bool {

@@ -37,7 +37,7 @@ impl Coalesced {
     /// Updates the counters, if any are given, of inactive split blocks: free blocks in a segment
     /// that has other blocks. Returns true if the peaks must be reconciled. If the segment is
     /// completely free now, returns `tells`: the segment is released if its stream has ended, and
-    /// the peaks are always reconciled if the heap is tight.
+    /// the peaks are always reconciled if the heap is clean.
     #[inline(always)]
     fn count(self, tells: bool, counters: Option<&HeapCounters>) -> bool {
         let Some(counters) = counters else { return tells };

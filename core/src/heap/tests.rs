@@ -145,14 +145,14 @@ fn the_straight_path_serves_while_a_block_and_a_table_have_room() {
 }
 
 #[test]
-fn a_heap_tells_of_a_segment_without_live_blocks_if_tight_or_ended() {
+fn a_heap_tells_of_a_segment_without_live_blocks_if_clean_or_ended() {
     let mut fixture = Fixture::new("", Source::Device);
     fixture.add_segment(BASE, 20 * MIB);
-    for (tight, ended, tells) in [(true, false, true), (false, false, false), (false, true, true), (true, true, true)] {
+    for (clean, ended, tells) in [(true, false, true), (false, false, false), (false, true, true), (true, true, true)] {
         fixture.heap.mark(ended, false);
-        fixture.heap.set_tight(tight);
+        fixture.heap.set_clean(clean);
         assert_eq!(fixture.malloc(20 * MIB), Some(BASE));
-        assert_eq!(fixture.free(BASE), tells, "tight: {tight}, ended: {ended}");
+        assert_eq!(fixture.free(BASE), tells, "clean: {clean}, ended: {ended}");
     }
 }
 

@@ -168,9 +168,9 @@ impl HeapCounters {
         (0..STATS).all(|row| included(row).is_some() || is_within(row))
     }
 
-    /// Returns whether each lease equals the current value (the heap is *tight*). The caller holds
+    /// Returns whether each lease equals the current value (the heap is *clean*). The caller holds
     /// the lock of the heap.
-    pub(crate) fn is_tight(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         (0..STATS).all(|row| self.lease(row).load(Relaxed) == self.current_of(row))
     }
 

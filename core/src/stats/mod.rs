@@ -9,8 +9,8 @@
 //! heap that exceeds its lease reads the counters of the other heaps, raises the peak if the sum is
 //! higher, and takes a larger lease (`DevicePeaks::reconcile`).
 //!
-//! A heap is *tight* if each of its leases equals its current value, and *loose* otherwise. Only
-//! loose heaps have to be read to compute the current sum.
+//! A heap is *clean* if each of its leases equals its current value, and *dirty* otherwise. Only
+//! dirty heaps have to be read to compute the current sum.
 //!
 //! So peaks are exact for calls that follow one another, on any threads. Calls that overlap do not
 //! wait for the thread that reconciles the peaks: what they add is missing from the peaks until

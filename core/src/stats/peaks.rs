@@ -14,7 +14,7 @@ pub(crate) struct DevicePeaks {
     /// The highest value of each statistic before the last reset of the peaks.
     highest_before: [AtomicU64; STATS],
     /// The sum of all heaps' leases, indexed by column and statistic. It is at most the peak while
-    /// every heap is within its lease. If all heaps are tight, so that their leases equal their
+    /// every heap is within its lease. If all heaps are clean, so that their leases equal their
     /// values, it is also the sum of the values.
     leased: [[AtomicI64; STATS]; 3],
     /// The total ever added when the accumulated statistics were last reset.
@@ -63,11 +63,11 @@ impl DevicePeaks {
         peak.max(self.highest_before[stat as usize].load(Relaxed))
     }
 
-    /// Returns the current sum of a statistic over all heaps. All heaps except those in `loose`
-    /// must be tight: their leases equal their values. The caller holds the owner's lock.
-    pub(crate) fn current<'a>(&self, stat: Stat, loose: impl Iterator<Item = KindCounters<'a>>) -> u64 {
+    /// Returns the current sum of a statistic over all heaps. All heaps except those in `dirty`
+    /// must be clean: their leases equal their values. The caller holds the owner's lock.
+    pub(crate) fn current<'a>(&self, stat: Stat, dirty: impl Iterator<Item = KindCounters<'a>>) -> u64 {
         let row = stat as usize;
-        let room: i64 = loose.map(|(_, heap)| heap.lease(row).load(Relaxed) - heap.current_of(row)).sum();
+        let room: i64 = dirty.map(|(_, heap)| heap.lease(row).load(Relaxed) - heap.current_of(row)).sum();
         (self.leased[ALL][row].load(Relaxed) - room).max(0) as u64
     }
 
@@ -99,14 +99,14 @@ impl DevicePeaks {
     }
 
     /// Reconciles the peaks: gives the heap `asking` leases of at least its current values. Returns
-    /// whether all of `loose` were read.
+    /// whether all of `dirty` were read.
     ///
     /// The lease comes from the part of the peak that no heap has leased. If that is not enough,
     /// the heaps in `near` give up half of the room that they have left. If that is not enough
     /// either, all heaps are read, and the peaks are raised to the current sums. Only the heaps in
-    /// `loose` have to be read for this, because the others are tight. The caller holds the owner's
+    /// `dirty` have to be read for this, because the others are clean. The caller holds the owner's
     /// lock, so only one thread reconciles at a time.
-    pub(crate) fn reconcile<'a, I, N>(&self, loose: &I, asking: KindCounters<'a>, near: &N) -> bool
+    pub(crate) fn reconcile<'a, I, N>(&self, dirty: &I, asking: KindCounters<'a>, near: &N) -> bool
     where
         I: Iterator<Item = KindCounters<'a>> + Clone,
         N: Iterator<Item = KindCounters<'a>> + Clone,
@@ -137,7 +137,7 @@ impl DevicePeaks {
                 self.lease(other, stat, (left - short().min(left)) / 2);
             }
             if short() > 0 {
-                self.recall(stat, asking, loose.clone().filter(is_other));
+                self.recall(stat, asking, dirty.clone().filter(is_other));
                 has_read = true;
             }
             // Lease all of the free part of the peak, so that the next growth does not have to

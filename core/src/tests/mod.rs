@@ -31,9 +31,9 @@ mod loans;
 #[cfg(loom)]
 mod loom;
 #[cfg(loom)]
-mod loom_gathered;
+mod loom_dirty;
 #[cfg(loom)]
-mod loom_loose;
+mod loom_gathered;
 #[cfg(loom)]
 mod loom_page_table;
 #[cfg(loom)]

@@ -82,14 +82,14 @@ impl<P: Platform> Heaps<P> {
         Ok(Heaps { registry, ended, ..copy })
     }
 
-    /// Lists the heaps of a copy as loose. The list is the copy's own, and none of its heaps is
+    /// Lists the heaps of a copy as dirty. The list is the copy's own, and none of its heaps is
     /// there at first.
-    pub(crate) fn list_as_loose(&self) {
+    pub(crate) fn list_as_dirty(&self) {
         for number in self.slot_numbers() {
             let slot = self.slot(number);
             let mut heap = slot.heap.lock();
-            heap.set_tight(true);
-            self.loosen(slot, &mut heap);
+            heap.set_clean(true);
+            self.mark_dirty(slot, &mut heap);
         }
     }
 }

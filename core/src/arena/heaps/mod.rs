@@ -18,9 +18,9 @@
 
 #[cfg(feature = "alloc")]
 pub(crate) mod copy;
+pub(crate) mod dirty;
 pub(crate) mod ended;
 pub(crate) mod limited;
-pub(crate) mod loose;
 pub(crate) mod pair_state;
 pub(crate) mod pairs;
 pub(crate) mod pools;
@@ -28,8 +28,8 @@ pub(crate) mod registry;
 pub(crate) mod reserved;
 pub(in crate::arena) mod units;
 
+use crate::arena::heaps::dirty::{DirtyLink, DirtyList};
 use crate::arena::heaps::ended::EndedHeaps;
-use crate::arena::heaps::loose::{LooseLink, LooseList};
 use crate::arena::heaps::pair_state::PairState;
 use crate::arena::heaps::registry::{Registry, SharedPool};
 use crate::arena::platform::Platform;
@@ -59,7 +59,7 @@ const QUEUED: u32 = 2;
 #[repr(C, align(128))]
 pub(crate) struct Slot<P: Platform> {
     /// The heap, under a lock that is never held across a call to the device. Who locks it
-    /// directly, and not by [`Heaps::lock`], and changes a counter, calls [`Heaps::loosen`].
+    /// directly, and not by [`Heaps::lock`], and changes a counter, calls [`Heaps::mark_dirty`].
     pub heap: Ranked<P::Lock, Heap<P::Storage>>,
     /// Number of the slot: `2 · pair` for the small heap, `2 · pair + 1` for the large heap.
     number: AtomicU32,
@@ -71,8 +71,8 @@ pub(crate) struct Slot<P: Platform> {
     stream_state: AtomicU32,
     /// Number of segments that are charged against the limit and not yet added to the heap.
     pub pending_segments: AtomicU32,
-    /// The place of the heap among the loose ones.
-    pub loose: LooseLink,
+    /// The place of the heap among the dirty ones.
+    pub dirty: DirtyLink,
     /// Counters of the heap's statistics. Vacating the pair does not reset the counters.
     pub counters: HeapCounters,
 }
@@ -83,7 +83,7 @@ impl_empty! {
         state,
         stream_state,
         pending_segments,
-        loose,
+        dirty,
         counters,
         heap: Ranked::new(Rank::SmallHeap, empty!()),
     }
@@ -130,8 +130,8 @@ pub(crate) struct Heaps<P: Platform> {
     ended: Ranked<P::Lock, EndedHeaps<P::Storage>>,
     /// The number of heaps in `ended`, which is read without its lock. Written under the lock.
     ended_count: AtomicU32,
-    /// The heaps not tight.
-    pub loose: LooseList,
+    /// The heaps not clean.
+    pub dirty: DirtyList,
     /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
     pub idle_due: AtomicU32,
     /// The recorded events of all heaps, except those still in the buffers of the heaps.
@@ -147,7 +147,7 @@ impl_empty! {
         registry: Ranked::new(Rank::Registry, empty!()),
         ended: Ranked::new(Rank::Ended, empty!()),
         ended_count,
-        loose,
+        dirty,
         idle_due,
         trace,
     }
@@ -169,7 +169,7 @@ impl<P: Platform> Heaps<P> {
     pub(crate) fn lock(&self, slot: u32) -> HeapGuard<'_, P> {
         let slot = self.slot(slot);
         let mut heap = slot.heap.lock();
-        self.loosen(slot, &mut heap);
+        self.mark_dirty(slot, &mut heap);
         self.set_clock(&mut heap);
         heap
     }

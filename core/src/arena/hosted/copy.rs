@@ -48,7 +48,7 @@ pub(crate) fn copy_onto<P: Platform, T: DeviceMemory>(
         schedule: arena.schedule.of_copy(),
     };
     drop(held);
-    copy.heaps.list_as_loose();
+    copy.heaps.list_as_dirty();
     copy.waits.set_flags(&copy.driver.flags);
     // Counters and peaks were copied at different moments.
     copy.peaks.device.sum_leases(copy.counters().all());
