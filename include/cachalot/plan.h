@@ -241,9 +241,9 @@ typedef struct cachalot_buffer_plan {
  * Entries with CACHALOT_BUFFER_GAP follow their buffer: from `start` up to `end`, the buffer needs
  * only `bytes` of its bytes, from its byte `offset` on, or none if `bytes` is 0. The `alignment` of
  * a gap is 0. Other buffers are planned into gaps. The number in `offsets` is that of the buffer.
- * One kind of gap is not planned exactly: its bytes start above the buffer's first byte, right after
- * a time at which the buffer did not need all of its bytes. The bytes below are then held, too, and
- * the plan is called optimal only if its peak is the lower bound.
+ * One kind of gap is not planned exactly: its bytes start above the buffer's first byte, right
+ * after a time at which the buffer did not need all of its bytes. The bytes below are then held,
+ * too, and the plan is called optimal only if its peak is the lower bound.
  *   - Errors: NULL; STRUCT_SIZE; INVALID_ARGUMENT if a buffer has a mistake: cachalot_last_error
  *     gives the index of the buffer; PANIC. */
 CACHALOT_CHECKED cachalot_status cachalot_plan_buffers(const cachalot_buffer *buffers, size_t count, uint32_t threads,
