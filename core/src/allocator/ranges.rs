@@ -23,7 +23,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///   no virtual memory.
     pub fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
         let device = self.begin("reserve_range", device)?;
-        device.require_ranges()?.reserve_elastic(*device, bytes)
+        device.require_ranges()?.reserve_elastic(device.holdings(), bytes)
     }
 
     /// Gives a part of a range memory. Pages of the part with memory keep the memory and the

@@ -14,8 +14,9 @@
 //!
 //! Every reservation begins and ends here, and is counted.
 
+use crate::arena::Platform;
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::mapper::Mapper;
-use crate::arena::{OnDevice, Platform};
 use crate::device::{AddressLack, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
@@ -162,13 +163,13 @@ impl<P: Platform> Mapper<'_, P> {
     ///
     /// # Errors
     /// [`Error::OutOfAddresses`]; those of the device.
-    pub(super) fn reserve_for_range(&self, device: OnDevice<'_, P>, bytes: u64) -> Result<DevicePtr, Error> {
+    pub(super) fn reserve_for_range(&self, on: Holdings<'_, P>, bytes: u64) -> Result<DevicePtr, Error> {
         if let Some(base) = self.reserve_again(bytes)? {
             return Ok(base);
         }
         // A capture permits no wait, and the cache goes back behind waits alone.
         if self.driver.may_record().is_some() {
-            device.holdings().release_cached(None)?;
+            on.release_cached(None)?;
             if let Some(base) = self.reserve_again(bytes)? {
                 return Ok(base);
             }

@@ -8,6 +8,7 @@ use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Mapping, PageGuard, Row};
 use crate::arena::paging::parking::ParkState;
 use crate::arena::paging::undo::Undo;
+use crate::arena::waits::Waiting;
 use crate::arena::{OnDevice, Platform};
 use crate::device::CopyMark;
 use crate::error::Error;
@@ -143,7 +144,7 @@ impl<P: Platform> Parker<'_, P> {
     fn map_replacement(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
         let bytes = home.bytes;
         let mut guard = PageGuard::empty(&self.mapper);
-        if !self.provide(on, bytes, &mut guard.batch)? {
+        if !self.provide(on.waiting(), bytes, &mut guard.batch)? {
             return Err(lacks_memory(on, bytes));
         }
         let lost = Cell::new(false);
@@ -162,13 +163,13 @@ impl<P: Platform> Parker<'_, P> {
     /// Provides a page of `bytes`. If the limit or the device does not allow the bytes, waits for
     /// pending frees, and releases cached memory elsewhere. Returns false if even so the memory
     /// does not suffice.
-    fn provide(&self, on: OnDevice<'_, P>, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
+    fn provide(&self, on: Waiting<'_, P>, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
             return Ok(true);
         }
         // Kept during the wait: no capture begins, which the wait would make invalid.
         if let Some(_permission) = self.mapper.driver.may_record() {
-            on.waiting().wait_for_events()?;
+            on.wait_for_events()?;
         }
         while on.holdings().give_by_shares(bytes)? > 0 {
             if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {

@@ -26,6 +26,7 @@ pub(crate) mod table;
 mod tests;
 
 use crate::arena::guarding::Guarding;
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
 use crate::arena::paging::stitched::Stitcher;
@@ -137,7 +138,7 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
     }
 
     /// Reserves addresses for `bytes`, rounded up to whole pages. No memory is used.
-    pub(crate) fn reserve_elastic(&self, device: OnDevice<'_, P>, bytes: u64) -> Result<Reservation, Error> {
+    pub(crate) fn reserve_elastic(&self, on: Holdings<'_, P>, bytes: u64) -> Result<Reservation, Error> {
         let page_bytes = self.range_step();
         if bytes == 0 {
             return Err(Error::RangeRefused("it has no bytes"));
@@ -149,7 +150,7 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
         if !self.paging.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
-        let base = self.reserve_for_range(device, bytes)?;
+        let base = self.reserve_for_range(on, bytes)?;
         let mut ranges = self.paging.ranges.lock();
         if !ranges.make_room_for_range() {
             // Another thread has filled the table since room was made.
