@@ -105,7 +105,7 @@ pub fn run(programs: &[&Program], settings: &str, extent: AutoExtent) -> Result<
     figures.mean_bytes = sum / calls.max(1) as f64;
     figures.driver_ns = run.device().driver_ns();
     figures.ooms = run.ooms;
-    figures.tuning = run.allocator.tuning(DEVICE).and_then(|tuning| tuning.report()).map_err(refused)?;
+    figures.tuning = run.allocator.tuning(DEVICE).map(|tuning| tuning.report()).map_err(refused)?;
     Ok(figures)
 }
 
@@ -123,7 +123,7 @@ fn announce(tuner: &mut Tuner, allocator: &OnDevice) -> Result<(), cachalot_core
 }
 
 fn in_force(allocator: &OnDevice) -> Result<String, cachalot_core::Error> {
-    let mut config = allocator.config(DEVICE)?;
+    let mut config = allocator.settings(DEVICE)?.config();
     config.set_tunes(false);
     Ok(config.to_string())
 }

@@ -25,7 +25,7 @@ impl<R: Lock> Cachalot<R> {
     pub fn new(settings: &Settings) -> Self {
         let config = Config::parse(&settings.config).expect("the configuration is valid");
         let allocator = Allocator::new([SimulatedDevice::new(CAPACITY)], &config).expect("one device fits");
-        allocator.set_limit(DEVICE, settings.limit).expect("the device exists");
+        allocator.settings(DEVICE).expect("the device exists").set_limit(settings.limit);
         Self(Arc::new(allocator))
     }
 

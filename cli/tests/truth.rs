@@ -100,14 +100,14 @@ fn record(random: &mut Rng, config: &Config, is_ring: bool) -> Made {
     let settings = Settings { config: config.clone(), limit: None };
     let mut run = Run::new(OnDevice::create(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"));
     // PyTorch does not search again, and a replay follows a record on this assumption.
-    run.allocator.set_second_search(DEVICE, false).expect("a setting");
+    run.allocator.settings(DEVICE).expect("a setting").set_second_search(false);
     let (before, after) = operations.split_at(if is_ring { operations.len() / 3 } else { 0 });
     run.perform_all(before).expect("the program runs");
     run.device().reset_peak_used();
-    run.allocator.record_trace(DEVICE, 1 << 16).expect("room for a trace");
+    run.allocator.trace(DEVICE).expect("room for a trace").record(1 << 16).expect("room for a trace");
     run.perform_all(after).expect("the program runs");
     let mut events = Vec::new();
-    run.allocator.for_each_trace_entry(DEVICE, |entry| events.push(*entry)).expect("a trace");
+    run.allocator.trace(DEVICE).expect("a trace").for_each(|entry| events.push(*entry));
     let segments = run.allocator.snapshot();
     Made { end: End { config: config.clone(), segments, events }, peak: run.device().peak_used() }
 }

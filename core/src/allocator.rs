@@ -8,8 +8,23 @@ macro_rules! view {
     ($(#[$doc:meta])* $View:ident, $(#[$returns:meta])* $view:ident) => {
         $(#[$doc])*
         pub struct $View<'a, D: DeviceMemory, R: Lock, S: Storage> {
-            allocator: &'a Allocator<D, R, S>,
-            device: DeviceIndex,
+            pub(super) allocator: &'a Allocator<D, R, S>,
+            pub(super) arena: &'a crate::arena::Arena<crate::allocator::On<D, R, S>>,
+        }
+
+        impl<'a, D: DeviceMemory, R: Lock, S: Storage> $View<'a, D, R, S> {
+            /// Returns the device.
+            #[allow(dead_code, reason = "not every view changes the page map")]
+            pub(super) fn on(&self) -> crate::arena::OnDevice<'a, crate::allocator::On<D, R, S>> {
+                crate::arena::OnDevice { arena: self.arena, pages: &self.allocator.pages }
+            }
+
+            /// Begins an operation on the device.
+            #[allow(dead_code, reason = "not every view has an operation that is checked")]
+            pub(super) fn begin(&self, operation: &'static str) -> crate::allocator::Begun<'a, D, R, S> {
+                let checked = self.allocator.checked(operation, DeviceIndex(self.arena.number()));
+                crate::allocator::Begun { device: self.on(), _checked: checked }
+            }
         }
 
         impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
@@ -18,8 +33,7 @@ macro_rules! view {
             /// # Errors
             /// [`Error::UnknownDevice`].
             pub fn $view(&self, device: DeviceIndex) -> Result<$View<'_, D, R, S>, Error> {
-                self.arena(device)?;
-                Ok($View { allocator: self, device })
+                Ok($View { allocator: self, arena: self.arena(device)? })
             }
         }
     };
@@ -27,8 +41,8 @@ macro_rules! view {
 
 mod block;
 mod buffer;
-mod events;
 mod explain;
+mod forecast;
 mod pages;
 mod parking;
 #[cfg(feature = "alloc")]
@@ -38,9 +52,12 @@ mod pools;
 mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
+mod settings;
 mod start;
 mod statistics;
+mod stats;
 mod tenants;
+mod tracing;
 mod tuning;
 mod uses;
 #[cfg(feature = "alloc")]
@@ -48,31 +65,33 @@ mod would_fit;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
+pub use forecast::Forecasts;
 pub use pages::{PageStats, Pages};
 pub use parking::Parking;
 pub use plans::Planning;
-pub use ranges::Range;
+pub use pools::{Pools, RouteScope};
+pub use ranges::{Range, Ranges};
+pub use settings::DeviceSettings;
 pub use statistics::{Reading, Statistic, StatisticKind};
+pub use stats::Statistics;
 pub use tenants::Tags;
+pub use tracing::Tracing;
 pub use tuning::Tuning;
 #[cfg(feature = "alloc")]
 pub use tuning::Window;
 #[cfg(feature = "alloc")]
-pub use would_fit::{Bound, Fit, Rehearsal};
+pub use would_fit::{Bound, Fit};
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::request::Forecast;
-use crate::arena::{Arena, Built, OnDevice, flags};
+use crate::arena::{Arena, Built, OnDevice};
 use crate::config::Config;
 use crate::device::{DeviceMemory, DeviceResult};
 use crate::error::{Error, PointerFault};
 use crate::page_map::{HeapRef, LaneRef, Owner, OwnerWord, PageMap};
-use crate::stats::Stats;
 use crate::sync::Lock;
 use crate::tables::{Devices, Storage};
-use crate::trace::TraceEntry;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 use core::borrow::Borrow;
 use spin::Once;
@@ -254,7 +273,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// present work is done.
     ///
     /// Device: called to record an event on each announced stream, and with the cache [turned
-    /// off](Self::set_caching) to release the memory.
+    /// off](DeviceSettings::set_caching) to release the memory.
     ///
     /// # Errors
     /// * [`Error::InvalidPointer`]: the program holds no block with this first byte. A second free
@@ -295,7 +314,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Each device has its own frontier, which begins at 0 and never goes back. A `count`
     /// below the frontier changes nothing.
     ///
-    /// Device: called only with the cache [turned off](Self::set_caching), to release memory.
+    /// Device: called only with the cache [turned off](DeviceSettings::set_caching), to release memory.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -417,15 +436,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         waited.and(emptied)
     }
 
-    /// Returns whether a graph is being captured on the device, or may be, as far as the allocator
-    /// was told: a capture was begun and has not ended.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn is_capturing(&self, device: DeviceIndex) -> Result<bool, Error> {
-        Ok(self.arena(device)?.driver.flags.has(flags::CAPTURE))
-    }
-
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
     /// most `keep` bytes of the device or no such segment is left. Then, if more is held: free
     /// memory of pools with users whose tags have limits, and plans without a block in use, as for
@@ -443,101 +453,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         trimmed
     }
 
-    /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
-    /// nothing.
-    ///
-    /// Pending frees count as pending, and decommitted memory of ranges as in use, although
-    /// [`malloc`](Self::malloc) would poll their events. With `compact`, work counts as running
-    /// until a request has asked the device.
-    ///
-    /// Device: asked for the size of its memory where the limit or the policy depends on the size,
-    /// and whether streams capture a graph. No memory is obtained or released.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`], [`Error::TooLarge`], [`Error::InvalidStream`],
-    /// [`Error::TableFull`], [`Error::Device`], as for [`malloc`](Self::malloc).
-    pub fn forecast(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
-        self.begin("forecast", device)?.forecast(bytes, stream)
-    }
-
-    /// Limits the bytes held from a device; `None` removes the limit. Memory held beyond the limit
-    /// is not released: see [`trim`](Self::trim).
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn set_limit(&self, device: DeviceIndex, limit: Option<u64>) -> Result<(), Error> {
-        let device = self.begin("set_limit", device)?;
-        device.ledger.set_limit(limit.unwrap_or(u64::MAX));
-        device.apply_config();
-        Ok(())
-    }
-
-    /// Returns the most bytes that may be held from the device, `None` for no limit.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn limit(&self, device: DeviceIndex) -> Result<Option<u64>, Error> {
-        Ok(self.arena(device)?.ledger.limit_if_set())
-    }
-
-    /// Limits the bytes held from a device to a fraction of its memory, rounded to the nearest
-    /// byte. The fraction 1 removes the limit.
-    ///
-    /// Device: asked for the size of its memory.
-    ///
-    /// # Errors
-    /// * [`Error::UnknownDevice`].
-    /// * [`Error::InvalidFraction`]: the fraction is outside of 0 … 1, or not a number.
-    /// * [`Error::Device`].
-    pub fn set_memory_fraction(&self, device: DeviceIndex, fraction: f64) -> Result<(), Error> {
-        let device = self.begin("set_memory_fraction", device)?;
-        device.ledger.limit_to_fraction(&device.driver, fraction).map(|()| device.apply_config())
-    }
-
     /// Replaces the configuration of every device, except for the policy. Blocks and segments stay
     /// as they are, and so does the limit: a memory fraction in `config` takes effect through
-    /// [`set_memory_fraction`](Self::set_memory_fraction).
+    /// [`DeviceSettings::set_memory_fraction`].
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked("configure", None);
         for arena in self.arenas.published() {
             arena.configure(config);
         }
-    }
-
-    /// Returns the active configuration.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn config(&self, device: DeviceIndex) -> Result<Config, Error> {
-        Ok(self.arena(device)?.settings.copy())
-    }
-
-    /// Turns the cache of a device on or off. Without the cache every request obtains memory from
-    /// the device and every free releases it, for memory checkers. A request that the device or a
-    /// limit refuses takes the [steps](crate::ladder::steps) that search no cache: it waits for
-    /// pending blocks, and releases what was cached before. Blocks handed out before stay valid.
-    /// `policy:direct` has no cache to turn on.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
-        let device = self.begin("set_caching", device)?;
-        // `policy:direct` never caches.
-        let caches = caching && device.settings.policy().traits().caches;
-        device.driver.flags.set(crate::arena::flags::DIRECT, !caches);
-        Ok(())
-    }
-
-    /// Selects whether a request searches the cache again after a wait for events, before any
-    /// memory is released. On by default. Off, the allocator decides as `PyTorch` 2.11 does, which
-    /// repeats recorded programs exactly.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn set_second_search(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
-        let device = self.begin("set_second_search", device)?;
-        device.settings.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
-        Ok(())
     }
 
     /// Announces that a stream is about to be destroyed, so its number may name another stream.
@@ -559,45 +482,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         forgotten.and(device.holdings().stream_destroyed(device.waiting(), stream))
     }
 
-    /// Returns the statistics of a device. Peaks are exact, except that one of two calls which
-    /// overlap in time may be missing until the next call.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn stats(&self, device: DeviceIndex) -> Result<Stats, Error> {
-        let arena = self.arena(device)?;
-        Ok(arena.peaks.locked(|totals| totals.stats(arena.counters().all())))
-    }
-
-    /// Sets every peak to the current value.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
-        let arena = self.begin("reset_peak_stats", device)?;
-        arena.peaks.locked(|totals| totals.reset_peaks(arena.counters().all()));
-        Ok(())
-    }
-
-    /// Sets the amounts ever allocated and freed, and the counts of events, to 0.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
-        let arena = self.begin("reset_accumulated_stats", device)?;
-        arena.peaks.locked(|totals| totals.reset_accumulated(arena.counters().all()));
-        Ok(())
-    }
-
-    /// Returns the bytes whose release failed. The device may still hold the memory, which is never
-    /// handed out again and counts as held.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn leaked_bytes(&self, device: DeviceIndex) -> Result<u64, Error> {
-        Ok(self.arena(device)?.ledger.leaked())
-    }
-
     /// Checks that the context of a device is not lost. Does not call the device.
     ///
     /// # Errors
@@ -613,30 +497,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::Device`] with the result's.
     pub fn note_result<T>(&self, device: DeviceIndex, result: DeviceResult<T>) -> Result<T, Error> {
         Ok(self.arena(device)?.driver.note_loss(result)?)
-    }
-
-    /// Records the latest `capacity` events of a device from now on, 40 bytes each; 0 ends the
-    /// recording. Earlier events are dropped.
-    ///
-    /// Events are reported without gaps: with more than 16 streams and pools busy at a time, up to
-    /// a few hundred of the `capacity` events may be left out.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`]; [`Error::TableFull`]: there is no room for `capacity` events.
-    pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
-        let arena = self.begin("record_trace", device)?;
-        let tunes = arena.settings.config.lock().tunes();
-        if arena.recorder().start(capacity, tunes) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
-    }
-
-    /// Calls `visit` with every recorded event, oldest first. `visit` must not call the allocator:
-    /// the trace is locked.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn for_each_trace_entry(&self, device: DeviceIndex, visit: impl FnMut(&TraceEntry)) -> Result<(), Error> {
-        self.begin("for_each_trace_entry", device)?.recorder().visit(visit);
-        Ok(())
     }
 
     /// Lists the segments of all devices with their blocks, by address. Heaps are locked one at a

@@ -72,7 +72,7 @@ pub enum Error {
     /// was released.
     UnknownRange(RangeId),
     /// The device has too few addresses left.
-    /// [`Allocator::reserve_range`](crate::Allocator::reserve_range) returns this error after the
+    /// [`Ranges::reserve`](crate::Ranges::reserve) returns this error after the
     /// allocator gave back all addresses that it could. The caller can release ranges, empty the
     /// caches of other allocators, or set a smaller `expandable_segments_reserve`.
     OutOfAddresses {

@@ -12,7 +12,7 @@
 //! let config = Config::parse("max_split_size_mb:128")?;
 //! let allocator = Allocator::<_, spin::Mutex<()>, Growable>::new([device], &config)?;
 //! let block = allocator.block(DeviceIndex(0), 1 << 20, StreamId::DEFAULT)?;
-//! assert_eq!(allocator.stats(DeviceIndex(0))?.allocated_bytes().current, 1 << 20);
+//! assert_eq!(allocator.stats(DeviceIndex(0))?.totals().allocated_bytes().current, 1 << 20);
 //! drop(block); // frees the memory
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -103,11 +103,11 @@ mod trace;
 mod units;
 
 pub use allocator::{
-    Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Parking, Planning, Range, Reading,
-    Statistic, StatisticKind, Tags, Tuning,
+    Allocator, Block, BlockAllocator, Buffer, DeviceSettings, FailedDrop, Forecasts, PageStats, Pages, Parking,
+    Planning, Pools, Range, Ranges, Reading, RouteScope, Statistic, StatisticKind, Statistics, Tags, Tracing, Tuning,
 };
 #[cfg(feature = "alloc")]
-pub use allocator::{Bound, Fit, Rehearsal, Window};
+pub use allocator::{Bound, Fit, Window};
 pub use arena::allocation::Allocation;
 pub use arena::paging::extents::{Extent, Physical};
 pub use arena::paging::parking::{ParkMode, ParkOrder, ParkReport, ParkState, ParkTarget, Remaining};
@@ -127,7 +127,7 @@ pub use device::{
 pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]
 pub use planned::{Observed, ObservedStream, is_planned};
-pub use pool::{PoolId, PoolOptions, Route, Tag, TagLimits, TagUse};
+pub use pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits, TagUse};
 #[cfg(feature = "alloc")]
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 pub use stats::{CallCount, Counter, MemoryCalls, PlannedReport, ReclaimStats, Stage, Stats};

@@ -99,3 +99,27 @@ pub enum Route {
     /// when called with this number. Routes active at the same time have different numbers.
     Host(u64),
 }
+
+/// What the requests that a route leads into its pool are for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RoutePurpose {
+    /// Ordinary requests.
+    Requests,
+    /// Requests of a graph that is being captured: until the route ends, the device counts as
+    /// capturing. The user that the route adds to the pool is the graph, which stays one until
+    /// [`Pools::release`](crate::Pools::release), called after the graph is destroyed.
+    ///
+    /// A program announces the capture before the capture begins, and ends the route before or
+    /// after the capture ends. An announcement after the start is permitted if no other thread
+    /// calls the allocator between the start and the announcement: a call of another thread may ask
+    /// the device for the id of the capturing stream, or whether the stream is idle, and either
+    /// question breaks the capture.
+    ///
+    /// During the capture no event is recorded, and memory is not released for requests on
+    /// capturing streams. The start of the route waits until no other thread records an event.
+    Capture,
+    /// One of the two, for a caller that cannot tell: `PyTorch` calls one hook for both, before a
+    /// capture begins. The route counts as a capture until a routed request is on a stream that
+    /// captures nothing.
+    Undeclared,
+}

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             return Err(format!("round {round} is wrong").into());
         }
     }
-    let calls = pool.stats(cachalot_cudarc::DEVICE)?.device_allocs();
+    let calls = pool.stats(cachalot_cudarc::DEVICE)?.totals().device_allocs();
     println!("two_streams: 200 slices of 1 MiB, {calls} of them from the driver");
     Ok(())
 }

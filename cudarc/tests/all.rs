@@ -58,7 +58,7 @@ fn numbers(seed: u16) -> Vec<f32> {
 
 /// Returns the bytes of live blocks.
 fn allocated(pool: &Pool) -> i64 {
-    pool.stats(DEVICE).expect("statistics").allocated_bytes().current
+    pool.stats(DEVICE).expect("statistics").totals().allocated_bytes().current
 }
 
 /// Loads one of the kernels, or `None` without a C++ compiler.
@@ -127,10 +127,10 @@ fn a_freed_slice_serves_the_next_request_of_its_stream_without_the_driver() {
     let address =
         |slice: &CachalotSlice<f32>| pool.base_of(cachalot::DevicePtr(at(slice, &stream))).expect("live").base;
     let first = pool.alloc_zeros::<f32>(&stream, LEN).expect("memory");
-    let (before, calls) = (address(&first), pool.stats(DEVICE).expect("statistics").device_allocs());
+    let (before, calls) = (address(&first), pool.stats(DEVICE).expect("statistics").totals().device_allocs());
     drop(first);
     let second = pool.alloc_zeros::<f32>(&stream, LEN).expect("memory");
-    assert_eq!((address(&second), pool.stats(DEVICE).expect("statistics").device_allocs()), (before, calls));
+    assert_eq!((address(&second), pool.stats(DEVICE).expect("statistics").totals().device_allocs()), (before, calls));
 }
 
 /// Returns the address of a slice.
@@ -205,7 +205,7 @@ fn running_out_is_an_error_and_leaves_the_pool_as_it_was() {
     let Some(context) = context() else { return };
     let stream = context.default_stream();
     let pool = pool(&context, "");
-    pool.set_limit(DEVICE, Some(64 << 20)).expect("a limit");
+    pool.settings(DEVICE).expect("a limit").set_limit(Some(64 << 20));
     let kept = pool.clone_htod(&stream, &numbers(5)).expect("memory");
     let refused = pool.alloc_zeros::<u8>(&stream, 128 << 20).expect_err("it is above the limit");
     assert!(refused.is_out_of_memory() && refused.to_string().contains("128 MiB"), "{refused}");

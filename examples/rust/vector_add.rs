@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             return Err(format!("round {round} is wrong").into());
         }
     }
-    let stats = allocator.stats(DEVICE)?;
+    let stats = allocator.stats(DEVICE)?.totals();
     println!(
         "vector_add: {count} elements, 3 rounds right; {} bytes at most in use, {} calls for memory",
         stats.allocated_bytes().peak,

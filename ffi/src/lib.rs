@@ -10,7 +10,7 @@
 //! let allocator = cachalot::open_simulated(16 << 30, &Config::parse("expandable_segments:True")?)?;
 //! let block = allocator.block(DeviceIndex(0), 1 << 20, StreamId::DEFAULT)?;
 //! let buffer = allocator.buffer::<f32>(DeviceIndex(0), 1000, StreamId::DEFAULT)?;
-//! assert_eq!(allocator.stats(DeviceIndex(0))?.allocations().current, 2);
+//! assert_eq!(allocator.stats(DeviceIndex(0))?.totals().allocations().current, 2);
 //! drop((block, buffer));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

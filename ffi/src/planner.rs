@@ -65,8 +65,9 @@ impl Planner {
             }
         }
         plans_of_device.end_iteration()?;
-        if let Some(observed) = plans_of_device.observed()? {
-            let milliseconds = allocator.config(device)?.planned().map_or(0, |planned| planned.plan_deadline_ms);
+        if let Some(observed) = plans_of_device.observed() {
+            let milliseconds =
+                allocator.settings(device)?.config().planned().map_or(0, |planned| planned.plan_deadline_ms);
             self.start(device, observed, Duration::from_millis(milliseconds));
         }
         Ok(())

@@ -86,7 +86,7 @@ impl<A: Subject> AutoTuner<A> {
         R: Lock,
         S: Storage,
     {
-        if !allocator.tuning(device)?.is_possible()? {
+        if !allocator.tuning(device)?.is_possible() {
             return Ok(());
         }
         let Ok(mut devices) = self.devices.try_lock() else { return Ok(()) };
@@ -111,7 +111,7 @@ impl<A: Subject> AutoTuner<A> {
         if rests_until.is_some_and(|until| Instant::now() < until) {
             return Ok(());
         }
-        tuner.set_time(Some(Duration::from_millis(allocator.config(device)?.tune_budget_ms())));
+        tuner.set_time(Some(Duration::from_millis(allocator.settings(device)?.config().tune_budget_ms())));
         if let Some(next) = tuner.prepare(allocator, device)? {
             let abandoned = Arc::clone(&self.abandoned);
             let work = move || {
@@ -205,7 +205,7 @@ mod tests {
         }
         let ended = Instant::now();
         tuner.idle(&allocator, DEVICE).unwrap();
-        let took = Duration::from_micros(allocator.tuning(DEVICE).unwrap().report().unwrap().search_us);
+        let took = Duration::from_micros(allocator.tuning(DEVICE).unwrap().report().search_us);
         let until = rest(&|_| ()).expect("a rest");
         assert!(!took.is_zero() && until >= ended + took * REST, "{took:?}");
         rest(&|until| *until = Some(Instant::now() + Duration::from_secs(3600)));

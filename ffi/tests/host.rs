@@ -65,7 +65,7 @@ fn a_rust_program_opens_host_memory_in_one_call() {
     let absent = cachalot::open_host(&[0, 9], "").map(drop);
     assert!(matches!(absent, Err(cachalot::OpenError::Device { ordinal: 9, .. })), "{absent:?}");
     let host: HostAllocator = cachalot::open_host(&[0, 1], "compact:0.5").expect("the emulated driver");
-    assert_eq!(host.config(DEVICE).expect("one").to_string(), "compact:0.5,exact_segments:True");
+    assert_eq!(host.settings(DEVICE).expect("one").config().to_string(), "compact:0.5,exact_segments:True");
     let streams = [0, 1].map(|number| host.device(DeviceIndex(number)).expect("open").cuda().streams());
     assert!(Arc::ptr_eq(streams[0], streams[1]), "a stream has one number on all devices");
     let buffer = host.buffer::<u32>(DeviceIndex(1), 1000, HOST_STREAM).expect("memory");
@@ -185,10 +185,10 @@ fn run(driver: &'static Driver, control: &Client) -> Option<Left> {
     }
     assert_eq!(host.empty_cache(DEVICE), Ok(()));
     assert_eq!(host.check_invariants(), Ok(()));
-    let stats = host.stats(DEVICE).expect("one device");
+    let stats = host.stats(DEVICE).expect("one device").totals();
     assert_eq!((stats.allocations().current, stats.active_bytes().current), (0, 0));
     let left = Left {
-        leaked: host.leaked_bytes(DEVICE).expect("one device"),
+        leaked: host.stats(DEVICE).expect("one device").leaked_bytes(),
         reserved: stats.reserved_bytes().current as u64,
         pinned: control.report()["pinned_bytes"].as_u64().expect("a count"),
     };

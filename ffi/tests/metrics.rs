@@ -11,7 +11,7 @@ use cachalot::config::{PLANNED, POLICIES};
 use cachalot::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot::prelude::*;
 use cachalot::simulated::SimulatedDevice;
-use cachalot::{DeviceResult, PoolOptions, Route, Statistic, StatisticKind, Tag, TagLimits, TuneStage};
+use cachalot::{DeviceResult, PoolOptions, Route, RoutePurpose, Statistic, StatisticKind, Tag, TagLimits, TuneStage};
 use cachalot::{Growable, HeapLock, metrics};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::num::NonZeroU64;
@@ -34,7 +34,7 @@ fn busy(policy: &str) -> SimulatedAllocator {
     let config = Config::parse(policy).expect(policy);
     let devices = [SimulatedDevice::new(512 * MIB), SimulatedDevice::new(512 * MIB)];
     let allocator = Allocator::new(devices, &config).expect(policy);
-    allocator.set_limit(DEVICE, Some(300 * MIB)).expect("a device");
+    allocator.settings(DEVICE).expect("a device").set_limit(Some(300 * MIB));
     let streams = [StreamId::DEFAULT, StreamId(7)];
     let blocks: Vec<_> = (0..40_u64)
         .map(|number| {
@@ -75,7 +75,7 @@ fn metrics_are_the_statistics_under_every_policy() {
     for policy in &policies().collect::<Vec<_>>() {
         let allocator = busy(policy);
         let text = metrics(&allocator).expect("metrics");
-        let stats = allocator.stats(DEVICE).expect("a device");
+        let stats = allocator.stats(DEVICE).expect("a device").totals();
         let pending = stats.active_bytes().current - stats.allocated_bytes().current;
         for (name, wanted) in [
             ("reserved_bytes", stats.reserved_bytes().current),
@@ -120,12 +120,9 @@ fn metrics_have_every_statistic_in_use() {
         ("policy:planned", &["reclaim", "tune"]),
     ] {
         let allocator = busy(policy);
-        allocator
-            .tuning(DEVICE)
-            .and_then(|tuning| tuning.update_report(|report| report.stage = TuneStage::Recording))
-            .expect("a device");
+        allocator.tuning(DEVICE).expect("a device").update_report(|report| report.stage = TuneStage::Recording);
         let text = metrics(&allocator).expect("metrics");
-        let reading = allocator.reading(DEVICE).expect("a device");
+        let reading = allocator.stats(DEVICE).expect("a device").reading();
         for statistic in Statistic::ALL {
             let total = if statistic.kind == StatisticKind::Counter { "_total" } else { "" };
             let sample = format!("{}{total}{{device=\"0\"}} {}\n", statistic.metric(), reading.value(statistic));
@@ -174,7 +171,7 @@ fn metrics_name_the_version_the_settings_and_the_gpu() {
     let allocator = allocator.expect("the configuration is valid");
     allocator.configure(&Config::parse("roundup_power2_divisions:[256:1,>:4],max_split_size_mb:64").expect("settings"));
     let text = metrics(&allocator).expect("metrics");
-    let settings = allocator.config(DEVICE).expect("a device").to_string();
+    let settings = allocator.settings(DEVICE).expect("a device").config().to_string();
     let uuid = "01636163-6861-6c6f-742d-757569642dff";
     let labels = format!("device=\"0\",policy=\"caching\",settings=\"{settings}\",uuid=\"{uuid}\"");
     assert!(settings.contains("max_split_size_mb:64"), "{settings}");
@@ -188,17 +185,17 @@ fn metrics_have_the_tags() {
     let text = metrics(&allocator).expect("metrics");
     assert!(!text.contains("cachalot_tag_"), "without tags there is no family of tags: {text}");
     for number in [5, 6] {
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).expect("a pool");
+        let pool = allocator.pools(DEVICE).expect("a pool").create(PoolOptions::default()).expect("a pool");
         let tag = NonZeroU64::new(number).map(Tag).expect("not 0");
         allocator.parking(DEVICE).expect("a device").tag_pool(pool, Some(tag)).expect("a pool");
         if number == 6 {
             let limits = TagLimits { max: Some(60 * MIB), low: 20 * MIB, ..TagLimits::NONE };
             allocator.tags(DEVICE).unwrap().limit(tag, Some(limits)).expect("limits");
         }
-        allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).expect("a pool");
+        allocator.pools(DEVICE).expect("a pool").begin_route(pool, Route::All, RoutePurpose::Requests).expect("a pool");
         allocator.malloc(DEVICE, 40 * MIB, StreamId::DEFAULT).expect("there is memory");
         assert_eq!(allocator.malloc(DEVICE, 40 * MIB, StreamId(9)).is_err(), number == 6);
-        allocator.end_allocate_to_pool(DEVICE, pool).expect("a route");
+        allocator.pools(DEVICE).expect("a route").end_route(pool, RoutePurpose::Requests).expect("a route");
     }
     let text = metrics(&allocator).expect("metrics");
     let of_tags: Vec<_> = text.lines().filter(|line| line.starts_with("cachalot_tag_")).collect();

@@ -301,7 +301,7 @@ fn events(
     let mut training = Training { allocator, random: seed, calls: VecDeque::new(), sites: HashMap::new() };
     let (mut written, mut stacks) = (0, HashMap::new());
     while written < count {
-        allocator.record_trace(DEVICE, EVENTS_PER_STEP)?;
+        allocator.trace(DEVICE)?.record(EVENTS_PER_STEP)?;
         if written == 0 {
             for layer in 0..LAYERS {
                 training.malloc((1 + layer % 4) << 20, Site { layer, operation: PARAMETERS })?;
@@ -309,7 +309,7 @@ fn events(
         }
         training.step()?;
         let mut entries = Vec::new();
-        allocator.for_each_trace_entry(DEVICE, |entry| entries.push(*entry))?;
+        allocator.trace(DEVICE)?.for_each(|entry| entries.push(*entry));
         let mut freed = None;
         for entry in entries {
             if written % BATCH == 0 {

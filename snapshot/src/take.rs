@@ -40,13 +40,14 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
         let trace = |device| {
             let mut entries = Vec::new();
             // Cannot fail: the device belongs to the allocator.
-            let _ = allocator.for_each_trace_entry(device, |entry| entries.push(*entry));
+            let _ = allocator.trace(device).map(|trace| trace.for_each(|entry| entries.push(*entry)));
             entries
         };
-        let config = devices().next().and_then(|device| allocator.config(device).ok());
+        let config =
+            devices().next().and_then(|device| allocator.settings(device).map(|settings| settings.config()).ok());
         let traces = devices().map(trace).collect();
         let mut extent = TraceExtent::default();
-        for one in devices().filter_map(|device| allocator.trace_extent(device).ok()) {
+        for one in devices().filter_map(|device| allocator.trace(device).map(|trace| trace.extent()).ok()) {
             extent.capacity = extent.capacity.max(one.capacity);
             extent.dropped += one.dropped;
         }

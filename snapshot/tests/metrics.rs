@@ -1,7 +1,7 @@
 //! Tests of the text of metrics.
 
 use crate::device::{FIRST, MIB, SECOND, TestAllocator, allocator};
-use cachalot_core::{PoolId, PoolOptions, Route, Statistic, StatisticKind, StreamId, Tag, TagLimits};
+use cachalot_core::{PoolId, PoolOptions, Route, RoutePurpose, Statistic, StatisticKind, StreamId, Tag, TagLimits};
 use cachalot_snapshot::metrics::{of_allocator, of_snapshot};
 use cachalot_snapshot::{Block, Event, Segment, Snapshot};
 use std::num::NonZeroU64;
@@ -53,7 +53,7 @@ const fn tag(number: u64) -> Tag {
 /// Creates a pool with a tag on the second device.
 fn pool(allocator: &TestAllocator, tag: Tag, limits: Option<TagLimits>) -> PoolId {
     allocator.tags(SECOND).unwrap().limit(tag, limits).expect("these limits");
-    let pool = allocator.create_pool(SECOND, PoolOptions::default()).expect("a pool");
+    let pool = allocator.pools(SECOND).expect("a pool").create(PoolOptions::default()).expect("a pool");
     allocator.parking(SECOND).expect("a device").tag_pool(pool, Some(tag)).expect("a pool");
     pool
 }
@@ -73,17 +73,17 @@ fn the_metrics_of_an_allocator() {
     let free = malloc(30 * MIB, 0);
     allocator.free(free).expect("a block");
 
-    allocator.set_limit(SECOND, Some(128 * MIB)).expect("a limit");
+    allocator.settings(SECOND).expect("a limit").set_limit(Some(128 * MIB));
     let limits = TagLimits { max: Some(40 * MIB), low: 10 * MIB, ..TagLimits::NONE };
     let limited = pool(&allocator, tag(5), Some(limits));
     let other = pool(&allocator, tag(9), None);
     let low = TagLimits { low: 1, ..TagLimits::NONE };
     allocator.tags(SECOND).unwrap().limit(tag(12), Some(low)).expect("limits without a pool");
     let malloc_in = |pool, bytes, stream| {
-        allocator.begin_allocate_to_pool(SECOND, pool, Route::All).expect("a pool");
+        allocator.pools(SECOND).expect("a pool").begin_route(pool, Route::All, RoutePurpose::Requests).expect("a pool");
         let block = allocator.malloc(SECOND, bytes, StreamId(stream));
-        allocator.end_allocate_to_pool(SECOND, pool).expect("a pool");
-        allocator.release_pool(SECOND, pool).expect("a pool");
+        allocator.pools(SECOND).expect("a pool").end_route(pool, RoutePurpose::Requests).expect("a pool");
+        allocator.pools(SECOND).expect("a pool").release(pool).expect("a pool");
         block
     };
     malloc_in(other, 3 * MIB, 0).expect("memory");
@@ -107,7 +107,7 @@ fn the_events_that_a_history_lost_are_counted() {
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(lost(), [""; 0], "nothing is recorded");
-    allocator.record_trace(SECOND, 3).expect("a device");
+    allocator.trace(SECOND).expect("a device").record(3).expect("a device");
     assert_eq!(lost(), ["\"1\"} 0"]);
     // Five blocks, two in a segment.
     for _block in 0..5 {
@@ -126,7 +126,7 @@ fn statistics(allocator: &TestAllocator) -> String {
         let (kind, suffix) = if is_counter { ("counter", "_total") } else { ("gauge", "") };
         let head = format!("# TYPE {name} {kind}\n# UNIT {name} {unit}\n# HELP {name} {help}\n");
         let samples = [FIRST, SECOND].map(|device| {
-            let value = allocator.reading(device).expect("a device").value(statistic);
+            let value = allocator.stats(device).expect("a device").reading().value(statistic);
             format!("{name}{suffix}{{device=\"{}\"}} {value}\n", device.0)
         });
         head + &samples.concat()

@@ -152,7 +152,7 @@ fn the_settings_have_the_names_and_units_of_pytorch() {
 fn a_snapshot_has_the_state_of_an_allocator() {
     let allocator = allocator("max_split_size_mb:64");
     for (device, count) in [(FIRST, 1), (SECOND, 3)] {
-        allocator.record_trace(device, 100).expect("a device");
+        allocator.trace(device).expect("a device").record(100).expect("a device");
         let block = allocator.malloc(device, count * MIB, StreamId(0)).expect("memory");
         if device == SECOND {
             allocator.free(block).expect("a block");
@@ -160,12 +160,12 @@ fn a_snapshot_has_the_state_of_an_allocator() {
     }
     let trace = |device| {
         let mut entries = Vec::new();
-        allocator.for_each_trace_entry(device, |entry| entries.push(*entry)).expect("a device");
+        allocator.trace(device).expect("a device").for_each(|entry| entries.push(*entry));
         entries
     };
     let traces = [FIRST, SECOND].map(trace);
     assert_eq!(traces.each_ref().map(Vec::len), [2, 4]);
-    let config = allocator.config(FIRST).expect("a device");
+    let config = allocator.settings(FIRST).expect("a device").config();
     let extent = TraceExtent { capacity: 100, dropped: 0 };
     let parts = Taken::new(allocator.snapshot(), traces.into(), &config, stacks()).with_extent(extent);
     assert_eq!(written(&Taken::of(&allocator, stacks())), written(&parts));
@@ -180,7 +180,7 @@ fn a_snapshot_tells_that_its_history_is_cut() {
         (settings["trace_alloc_max_entries"].clone(), settings["trace_alloc_overflowed"].clone())
     };
     assert_eq!(told(), (0.into(), false.into()));
-    allocator.record_trace(FIRST, 3).expect("a device");
+    allocator.trace(FIRST).expect("a device").record(3).expect("a device");
     for _request in 0..3 {
         assert_eq!(told(), (3.into(), false.into()));
         allocator.malloc(FIRST, MIB, StreamId(0)).expect("memory");

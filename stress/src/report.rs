@@ -45,8 +45,7 @@ impl Report {
     pub(crate) fn new(shared: &Shared, driver: &Driver, seconds: f64, latency: &Latency, counts: Counts) -> Self {
         let (mut device_calls, mut moved_bytes) = (BTreeMap::new(), 0);
         for stage in shared.devices {
-            moved_bytes +=
-                shared.subject.pages(stage.index).and_then(|pages| pages.stats()).map_or(0, |stats| stats.moved);
+            moved_bytes += shared.subject.pages(stage.index).map(|pages| pages.stats()).map_or(0, |stats| stats.moved);
             for (name, count) in shared.subject.device(stage.index).map(Instrumented::calls).unwrap_or_default() {
                 *device_calls.entry(name).or_default() += count;
             }

@@ -118,7 +118,7 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     let instrumented = devices.iter().map(|device| Instrumented::new(device.cuda, options.mutant));
     let subject = Subject::new(Core::new(instrumented, &config)?, options.mutant);
     for stage in devices {
-        subject.set_limit(stage.index, stage.limit)?;
+        subject.settings(stage.index)?.set_limit(stage.limit);
     }
     // Leaked on purpose: the process ends with the run.
     let tenancies = tenancies(options, &subject, &config, devices)?;
@@ -215,8 +215,8 @@ fn close(shared: &Shared, taken: u64) {
 /// a run without faults.
 fn check_bytes(shared: &Shared) -> Result<(), Error> {
     for stage in shared.devices {
-        let reserved = shared.subject.stats(stage.index)?.reserved_bytes().current;
-        let leaked = shared.subject.leaked_bytes(stage.index)?;
+        let reserved = shared.subject.stats(stage.index)?.totals().reserved_bytes().current;
+        let leaked = shared.subject.stats(stage.index)?.leaked_bytes();
         if reserved != 0 || leaked != 0 && shared.options.faults.is_none() {
             let text = format!("{reserved} bytes are reserved and {leaked} leaked on {:?}", stage.index);
             shared.verdict.report(Kind::Leak, text);
@@ -240,7 +240,7 @@ fn check_driver(shared: &Shared, taken: u64, report: &Value) {
     let used = used_bytes(report);
     let mut allowed = taken;
     for stage in shared.devices {
-        allowed += shared.subject.leaked_bytes(stage.index).unwrap_or(0);
+        allowed += shared.subject.stats(stage.index).map(|view| view.leaked_bytes()).unwrap_or(0);
         if shared.options.identity == Identity::Asked || shared.options.faults.is_some() {
             allowed += KEPT_BYTES;
         }

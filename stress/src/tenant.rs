@@ -115,7 +115,7 @@ impl Tenancy {
         batch: u32,
     ) -> Result<Self, SetupError> {
         let pool = || {
-            let pool = subject.create_pool(stage.index, PoolOptions::default())?;
+            let pool = subject.pools(stage.index)?.create(PoolOptions::default())?;
             subject.parking(stage.index)?.tag_pool(pool, Some(tag))?;
             Ok::<_, cachalot_core::Error>(pool)
         };

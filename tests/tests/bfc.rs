@@ -113,7 +113,7 @@ fn allocated_and_requested_size() {
 fn a_limit() {
     for config in [AT_ONCE, GROWING, VIRTUAL] {
         let host = Host::new(config, GIB);
-        host.allocator.set_limit(DEVICE, Some(2 * MIB)).unwrap();
+        host.allocator.settings(DEVICE).unwrap().set_limit(Some(2 * MIB));
         if config != VIRTUAL {
             // There a granule is more than the limit.
             host.malloc(256);
@@ -188,7 +188,7 @@ fn free_all_but_the_last(host: &Host) {
 #[test]
 fn a_virtual_range_promotes_reuse() {
     let host = Host::new(VIRTUAL, GIB);
-    host.allocator.set_limit(DEVICE, Some(512 * MIB)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(512 * MIB));
     free_all_but_the_last(&host);
     host.malloc(508 * MIB);
 }
@@ -196,7 +196,7 @@ fn a_virtual_range_promotes_reuse() {
 #[test]
 fn physical_memory_fragments() {
     let host = Host::new(GROWING, GIB);
-    host.allocator.set_limit(DEVICE, Some(512 * MIB)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(512 * MIB));
     free_all_but_the_last(&host);
     assert!(matches!(host.refused(508 * MIB), Error::OutOfMemory(_)));
 }
@@ -233,8 +233,8 @@ fn memory_stats() {
     assert_eq!(stats(&host), [2, 3072, 3072]);
     host.free(second);
     assert_eq!(stats(&host), [2, 1024, 3072]);
-    host.allocator.reset_peak_stats(DEVICE).unwrap();
-    host.allocator.reset_accumulated_stats(DEVICE).unwrap();
+    host.allocator.stats(DEVICE).unwrap().reset_peaks();
+    host.allocator.stats(DEVICE).unwrap().reset_accumulated();
     assert_eq!(stats(&host), [0, 1024, 1024]);
 }
 

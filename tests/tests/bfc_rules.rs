@@ -3,7 +3,9 @@
 
 use cachalot_core::config::Bfc;
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DevicePtr, Error, Growable, PoolOptions, Route, Segments, StreamId};
+use cachalot_core::{
+    Allocator, Config, DevicePtr, Error, Growable, PoolOptions, Route, RoutePurpose, Segments, StreamId,
+};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM, SimulatedAllocator};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -58,7 +60,7 @@ fn each_stream_begins_with_the_first_region() {
 #[test]
 fn the_limit_and_the_device_cut_regions() {
     let host = Host::new("policy:bfc", GIB);
-    host.allocator.set_limit(DEVICE, Some(5 * MIB + 300)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(5 * MIB + 300));
     host.malloc(2 * MIB);
     host.malloc(MIB);
     assert_eq!(regions(&host), [2 * MIB, 3 * MIB + 256], "a multiple of 256");
@@ -105,7 +107,7 @@ fn all_at_once() {
     assert_eq!(regions(&host), [GIB]);
     assert!(matches!(host.allocator.malloc(DEVICE, 1, OTHER), Err(Error::OutOfMemory(_))), "no stream shares it");
     let host = Host::new("policy:bfc,allow_growth:False", GIB);
-    host.allocator.set_limit(DEVICE, Some(100 * MIB)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(100 * MIB));
     host.free(host.malloc(1));
     assert_eq!(regions(&host), [100 * MIB]);
     assert_eq!(block(&host, host.malloc_on(MIB, OTHER)), MIB, "what is wholly free serves other streams");
@@ -187,11 +189,11 @@ fn free_regions_are_kept_if_they_are_not_to_be_collected() {
 #[test]
 fn without_a_cache_regions_do_not_grow() {
     let host = Host::new("policy:bfc", GIB);
-    host.allocator.set_caching(DEVICE, false).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_caching(false);
     for _ in 0..20 {
         assert_eq!(block(&host, host.malloc(300)), 512);
     }
-    host.allocator.set_caching(DEVICE, true).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_caching(true);
     host.malloc(300);
     assert_eq!(regions(&host)[20..], [2 * MIB]);
 }
@@ -199,8 +201,9 @@ fn without_a_cache_regions_do_not_grow() {
 #[test]
 fn a_pool_that_does_not_split_obtains_what_is_asked_for() {
     let host = Host::new("policy:bfc", GIB);
-    let pool = host.allocator.create_pool(DEVICE, PoolOptions { no_split: true, ..PoolOptions::default() }).unwrap();
-    host.allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    let pool =
+        host.allocator.pools(DEVICE).unwrap().create(PoolOptions { no_split: true, ..PoolOptions::default() }).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     for _ in 0..20 {
         host.malloc(3 * MIB + 1);
     }
@@ -234,7 +237,7 @@ fn a_request_waits_for_others() {
             }
         });
         allocator.check_invariants().unwrap();
-        assert_eq!(allocator.stats(DEVICE).unwrap().ooms(), 0);
+        assert_eq!(allocator.stats(DEVICE).unwrap().totals().ooms(), 0);
     }
 }
 
@@ -277,7 +280,7 @@ fn what_is_freed_meanwhile_serves() {
         });
         let served = allocator.malloc(DEVICE, 2 * MIB, STREAM).unwrap();
         assert_eq!(allocator.base_of(served).unwrap().stream, STREAM);
-        let device_allocs = allocator.stats(DEVICE).unwrap().device_allocs();
+        let device_allocs = allocator.stats(DEVICE).unwrap().totals().device_allocs();
         assert_eq!((served, pauses.load(Ordering::Relaxed), device_allocs), (unit, 5, obtained));
     }
 }

@@ -2,7 +2,7 @@
 //! (`graph_capture_record_stream_reuse`).
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Action, DevicePtr, ErrorKind, PoolId, PoolOptions, Route, StreamId, TraceEntry};
+use cachalot_core::{Action, DevicePtr, ErrorKind, PoolId, PoolOptions, Route, RoutePurpose, StreamId, TraceEntry};
 use cachalot_tests::host::{DEVICE, Host, STREAM};
 use cachalot_tests::policies::policies;
 use cachalot_tests::sweep::{Sweep, graph_reuse};
@@ -15,13 +15,13 @@ const BYTES: u64 = 32;
 /// Begins a capture on [`STREAM`] into a new pool, to which all requests go.
 fn begin(config: &str) -> (Host, PoolId) {
     let host = Host::new(config, 1 << 30);
-    let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = host.allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     begin_again(&host, pool);
     (host, pool)
 }
 
 fn begin_again(host: &Host, pool: PoolId) {
-    host.allocator.begin_capture(DEVICE, pool, Route::All).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Capture).unwrap();
     host.device().set_capturing(STREAM, true);
 }
 
@@ -30,7 +30,7 @@ fn end(host: &Host, pool: PoolId) {
     for stream in [STREAM].into_iter().chain(SIDES) {
         host.device().set_capturing(stream, false);
     }
-    host.allocator.end_capture(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
 }
 
 /// Lets a stream wait for the main one, and do work that uses a block.
@@ -170,7 +170,7 @@ fn a_mark_of_an_ended_capture_frees_nothing_in_the_next() {
     host.device().capture_work(STREAM);
     use_on(&host, SIDE, block);
     host.free(block);
-    host.allocator.begin_capture(DEVICE, pool, Route::Stream(SIDES[2])).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(SIDES[2]), RoutePurpose::Capture).unwrap();
     // The first capture ends while another goes on, so that the block stays deferred.
     for stream in [STREAM, SIDE] {
         host.device().set_capturing(stream, false);
@@ -180,7 +180,7 @@ fn a_mark_of_an_ended_capture_frees_nothing_in_the_next() {
     host.device().capture_wait(STREAM, SIDE);
     assert_ne!(host.malloc(BYTES), block);
     end(&host, pool);
-    host.allocator.end_capture(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn the_setting_can_change_during_the_capture() {
 #[test]
 fn the_free_is_complete_in_statistics_and_trace_when_the_block_is_reused() {
     let (host, pool) = begin(CONFIG);
-    host.allocator.record_trace(DEVICE, 100).unwrap();
+    host.allocator.trace(DEVICE).unwrap().record(100).unwrap();
     let block = host.malloc(BYTES);
     host.device().capture_work(STREAM);
     use_on(&host, SIDE, block);
@@ -222,7 +222,7 @@ fn the_free_is_complete_in_statistics_and_trace_when_the_block_is_reused() {
             actions.push(entry.action);
         }
     };
-    host.allocator.for_each_trace_entry(DEVICE, note).unwrap();
+    host.allocator.trace(DEVICE).unwrap().for_each(note);
     assert_eq!(actions, [Action::Alloc, Action::FreeRequested, Action::FreeCompleted, Action::Alloc]);
     end(&host, pool);
 }

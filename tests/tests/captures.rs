@@ -2,7 +2,7 @@
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{
-    Allocator, Config, DevicePtr, Error, Forecast, Growable, PointerFault, PoolOptions, Route, StreamId,
+    Allocator, Config, DevicePtr, Error, Forecast, Growable, PointerFault, PoolOptions, Route, RoutePurpose, StreamId,
 };
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
@@ -19,7 +19,7 @@ const A_WHILE: Duration = Duration::from_millis(50);
 fn a_capture_begins_when_no_event_is_being_recorded_any_more() {
     let device = Hooked::new(SimulatedDevice::new(1 << 30));
     let allocator = Allocator::<_, parking_lot::RawMutex, Growable>::new([device], &Config::new()).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     let block = allocator.malloc(DEVICE, 1000, StreamId(1)).unwrap();
     allocator.record_stream(block, StreamId(2)).unwrap();
     let recorded = Arc::new(AtomicBool::new(false));
@@ -35,7 +35,7 @@ fn a_capture_begins_when_no_event_is_being_recorded_any_more() {
     std::thread::scope(|scope| {
         let freeing = scope.spawn(|| allocator.free(block));
         told.recv().unwrap();
-        allocator.begin_capture(DEVICE, pool, Route::All).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Capture).unwrap();
         assert!(recorded.load(Ordering::SeqCst), "the capture began while an event was being recorded");
         freeing.join().unwrap().unwrap();
     });
@@ -43,7 +43,7 @@ fn a_capture_begins_when_no_event_is_being_recorded_any_more() {
     let block = allocator.malloc(DEVICE, 1000, StreamId(1)).unwrap();
     allocator.record_stream(block, StreamId(2)).unwrap();
     allocator.free(block).unwrap();
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     allocator.check_invariants().unwrap();
 }
 
@@ -166,12 +166,12 @@ fn a_free_at_a_count_is_kept_during_a_capture_too() {
 #[test]
 fn a_capture_may_go_on_behind_its_route() {
     let host = Host::new("", 1 << 30);
-    let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = host.allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     let block = used_by(&host, &[CAPTURED]);
-    host.allocator.begin_capture(DEVICE, pool, Route::Stream(CAPTURED)).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(CAPTURED), RoutePurpose::Capture).unwrap();
     host.device().set_capturing(CAPTURED, true);
     host.free(block);
-    host.allocator.end_capture(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     host.empty_cache();
     assert_eq!(pending(&host), 1);
     host.device().set_capturing(CAPTURED, false);
@@ -196,13 +196,13 @@ fn one_answer_counts_for_all_blocks_behind_a_stream() {
 #[test]
 fn what_is_free_of_a_capturing_stream_stays_mapped() {
     let host = Host::new("expandable_segments:True", 1 << 30);
-    host.allocator.set_limit(DEVICE, Some(64 << 20)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(64 << 20));
     host.free(host.malloc(40 * MIB));
     host.device().set_capturing(STREAM, true);
     host.empty_cache();
     host.allocator.trim(DEVICE, 0).unwrap();
     assert_eq!(host.device().used(), 40 << 20);
-    assert_eq!(host.allocator.forecast(DEVICE, 50 * MIB, OTHER), Ok(Forecast::OutOfMemory));
+    assert_eq!(host.allocator.forecast(DEVICE).unwrap().malloc(50 * MIB, OTHER), Ok(Forecast::OutOfMemory));
     assert!(matches!(host.allocator.malloc(DEVICE, 50 * MIB, OTHER), Err(Error::OutOfMemory(_))));
     host.device().set_capturing(STREAM, false);
     host.malloc_on(50 * MIB, OTHER);
@@ -214,8 +214,8 @@ fn a_block_that_a_branch_of_a_graph_uses_stays_until_the_capture_ends() {
     const SIDE: StreamId = StreamId(2);
     for config in ["", "parity:False", "expandable_segments:True,parity:False", "policy:stitched", "policy:bfc"] {
         let host = Host::new(config, 1 << 30);
-        let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-        host.allocator.begin_capture(DEVICE, pool, Route::All).unwrap();
+        let pool = host.allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+        host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Capture).unwrap();
         let set_capturing = |on| [STREAM, SIDE].into_iter().for_each(|stream| host.device().set_capturing(stream, on));
         set_capturing(true);
         let block = host.malloc(32);
@@ -223,7 +223,7 @@ fn a_block_that_a_branch_of_a_graph_uses_stays_until_the_capture_ends() {
         host.free(block);
         assert_ne!(host.malloc(32), block, "`{config}`");
         set_capturing(false);
-        host.allocator.end_capture(DEVICE, pool).unwrap();
+        host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
         host.allocator.process_events(DEVICE).unwrap();
         let pending = host.stat("active.all.current") - host.stat("allocation.all.current");
         assert_eq!(pending, 0, "`{config}`");

@@ -80,7 +80,7 @@ fn announce(twins: &Twins) -> Result<(), String> {
     let told = |error: cachalot_core::Error| error.to_string();
     let planning = real.plans(device).map_err(told)?;
     planning.end_iteration().map_err(told)?;
-    if let Some(observed) = planning.observed().map_err(told)? {
+    if let Some(observed) = planning.observed() {
         let plan = |problem| Algorithm::plan(&Greedy::Size, problem, &mut ()).expect("nobody stops it");
         let plans: Vec<Plan> = observed.streams.iter().map(|stream| plan(&stream.problem)).collect();
         planning.adopt(observed, &plans).map_err(told)?;
@@ -120,7 +120,7 @@ proptest! {
 
 /// Returns the block that a forecast names.
 fn hit(host: &Host, bytes: u64) -> DevicePtr {
-    match host.allocator.forecast(DEVICE, bytes, STREAM) {
+    match host.allocator.forecast(DEVICE).unwrap().malloc(bytes, STREAM) {
         Ok(Forecast::Hit(ptr)) => ptr,
         other => panic!("{bytes} bytes: {other:?}"),
     }
@@ -152,7 +152,7 @@ fn a_forecast_leaves_the_cache_as_it_is() {
             freed.into_iter().for_each(|ptr| host.free(ptr));
             kept.into_iter().for_each(|ptr| host.free(ptr));
             for bytes in [200 << 10, 6000, 33 * MIB, 5 * MIB, 900].into_iter().filter(|_| asks) {
-                host.allocator.forecast(DEVICE, bytes, STREAM).unwrap();
+                host.allocator.forecast(DEVICE).unwrap().malloc(bytes, STREAM).unwrap();
             }
             [600, 5000, 100 << 10, 3 * MIB, 30 * MIB, 400].map(|bytes| host.malloc(bytes))
         });
@@ -166,10 +166,10 @@ fn a_forecast_leaves_a_stream_that_ended_as_it_is() {
     let ended = StreamId(7);
     let held = host.malloc_on(5000, ended);
     host.allocator.stream_destroyed(DEVICE, ended).unwrap();
-    assert_eq!(host.allocator.forecast(DEVICE, 5 * MIB, ended), Ok(Forecast::Obtain(20 * MIB)));
+    assert_eq!(host.allocator.forecast(DEVICE).unwrap().malloc(5 * MIB, ended), Ok(Forecast::Obtain(20 * MIB)));
     host.free(held);
     // What the stream has cached goes before anything else is obtained.
-    assert!(matches!(host.allocator.forecast(DEVICE, 5 * MIB, STREAM), Ok(Forecast::Release(_))));
+    assert!(matches!(host.allocator.forecast(DEVICE).unwrap().malloc(5 * MIB, STREAM), Ok(Forecast::Release(_))));
     host.malloc(5 * MIB);
     assert_eq!(host.stat("segment.small_pool.current"), 0);
 }
@@ -180,14 +180,18 @@ fn forecasts_for_streams_without_memory_leave_no_heaps() {
         type Few = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Fixed<1, 4, 64, 64>>;
         let allocator = Few::new([SimulatedDevice::new(1 << 30)], &Config::default()).unwrap();
         for number in 0..10 {
-            assert_eq!(allocator.forecast(DEVICE, 5000, StreamId(number)), Ok(Forecast::Obtain(2 * MIB)));
+            assert_eq!(
+                allocator.forecast(DEVICE).unwrap().malloc(5000, StreamId(number)),
+                Ok(Forecast::Obtain(2 * MIB))
+            );
         }
         // There is room for two pairs of heaps, and both are held.
         let held = [20, 21].map(|number| allocator.malloc(DEVICE, 5000, StreamId(number)).unwrap());
-        assert_eq!(allocator.forecast(DEVICE, 5000, StreamId(22)), Err(Error::TableFull("heaps")));
+        assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(5000, StreamId(22)), Err(Error::TableFull("heaps")));
         allocator.free(held[0]).unwrap();
         // A stream with nothing but a cache makes room.
-        let released = matches!(allocator.forecast(DEVICE, 5000, StreamId(22)), Ok(Forecast::Release(_)));
+        let released =
+            matches!(allocator.forecast(DEVICE).unwrap().malloc(5000, StreamId(22)), Ok(Forecast::Release(_)));
         assert!(released && allocator.malloc(DEVICE, 5000, StreamId(22)).is_ok());
     });
     run.unwrap().join().unwrap();
@@ -196,6 +200,6 @@ fn forecasts_for_streams_without_memory_leave_no_heaps() {
 #[test]
 fn nothing_is_the_null_address() {
     let host = Host::new("", 1 << 30);
-    assert_eq!(host.allocator.forecast(DEVICE, 0, STREAM), Ok(Forecast::Hit(DevicePtr::NULL)));
+    assert_eq!(host.allocator.forecast(DEVICE).unwrap().malloc(0, STREAM), Ok(Forecast::Hit(DevicePtr::NULL)));
     assert_eq!(host.malloc(0), DevicePtr::NULL);
 }

@@ -4,7 +4,7 @@
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{
     Allocator, BlockState, Config, DeviceError, DeviceIndex, DevicePtr, Error, ErrorKind, Fixed, Growable,
-    PointerFault, PoolOptions, Route, StreamId,
+    PointerFault, PoolOptions, Route, RoutePurpose, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
@@ -156,14 +156,14 @@ fn other_streams_are_waited_for_too() {
 #[test]
 fn uses_that_a_capture_defers_are_waited_for_too() {
     let host = Host::new("", 64 * MIB);
-    let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = host.allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     let block = host.malloc(3000);
     host.allocator.record_stream(block, SIDE).unwrap();
-    host.allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(9))).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(StreamId(9)), RoutePurpose::Capture).unwrap();
     host.allocator.free_at(block, 1).unwrap();
     reach(&host, 1);
     assert_eq!(pending(&host), [block]);
-    host.allocator.end_capture(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     host.allocator.process_events(DEVICE).unwrap();
     assert_eq!(pending(&host), [block], "the side stream is busy");
     host.device().complete(SIDE);

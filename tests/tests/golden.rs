@@ -51,7 +51,7 @@ fn training_and_a_range_share_their_memory() {
     const PAGE: u64 = 2 * MIB;
     let limit = 512 * MIB;
     let host = Host::new("policy:stitched", CAPACITY);
-    host.allocator.set_limit(DEVICE, Some(limit)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(limit));
     let device = host.device();
     let range = Range::reserve(&host.allocator, DEVICE, limit).unwrap();
     let program = training();

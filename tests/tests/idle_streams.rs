@@ -57,7 +57,7 @@ fn one_call_frees_all_blocks_behind_an_idle_stream_without_another_event() {
         let blocks = [(); 3].map(|()| malloc(&allocator));
         blocks.iter().for_each(|&block| use_and_free(&allocator, block));
         allocator.process_events(DEVICE).unwrap();
-        let active = || allocator.stats(DEVICE).unwrap().active_bytes().current;
+        let active = || allocator.stats(DEVICE).unwrap().totals().active_bytes().current;
         assert_eq!((active(), calls(&allocator)[0]), (120 << 20, 2), "`{config}`: the stream is busy");
         use_and_free(&allocator, malloc(&allocator));
         device(&allocator).complete(SIDE);
@@ -76,7 +76,7 @@ fn many_frees_share_one_question() {
         }
         let [recorded, asked, idle] = calls(&allocator);
         assert!(recorded <= 1 && asked <= 1 && idle <= 101, "`{config}`: {recorded} {asked} {idle}");
-        assert_eq!(allocator.stats(DEVICE).unwrap().get("reserved_bytes.all.peak"), Some(2 * MIB as i64));
+        assert_eq!(allocator.stats(DEVICE).unwrap().totals().get("reserved_bytes.all.peak"), Some(2 * MIB as i64));
         allocator.check_invariants().unwrap();
     }
 }

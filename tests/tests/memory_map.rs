@@ -80,7 +80,7 @@ fn sums_are_those_of_the_statistics() {
             }
         }
         let map = MemoryMap::of(host.allocator.snapshot());
-        let stats = host.allocator.stats(DEVICE).unwrap();
+        let stats = host.allocator.stats(DEVICE).unwrap().totals();
         let sums = [map.bytes, map.bytes_in_use, map.requested_in_use];
         let counters = [stats.reserved_bytes(), stats.active_bytes(), stats.requested_bytes()];
         assert_eq!(sums.map(u64::cast_signed), counters.map(|counter| counter.current), "{policy}");

@@ -96,9 +96,9 @@ fn a_loan_that_ends_during_a_park_stays_mapped_until_the_park_has_ended() {
                 allocator.free(lent).unwrap();
                 if is_short {
                     // Orders the lender behind the borrower.
-                    allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
+                    allocator.settings(DEVICE).unwrap().set_limit(Some(20 * MIB));
                     let _refused = allocator.malloc(DEVICE, 100 * MIB, TWO);
-                    allocator.set_limit(DEVICE, None).unwrap();
+                    allocator.settings(DEVICE).unwrap().set_limit(None);
                 }
             });
             acts += u32::from(acted);

@@ -66,7 +66,7 @@ fn replay(file: &Path) -> Figures {
         }
     }
     allocator.check_invariants().unwrap();
-    let held = allocator.stats(DEVICE).unwrap().reserved_bytes().peak;
+    let held = allocator.stats(DEVICE).unwrap().totals().reserved_bytes().peak;
     let pins = allocator.device(DEVICE).unwrap().calls(Call::Obtain);
     Figures { asked: most_asked as f64, held: held as f64, pins }
 }

@@ -32,7 +32,7 @@ fn subject(config: &str) -> Subject {
 /// Announces an iteration, and plans the observed iteration.
 fn announce(allocator: &Subject) {
     allocator.plans(DEVICE).unwrap().end_iteration().expect("the device is well");
-    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed().expect("there is one device") {
+    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed() {
         let plan = |problem| Algorithm::plan(&Greedy::Size, problem, &mut ()).expect("nobody stops it");
         let plans: Vec<Plan> = observed.streams.iter().map(|stream| plan(&stream.problem)).collect();
         allocator.plans(DEVICE).unwrap().adopt(observed, &plans).expect("greedy plans");
@@ -222,7 +222,9 @@ impl Run {
             Op::EmptyCache => {
                 self.perform_reach_and_wait()?;
             }
-            Op::Trace { capacity } => allocator.record_trace(DEVICE, capacity.into()).expect("there is room"),
+            Op::Trace { capacity } => {
+                allocator.trace(DEVICE).expect("there is room").record(capacity.into()).expect("there is room")
+            }
             Op::Destroy { stream } => {
                 // Completes all uses of the stream first.
                 self.perform(Op::Complete { stream })?;
@@ -244,7 +246,7 @@ impl Run {
 
     fn check(&self) -> Result<(), TestCaseError> {
         self.allocator.check_invariants().map_err(TestCaseError::fail)?;
-        let stats = self.allocator.stats(DEVICE).expect("there is one device");
+        let stats = self.allocator.stats(DEVICE).expect("there is one device").totals();
         let allocations = stats.allocations();
         prop_assert_eq!(allocations.current, self.held.len() as i64);
         prop_assert_eq!(allocations.peak, self.most as i64);
@@ -297,7 +299,7 @@ fn run(
         run.perform(Op::Reach)?;
         (0..3).try_for_each(|stream| run.perform(Op::Complete { stream }))?;
     }
-    let report = run.allocator.plans(DEVICE).unwrap().report().expect("there is one device");
+    let report = run.allocator.plans(DEVICE).unwrap().report();
     run.finish()?;
     Ok(report.served)
 }
@@ -386,7 +388,7 @@ fn threads_in_any_order_get_blocks_of_their_own() {
         let mut random = fastrand::Rng::with_seed(seed);
         // On a busy machine it takes more rounds until a thread that is served from a plan has had
         // its turn.
-        let was_served = || allocator.plans(DEVICE).unwrap().report().expect("there is one device").served > 0;
+        let was_served = || allocator.plans(DEVICE).unwrap().report().served > 0;
         for round in (0..20_000).take_while(|&round| round < 200 || !was_served()) {
             announce(allocator);
             thread::sleep(std::time::Duration::from_micros(random.u64(..400)));
@@ -399,12 +401,12 @@ fn threads_in_any_order_get_blocks_of_their_own() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let report = allocator.plans(DEVICE).unwrap().report().expect("there is one device");
+    let report = allocator.plans(DEVICE).unwrap().report();
     assert!(report.plans > 0 && report.served > 0, "{report:?}");
     (0..3).for_each(|stream| allocator.device(DEVICE).expect("there is one").complete(StreamId(stream)));
     consistency::check(allocator, DEVICE, None).expect("nothing is left half done");
     allocator.plans(DEVICE).unwrap().give_up().expect("the device is well");
-    assert_eq!(allocator.plans(DEVICE).unwrap().report().expect("there is one device").stage, Stage::Waiting);
+    assert_eq!(allocator.plans(DEVICE).unwrap().report().stage, Stage::Waiting);
     allocator.empty_cache(DEVICE).expect("the device is well");
     assert_eq!(allocator.device(DEVICE).expect("there is one").used(), 0);
 }
@@ -460,7 +462,7 @@ fn plans_given_up_while_they_come_into_force_stay_given_up() {
     let announce = || {
         allocator.plans(device).unwrap().end_iteration().unwrap();
         allocator.check_invariants().unwrap();
-        let Some(observed) = allocator.plans(device).unwrap().observed().unwrap() else { return };
+        let Some(observed) = allocator.plans(device).unwrap().observed() else { return };
         let plans: Vec<Plan> = observed
             .streams
             .iter()
@@ -477,16 +479,16 @@ fn plans_given_up_while_they_come_into_force_stay_given_up() {
     announce();
     iterate();
     announce();
-    assert_eq!(allocator.plans(device).unwrap().report().unwrap().stage, Stage::Ready);
+    assert_eq!(allocator.plans(device).unwrap().report().stage, Stage::Ready);
     // What the observed iteration has cached is released for the plans' segments.
     let other = Arc::clone(&allocator);
     allocator.device(device).unwrap().on_release(move || other.plans(device).unwrap().give_up().unwrap());
     announce();
-    assert_eq!(allocator.plans(device).unwrap().report().unwrap().stage, Stage::Waiting);
+    assert_eq!(allocator.plans(device).unwrap().report().stage, Stage::Waiting);
     for _ in 0..2 {
         announce();
         iterate();
     }
     announce();
-    assert_eq!(allocator.plans(device).unwrap().report().unwrap().stage, Stage::Serving);
+    assert_eq!(allocator.plans(device).unwrap().report().stage, Stage::Serving);
 }

@@ -42,7 +42,10 @@ fn reserved(twins: &Twins) -> u64 {
 /// Checks that no memory is allocated beyond the limit, except for the rest of an expandable
 /// segment's last granule.
 fn check_limit(twins: &Twins, before: u64) -> Result<(), String> {
-    let (limit, config) = (twins.real().limit(twins.device()), twins.real().config(twins.device()));
+    let (limit, config) = (
+        twins.real().settings(twins.device()).map(|settings| settings.limit()),
+        twins.real().settings(twins.device()).map(|settings| settings.config()),
+    );
     let (limit, config) = (limit.map_err(|error| error.to_string())?, config.map_err(|error| error.to_string())?);
     let now = reserved(twins);
     match limit {

@@ -2,7 +2,9 @@
 //! graph keeps its memory. The device acts as another thread, in the middle of the call.
 
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, PoolId, PoolOptions, Route, StreamId};
+use cachalot_core::{
+    Allocator, Config, DeviceIndex, DevicePtr, Growable, PoolId, PoolOptions, Route, RoutePurpose, StreamId,
+};
 use cachalot_tests::hooked::Hooked;
 use parking_lot::RawMutex;
 
@@ -22,30 +24,30 @@ fn core() -> &'static Core {
 
 /// Creates a pool and begins a route for the stream.
 fn open(core: &Core) -> PoolId {
-    let pool = core.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    core.begin_allocate_to_pool(DEVICE, pool, Route::Stream(STREAM)).unwrap();
+    let pool = core.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    core.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(STREAM), RoutePurpose::Requests).unwrap();
     pool
 }
 
 /// Ends the route and removes both users of the pool.
 fn close(core: &Core, pool: PoolId) {
-    core.end_allocate_to_pool(DEVICE, pool).unwrap();
+    core.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     release(core, pool);
 }
 
 /// Removes both users of a pool: the creator and the route.
 fn release(core: &Core, pool: PoolId) {
-    core.release_pool(DEVICE, pool).unwrap();
-    core.release_pool(DEVICE, pool).unwrap();
+    core.pools(DEVICE).unwrap().release(pool).unwrap();
+    core.pools(DEVICE).unwrap().release(pool).unwrap();
 }
 
 /// Captures a graph with one block, freed during the capture.
 fn capture(core: &Core, bytes: u64) -> (PoolId, DevicePtr) {
-    let pool = core.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    core.begin_capture(DEVICE, pool, Route::Stream(CAPTURING)).unwrap();
+    let pool = core.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    core.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(CAPTURING), RoutePurpose::Capture).unwrap();
     let ptr = core.malloc(DEVICE, bytes, CAPTURING).unwrap();
     core.free(ptr).unwrap();
-    core.end_capture(DEVICE, pool).unwrap();
+    core.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     (pool, ptr)
 }
 

@@ -13,8 +13,8 @@ const SIDE: StreamId = StreamId(2);
 #[test]
 fn statistics_of_one_tensor() {
     let host = Host::new("", GIB);
-    host.allocator.reset_peak_stats(DEVICE).unwrap();
-    host.allocator.reset_accumulated_stats(DEVICE).unwrap();
+    host.allocator.stats(DEVICE).unwrap().reset_peaks();
+    host.allocator.stats(DEVICE).unwrap().reset_accumulated();
     let ptr = host.malloc(256 * 4);
     let field = |field: &str| host.stat(&format!("active_bytes.all.{field}"));
     assert_eq!([field("current"), field("peak"), field("allocated"), field("freed")], [1024, 1024, 1024, 0]);
@@ -26,7 +26,7 @@ fn statistics_of_one_tensor() {
 #[test]
 fn every_statistic_of_memory_stats_is_there() {
     let host = Host::new("max_split_size_mb:64", GIB);
-    let stats = host.allocator.stats(DEVICE).unwrap();
+    let stats = host.allocator.stats(DEVICE).unwrap().totals();
     let mut keys = Vec::new();
     stats.for_each(|key, _| keys.push(key.to_owned()));
     assert_eq!(keys.len(), 9 * 3 * 4 + 2 * 4 + 7);
@@ -94,12 +94,12 @@ fn a_request_for_most_of_a_fragmented_device_is_retried() {
 fn fractions() {
     let host = Host::new("", GIB);
     for wrong in [-0.1, 2.0, f64::NAN, f64::INFINITY] {
-        let refused = host.allocator.set_memory_fraction(DEVICE, wrong);
+        let refused = host.allocator.settings(DEVICE).unwrap().set_memory_fraction(wrong);
         assert!(matches!(refused, Err(Error::InvalidFraction(_))), "{wrong}");
-        assert_eq!(host.allocator.limit(DEVICE), Ok(None));
+        assert_eq!(host.allocator.settings(DEVICE).map(|settings| settings.limit()), Ok(None));
     }
-    host.allocator.set_memory_fraction(DEVICE, 0.5).unwrap();
-    assert_eq!(host.allocator.limit(DEVICE), Ok(Some(GIB / 2)));
+    host.allocator.settings(DEVICE).unwrap().set_memory_fraction(0.5).unwrap();
+    assert_eq!(host.allocator.settings(DEVICE).map(|settings| settings.limit()), Ok(Some(GIB / 2)));
     let most = (GIB as f64 * 0.499) as u64;
     host.free(host.malloc(most));
     host.empty_cache();
@@ -108,19 +108,19 @@ fn fractions() {
     host.empty_cache();
     let error = host.refused(GIB / 2 + 1);
     assert!(error.in_words_of_pytorch().to_string().contains("512.00 MiB allowed; "), "{error}");
-    host.allocator.set_memory_fraction(DEVICE, 0.0).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_memory_fraction(0.0).unwrap();
     assert!(matches!(host.refused(1), Error::OutOfMemory(_)));
-    host.allocator.set_memory_fraction(DEVICE, 1.0).unwrap();
-    assert_eq!(host.allocator.limit(DEVICE), Ok(None));
+    host.allocator.settings(DEVICE).unwrap().set_memory_fraction(1.0).unwrap();
+    assert_eq!(host.allocator.settings(DEVICE).map(|settings| settings.limit()), Ok(None));
     host.malloc(GIB);
     let configured = Host::new("per_process_memory_fraction:0.5", GIB);
-    assert_eq!(configured.allocator.limit(DEVICE), Ok(Some(GIB / 2)));
+    assert_eq!(configured.allocator.settings(DEVICE).map(|settings| settings.limit()), Ok(Some(GIB / 2)));
 }
 
 #[test]
 fn max_split_and_expandable_segments_together() {
     let host = Host::new("max_split_size_mb:40", GIB);
-    host.allocator.set_limit(DEVICE, Some(120 * MIB)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(120 * MIB));
     let a = host.malloc(40 * MIB);
     host.configure("expandable_segments:True,max_split_size_mb:40");
     let b = host.malloc(40 * MIB);
@@ -134,7 +134,7 @@ fn max_split_and_expandable_segments_together() {
 #[test]
 fn collection_passes_expandable_segments_over() {
     let host = Host::new("garbage_collection_threshold:0.5", GIB);
-    host.allocator.set_limit(DEVICE, Some(120 * MIB)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(120 * MIB));
     let a = host.malloc(40 * MIB);
     host.configure("expandable_segments:True,garbage_collection_threshold:0.5");
     let b = host.malloc(40 * MIB);
@@ -188,7 +188,7 @@ fn a_rejected_request_releases_nothing() {
     let text = error.in_words_of_pytorch().to_string();
     assert!(text.starts_with("CUDA out of memory. Allocation was preemptively rejected"), "{text}");
     assert_eq!([host.stat("num_oom_rejections"), host.stat("num_ooms"), host.stat("num_device_free")], [1, 0, 0]);
-    host.allocator.reset_accumulated_stats(DEVICE).unwrap();
+    host.allocator.stats(DEVICE).unwrap().reset_accumulated();
     assert_eq!(host.stat("num_oom_rejections"), 0);
 }
 
@@ -196,14 +196,14 @@ fn a_rejected_request_releases_nothing() {
 fn without_a_cache_every_free_reaches_the_device() {
     let host = Host::new("", GIB);
     let cached = host.malloc(MIB);
-    host.allocator.set_caching(DEVICE, false).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_caching(false);
     let direct = host.malloc(3 * MIB + 1);
     assert_eq!(host.allocator.base_of(direct).unwrap().segment_bytes, 3 * MIB + 512);
     host.free(direct);
     assert_eq!(host.device().calls(Call::Release), 1);
     host.free(cached);
     assert_eq!(host.device().used(), 0);
-    host.allocator.set_caching(DEVICE, true).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_caching(true);
     host.free(host.malloc(MIB));
     assert_eq!(host.device().used(), 2 * MIB);
 }
@@ -236,7 +236,7 @@ fn the_program_may_free_memory_when_there_is_a_shortage() {
         spare_left.take().is_some_and(|ptr| again.upgrade().unwrap().free(ptr).is_ok())
     });
     assert_eq!(allocator.malloc(DEVICE, 500 * MIB, STREAM), Ok(spare));
-    let stats = allocator.stats(DEVICE).unwrap();
+    let stats = allocator.stats(DEVICE).unwrap().totals();
     assert_eq!((stats.device_allocs(), stats.device_frees(), stats.alloc_retries()), (1, 0, 0));
     let again = allocator.malloc(DEVICE, 500 * MIB, STREAM);
     assert!(matches!(again, Err(Error::OutOfMemory(_))), "the remedy has nothing left");
@@ -251,18 +251,18 @@ fn what_the_program_frees_at_a_shortage_serves_before_new_memory() {
         let allocator = Allocator::<_, parking_lot::RawMutex, Growable>::new([device], &Config::new()).unwrap();
         let allocator = Arc::new(allocator);
         let mut kept = vec![allocator.malloc(DEVICE, 300 * MIB, STREAM).unwrap()];
-        allocator.set_caching(DEVICE, caching).unwrap();
+        allocator.settings(DEVICE).unwrap().set_caching(caching);
         if !caching {
             kept.push(allocator.malloc(DEVICE, 600 * MIB, STREAM).unwrap());
         }
-        let before = allocator.stats(DEVICE).unwrap().device_allocs();
+        let before = allocator.stats(DEVICE).unwrap().totals().device_allocs();
         let again = Arc::downgrade(&allocator);
         allocator
             .device(DEVICE)
             .unwrap()
             .on_shortage(move |_| kept.pop().is_some_and(|ptr| again.upgrade().unwrap().free(ptr).is_ok()));
         allocator.malloc(DEVICE, 300 * MIB, STREAM).unwrap();
-        let obtained = allocator.stats(DEVICE).unwrap().device_allocs() - before;
+        let obtained = allocator.stats(DEVICE).unwrap().totals().device_allocs() - before;
         assert_eq!(obtained, u64::from(!caching), "{caching}");
     }
 }
@@ -332,14 +332,15 @@ fn ten_thousand_random_steps() {
 fn the_last_events_before_an_empty_cache_are_its_releases() {
     for (config, last) in [("", "segment_free"), ("expandable_segments:True", "segment_unmap")] {
         let host = Host::new(config, GIB);
-        host.allocator.record_trace(DEVICE, 100).unwrap();
+        host.allocator.trace(DEVICE).unwrap().record(100).unwrap();
         let ptr = host.malloc(3 * MIB);
         host.free(ptr);
         host.empty_cache();
         let mut actions = Vec::new();
         host.allocator
-            .for_each_trace_entry(DEVICE, |entry| actions.push((entry.action.name(), entry.addr, entry.size)))
-            .unwrap();
+            .trace(DEVICE)
+            .unwrap()
+            .for_each(|entry| actions.push((entry.action.name(), entry.addr, entry.size)));
         let obtained = if config.is_empty() { "segment_alloc" } else { "segment_map" };
         let expected = [
             (obtained, 20 * MIB),

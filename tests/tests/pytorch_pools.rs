@@ -2,7 +2,9 @@
 //! device.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DevicePtr, Error, Growable, PoolId, PoolOptions, Route, StreamId};
+use cachalot_core::{
+    Allocator, Config, DevicePtr, Error, Growable, PoolId, PoolOptions, Route, RoutePurpose, StreamId,
+};
 use cachalot_tests::hooked::{Hooked, thread_id};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::thread;
@@ -14,25 +16,25 @@ const USE_ON_OOM: PoolOptions = PoolOptions { use_on_oom: true, no_split: false 
 const NO_SPLIT: PoolOptions = PoolOptions { use_on_oom: false, no_split: true };
 
 fn pool(host: &Host, options: PoolOptions) -> PoolId {
-    host.allocator.create_pool(DEVICE, options).unwrap()
+    host.allocator.pools(DEVICE).unwrap().create(options).unwrap()
 }
 
 /// Runs a closure with a route for all requests into a pool.
 fn within<T>(host: &Host, pool: PoolId, run: impl FnOnce() -> T) -> T {
-    host.allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let result = run();
-    host.allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
-    host.allocator.release_pool(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     result
 }
 
 /// Runs a closure during the capture of a graph into a pool. The graph uses the pool afterwards.
 fn captured<T>(host: &Host, pool: PoolId, run: impl FnOnce() -> T) -> T {
-    host.allocator.begin_capture(DEVICE, pool, Route::Stream(STREAM)).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(STREAM), RoutePurpose::Capture).unwrap();
     host.device().set_capturing(STREAM, true);
     let result = run();
     host.device().set_capturing(STREAM, false);
-    host.allocator.end_capture(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     result
 }
 
@@ -68,7 +70,7 @@ fn graph_statistics(config: &str, cases: &[(u64, &str, [u64; 2], [u64; 2]); 5]) 
         let host = Host::new(config, GIB);
         let pool = pool(&host, PLAIN);
         let result = captured(&host, pool, || five_sums(&host, bytes));
-        host.allocator.release_pool(DEVICE, pool).unwrap();
+        host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         let expected = |[segments, reserved]: [u64; 2]| [segments, reserved * MIB, 1, bytes].map(u64::cast_signed);
         for _ in 0..2 {
             // The graph holds the pool: nothing of it goes back.
@@ -76,13 +78,13 @@ fn graph_statistics(config: &str, cases: &[(u64, &str, [u64; 2], [u64; 2]); 5]) 
             host.empty_cache();
         }
         // The graph is gone, its result is not.
-        host.allocator.release_pool(DEVICE, pool).unwrap();
+        host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         host.empty_cache();
         assert_eq!(figures(&host, kind), expected(left), "{bytes} bytes, after the graph");
         host.free(result);
         host.empty_cache();
         assert_eq!(host.device().used(), 0);
-        assert_eq!(host.allocator.pool_users(DEVICE, pool), Err(Error::UnknownPool(pool)));
+        assert_eq!(host.allocator.pools(DEVICE).unwrap().users(pool), Err(Error::UnknownPool(pool)));
     }
 }
 
@@ -120,13 +122,13 @@ fn statistics_of_a_captured_graph_with_expandable_segments() {
 fn a_pool_counts_its_users() {
     let host = Host::new("", GIB);
     let pool = pool(&host, PLAIN);
-    let users = || host.allocator.pool_users(DEVICE, pool);
+    let users = || host.allocator.pools(DEVICE).unwrap().users(pool);
     assert_eq!(users(), Ok(1));
     within(&host, pool, || assert_eq!(users(), Ok(2)));
     assert_eq!(users(), Ok(1));
-    host.allocator.release_pool(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     assert_eq!(users(), Err(Error::UnknownPool(pool)));
-    assert_eq!(host.allocator.release_pool(DEVICE, pool), Err(Error::UnknownPool(pool)));
+    assert_eq!(host.allocator.pools(DEVICE).unwrap().release(pool), Err(Error::UnknownPool(pool)));
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn a_mebibyte_three_times() {
     host.malloc(MIB);
     assert_eq!((segments_of(&host, PoolId::DEFAULT), segments_of(&host, pool)), (1, 2));
     // Blocks outlive their pool; its segments go with the last of them.
-    host.allocator.release_pool(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     host.empty_cache();
     assert_eq!(segments_of(&host, pool), 2);
     blocks.into_iter().for_each(|ptr| host.free(ptr));
@@ -155,7 +157,7 @@ fn a_mebibyte_three_times() {
 #[test]
 fn a_pool_lends_its_blocks_rather_than_let_a_request_fail() {
     let host = Host::new("", GIB);
-    host.allocator.set_limit(DEVICE, Some(80 * MIB)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(80 * MIB));
     let [lends, keeps] = [USE_ON_OOM, PLAIN].map(|options| pool(&host, options));
     let a = within(&host, lends, || host.malloc(40 * MIB));
     let b = within(&host, keeps, || host.malloc(40 * MIB));
@@ -169,14 +171,14 @@ fn a_pool_lends_its_blocks_rather_than_let_a_request_fail() {
     assert_eq!(within(&host, lends, || host.malloc(20 * MIB)), c, "it is the pool's again");
     // Without users it lends nothing: its memory goes back instead.
     let deleted = pool(&host, USE_ON_OOM);
-    host.allocator.release_pool(DEVICE, deleted).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(deleted).unwrap();
     assert!(matches!(host.refused(30 * MIB), Error::OutOfMemory(_)));
 }
 
 #[test]
 fn the_default_cache_is_released_for_a_pool() {
     let host = Host::new("", GIB);
-    host.allocator.set_limit(DEVICE, Some(80 * MIB)).unwrap();
+    host.allocator.settings(DEVICE).unwrap().set_limit(Some(80 * MIB));
     host.free(host.malloc(60 * MIB));
     let pool = pool(&host, PLAIN);
     within(&host, pool, || host.malloc(60 * MIB));
@@ -191,11 +193,11 @@ fn a_pool_that_does_not_split() {
     let segments = host.allocator.snapshot();
     assert_eq!(segments.len(), 2);
     assert!(segments.iter().all(|segment| segment.blocks.len() == 1));
-    host.allocator.release_pool(DEVICE, first).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(first).unwrap();
     blocks.into_iter().for_each(|ptr| host.free(ptr));
     host.empty_cache();
     // A later pool of the same name splits.
-    host.allocator.retain_pool(DEVICE, first, PLAIN).unwrap();
+    host.allocator.pools(DEVICE).unwrap().retain(first, PLAIN).unwrap();
     within(&host, first, || [host.malloc(4 * MIB), host.malloc(4 * MIB)]);
     assert_eq!(host.allocator.snapshot().len(), 1);
 }
@@ -205,9 +207,9 @@ fn a_name_used_again_while_blocks_live_does_not_inherit_options() {
     let host = Host::new("", GIB);
     let name = pool(&host, NO_SPLIT);
     within(&host, name, || host.malloc(4 * MIB));
-    host.allocator.release_pool(DEVICE, name).unwrap();
-    assert_eq!(host.allocator.pool_users(DEVICE, name), Ok(0));
-    host.allocator.retain_pool(DEVICE, name, PLAIN).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(name).unwrap();
+    assert_eq!(host.allocator.pools(DEVICE).unwrap().users(name), Ok(0));
+    host.allocator.pools(DEVICE).unwrap().retain(name, PLAIN).unwrap();
     within(&host, name, || [host.malloc(4 * MIB), host.malloc(4 * MIB)]);
     let blocks: Vec<_> = host.allocator.snapshot().iter().map(|segment| segment.blocks.len()).collect();
     assert_eq!(blocks, [1, 3]);
@@ -220,15 +222,15 @@ fn the_name_of_an_unused_pool_is_forgotten_with_its_last_segment() {
         let host = Host::new("", GIB);
         let name = pool(&host, PLAIN);
         let block = within(&host, name, || host.malloc(4 * MIB));
-        host.allocator.release_pool(DEVICE, name).unwrap();
-        host.allocator.set_caching(DEVICE, caching).unwrap();
-        assert_eq!(host.allocator.pool_users(DEVICE, name), Ok(0));
+        host.allocator.pools(DEVICE).unwrap().release(name).unwrap();
+        host.allocator.settings(DEVICE).unwrap().set_caching(caching);
+        assert_eq!(host.allocator.pools(DEVICE).unwrap().users(name), Ok(0));
         host.free(block);
         if caching {
-            assert_eq!(host.allocator.pool_users(DEVICE, name), Ok(0), "the segment is cached");
+            assert_eq!(host.allocator.pools(DEVICE).unwrap().users(name), Ok(0), "the segment is cached");
             host.allocator.empty_cache(DEVICE).unwrap();
         }
-        assert_eq!(host.allocator.pool_users(DEVICE, name), Err(Error::UnknownPool(name)));
+        assert_eq!(host.allocator.pools(DEVICE).unwrap().users(name), Err(Error::UnknownPool(name)));
     }
 }
 
@@ -257,15 +259,15 @@ fn the_cache_of_a_pool_in_use_goes_with_a_call_that_names_the_pool() {
         host.free(host.malloc(MIB));
         host.empty_cache();
         assert_eq!(segments_of(&host, pool), 1);
-        host.allocator.empty_pool(DEVICE, pool).unwrap();
+        host.allocator.pools(DEVICE).unwrap().empty(pool).unwrap();
         assert_eq!(segments_of(&host, pool), 0);
         host.free(host.malloc(MIB));
     });
-    host.allocator.release_pool(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     assert_eq!(segments_of(&host, pool), 1);
     host.allocator.empty_cache(DEVICE).unwrap();
     assert_eq!(segments_of(&host, pool), 0);
-    assert_eq!(host.allocator.empty_pool(DEVICE, pool), Err(Error::UnknownPool(pool)));
+    assert_eq!(host.allocator.pools(DEVICE).unwrap().empty(pool), Err(Error::UnknownPool(pool)));
 }
 
 #[test]
@@ -278,8 +280,8 @@ fn what_a_graph_uses_survives_trimming_and_its_stream() {
     assert_eq!((reserved_by(&host, PoolId::DEFAULT), reserved_by(&host, pool)), (0, 30 * MIB));
     host.allocator.stream_destroyed(DEVICE, STREAM).unwrap();
     assert_eq!(reserved_by(&host, pool), 30 * MIB);
-    host.allocator.release_pool(DEVICE, pool).unwrap();
-    host.allocator.release_pool(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     host.allocator.trim(DEVICE, 0).unwrap();
     assert_eq!(host.device().used(), 0);
 }
@@ -288,13 +290,13 @@ fn what_a_graph_uses_survives_trimming_and_its_stream() {
 fn a_route_keeps_its_pool() {
     let host = Host::new("", GIB);
     let pool = pool(&host, PLAIN);
-    host.allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
-    host.allocator.release_pool(DEVICE, pool).unwrap();
-    host.allocator.release_pool(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     let ptr = host.malloc(MIB);
     assert_eq!(segments_of(&host, pool), 1);
     host.free(ptr);
-    host.allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     host.empty_cache();
     assert_eq!(host.device().used(), 0);
 }
@@ -307,13 +309,17 @@ fn only_the_thread_that_asked_is_led_away() {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
-                    let pool = allocator.create_pool(DEVICE, PLAIN).unwrap();
-                    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Thread(thread_id())).unwrap();
+                    let pool = allocator.pools(DEVICE).unwrap().create(PLAIN).unwrap();
+                    allocator
+                        .pools(DEVICE)
+                        .unwrap()
+                        .begin_route(pool, Route::Thread(thread_id()), RoutePurpose::Requests)
+                        .unwrap();
                     let own = allocator.malloc(DEVICE, MIB, STREAM).unwrap();
                     let other = thread::scope(|scope| {
                         scope.spawn(|| allocator.malloc(DEVICE, MIB, STREAM).unwrap()).join().unwrap()
                     });
-                    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+                    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
                     (pool, own, other)
                 })
             })
@@ -418,10 +424,10 @@ fn what_a_pool_has_reserved() {
         let blocks = within(&host, pool, || [(); 4].map(|()| host.malloc(20 * MIB)));
         assert_eq!(reserved_by(&host, pool), 80 * MIB);
         host.empty_cache();
-        host.allocator.reset_peak_stats(DEVICE).unwrap();
+        host.allocator.stats(DEVICE).unwrap().reset_peaks();
         assert_eq!(reserved_by(&host, pool), 80 * MIB);
         blocks.into_iter().for_each(|ptr| host.free(ptr));
-        host.allocator.release_pool(DEVICE, pool).unwrap();
+        host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         host.empty_cache();
         assert_eq!(reserved_by(&host, pool), 0);
         let freed = host.stat("reserved_bytes.all.freed");

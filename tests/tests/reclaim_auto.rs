@@ -59,7 +59,7 @@ fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     let is_native = config.policy().traits().follows_pytorch && !config.expandable_segments();
     let best = is_native.then(|| best_fit(working, bytes.next_multiple_of(512), stream));
     // The forecast asks the device, too, which may be about to fail.
-    let forecast = allocator.forecast(DEVICE, bytes, stream);
+    let forecast = allocator.forecast(DEVICE).unwrap().malloc(bytes, stream);
     let (held, calls) = (working.held.len(), working.calls(Call::Obtain));
     let outcome = working.malloc(bytes, stream)?;
     if working.held.len() == held {
@@ -132,7 +132,7 @@ fn finish(working: &mut Working) -> Result<(), String> {
     let used = working.host.device().used();
     let leaked = working.host.allocator.leaked_bytes(DEVICE).map_err(|error| error.to_string())?;
     if used > leaked {
-        let stats = working.host.allocator.pages(DEVICE).and_then(|pages| pages.reclaim_stats());
+        let stats = working.host.allocator.pages(DEVICE).map(|pages| pages.reclaim_stats());
         return Err(format!("{used} bytes are still held: {stats:?}"));
     }
     working.host.allocator.empty_cache(DEVICE).map_err(|error| error.to_string())?;

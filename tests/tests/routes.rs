@@ -2,7 +2,9 @@
 //! purpose.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, Route, StreamId};
+use cachalot_core::{
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, Route, RoutePurpose, StreamId,
+};
 use cachalot_tests::hooked::{Hooked, thread_id};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
@@ -26,7 +28,7 @@ fn device(host: &Host) -> &Hooked {
 }
 
 fn pool(host: &Host) -> PoolId {
-    host.create_pool(DEVICE, PoolOptions::default()).unwrap()
+    host.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap()
 }
 
 /// Returns the pool of a block.
@@ -52,15 +54,15 @@ fn exactly_the_requests_that_the_host_names_are_led() {
     device(&host).inner.set_led(1, [OWN]);
     device(&host).inner.set_led(2, [OWN, OTHER]);
     let where_from = |stream| pool_of(&host, host.malloc(DEVICE, 1000, stream).unwrap());
-    host.begin_route(DEVICE, second, Route::Host(2)).unwrap();
+    host.pools(DEVICE).unwrap().begin_route(second, Route::Host(2), RoutePurpose::Undeclared).unwrap();
     assert_eq!((where_from(OWN), where_from(OTHER), where_from(StreamId(3))), (second, second, PoolId::DEFAULT));
     // The later one comes first, and what it leaves is the earlier one's.
-    host.begin_route(DEVICE, first, Route::Host(1)).unwrap();
+    host.pools(DEVICE).unwrap().begin_route(first, Route::Host(1), RoutePurpose::Undeclared).unwrap();
     assert_eq!((where_from(OWN), where_from(OTHER), where_from(StreamId(3))), (first, second, PoolId::DEFAULT));
-    assert_eq!(host.end_route(DEVICE, second), Ok(Route::Host(2)));
+    assert_eq!(host.pools(DEVICE).unwrap().end_route(second, RoutePurpose::Undeclared), Ok(Route::Host(2)));
     assert_eq!((where_from(OWN), where_from(OTHER)), (first, PoolId::DEFAULT));
-    assert_eq!(host.end_route(DEVICE, first), Ok(Route::Host(1)));
-    assert_eq!(host.end_route(DEVICE, first), Err(Error::NotRouted(first)));
+    assert_eq!(host.pools(DEVICE).unwrap().end_route(first, RoutePurpose::Undeclared), Ok(Route::Host(1)));
+    assert_eq!(host.pools(DEVICE).unwrap().end_route(first, RoutePurpose::Undeclared), Err(Error::NotRouted(first)));
     assert_eq!(where_from(OWN), PoolId::DEFAULT);
 }
 
@@ -82,7 +84,7 @@ fn nobody_waits_for_a_host_that_is_deciding() {
             route == 1
         }
     });
-    host.begin_route(DEVICE, held, Route::Host(1)).unwrap();
+    host.pools(DEVICE).unwrap().begin_route(held, Route::Host(1), RoutePurpose::Undeclared).unwrap();
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| {
             slow_thread.store(thread_id() as u32, Ordering::Relaxed);
@@ -90,7 +92,10 @@ fn nobody_waits_for_a_host_that_is_deciding() {
         });
         is_asked.recv_timeout(PATIENCE).expect("the host is asked");
         assert_eq!(pool_of(&host, host.malloc(DEVICE, 1000, OWN).unwrap()), held);
-        host.begin_route(DEVICE, other, Route::Stream(OTHER)).unwrap_or_else(|why| panic!("{why}"));
+        host.pools(DEVICE)
+            .unwrap()
+            .begin_route(other, Route::Stream(OTHER), RoutePurpose::Undeclared)
+            .unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(pool_of(&host, host.malloc(DEVICE, 1000, OTHER).unwrap()), other);
         host.free(host.malloc(DEVICE, 5000, OWN).unwrap()).unwrap();
         go_on.send(()).unwrap();
@@ -110,13 +115,13 @@ fn a_route_that_has_ended_leads_nothing() {
         move |route, _| {
             // What another thread might do meanwhile.
             if route == 2 && !ended.swap(true, Ordering::Relaxed) {
-                host.upgrade().unwrap().end_route(DEVICE, late).unwrap();
+                host.upgrade().unwrap().pools(DEVICE).unwrap().end_route(late, RoutePurpose::Undeclared).unwrap();
             }
             true
         }
     });
-    host.begin_route(DEVICE, early, Route::Host(1)).unwrap();
-    host.begin_route(DEVICE, late, Route::Host(2)).unwrap();
+    host.pools(DEVICE).unwrap().begin_route(early, Route::Host(1), RoutePurpose::Undeclared).unwrap();
+    host.pools(DEVICE).unwrap().begin_route(late, Route::Host(2), RoutePurpose::Undeclared).unwrap();
     assert_eq!(pool_of(&host, host.malloc(DEVICE, 1000, OWN).unwrap()), early);
     host.check_invariants().unwrap();
 }
@@ -130,12 +135,12 @@ fn a_route_passes_for_a_capture_until_it_leads_what_is_not_captured() {
     let led = pool(&host);
     let inner = &device(&host).inner;
     inner.set_led(1, [OWN]);
-    host.begin_route(DEVICE, led, Route::Host(1)).unwrap();
+    host.pools(DEVICE).unwrap().begin_route(led, Route::Host(1), RoutePurpose::Undeclared).unwrap();
     free_a_used_block(&host, before);
     assert_eq!(recorded(&host), 0);
     // A request that is not led says nothing of the route, nor does the question what one would do.
     host.malloc(DEVICE, 1000, OTHER).unwrap();
-    host.forecast(DEVICE, 1000, OWN).unwrap();
+    host.forecast(DEVICE).unwrap().malloc(1000, OWN).unwrap();
     free_a_used_block(&host, during);
     assert_eq!(recorded(&host), 0);
     inner.set_capturing(OWN, true);
@@ -143,7 +148,7 @@ fn a_route_passes_for_a_capture_until_it_leads_what_is_not_captured() {
     free_a_used_block(&host, after);
     assert_eq!(recorded(&host), 0, "events are recorded while a graph is captured");
     inner.set_capturing(OWN, false);
-    host.end_route(DEVICE, led).unwrap();
+    host.pools(DEVICE).unwrap().end_route(led, RoutePurpose::Undeclared).unwrap();
     host.process_events(DEVICE).unwrap();
     assert_eq!(recorded(&host), 3, "what was deferred is made up for");
 }
@@ -154,7 +159,7 @@ fn a_route_that_captures_nothing_defers_nothing() {
     let [early, late] = [0; 2].map(|_| host.malloc(DEVICE, 1000, OWN).unwrap());
     let led = pool(&host);
     device(&host).inner.set_led(1, [OWN]);
-    host.begin_route(DEVICE, led, Route::Host(1)).unwrap();
+    host.pools(DEVICE).unwrap().begin_route(led, Route::Host(1), RoutePurpose::Undeclared).unwrap();
     free_a_used_block(&host, early);
     let asked = || device(&host).inner.calls(Call::IsCapturing);
     host.malloc(DEVICE, 1000, OWN).unwrap();
@@ -165,10 +170,10 @@ fn a_route_that_captures_nothing_defers_nothing() {
     assert_eq!((recorded(&host), asked()), (2, before));
     // A capture beside it is one still.
     let graph = pool(&host);
-    host.begin_capture(DEVICE, graph, Route::Stream(OTHER)).unwrap();
+    host.pools(DEVICE).unwrap().begin_route(graph, Route::Stream(OTHER), RoutePurpose::Capture).unwrap();
     let block = host.malloc(DEVICE, 1000, OWN).unwrap();
     free_a_used_block(&host, block);
     assert_eq!(recorded(&host), 2);
-    host.end_capture(DEVICE, graph).unwrap();
-    host.end_route(DEVICE, led).unwrap();
+    host.pools(DEVICE).unwrap().end_route(graph, RoutePurpose::Capture).unwrap();
+    host.pools(DEVICE).unwrap().end_route(led, RoutePurpose::Undeclared).unwrap();
 }

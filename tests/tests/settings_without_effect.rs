@@ -33,7 +33,7 @@ fn answer(result: Result<DevicePtr, Error>) -> (String, Option<DevicePtr>) {
 fn decisions(config: &str, limit: Option<u64>) -> Vec<String> {
     let host = Host::new(config, CAPACITY);
     if limit.is_some() {
-        host.allocator.set_limit(DEVICE, limit).expect("there is one device");
+        host.allocator.settings(DEVICE).expect("there is one device").set_limit(limit);
     }
     let mut random = fastrand::Rng::with_seed(7);
     let (mut held, mut log) = (Vec::new(), Vec::new());

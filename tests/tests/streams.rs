@@ -2,7 +2,9 @@
 //! ones.
 
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Config, DeviceIndex, Error, Fixed, Growable, PoolOptions, Route, StreamId};
+use cachalot_core::{
+    Allocator, Config, DeviceIndex, Error, Fixed, Growable, PoolOptions, Route, RoutePurpose, StreamId,
+};
 use cachalot_tests::hooked::{Hooked, thread_id};
 use cachalot_tests::host::Host;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -143,13 +145,13 @@ fn a_request_on_a_stream_that_was_reported_shows_that_it_lives() {
 fn pools_without_users_leave_nothing() {
     let host = Host::new("", 64 * GIB);
     come_and_go(&host, |number, _| {
-        let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-        host.allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+        let pool = host.allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+        host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
         let block = host.malloc(5000);
-        host.allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+        host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
         host.free(block);
         for _user in 0..2 {
-            host.allocator.release_pool(DEVICE, pool).unwrap();
+            host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         }
         if number.is_multiple_of(100) {
             host.empty_cache();
@@ -191,13 +193,13 @@ fn visit(allocator: &Allocator<Hooked, parking_lot::RawMutex, Growable>, thread:
     let stream = stream(thread * 1000 + round % 4);
     let block = allocator.malloc(DEVICE, 4096, stream)?;
     if round.is_multiple_of(8) {
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default())?;
-        allocator.begin_allocate_to_pool(DEVICE, pool, Route::Thread(thread_id()))?;
+        let pool = allocator.pools(DEVICE)?.create(PoolOptions::default())?;
+        allocator.pools(DEVICE)?.begin_route(pool, Route::Thread(thread_id()), RoutePurpose::Requests)?;
         let inside = allocator.malloc(DEVICE, 4096, stream)?;
-        allocator.end_allocate_to_pool(DEVICE, pool)?;
+        allocator.pools(DEVICE)?.end_route(pool, RoutePurpose::Requests)?;
         allocator.free(inside)?;
-        allocator.release_pool(DEVICE, pool)?;
-        allocator.release_pool(DEVICE, pool)?;
+        allocator.pools(DEVICE)?.release(pool)?;
+        allocator.pools(DEVICE)?.release(pool)?;
     }
     allocator.free(block)?;
     allocator.stream_destroyed(DEVICE, stream)?;

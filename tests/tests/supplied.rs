@@ -3,7 +3,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DevicePtr, Error, Forecast, Growable, OutOfMemory, PoolId, PoolOptions, Route, StreamId,
+    Allocator, Config, DevicePtr, Error, Forecast, Growable, OutOfMemory, PoolId, PoolOptions, Route, RoutePurpose,
+    StreamId,
 };
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::policies;
@@ -16,17 +17,17 @@ const SIDE: StreamId = StreamId(2);
 
 /// Creates a pool with segments of the host.
 fn supplied_pool(host: &Host, options: PoolOptions) -> PoolId {
-    let pool = host.allocator.create_pool(DEVICE, options).unwrap();
+    let pool = host.allocator.pools(DEVICE).unwrap().create(options).unwrap();
     host.device().set_supplied(pool, true);
     pool
 }
 
 /// Runs a closure with a route for all requests into a pool.
 fn within<T>(host: &Host, pool: PoolId, run: impl FnOnce() -> T) -> T {
-    host.allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let result = run();
-    host.allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
-    host.allocator.release_pool(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     result
 }
 
@@ -58,7 +59,7 @@ fn a_supplied_pool_has_the_segments_of_the_host_and_no_others_under_every_policy
         for block in blocks {
             host.free(block);
         }
-        host.allocator.release_pool(DEVICE, pool).unwrap();
+        host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         host.device().complete(SIDE);
         host.empty_cache();
         assert!(
@@ -77,12 +78,15 @@ fn the_heaps_of_a_supplied_pool_map_no_page_of_the_stitched_policy() {
     let freed = host.malloc(100 * MIB);
     host.free(freed);
     let pool = supplied_pool(&host, PoolOptions::default());
-    let mapped = || host.allocator.pages(DEVICE).unwrap().stats().unwrap().mapped;
+    let mapped = || host.allocator.pages(DEVICE).unwrap().stats().mapped;
     assert_eq!(mapped(), 100 * MIB);
     let blocks = within(&host, pool, || {
-        assert_eq!(host.allocator.forecast(DEVICE, 3 * MIB, STREAM), Ok(Forecast::Obtain(20 * MIB)));
+        assert_eq!(host.allocator.forecast(DEVICE).unwrap().malloc(3 * MIB, STREAM), Ok(Forecast::Obtain(20 * MIB)));
         let first = host.malloc(3 * MIB);
-        assert_eq!(host.allocator.forecast(DEVICE, 4 * MIB, STREAM), Ok(Forecast::Hit(first.offset(3 * MIB))));
+        assert_eq!(
+            host.allocator.forecast(DEVICE).unwrap().malloc(4 * MIB, STREAM),
+            Ok(Forecast::Hit(first.offset(3 * MIB)))
+        );
         // A rest of a mebibyte or less is not split off, as in any segment of the caching policy.
         let [small, second, third] = [512, 4 * MIB, 12 * MIB + 512].map(|bytes| host.malloc(bytes));
         assert_eq!([second, third], [first.offset(3 * MIB), first.offset(7 * MIB)]);
@@ -97,8 +101,8 @@ fn the_heaps_of_a_supplied_pool_map_no_page_of_the_stitched_policy() {
     let again = host.malloc(100 * MIB);
     assert_eq!((mapped(), host.device().supplied().len()), (100 * MIB, 2));
     host.free(again);
-    host.allocator.release_pool(DEVICE, pool).unwrap();
-    host.allocator.empty_pool(DEVICE, pool).ok();
+    host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().empty(pool).ok();
     host.empty_cache();
     assert_eq!((mapped(), host.device().supplied().len(), host.device().used()), (0, 0, 0));
 }
@@ -107,7 +111,7 @@ fn the_heaps_of_a_supplied_pool_map_no_page_of_the_stitched_policy() {
 fn a_supply_that_begins_or_ends_late_concerns_new_segments() {
     for (config, expandable) in [("policy:stitched", true), ("expandable_segments:True", true), ("", false)] {
         let host = Host::new(config, GIB);
-        let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        let pool = host.allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
         let blocks = within(&host, pool, || {
             let pages = host.malloc(30 * MIB);
             host.device().set_supplied(pool, true);
@@ -123,7 +127,7 @@ fn a_supply_that_begins_or_ends_late_concerns_new_segments() {
         let again = within(&host, pool, || [50, 30, 70].map(|mib| host.malloc(mib * MIB)));
         assert_eq!(host.device().used(), used, "`{config}`");
         again.into_iter().for_each(|block| host.free(block));
-        host.allocator.release_pool(DEVICE, pool).unwrap();
+        host.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         host.empty_cache();
         assert_eq!(host.device().used(), 0, "`{config}`");
     }
@@ -150,7 +154,7 @@ fn out_of_memory_blames_the_allocator_of_the_pool() {
         assert!(!text.contains("try setting"), "{text}");
         host.free(block);
         // A limit counts supplied memory as well.
-        host.allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
+        host.allocator.settings(DEVICE).unwrap().set_limit(Some(40 * MIB));
         within(&host, pool, || _ = host.refused(30 * MIB + MIB));
     }
 }
@@ -187,7 +191,7 @@ fn places(config: &str, no_split: bool, steps: &[Step]) -> Vec<Result<DevicePtr,
     let allocator: Allocator<_, spin::mutex::SpinMutex<()>, Growable> = Allocator::new([device], &config).unwrap();
     let host = Host { allocator };
     let pool = supplied_pool(&host, PoolOptions { no_split, ..PoolOptions::default() });
-    host.allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let (mut live, mut places) = (Vec::new(), Vec::new());
     for step in steps {
         match *step {

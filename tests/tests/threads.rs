@@ -3,7 +3,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Route, Storage, StreamId,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Route, RoutePurpose, Storage,
+    StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::{Hooked, thread_id};
@@ -80,7 +81,7 @@ where
         let config = Config::parse(config).unwrap();
         let allocator = Allocator::new([Hooked::new(SimulatedDevice::new(capacity))], &config).unwrap();
         if wild {
-            allocator.set_limit(DEVICE, Some(capacity / 4 * 3)).unwrap();
+            allocator.settings(DEVICE).unwrap().set_limit(Some(capacity / 4 * 3));
         }
         let (left, busy) = (Mutex::default(), Mutex::default());
         Self { allocator, shadow: Shadow::default(), left, busy, wild, orders }
@@ -179,16 +180,16 @@ where
         for &ptr in own {
             assert_eq!(self.allocator.base_of(ptr).unwrap().base, ptr);
         }
-        let stats = self.allocator.stats(DEVICE).unwrap();
+        let stats = self.allocator.stats(DEVICE).unwrap().totals();
         assert!(stats.reserved_bytes().peak >= stats.reserved_bytes().current);
-        self.allocator.reset_peak_stats(DEVICE).unwrap();
+        self.allocator.stats(DEVICE).unwrap().reset_peaks();
     }
 
     /// Asks whether requests would fit, up to more than there is: the answer waits for pending
     /// frees, in a copy.
     fn ask(&self, random: &mut Random) {
         let sizes = [1 + random.below(24 * MIB), 1 + random.below(8192), 400 * MIB, 400 * MIB];
-        let rehearsal = self.allocator.rehearsal(DEVICE).unwrap();
+        let rehearsal = self.allocator.forecast(DEVICE).unwrap();
         match rehearsal.would_fit(&sizes, STREAMS[random.below(3) as usize]) {
             Ok(fit) => assert!(fit.served <= sizes.len() && (fit.bound.is_some() || fit.served == sizes.len())),
             Err(Error::TableFull(_)) => {}
@@ -198,16 +199,23 @@ where
 
     /// Allocates and frees a few blocks in a pool of the thread.
     fn in_a_pool(&self, random: &mut Random) {
-        let Ok(pool) = self.allocator.create_pool(DEVICE, PoolOptions { use_on_oom: true, no_split: false }) else {
+        let Ok(pool) = self.allocator.pools(DEVICE).unwrap().create(PoolOptions { use_on_oom: true, no_split: false })
+        else {
             return;
         };
-        if self.allocator.begin_allocate_to_pool(DEVICE, pool, Route::Thread(thread_id())).is_ok() {
+        if self
+            .allocator
+            .pools(DEVICE)
+            .unwrap()
+            .begin_route(pool, Route::Thread(thread_id()), RoutePurpose::Requests)
+            .is_ok()
+        {
             let blocks: Vec<_> = (0..3).filter_map(|_| self.malloc(random)).collect();
-            self.allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
-            self.allocator.release_pool(DEVICE, pool).unwrap();
+            self.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
+            self.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
             blocks.into_iter().for_each(|ptr| self.free(ptr, random));
         }
-        self.allocator.release_pool(DEVICE, pool).unwrap();
+        self.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     }
 
     fn give_back(&self, random: &mut Random) {
@@ -216,12 +224,12 @@ where
             0 => self.allocator.empty_cache(DEVICE),
             1 => self.allocator.trim(DEVICE, random.below(400) * MIB),
             2 => {
-                self.allocator.configure(&self.allocator.config(DEVICE).unwrap());
+                self.allocator.configure(&self.allocator.settings(DEVICE).unwrap().config());
                 Ok(())
             }
             _ => {
-                let limit = self.allocator.limit(DEVICE).unwrap();
-                self.allocator.set_limit(DEVICE, limit)
+                let limit = self.allocator.settings(DEVICE).unwrap().limit();
+                self.allocator.settings(DEVICE).map(|settings| settings.set_limit(limit))
             }
         };
         assert!(matches!(result, Ok(()) | Err(Error::TableFull(_))), "{result:?}");
@@ -262,7 +270,7 @@ where
         self.busy.lock().unwrap().clear();
         self.allocator.empty_cache(DEVICE).unwrap();
         consistency::check(&self.allocator, DEVICE, None).unwrap();
-        let stats = self.allocator.stats(DEVICE).unwrap();
+        let stats = self.allocator.stats(DEVICE).unwrap().totals();
         for counter in [stats.allocated_bytes(), stats.active_bytes(), stats.requested_bytes(), stats.reserved_bytes()]
         {
             assert_eq!((counter.current, counter.allocated), (0, counter.freed));

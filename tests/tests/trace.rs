@@ -8,7 +8,7 @@ use cachalot_tests::host::{DEVICE, Host, MIB};
 
 fn entries(host: &Host) -> Vec<TraceEntry> {
     let mut entries = Vec::new();
-    host.allocator.for_each_trace_entry(DEVICE, |entry| entries.push(*entry)).unwrap();
+    host.allocator.trace(DEVICE).unwrap().for_each(|entry| entries.push(*entry));
     entries
 }
 
@@ -48,8 +48,8 @@ fn a_short_trace_is_the_end_of_a_long_one() {
     for seed in 0..60 {
         let [long, short] = [0; 2].map(|_| Host::new("", 512 * MIB));
         let capacity = fastrand::Rng::with_seed(seed).usize(1..400);
-        long.allocator.record_trace(DEVICE, 1 << 16).unwrap();
-        short.allocator.record_trace(DEVICE, capacity).unwrap();
+        long.allocator.trace(DEVICE).unwrap().record(1 << 16).unwrap();
+        short.allocator.trace(DEVICE).unwrap().record(capacity).unwrap();
         program(&long, seed, 600);
         program(&short, seed, 600);
         let (all, latest) = (told(&entries(&long)), told(&entries(&short)));
@@ -65,8 +65,8 @@ fn a_short_trace_is_the_end_of_a_long_one() {
 #[test]
 fn what_is_older_than_what_was_lost_is_passed_over() {
     let [long, short] = [0; 2].map(|_| Host::new("", 1 << 40));
-    long.allocator.record_trace(DEVICE, 1 << 16).unwrap();
-    short.allocator.record_trace(DEVICE, 2000).unwrap();
+    long.allocator.trace(DEVICE).unwrap().record(1 << 16).unwrap();
+    short.allocator.trace(DEVICE).unwrap().record(2000).unwrap();
     for host in [&long, &short] {
         let pairs = |stream, count| {
             for _ in 0..count {
@@ -89,11 +89,11 @@ fn what_is_older_than_what_was_lost_is_passed_over() {
 #[test]
 fn nothing_is_missing_from_a_long_trace() {
     let host = Host::new("", 512 * MIB);
-    host.allocator.record_trace(DEVICE, 1 << 16).unwrap();
+    host.allocator.trace(DEVICE).unwrap().record(1 << 16).unwrap();
     program(&host, 7, 3000);
     let entries = entries(&host);
     let count = |action| entries.iter().filter(|entry| entry.action == action).count() as i64;
-    let statistics = host.allocator.stats(DEVICE).unwrap();
+    let statistics = host.allocator.stats(DEVICE).unwrap().totals();
     assert_eq!(count(Action::Alloc), statistics.allocations().allocated);
     assert_eq!(count(Action::FreeRequested), statistics.allocations().freed);
     assert_eq!(count(Action::SegmentAlloc) as u64, statistics.device_allocs());
@@ -119,16 +119,16 @@ fn a_trace_begins_and_ends_when_it_is_told_to() {
     let host = Host::new("", 512 * MIB);
     program(&host, 1, 100);
     assert!(entries(&host).is_empty());
-    host.allocator.record_trace(DEVICE, 100).unwrap();
+    host.allocator.trace(DEVICE).unwrap().record(100).unwrap();
     let ptr = host.malloc(100);
-    host.allocator.record_trace(DEVICE, 100).unwrap();
+    host.allocator.trace(DEVICE).unwrap().record(100).unwrap();
     // What a heap had not handed on yet is gone too.
     host.free(ptr);
     assert_eq!(
         entries(&host).iter().map(|entry| entry.action).collect::<Vec<_>>(),
         [Action::FreeRequested, Action::FreeCompleted]
     );
-    host.allocator.record_trace(DEVICE, 0).unwrap();
+    host.allocator.trace(DEVICE).unwrap().record(0).unwrap();
     host.malloc(100);
     assert!(entries(&host).is_empty());
 }
@@ -137,7 +137,7 @@ fn a_trace_begins_and_ends_when_it_is_told_to() {
 fn threads_record_at_the_same_time() {
     const PAIRS: usize = 5000;
     let host = Host::new("", 1 << 40);
-    host.allocator.record_trace(DEVICE, 1 << 16).unwrap();
+    host.allocator.trace(DEVICE).unwrap().record(1 << 16).unwrap();
     std::thread::scope(|scope| {
         for stream in 1..5 {
             let host = &host;
@@ -170,7 +170,7 @@ fn events_of_several_heaps_are_in_order() {
 
 fn in_order(device: impl DeviceMemory) {
     let allocator = Allocator::<_, parking_lot::RawMutex, Growable>::new([device], &Config::default()).unwrap();
-    allocator.record_trace(DEVICE, 1 << 10).unwrap();
+    allocator.trace(DEVICE).unwrap().record(1 << 10).unwrap();
     let mut expected = Vec::new();
     for at in 0..100 {
         let ptr = allocator.malloc(DEVICE, 1000, StreamId(at % 7)).unwrap();
@@ -179,7 +179,7 @@ fn in_order(device: impl DeviceMemory) {
         expected.extend(pair.map(|action| (action, StreamId(at % 7))));
     }
     let mut told = Vec::new();
-    allocator.for_each_trace_entry(DEVICE, |entry| told.push((entry.action, entry.stream))).unwrap();
+    allocator.trace(DEVICE).unwrap().for_each(|entry| told.push((entry.action, entry.stream)));
     told.retain(|(action, _)| *action != Action::SegmentAlloc);
     assert_eq!(told, expected);
 }

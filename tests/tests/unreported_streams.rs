@@ -188,7 +188,7 @@ fn no_loan_of_a_stream_that_may_have_gone_is_told() {
     let [_first, middle, _last] =
         [41, 21, 41].map(|mib| host.allocator.malloc(DEVICE, mib * MIB + 512, lender).unwrap());
     host.allocator.free(middle).unwrap();
-    let told = host.allocator.rehearsal(DEVICE).unwrap().would_fit(&[20 * MIB], borrower).unwrap();
+    let told = host.allocator.forecast(DEVICE).unwrap().would_fit(&[20 * MIB], borrower).unwrap();
     let before = host.device().used();
     host.allocator.malloc(DEVICE, 20 * MIB, borrower).unwrap();
     assert_eq!(told.new_bytes, host.device().used() - before);

@@ -2,7 +2,7 @@
 //! nothing.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Bound, Config, DeviceIndex, Error, Fit, Growable, Lock, Rehearsal, Segments, StreamId};
+use cachalot_core::{Allocator, Bound, Config, DeviceIndex, Error, Fit, Forecasts, Growable, Lock, Segments, StreamId};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::policies;
@@ -42,11 +42,11 @@ fn state<R: Lock>(real: &Allocator<SimulatedDevice, R, Growable>, device: Device
         .filter(|c| *c != Call::IsCapturing)
         .map(|call| real.device(device).expect("a device").calls(call))
         .collect::<Vec<_>>();
-    (real.snapshot(), real.stats(device).expect("a device"), calls)
+    (real.snapshot(), real.stats(device).expect("a device").totals(), calls)
 }
 
-fn rehearsal(twins: &Twins) -> Rehearsal<'_, SimulatedDevice, spin::mutex::SpinMutex<()>, Growable> {
-    twins.real().rehearsal(twins.device()).expect("a device")
+fn forecast(twins: &Twins) -> Forecasts<'_, SimulatedDevice, spin::mutex::SpinMutex<()>, Growable> {
+    twins.real().forecast(twins.device()).expect("a device")
 }
 
 /// Asks, makes the requests, and compares.
@@ -56,20 +56,20 @@ fn ask(twins: &mut Twins, sizes: &[u64], number: u8, exact: bool) -> Result<(), 
     let device = twins.device();
     let memory = twins.real().device(device).expect("a device").memory_info();
     if let Ok(memory) = memory {
-        rehearsal(twins).note_memory(memory).map_err(|error| error.to_string())?;
+        forecast(twins).note_memory(memory);
     }
     let before = state(twins.real(), device);
     let answer = if exact {
         let onto = twins.real().device(device).expect("a device").duplicate();
-        rehearsal(twins).would_fit_on(onto, sizes, stream(number))
+        forecast(twins).would_fit_on(onto, sizes, stream(number))
     } else {
-        rehearsal(twins).would_fit(sizes, stream(number))
+        forecast(twins).would_fit(sizes, stream(number))
     };
     if before != state(twins.real(), device) {
         return Err("the question has changed the allocator, or called the device".to_owned());
     }
     let reserved = |twins: &Twins| {
-        let held = rehearsal(twins).would_fit(&[], stream(number)).map(|fit| fit.reserved_bytes);
+        let held = forecast(twins).would_fit(&[], stream(number)).map(|fit| fit.reserved_bytes);
         held.map_err(|error| error.to_string())
     };
     let mut held = if answer.is_ok() { reserved(twins)? } else { 0 };
@@ -145,16 +145,16 @@ fn alone() -> impl Strategy<Value = Op> {
 #[test]
 fn the_answer_names_the_bound() {
     let host = Host::new("", 1 << 30);
-    let rehearsal = host.allocator.rehearsal(DEVICE).expect("a device");
-    let ask = |sizes: &[u64]| rehearsal.would_fit(sizes, STREAM).expect("an answer");
+    let forecast = host.allocator.forecast(DEVICE).expect("a device");
+    let ask = |sizes: &[u64]| forecast.would_fit(sizes, STREAM).expect("an answer");
     // The device was never asked for its memory.
     let fit = ask(&[4000 * MIB]);
     assert_eq!((fit.served, fit.new_bytes, fit.bound, fit.device_free), (1, 4000 * MIB, None, None));
-    host.allocator.set_memory_fraction(DEVICE, 1.0).expect("a fraction");
+    host.allocator.settings(DEVICE).expect("a fraction").set_memory_fraction(1.0).expect("a fraction");
     let fit = ask(&[600 * MIB, 600 * MIB]);
     assert_eq!((fit.served, fit.new_bytes, fit.bound), (1, 600 * MIB, Some(Bound::Device)));
     assert_eq!(fit.device_free, Some(1 << 30));
-    host.allocator.set_limit(DEVICE, Some(500 * MIB)).expect("a limit");
+    host.allocator.settings(DEVICE).expect("a limit").set_limit(Some(500 * MIB));
     let fit = ask(&[100 * MIB, 600 * MIB]);
     assert_eq!((fit.served, fit.new_bytes, fit.bound), (1, 100 * MIB, Some(Bound::Limit)));
     let block = host.malloc(300 * MIB);
@@ -165,8 +165,8 @@ fn the_answer_names_the_bound() {
     host.free(block);
     // The cached block serves the request, or goes to make room for a larger one.
     assert_eq!((ask(&[300 * MIB]).new_bytes, ask(&[400 * MIB]).new_bytes), (0, 100 * MIB));
-    assert_eq!(rehearsal.would_fit(&[100], StreamId(u64::MAX)), Err(Error::InvalidStream));
-    let unknown = host.allocator.rehearsal(DeviceIndex(7)).map(|_| ());
+    assert_eq!(forecast.would_fit(&[100], StreamId(u64::MAX)), Err(Error::InvalidStream));
+    let unknown = host.allocator.forecast(DeviceIndex(7)).map(|_| ());
     assert_eq!(unknown, Err(Error::UnknownDevice(DeviceIndex(7))));
 }
 
@@ -181,13 +181,13 @@ fn a_thread_at_work_holds_no_answer_up() {
         let device = Hooked::new(SimulatedDevice::new(100 * MIB));
         let allocator = Arc::new(Tested::new([device], &Config::parse(config).expect("valid")).expect("one device"));
         // The device tells its memory.
-        allocator.set_memory_fraction(DEVICE, 1.0).expect("a fraction");
+        allocator.settings(DEVICE).expect("a fraction").set_memory_fraction(1.0).expect("a fraction");
         let block = allocator.malloc(DEVICE, 60 * MIB, STREAM).expect("memory");
         allocator.record_stream(block, StreamId(9)).expect("a live block");
         let (asked, answer) = (Arc::clone(&allocator), Arc::new(OnceLock::new()));
         let told = Arc::clone(&answer);
         allocator.device(DEVICE).expect("one device").on_record(move || {
-            let fit = asked.rehearsal(DEVICE).expect("a device").would_fit(&[80 * MIB], STREAM);
+            let fit = asked.forecast(DEVICE).expect("a device").would_fit(&[80 * MIB], STREAM);
             told.set(fit.map(|fit| fit.served)).expect("an event is recorded once");
         });
         allocator.free(block).expect("a live block");

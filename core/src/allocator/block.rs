@@ -103,7 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 /// let block = Block::new(Arc::clone(&allocator), DeviceIndex(0), 4096, StreamId::DEFAULT)?;
 /// let elsewhere = std::thread::spawn(move || block.ptr());
 /// elsewhere.join().unwrap();
-/// assert_eq!(allocator.stats(DeviceIndex(0))?.allocations().current, 0);
+/// assert_eq!(allocator.stats(DeviceIndex(0))?.totals().allocations().current, 0);
 /// # Ok::<(), cachalot_core::Error>(())
 /// ```
 #[must_use = "a block that is not kept is freed at once"]

@@ -37,20 +37,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.explain_live(address)
     }
 
-    /// Gives back the addresses kept away from later blocks after the frees of
-    /// [guarded](crate::config::Guard) ones, of which [`explain`](Self::explain) then knows
-    /// nothing. For programs that end their use of a device.
-    ///
-    /// Device: called for each freed block.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn end_quarantine(&self, device: DeviceIndex) -> Result<(), Error> {
-        let _checked = self.checked("end_quarantine", device);
-        self.on(device)?.end_quarantine();
-        Ok(())
-    }
-
     /// Explains an address in a block that the program holds, or that waits for work.
     fn explain_live(&self, address: DevicePtr) -> Result<Explanation, Error> {
         self.at_owner(address, |device, heap| {

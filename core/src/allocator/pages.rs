@@ -9,6 +9,7 @@ use crate::stats::{MemoryCalls, ReclaimStats};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{DeviceIndex, DevicePtr};
+use core::borrow::Borrow;
 
 /// The use of a device's pages in bytes, at a single moment, and the calls of virtual memory so
 /// far.
@@ -61,7 +62,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// the device.
     #[must_use]
     pub fn are_supported(&self) -> bool {
-        self.allocator.device(self.device).is_some_and(|device| device.virtual_memory().is_some())
+        self.arena.driver.device().borrow().virtual_memory().is_some()
     }
 
     /// Does the work put off by requests under the stitched policy, for about `max_us` microseconds
@@ -82,9 +83,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     ///
     /// # Errors
     /// The first error of the device. Only the memory counted by
-    /// [`leaked_bytes`](Allocator::leaked_bytes) is lost; the rest is left to the next call.
+    /// [`leaked_bytes`](crate::Statistics::leaked_bytes) is lost; the rest is left to the next call.
     pub fn maintain(&self, max_us: u64) -> Result<bool, Error> {
-        let device = self.allocator.begin("maintain", self.device)?;
+        let device = self.begin("maintain");
         device.driver.health()?;
         device.collect_few_departed();
         device.waits.give_spare_events_back(&device.driver);
@@ -94,20 +95,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
 
     /// Returns the figures of `reclaim:auto`: the memory given back and kept by
     /// [`maintain`](Self::maintain). All figures are 0 without the setting.
-    ///
-    /// # Errors
-    /// None for an existing device.
-    pub fn reclaim_stats(&self) -> Result<ReclaimStats, Error> {
-        Ok(self.allocator.arena(self.device)?.idle.lock().stats())
+    pub fn reclaim_stats(&self) -> ReclaimStats {
+        self.arena.idle.lock().stats()
     }
 
     /// Returns the use and the costs of the pages. Heaps are read in turn, so the sums may disagree
     /// slightly while threads allocate.
-    ///
-    /// # Errors
-    /// None for an existing device.
-    pub fn stats(&self) -> Result<PageStats, Error> {
-        let arena = self.allocator.arena(self.device)?;
+    pub fn stats(&self) -> PageStats {
+        let arena = self.arena;
         let pool = arena.paging.bytes();
         let mut stats = PageStats {
             mapped: pool.home + pool.guarded_blocks,
@@ -128,7 +123,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
                 stats.pinned += heap.sets.pages.pinned();
             }
         }
-        Ok(stats)
+        stats
     }
 
     /// Calls `each` with every extent of the block at `ptr`, in the order of addresses. The extents
@@ -143,7 +138,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// # Errors
     /// [`Error::InvalidPointer`]: the program holds no block of this device with the given first byte.
     pub fn extents(&self, ptr: DevicePtr, mut each: impl FnMut(Extent)) -> Result<(), Error> {
-        let _checked = self.allocator.checked("extents", self.device);
+        let _begun = self.begin("extents");
         let mut offset = 0;
         while let Some(extent) = self.extent(ptr, offset)? {
             each(extent);
@@ -177,7 +172,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// * [`Error::Parked`]: a part of the block is parked, or about to be.
     /// * [`Error::TableFull`]. Nothing is pinned then.
     pub fn pin(&self, ptr: DevicePtr) -> Result<(), Error> {
-        let _checked = self.allocator.checked("pin", self.device);
+        let _begun = self.begin("pin");
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
@@ -195,11 +190,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// # Errors
     /// [`Error::NotPinned`]: every pin of `ptr` was undone before, or `ptr` never was pinned.
     pub fn unpin(&self, ptr: DevicePtr) -> Result<(), Error> {
-        let _checked = self.allocator.checked("unpin", self.device);
+        let _begun = self.begin("unpin");
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        Extents::unpin(self.allocator.on(self.device)?, ptr)
+        Extents::unpin(self.on(), ptr)
     }
 
     /// Makes a descriptor of the page with the byte at `ptr`, for another process, which imports
@@ -223,7 +218,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// * [`Error::Device`], with [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the
     ///   device shares no memory between processes. Nothing has changed.
     pub fn export(&self, ptr: DevicePtr) -> Result<Descriptor, Error> {
-        extents::export(*self.allocator.begin("export", self.device)?, ptr)
+        extents::export(*self.begin("export"), ptr)
+    }
+
+    /// Gives back the addresses kept away from later blocks after the frees of
+    /// [guarded](crate::config::Guard) ones, of which [`Allocator::explain`] then knows
+    /// nothing. For programs that end their use of a device.
+    ///
+    /// Device: called for each freed block.
+    pub fn end_quarantine(&self) {
+        self.begin("end_quarantine").end_quarantine();
     }
 
     /// Calls `act` with the heap that owns `ptr` on the device.
@@ -233,7 +237,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         act: impl Fn(Extents<'_, On<D, R, S>>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.allocator.at_owner(ptr, |device, heap| {
-            if heap.device != self.device.0 {
+            if heap.device != self.arena.number() {
                 return Err(Error::foreign(ptr));
             }
             act(Extents::of_heap(&device, heap.heap))

@@ -48,7 +48,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     ///   segments.
     /// * [`Error::TableFull`].
     pub fn tag_pool(&self, pool: PoolId, tag: Option<Tag>) -> Result<(), Error> {
-        let device = self.allocator.begin("tag_pool", self.device)?;
+        let device = self.begin("tag_pool");
         device.heaps.tag_pool(pool, tag, device.settings.uses_pages(PoolMemory::Parkable))
     }
 
@@ -62,7 +62,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// # Errors
     /// [`Error::UnknownTag`].
     pub fn serve_elsewhere(&self, tag: Tag, on: bool) -> Result<(), Error> {
-        let known = self.allocator.arena(self.device)?.heaps.registry.lock().set_elsewhere(tag, on);
+        let known = self.arena.heaps.registry.lock().set_elsewhere(tag, on);
         if known { Ok(()) } else { Err(Error::UnknownTag(tag)) }
     }
 
@@ -91,7 +91,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// Without contents to be kept, all pages unmapped by the device stay parked. Another call
     /// parks the rest.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
-        let _checked = self.allocator.checked("park", self.device);
+        let _begun = self.begin("park");
         let device = self.healthy()?;
         Parker::of(device, target)?.park(device, mode, order)
     }
@@ -124,7 +124,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// # Errors
     /// The errors of [`wake`](Self::wake).
     pub fn wake_start(&self, target: ParkTarget) -> Result<(), Error> {
-        let _checked = self.allocator.checked("wake_start", self.device);
+        let _begun = self.begin("wake_start");
         let device = self.healthy()?;
         Parker::of(device, target)?.wake_start(device)
     }
@@ -135,14 +135,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// # Errors
     /// The errors of [`wake`](Self::wake).
     pub fn wake_wait(&self, target: ParkTarget) -> Result<(), Error> {
-        let _checked = self.allocator.checked("wake_wait", self.device);
+        let _begun = self.begin("wake_wait");
         let device = self.healthy()?;
         Parker::of(device, target)?.wake_wait(device)
     }
 
     /// Returns the device, if it works.
     fn healthy(&self) -> Result<OnDevice<'_, On<D, R, S>>, Error> {
-        let device = self.allocator.on(self.device)?;
+        let device = self.on();
         device.driver.health()?;
         Ok(device)
     }
@@ -155,7 +155,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// # Errors
     /// [`Error::UnknownTag`].
     pub fn report(&self, target: ParkTarget) -> Result<ParkReport, Error> {
-        let arena = self.allocator.arena(self.device)?;
+        let arena = self.arena;
         target.check(&arena.heaps)?;
         Ok(ParkReport::of(&arena.heaps, &arena.paging, target))
     }
@@ -168,6 +168,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     /// # Errors
     /// [`Error::Device`].
     pub fn remaining(&self) -> Result<Remaining, Error> {
-        Remaining::on(self.allocator.on(self.device)?)
+        Remaining::on(self.on())
     }
 }

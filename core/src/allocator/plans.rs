@@ -37,18 +37,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
     /// context was lost before.
     #[cfg(feature = "alloc")]
     pub fn end_iteration(&self) -> Result<(), Error> {
-        let device = self.allocator.begin("end_iteration", self.device)?;
+        let device = self.begin("end_iteration");
         device.plan_switch().map_or(Ok(()), |plans| plans.announce(device.waiting()))
     }
 
     /// Takes out the record of the observed iteration, to be planned on any thread. Returns `None`
     /// if no observation is complete, or the record was taken before.
-    ///
-    /// # Errors
-    /// None for an existing device.
     #[cfg(feature = "alloc")]
-    pub fn observed(&self) -> Result<Option<Observed>, Error> {
-        Ok(self.allocator.begin("observed", self.device)?.plans.observed())
+    pub fn observed(&self) -> Option<Observed> {
+        self.begin("observed").plans.observed()
     }
 
     /// Verifies plans for an [`observed`](Self::observed) iteration, one for each observed stream
@@ -60,7 +57,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
     /// * [`Error::TooLarge`]: a plan needs 1 EiB or more.
     #[cfg(feature = "alloc")]
     pub fn adopt(&self, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
-        self.allocator.begin("adopt_plans", self.device)?.plans.adopt_plans(observed, plans)
+        self.begin("adopt_plans").plans.adopt_plans(observed, plans)
     }
 
     /// Gives up the active plans, and everything observed or planned so far. The next
@@ -73,15 +70,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Planning<'_, D, R, S> {
     /// [`Error::TableFull`], [`Error::Device`].
     #[cfg(feature = "alloc")]
     pub fn give_up(&self) -> Result<(), Error> {
-        let device = self.allocator.begin("give_plans_up", self.device)?;
+        let device = self.begin("give_plans_up");
         device.plan_switch().map_or(Ok(()), |plans| plans.give_up())
     }
 
     /// Returns the figures of the planned policy. Under another policy all figures are 0.
-    ///
-    /// # Errors
-    /// None for an existing device.
-    pub fn report(&self) -> Result<PlannedReport, Error> {
-        Ok(self.allocator.arena(self.device)?.plans.report())
+    pub fn report(&self) -> PlannedReport {
+        self.arena.plans.report()
     }
 }

@@ -11,7 +11,15 @@ use crate::units::{DeviceIndex, DevicePtr, RangeId, StreamId};
 use core::fmt;
 use core::ops::Deref;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+view! {
+    /// The elastic ranges of a device by their numbers: a view of an [`Allocator`], returned by
+    /// [`Allocator::ranges`]. A [`Range`] owns a range, and explains ranges.
+    Ranges,
+    /// Returns the elastic ranges of `device`.
+    ranges
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Ranges<'_, D, R, S> {
     /// Reserves addresses for `bytes`, rounded up to whole pages. Uses no memory of the device.
     ///
     /// Device: called.
@@ -19,10 +27,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// * [`Error::RangeRefused`]: `bytes` is 0.
     /// * [`Error::TooLarge`]: `bytes` is 1 EiB or more.
-    /// * [`Error::UnknownDevice`], [`Error::TableFull`], [`Error::Device`]; also if the device has
+    /// * [`Error::TableFull`], [`Error::Device`]; also if the device has
     ///   no virtual memory.
-    pub fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
-        let device = self.begin("reserve_range", device)?;
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation, Error> {
+        let device = self.begin("reserve_range");
         device.require_ranges()?.reserve_elastic(device.holdings(), bytes)
     }
 
@@ -42,15 +50,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///   captured, if the part was decommitted and the work before the decommit is incomplete. The
     ///   range is unchanged.
     /// * The errors of every operation on a [`Range`].
-    pub fn commit_range(
-        &self,
-        device: DeviceIndex,
-        range: RangeId,
-        offset: u64,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<(), Error> {
-        let device = self.begin("commit_range", device)?;
+    pub fn commit(&self, range: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        let device = self.begin("commit_range");
         device.require_ranges()?.commit(*device, range, (offset, bytes), stream)
     }
 
@@ -69,15 +70,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ///   captured.
     /// * [`Error::InvalidStream`]; the errors of every operation on a [`Range`]. The range is
     ///   unchanged.
-    pub fn decommit_range(
-        &self,
-        device: DeviceIndex,
-        range: RangeId,
-        offset: u64,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<(), Error> {
-        self.begin("decommit_range", device)?.require_ranges()?.decommit(range, offset, bytes, stream)
+    pub fn decommit(&self, range: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        self.begin("decommit_range").require_ranges()?.decommit(range, offset, bytes, stream)
     }
 
     /// Releases a range: gives all memory of the range up, behind the present work of every stream
@@ -87,19 +81,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Device: called.
     ///
     /// # Errors
-    /// As for [`decommit_range`](Self::decommit_range). The program still holds the range.
-    pub fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error> {
-        self.begin("release_range", device)?.require_ranges()?.release_elastic(range)
+    /// As for [`decommit`](Self::decommit). The program still holds the range.
+    pub fn release(&self, range: RangeId) -> Result<(), Error> {
+        self.begin("release_range").require_ranges()?.release_elastic(range)
     }
 
     /// Returns the committed bytes of a range.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`], [`Error::UnknownRange`].
-    pub fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error> {
-        self.on(device)?.require_ranges()?.committed_bytes(range)
+    /// [`Error::UnknownRange`].
+    pub fn committed_bytes(&self, range: RangeId) -> Result<u64, Error> {
+        self.on().require_ranges()?.committed_bytes(range)
     }
 }
+
+/// The ranges of a device of the allocator `A`.
+type RangesOf<'a, A> =
+    Ranges<'a, <A as BlockAllocator>::Device, <A as BlockAllocator>::Lock, <A as BlockAllocator>::Storage>;
 
 /// An owned elastic range. A drop releases the range.
 ///
@@ -162,9 +160,9 @@ impl<H: Deref<Target: BlockAllocator>> Range<H> {
     /// Reserves addresses for `bytes`, rounded up to whole pages.
     ///
     /// # Errors
-    /// The errors of [`Allocator::reserve_range`].
+    /// The errors of [`Ranges::reserve`].
     pub fn reserve(allocator: H, device: DeviceIndex, bytes: u64) -> Result<Self, Error> {
-        let reserved = allocator.as_allocator().reserve_range(device, bytes)?;
+        let reserved = allocator.as_allocator().ranges(device)?.reserve(bytes)?;
         Ok(Self { allocator, device, reserved, is_released: false })
     }
 
@@ -191,33 +189,33 @@ impl<H: Deref<Target: BlockAllocator>> Range<H> {
     /// Returns the committed bytes.
     ///
     /// # Errors
-    /// The errors of [`Allocator::committed_bytes`].
+    /// The errors of [`Ranges::committed_bytes`].
     pub fn committed_bytes(&self) -> Result<u64, Error> {
-        self.allocator.as_allocator().committed_bytes(self.device, self.reserved.range)
+        self.ranges()?.committed_bytes(self.reserved.range)
     }
 
-    /// Gives a part memory; see [`Allocator::commit_range`].
+    /// Gives a part memory; see [`Ranges::commit`].
     ///
     /// # Errors
-    /// The errors of [`Allocator::commit_range`].
+    /// The errors of [`Ranges::commit`].
     pub fn commit(&self, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        self.allocator.as_allocator().commit_range(self.device, self.reserved.range, offset, bytes, stream)
+        self.ranges()?.commit(self.reserved.range, offset, bytes, stream)
     }
 
-    /// Gives the memory of a part up; see [`Allocator::decommit_range`].
+    /// Gives the memory of a part up; see [`Ranges::decommit`].
     ///
     /// # Errors
-    /// The errors of [`Allocator::decommit_range`].
+    /// The errors of [`Ranges::decommit`].
     pub fn decommit(&self, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        self.allocator.as_allocator().decommit_range(self.device, self.reserved.range, offset, bytes, stream)
+        self.ranges()?.decommit(self.reserved.range, offset, bytes, stream)
     }
 
     /// Releases the range as a drop does, and returns the error of a drop.
     ///
     /// # Errors
-    /// The errors of [`Allocator::release_range`], with the range, still held by the program.
+    /// The errors of [`Ranges::release`], with the range, still held by the program.
     pub fn release(mut self) -> Result<(), (Self, Error)> {
-        match self.allocator.as_allocator().release_range(self.device, self.reserved.range) {
+        match self.release_range() {
             Ok(()) => {
                 self.is_released = true;
                 Ok(())
@@ -227,10 +225,21 @@ impl<H: Deref<Target: BlockAllocator>> Range<H> {
     }
 }
 
+impl<H: Deref<Target: BlockAllocator>> Range<H> {
+    /// Returns the ranges of the device.
+    fn ranges(&self) -> Result<RangesOf<'_, H::Target>, Error> {
+        self.allocator.as_allocator().ranges(self.device)
+    }
+
+    fn release_range(&self) -> Result<(), Error> {
+        self.ranges()?.release(self.reserved.range)
+    }
+}
+
 impl<H: Deref<Target: BlockAllocator>> Drop for Range<H> {
     fn drop(&mut self) {
         if !self.is_released
-            && let Err(error) = self.allocator.as_allocator().release_range(self.device, self.reserved.range)
+            && let Err(error) = self.release_range()
         {
             let Reservation { base, bytes, .. } = self.reserved;
             self.allocator.as_allocator().report_failed_drop(&FailedDrop { ptr: base, bytes, error });

@@ -21,7 +21,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// earlier events. A pending block is restored as allocated: the program announces the block's
     /// streams and frees the block again. Free blocks begin to age now, regions begin to grow anew,
     /// and the peaks of the statistics begin at the restored state. Private pools must exist, see
-    /// [`retain_pool`](Self::retain_pool).
+    /// [`Pools::retain`](crate::Pools::retain).
     ///
     /// Device: called for every segment. The device must place an ordinary segment at the recorded
     /// address, and reserve addresses around the first part of an expandable segment, as a

@@ -5,15 +5,13 @@
 //! The rows read a [`Reading`], which is taken at once. What counts is the part of the allocator
 //! that acts.
 
-use crate::allocator::{Allocator, PageStats};
+use crate::allocator::{Allocator, On, PageStats, Pages, Planning, Tuning};
+use crate::arena::Arena;
 use crate::arena::tuning::{TuneReport, TuneStage};
 use crate::device::DeviceMemory;
-use crate::error::Error;
 use crate::stats::{PlannedReport, ReclaimStats};
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::trace::TraceExtent;
-use crate::units::DeviceIndex;
 use core::fmt;
 
 /// How a statistic changes over time.
@@ -301,39 +299,25 @@ impl fmt::Display for Metric {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Returns how much of the history [`for_each_trace_entry`](Self::for_each_trace_entry) has. If
-    /// events were dropped, peaks of the history are those of its rest.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn trace_extent(&self, device: DeviceIndex) -> Result<TraceExtent, Error> {
-        Ok(self.begin("trace_extent", device)?.recorder().extent())
-    }
-
-    /// Reads the [statistics](Statistic) of `device`. Heaps are read in turn, so sums may disagree
-    /// slightly while threads allocate.
-    ///
-    /// Device: not called.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn reading(&self, device: DeviceIndex) -> Result<Reading, Error> {
-        let pages = self.pages(device)?;
-        let config = self.config(device)?;
-        Ok(Reading {
-            pages: pages.stats()?,
-            reclaim: pages.reclaim_stats()?,
-            reclaims: config.reclaim().is_some(),
-            tuned: self.tuning(device)?.report()?,
-            planned: self.plans(device)?.report()?,
-            plans: config.planned().is_some(),
-            leaked_bytes: self.leaked_bytes(device)?,
-        })
-    }
-}
-
 impl Reading {
+    /// Reads the statistics of the device of `arena`.
+    pub(super) fn of<D: DeviceMemory, R: Lock, S: Storage>(
+        allocator: &Allocator<D, R, S>,
+        arena: &Arena<On<D, R, S>>,
+    ) -> Self {
+        let pages = Pages { allocator, arena };
+        let config = arena.settings.copy();
+        Self {
+            pages: pages.stats(),
+            reclaim: pages.reclaim_stats(),
+            reclaims: config.reclaim().is_some(),
+            tuned: Tuning { allocator, arena }.report(),
+            planned: Planning { allocator, arena }.report(),
+            plans: config.planned().is_some(),
+            leaked_bytes: arena.ledger.leaked(),
+        }
+    }
+
     /// Returns the value of a statistic.
     #[must_use]
     pub fn value(&self, statistic: &Statistic) -> u64 {
@@ -486,7 +470,7 @@ mod tests {
             let config = crate::Config::parse(config).unwrap();
             let device = crate::simulated::SimulatedDevice::new(1 << 30);
             let allocator = crate::Allocator::<_, spin::Mutex<()>, crate::Growable>::new([device], &config).unwrap();
-            let reading = allocator.reading(crate::DeviceIndex(0)).unwrap();
+            let reading = allocator.stats(crate::DeviceIndex(0)).unwrap().reading();
             let of = |group: &str| {
                 Statistic::ALL.iter().filter(|row| row.group() == group).all(|row| reading.is_in_use(row))
             };

@@ -41,7 +41,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tags<'_, D, R, S> {
     /// * [`Error::LimitsRefused`]: `weight` is 0, `low` is above `max`, or the device cannot fill
     ///   memory, as `clear` needs.
     pub fn limit(&self, tag: Tag, limits: Option<TagLimits>) -> Result<(), Error> {
-        let device = self.allocator.begin("limit_tag", self.device)?;
+        let device = self.begin("limit_tag");
         device.heaps.limit_tag(&device.driver, tag, limits)
     }
 
@@ -56,7 +56,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tags<'_, D, R, S> {
     /// * [`Error::GraphMemory`]: the pools hold more than `keep`, and a graph was captured into one
     ///   that has users. Its memory stays.
     pub fn trim(&self, tag: Tag, keep: u64) -> Result<(), Error> {
-        self.allocator.begin("trim_tag", self.device)?.holdings().trim_tag(tag, keep)
+        self.begin("trim_tag").holdings().trim_tag(tag, keep)
     }
 
     /// Returns what the pools with `tag` hold on the device. The heaps are read in turn, so the
@@ -68,7 +68,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tags<'_, D, R, S> {
     /// # Errors
     /// [`Error::UnknownTag`]: no pool has the tag, and it has no limits.
     pub fn held(&self, tag: Tag) -> Result<TagUse, Error> {
-        let heaps = &self.allocator.arena(self.device)?.heaps;
+        let heaps = &self.arena.heaps;
         let registry = heaps.registry.lock();
         let is_known = registry.next_tagged(0, tag).is_some() || registry.limited_tag(tag).is_some();
         if is_known { Ok(heaps.tag_use(&registry, tag)) } else { Err(Error::UnknownTag(tag)) }
@@ -78,13 +78,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tags<'_, D, R, S> {
     /// lowest of all for `None`. A program that calls this with each tag returned finds them all.
     ///
     /// Threads: any. Device: not called.
-    ///
-    /// # Errors
-    /// None for an existing device.
-    pub fn next(&self, after: Option<Tag>) -> Result<Option<Tag>, Error> {
-        let registry = self.allocator.arena(self.device)?.heaps.registry.lock();
+    pub fn next(&self, after: Option<Tag>) -> Option<Tag> {
+        let registry = self.arena.heaps.registry.lock();
         let limited = registry.limited.iter().filter(|entry| entry.limits.is_some()).map(|entry| entry.tag);
         let limited = limited.filter(|&tag| Some(tag) > after).min();
-        Ok(registry.next_tag(after).into_iter().chain(limited).min())
+        registry.next_tag(after).into_iter().chain(limited).min()
     }
 }

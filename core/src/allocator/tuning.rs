@@ -47,32 +47,23 @@ view! {
 impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// Returns whether settings may adjust themselves now: `tune:auto` is set, memory is cached,
     /// and no graph is being captured.
-    ///
-    /// # Errors
-    /// None for an existing device.
-    pub fn is_possible(&self) -> Result<bool, Error> {
-        let arena = self.allocator.arena(self.device)?;
-        Ok(arena.settings.may_tune(&arena.driver.flags))
+    pub fn is_possible(&self) -> bool {
+        let arena = self.arena;
+        arena.settings.may_tune(&arena.driver.flags)
     }
 
-    /// Returns the program's own configuration. [`Allocator::config`] returns the configuration in
-    /// force.
-    ///
-    /// # Errors
-    /// None for an existing device.
-    pub fn own_config(&self) -> Result<Config, Error> {
-        let arena = self.allocator.arena(self.device)?;
-        Ok(arena.settings.own_config(&arena.tuning))
+    /// Returns the configuration of the program.
+    /// [`DeviceSettings::config`](crate::DeviceSettings::config) returns the one that is active.
+    pub fn own_config(&self) -> Config {
+        let arena = self.arena;
+        arena.settings.own_config(&arena.tuning)
     }
 
     /// Returns the latest requests, up to 131072 events, and the memory after them. Exact only if
     /// no other thread allocates or frees during the call.
-    ///
-    /// # Errors
-    /// None for an existing device.
     #[cfg(feature = "alloc")]
-    pub fn window(&self) -> Result<Window, Error> {
-        let arena = self.allocator.begin("tuning window", self.device)?;
+    pub fn window(&self) -> Window {
+        let arena = self.begin("tuning window");
         let serial = arena.tuning.lock().serial;
         let config = arena.settings.copy();
         for slot in arena.heaps.slot_numbers() {
@@ -82,7 +73,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         let mut segments = Vec::new();
         arena.heaps.snapshot(&arena.history.sites, &mut segments);
         segments.retain(|segment| segment.pool == PoolId::DEFAULT);
-        Ok(Window { events, segments, config, limit: arena.ledger.limit_if_set(), serial })
+        Window { events, segments, config, limit: arena.ledger.limit_if_set(), serial }
     }
 
     /// Activates the settings of placement of `settings`. All other settings stay. Idle
@@ -113,7 +104,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     }
 
     fn change(&self, settings: &Config, serial: u64, action: Action, bytes: u64) -> Result<bool, Error> {
-        let device = self.allocator.begin("tuning change", self.device)?;
+        let device = self.begin("tuning change");
         if !device.settings.take_placement(&device.driver.flags, &device.tuning, settings, serial) {
             return Ok(false);
         }
@@ -135,32 +126,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// [`Error::Device`].
     #[cfg(feature = "alloc")]
     pub fn give_back(&self) -> Result<(), Error> {
-        let device = self.allocator.begin("tuning give_back", self.device)?;
+        let device = self.begin("tuning give_back");
         device.holdings().give_old_form_back(&device.tuning, false)
     }
 
     /// Returns the figures.
-    ///
-    /// # Errors
-    /// None for an existing device.
-    pub fn report(&self) -> Result<TuneReport, Error> {
-        let arena = self.allocator.arena(self.device)?;
+    pub fn report(&self) -> TuneReport {
+        let arena = self.arena;
         let [retired_bytes, given_back_bytes] = [arena.paging.retired_bytes(), arena.paging.retired_given_back()];
-        Ok(TuneReport { retired_bytes, given_back_bytes, ..arena.tuning.lock().report })
+        TuneReport { retired_bytes, given_back_bytes, ..arena.tuning.lock().report }
     }
 
     /// Changes the figures kept by a host. The stage is [`TuneStage::Off`] while `tune` is off.
-    ///
-    /// # Errors
-    /// None for an existing device.
-    pub fn update_report(&self, update: impl FnOnce(&mut TuneReport)) -> Result<(), Error> {
-        let arena = self.allocator.arena(self.device)?;
+    pub fn update_report(&self, update: impl FnOnce(&mut TuneReport)) {
+        let arena = self.arena;
         let is_on = arena.settings.config.lock().tunes();
         let mut state = arena.tuning.lock();
         update(&mut state.report);
         if !is_on {
             state.report.stage = TuneStage::Off;
         }
-        Ok(())
     }
 }

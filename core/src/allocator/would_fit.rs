@@ -1,6 +1,6 @@
 //! Whether requests would be served, tried on a copy.
 
-use super::{Allocator, Called};
+use super::{Allocator, Called, Forecasts};
 use crate::arena::hosted::copy::copy_onto;
 use crate::arena::hosted::rehearse::rehearsal_device;
 use crate::device::oom::OutOfMemory;
@@ -44,7 +44,7 @@ impl Bound {
     }
 }
 
-/// The answer of [`Rehearsal::would_fit`].
+/// The answer of [`Forecasts::would_fit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
     /// Number of requests served, from the first on: the index of the first failing request, or the
@@ -63,14 +63,7 @@ pub struct Fit {
     pub device_free: Option<u64>,
 }
 
-view! {
-    /// A forecast of requests to a device: see [`would_fit`](Self::would_fit).
-    Rehearsal,
-    /// Returns the forecast of requests to `device`.
-    rehearsal
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Forecasts<'_, D, R, S> {
     /// Tells whether requests of `sizes` bytes on `stream` would be served now, in order, without a
     /// free in between. Changes nothing.
     ///
@@ -98,7 +91,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
     /// * [`Error::Parked`]: the memory of the stream or its pool is parked.
     /// * [`Error::TableFull`], [`Error::Device`].
     pub fn would_fit(&self, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
-        let onto = rehearsal_device(self.allocator.on(self.device)?, stream)?;
+        let onto = rehearsal_device(self.on(), stream)?;
         self.would_fit_on(onto, sizes, stream)
     }
 
@@ -112,13 +105,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
     /// # Errors
     /// The errors of [`would_fit`](Self::would_fit).
     pub fn would_fit_on<T: DeviceMemory>(&self, onto: T, sizes: &[u64], stream: StreamId) -> Result<Fit, Error> {
-        let _checked = self.allocator.checked("would_fit", self.device);
+        let _begun = self.begin("would_fit");
         Error::refuse_reserved(stream)?;
         let copy = self.copy_onto(onto)?;
         let only = DeviceIndex(0);
         let ledger = &copy.arena(only)?.ledger;
         let before = ledger.reserved();
-        let arena = self.allocator.arena(self.device)?;
+        let arena = self.arena;
         let device_free = arena.driver.known_memory(arena.ledger.reserved()).map(|memory| memory.free);
         let answer = |served, reserved_bytes: u64, bound| {
             let new_bytes = reserved_bytes.saturating_sub(before);
@@ -140,19 +133,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Rehearsal<'_, D, R, S> {
     /// Stores the memory of a device, after the program has asked the device: a later
     /// [`would_fit`](Self::would_fit) assumes the stored memory. The allocator stores the answers
     /// to its own questions.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn note_memory(&self, memory: MemoryInfo) -> Result<(), Error> {
-        let arena = self.allocator.arena(self.device)?;
+    pub fn note_memory(&self, memory: MemoryInfo) {
+        let arena = self.arena;
         arena.driver.note_memory(memory, arena.ledger.reserved());
-        Ok(())
     }
 
     /// Returns an allocator over `onto` with the state of a single device, which becomes device 0.
     fn copy_onto<T: DeviceMemory>(&self, onto: T) -> Result<Allocator<T, R, S>, Error> {
         let mut arenas = S::Devices::with_places(1).ok_or(Error::TableFull("devices"))?;
-        let (arena, pages) = copy_onto(self.allocator.on(self.device)?, Called::<T>::from(onto))?;
+        let (arena, pages) = copy_onto(self.on(), Called::<T>::from(onto))?;
         arenas.places_mut()[0] = arena;
         arenas.publish(1);
         Ok(Allocator::over(arenas, pages, Once::initialized(())))
@@ -197,7 +186,7 @@ mod tests {
         ALLOCATOR.start([SimulatedDevice::new(64 * MIB)], &crate::Config::new()).unwrap();
         let device = DeviceIndex(0);
         let held = ALLOCATOR.malloc(device, 20 * MIB, StreamId(1)).unwrap();
-        let fits = || ALLOCATOR.rehearsal(device).unwrap().would_fit(&[20 * MIB; 3], StreamId(1)).unwrap();
+        let fits = || ALLOCATOR.forecast(device).unwrap().would_fit(&[20 * MIB; 3], StreamId(1)).unwrap();
         assert_eq!((fits().served, fits().new_bytes), (3, 60 * MIB));
         ALLOCATOR.free(held).unwrap();
         assert_eq!((fits().served, fits().new_bytes), (3, 40 * MIB));

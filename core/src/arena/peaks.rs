@@ -221,10 +221,10 @@ mod tests {
                     allocator.free(held.swap_remove(random as usize % held.len())).unwrap();
                 }
                 if step == 3 * STREAMS {
-                    allocator.reset_peak_stats(DEVICE).unwrap();
+                    allocator.stats(DEVICE).unwrap().reset_peaks();
                     peak = 0;
                 }
-                let stats = allocator.stats(DEVICE).unwrap();
+                let stats = allocator.stats(DEVICE).unwrap().totals();
                 peak = stats.allocated_bytes().current.max(peak);
                 assert_eq!(stats.allocated_bytes().peak, peak, "`{config}`, step {step}");
                 // Later blocks come and go below the peak, and none of the heaps has to be read.

@@ -6,12 +6,12 @@
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
-use crate::arena::heaps::registry::{Purpose, Registry, RouteDecision, RouteEntry};
+use crate::arena::heaps::registry::{Registry, RouteDecision, RouteEntry};
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::device::Host;
 use crate::error::Error;
-use crate::pool::{PoolId, Route};
+use crate::pool::{PoolId, Route, RoutePurpose};
 use crate::tables::Storage;
 use crate::units::StreamId;
 
@@ -27,7 +27,7 @@ impl<P: Platform> Heaps<P> {
         driver: &Driver<P::Device>,
         id: PoolId,
         route: Route,
-        purpose: Purpose,
+        purpose: RoutePurpose,
     ) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
@@ -43,29 +43,36 @@ impl<P: Platform> Heaps<P> {
         }
         // Before the first request: what was allocated in the pool until now may be used by the
         // graph as well.
-        if purpose == Purpose::Capture {
+        if purpose == RoutePurpose::Capture {
             self.set_captured(&mut registry, pool);
         }
         sum_routes_up(&driver.flags, &registry);
         drop(registry);
         // Calls that looked at the flags before the change may still record events, which a capture
         // forbids: wait for the end of those calls.
-        if purpose != Purpose::Requests {
+        if purpose != RoutePurpose::Requests {
             driver.wait_for_recordings();
         }
         Ok(())
     }
 
-    /// Ends the latest route of `purpose` into the pool named `id`, and returns the route. The
-    /// route's user remains until [`end_use`](Self::end_use).
+    /// Ends the latest route of `purpose` into the pool named `id`, of those that select what `only`
+    /// does if it is given, and returns the route. The route's user remains until
+    /// [`end_use`](Self::end_use).
     ///
     /// # Errors
     ///
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
-    pub(crate) fn end_route(&self, driver: &Driver<P::Device>, id: PoolId, purpose: Purpose) -> Result<Route, Error> {
+    pub(crate) fn end_route(
+        &self,
+        driver: &Driver<P::Device>,
+        id: PoolId,
+        purpose: RoutePurpose,
+        only: Option<Route>,
+    ) -> Result<Route, Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
-        let route = registry.remove_route(pool, purpose).ok_or(Error::NotRouted(id))?;
+        let route = registry.remove_route(pool, purpose, only).ok_or(Error::NotRouted(id))?;
         sum_routes_up(&driver.flags, &registry);
         self.finish_use(&mut registry, pool);
         Ok(route)
@@ -127,7 +134,7 @@ impl<P: Platform> Heaps<P> {
         if let Some(route) = request.route
             && !request.capturing
             && route.capture
-            && route.purpose == Purpose::Undeclared
+            && route.purpose == RoutePurpose::Undeclared
         {
             let mut registry = self.registry.lock();
             registry.clear_capture(route);

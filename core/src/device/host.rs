@@ -75,7 +75,7 @@ device_trait! {
     fn on_unmap(&self, at: DevicePtr, bytes: u64);
 
     /// Tells the host about an event as it happens, while the events of the device are
-    /// [reported](crate::Allocator::report_events). `pool` is the pool of the block or segment. The
+    /// [reported](crate::Tracing::report). `pool` is the pool of the block or segment. The
     /// time of `entry` is 0.
     ///
     /// This is called under a heap's lock, on the thread that causes the event. It must not block,

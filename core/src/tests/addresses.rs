@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, SimulatedDevice};
 use crate::device::{AddressLack, DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::pool::{PoolOptions, Route, Tag};
+use crate::pool::{PoolOptions, Route, RoutePurpose, Tag};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::num::NonZeroU64;
@@ -36,7 +36,7 @@ fn refuse_addresses(allocator: &Simulated) {
 }
 
 fn reserved(allocator: &Simulated) -> u64 {
-    allocator.pages(DEVICE).unwrap().stats().unwrap().reserved_addresses
+    allocator.pages(DEVICE).unwrap().stats().reserved_addresses
 }
 
 fn malloc(allocator: &Simulated, mib: u64, stream: u64) -> Result<DevicePtr, Error> {
@@ -94,9 +94,9 @@ fn a_cached_reservation_is_given_back_for_a_request_of_another_stream() {
 #[test]
 fn a_report_tells_addresses_from_memory() {
     let allocator = within("policy:stitched", TIB);
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(Tag(NonZeroU64::MIN))).unwrap();
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     refuse_addresses(&allocator);
     let Err(Error::OutOfMemory(report)) = malloc(&allocator, 4, 1) else { panic!("a pool that parks needs pages") };
     assert_eq!((report.address_lack, report.address_bytes), (AddressLack::Refused, 0));
@@ -141,7 +141,7 @@ fn a_range_gets_the_addresses_of_released_ranges_and_of_the_cache() {
 #[test]
 fn a_forecast_counts_guarded_blocks() {
     let allocator = within("guard:all,per_process_memory_fraction:0.001", TIB);
-    let forecast = |mib: u64| allocator.forecast(DEVICE, mib * MIB, StreamId(1)).unwrap();
+    let forecast = |mib: u64| allocator.forecast(DEVICE).unwrap().malloc(mib * MIB, StreamId(1)).unwrap();
     let first = malloc(&allocator, 4, 1).unwrap();
     allocator.free(first).unwrap();
     allocator.device(DEVICE).unwrap().complete(StreamId(1));
@@ -153,7 +153,7 @@ fn a_forecast_counts_guarded_blocks() {
 fn a_request_that_no_free_could_serve_does_not_wait_for_one() {
     for (limit, live, request) in [(64, 0, 100), (64, 10, 100)] {
         let allocator = within("policy:bfc,retry_ms:10000", TIB);
-        allocator.set_limit(DEVICE, Some(limit * MIB)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(limit * MIB));
         if live > 0 {
             malloc(&allocator, live, 1).unwrap();
         }

@@ -7,7 +7,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Failure, SimulatedDevice};
 use crate::device::{Call, DeviceError, ErrorKind, Segments};
 use crate::error::{Error, PointerFault};
-use crate::pool::{PoolId, PoolOptions, Route};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
 use crate::tests::altered::{self, AlteredDevice, Change};
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -29,7 +29,7 @@ fn malloc_mib(allocator: &Simulated, mib: u64) -> DevicePtr {
 }
 
 fn stat(allocator: &Simulated, key: &str) -> i64 {
-    allocator.stats(DEVICE).unwrap().get(key).unwrap()
+    allocator.stats(DEVICE).unwrap().totals().get(key).unwrap()
 }
 
 #[test]
@@ -47,15 +47,15 @@ fn the_name_of_a_pool_is_chosen_once() {
     let allocator = allocator("");
     let mut names = std::vec::Vec::new();
     for _ in 0..3 {
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
         assert!(!names.contains(&pool), "{pool:?} was the name of a pool that has gone");
         names.push(pool);
-        allocator.release_pool(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     }
     // The program's own names are not chosen, either.
-    allocator.retain_pool(DEVICE, PoolId(0, 9), PoolOptions::default()).unwrap();
-    allocator.release_pool(DEVICE, PoolId(0, 9)).unwrap();
-    assert_eq!(allocator.create_pool(DEVICE, PoolOptions::default()), Ok(PoolId(0, 10)));
+    allocator.pools(DEVICE).unwrap().retain(PoolId(0, 9), PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().release(PoolId(0, 9)).unwrap();
+    assert_eq!(allocator.pools(DEVICE).unwrap().create(PoolOptions::default()), Ok(PoolId(0, 10)));
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn a_report_of_lacking_memory_names_the_device_and_what_its_settings_allow() {
 #[test]
 fn a_report_of_lacking_memory_tells_what_private_pools_keep() {
     let allocator = allocator("");
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let [kept, freed] = [60 * MIB, 30 * MIB].map(|bytes| allocator.malloc(DEVICE, bytes, STREAM).unwrap());
-    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     allocator.free(freed).unwrap();
     let refused = |bytes| match allocator.malloc(DEVICE, bytes, STREAM) {
         Err(Error::OutOfMemory(report)) => report,
@@ -89,10 +89,10 @@ fn a_report_of_lacking_memory_tells_what_private_pools_keep() {
     let report = refused(950 * MIB);
     assert_eq!((report.allocated, report.reserved, report.private_free), (60 * MIB, 90 * MIB, 30 * MIB));
     assert_eq!((report.pending, report.largest_free, report.largest_free_elsewhere), (0, 0, 30 * MIB));
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let report = refused(950 * MIB);
     assert_eq!((report.largest_free, report.largest_free_elsewhere), (30 * MIB, 0), "the request is one of the pool");
-    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     allocator.free(kept).unwrap();
 }
 
@@ -101,7 +101,7 @@ fn counts_of_segments_and_of_second_attempts_are_those_of_the_program() {
     let allocator = allocator("");
     let blocks = [400 * MIB, 500 * MIB].map(|bytes| allocator.malloc(DEVICE, bytes, STREAM).unwrap());
     let counts = || {
-        let stats = allocator.stats(DEVICE).unwrap();
+        let stats = allocator.stats(DEVICE).unwrap().totals();
         (stats.segments().current, stats.segments().peak, stats.alloc_retries(), stats.ooms())
     };
     assert_eq!(counts(), (2, 2, 0, 0));
@@ -288,8 +288,8 @@ fn expandable_segments_grow_in_place_and_give_back() {
 fn the_highest_pool_number_leaves_names_for_others() {
     let allocator = allocator("");
     let highest = PoolId(0, u64::MAX);
-    allocator.retain_pool(DEVICE, highest, PoolOptions::default()).unwrap();
-    let made = [0; 3].map(|_| allocator.create_pool(DEVICE, PoolOptions::default()).unwrap());
+    allocator.pools(DEVICE).unwrap().retain(highest, PoolOptions::default()).unwrap();
+    let made = [0; 3].map(|_| allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap());
     assert!(made.iter().all(|&pool| pool != highest && pool != PoolId::DEFAULT));
     assert_eq!(std::collections::BTreeSet::from(made).len(), 3);
 }
@@ -317,7 +317,7 @@ fn the_reserved_number_is_no_stream_for_any_call() {
         let allocator = allocator(config);
         let block = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
         assert_eq!(allocator.malloc(DEVICE, 1000, RESERVED), Err(Error::InvalidStream), "{config}");
-        assert_eq!(allocator.forecast(DEVICE, 1000, RESERVED), Err(Error::InvalidStream), "{config}");
+        assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(1000, RESERVED), Err(Error::InvalidStream), "{config}");
         assert_eq!(allocator.record_stream(block, RESERVED), Err(Error::InvalidStream), "{config}");
         assert_eq!(allocator.record_use(block, RESERVED), Err(Error::InvalidStream), "{config}");
         assert_eq!(allocator.record_stream(DevicePtr::NULL, RESERVED), Ok(()), "{config}");
@@ -337,7 +337,7 @@ fn a_statistic_has_one_value_by_its_key_and_by_its_method() {
     allocator.free(second).unwrap();
     allocator.malloc(DEVICE, 100, STREAM).unwrap();
     allocator.malloc(DEVICE, 1 << 30, STREAM).unwrap_err();
-    let stats = allocator.stats(DEVICE).unwrap();
+    let stats = allocator.stats(DEVICE).unwrap().totals();
     for (name, counter) in [
         ("allocated_bytes", stats.allocated_bytes()),
         ("active_bytes", stats.active_bytes()),
@@ -397,11 +397,11 @@ fn idle_events_are_destroyed_and_created_again_for_later_uses() {
 fn private_pools_tell_the_bytes_of_each_kind() {
     let allocator = allocator("");
     allocator.malloc(DEVICE, 512, STREAM).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     [512, 3 * MIB].iter().for_each(|&bytes| _ = allocator.malloc(DEVICE, bytes, STREAM).unwrap());
     let mut told = Vec::new();
-    allocator.reserved_of_pools(DEVICE, |pool, kind, bytes| told.push((pool, kind, bytes))).unwrap();
+    allocator.pools(DEVICE).unwrap().reserved(|pool, kind, bytes| told.push((pool, kind, bytes)));
     told.retain(|&(.., bytes)| bytes > 0);
     told.sort_unstable();
     assert_eq!(told, [(pool, PoolKind::Small, 2 * MIB), (pool, PoolKind::Large, 20 * MIB)]);
@@ -438,13 +438,13 @@ fn a_request_that_completes_a_pending_block_is_rounded_as_others_are() {
 fn a_rehearsal_searches_once_more_after_the_wait_where_requests_do() {
     for second_search in [true, false] {
         let allocator = allocator("");
-        allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
-        allocator.set_second_search(DEVICE, second_search).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(20 * MIB));
+        allocator.settings(DEVICE).unwrap().set_second_search(second_search);
         let [pending, free, _live] = [8, 8, 3].map(|mib| malloc_mib(&allocator, mib));
         allocator.record_stream(pending, OTHER).unwrap();
         [pending, free].into_iter().for_each(|block| allocator.free(block).unwrap());
         // Neither block is large enough alone.
-        let fit = allocator.rehearsal(DEVICE).unwrap().would_fit(&[16 * MIB], STREAM).unwrap();
+        let fit = allocator.forecast(DEVICE).unwrap().would_fit(&[16 * MIB], STREAM).unwrap();
         assert_eq!(fit.served, u64::from(second_search) as _);
         assert_eq!(allocator.malloc(DEVICE, 16 * MIB, STREAM).is_ok(), second_search);
     }
@@ -458,7 +458,7 @@ fn a_forecast_names_the_memory_of_ended_streams_and_not_that_of_its_own() {
     allocator.stream_destroyed(DEVICE, three).unwrap();
     // Freed after the end, so that the next request releases the segment.
     allocator.free(blocks[2]).unwrap();
-    let forecast = |stream| allocator.forecast(DEVICE, 60 * MIB, stream).unwrap();
+    let forecast = |stream| allocator.forecast(DEVICE).unwrap().malloc(60 * MIB, stream).unwrap();
     assert_eq!(forecast(two), Forecast::Release(blocks[2]));
     assert_eq!(forecast(three), Forecast::Obtain(60 * MIB), "the request would revive the stream");
     allocator.free(blocks[1]).unwrap();
@@ -471,11 +471,11 @@ fn a_forecast_names_the_memory_of_ended_streams_and_not_that_of_its_own() {
 #[test]
 fn a_forecast_waits_for_the_work_before_pages_that_ranges_gave_up() {
     let allocator = allocator("policy:bfc,region_garbage_collection:False,first_region_mb:20");
-    allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
-    let range = allocator.reserve_range(DEVICE, 40 * MIB).unwrap().range;
-    allocator.commit_range(DEVICE, range, 0, 40 * MIB, OTHER).unwrap();
-    allocator.decommit_range(DEVICE, range, 0, 40 * MIB, OTHER).unwrap();
-    let forecast = allocator.forecast(DEVICE, 20 * MIB, STREAM).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(40 * MIB));
+    let range = allocator.ranges(DEVICE).unwrap().reserve(40 * MIB).unwrap().range;
+    allocator.ranges(DEVICE).unwrap().commit(range, 0, 40 * MIB, OTHER).unwrap();
+    allocator.ranges(DEVICE).unwrap().decommit(range, 0, 40 * MIB, OTHER).unwrap();
+    let forecast = allocator.forecast(DEVICE).unwrap().malloc(20 * MIB, STREAM).unwrap();
     assert!(matches!(forecast, Forecast::Obtain(_)), "{forecast:?}");
     allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
 }

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::device::Host;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::num::NonZeroU64;
@@ -52,21 +52,21 @@ fn device(allocator: &Simulated) -> &SimulatedDevice {
 }
 
 fn reserved(allocator: &Simulated) -> u64 {
-    allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB
+    allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current as u64 / MIB
 }
 
 fn pool(allocator: &Simulated, use_on_oom: bool) -> PoolId {
-    allocator.create_pool(DEVICE, PoolOptions { use_on_oom, no_split: false }).unwrap()
+    allocator.pools(DEVICE).unwrap().create(PoolOptions { use_on_oom, no_split: false }).unwrap()
 }
 
 /// Captures a request of `mib` MiB into the pool, and returns the block, which is free.
 fn capture(allocator: &Simulated, pool: PoolId, mib: u64) -> DevicePtr {
-    allocator.begin_capture(DEVICE, pool, Route::Stream(STREAM)).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(STREAM), RoutePurpose::Capture).unwrap();
     device(allocator).set_capturing(STREAM, true);
     let block = allocator.malloc(DEVICE, mib * MIB, STREAM).unwrap();
     allocator.free(block).unwrap();
     device(allocator).set_capturing(STREAM, false);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     block
 }
 
@@ -77,12 +77,12 @@ fn no_request_of_its_pool_gives_the_segment_of_a_graph_back() {
             let allocator = allocator(config);
             let pool = pool(&allocator, false);
             capture(&allocator, pool, 30);
-            allocator.set_limit(DEVICE, Some(65 * MIB)).unwrap();
+            allocator.settings(DEVICE).unwrap().set_limit(Some(65 * MIB));
             if captures {
-                allocator.begin_capture(DEVICE, pool, Route::All).unwrap();
+                allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Capture).unwrap();
                 device(&allocator).set_capturing(STREAM, true);
             } else {
-                allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+                allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
             }
             let refused = allocator.malloc(DEVICE, 50 * MIB, STREAM);
             assert!(matches!(refused, Err(Error::OutOfMemory(_))), "`{config}`, {captures}: {refused:?}");
@@ -96,10 +96,10 @@ fn no_request_of_its_pool_gives_the_segment_of_a_graph_back() {
 fn a_request_of_a_pool_that_no_graph_was_captured_into_replaces_oversize_segments() {
     let allocator = allocator("max_split_size_mb:20");
     let pool = pool(&allocator, false);
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let block = allocator.malloc(DEVICE, 30 * MIB, STREAM).unwrap();
     allocator.free(block).unwrap();
-    allocator.set_limit(DEVICE, Some(65 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(65 * MIB));
     allocator.malloc(DEVICE, 50 * MIB, STREAM).unwrap();
     assert_eq!(reserved(&allocator), 50);
 }
@@ -112,12 +112,12 @@ fn the_free_blocks_of_a_graph_serve_no_request_of_the_default_pool() {
         if has_graph {
             capture(&allocator, pool, 30);
         } else {
-            allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+            allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
             let block = allocator.malloc(DEVICE, 30 * MIB, STREAM).unwrap();
             allocator.free(block).unwrap();
-            allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+            allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
         }
-        allocator.set_limit(DEVICE, Some(30 * MIB)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(30 * MIB));
         assert_eq!(allocator.malloc(DEVICE, 30 * MIB, STREAM).is_ok(), !has_graph);
     }
 }
@@ -126,11 +126,11 @@ fn the_free_blocks_of_a_graph_serve_no_request_of_the_default_pool() {
 fn a_request_is_served_by_oversize_segments_that_its_wait_has_made_free() {
     let allocator = allocator("max_split_size_mb:30");
     let pool = pool(&allocator, false);
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let block = allocator.malloc(DEVICE, 56 * MIB, STREAM).unwrap();
     allocator.record_stream(block, OTHER).unwrap();
     allocator.free(block).unwrap();
-    allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(40 * MIB));
     allocator.malloc(DEVICE, 2_500_000, STREAM).unwrap();
 }
 
@@ -138,12 +138,12 @@ fn a_request_is_served_by_oversize_segments_that_its_wait_has_made_free() {
 fn a_request_is_served_by_a_lending_pool_in_which_its_wait_has_made_memory_free() {
     let allocator = allocator("");
     let pool = pool(&allocator, true);
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let block = allocator.malloc(DEVICE, 30 * MIB, STREAM).unwrap();
-    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     allocator.record_stream(block, OTHER).unwrap();
     allocator.free(block).unwrap();
-    allocator.set_limit(DEVICE, Some(30 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(30 * MIB));
     assert_eq!(allocator.malloc(DEVICE, 30 * MIB, STREAM), Ok(block));
 }
 
@@ -210,18 +210,18 @@ impl Program {
         let id = pool.id;
         if let Some(stream) = pool.capturing.take() {
             device(allocator).set_capturing(stream, false);
-            allocator.end_capture(DEVICE, id).unwrap();
+            allocator.pools(DEVICE).unwrap().end_route(id, RoutePurpose::Capture).unwrap();
         } else if core::mem::take(&mut pool.routed) {
-            allocator.end_allocate_to_pool(DEVICE, id).unwrap();
+            allocator.pools(DEVICE).unwrap().end_route(id, RoutePurpose::Requests).unwrap();
         } else if kind == 0 && is_free {
-            allocator.begin_allocate_to_pool(DEVICE, id, Route::All).unwrap();
+            allocator.pools(DEVICE).unwrap().begin_route(id, Route::All, RoutePurpose::Requests).unwrap();
             (pool.routed, pool.users) = (true, pool.users + 1);
         } else if kind == 1 && is_free {
-            allocator.begin_capture(DEVICE, id, Route::Stream(stream)).unwrap();
+            allocator.pools(DEVICE).unwrap().begin_route(id, Route::Stream(stream), RoutePurpose::Capture).unwrap();
             device(allocator).set_capturing(stream, true);
             (pool.capturing, pool.users) = (Some(stream), pool.users + 1);
         } else if kind == 2 && pool.users > 0 {
-            allocator.release_pool(DEVICE, id).unwrap();
+            allocator.pools(DEVICE).unwrap().release(id).unwrap();
             pool.users -= 1;
             // Without users no graph can be launched.
             if pool.users == 0 {
@@ -229,7 +229,7 @@ impl Program {
             }
         }
         if pool.users == 0 {
-            allocator.retain_pool(DEVICE, id, PoolOptions::default()).unwrap();
+            allocator.pools(DEVICE).unwrap().retain(id, PoolOptions::default()).unwrap();
             pool.users = 1;
         }
     }
@@ -243,9 +243,9 @@ impl Program {
         match self.rng.u8(..11) {
             0 => _ = allocator.empty_cache(DEVICE),
             1 => _ = allocator.trim(DEVICE, bytes),
-            2 => _ = allocator.empty_pool(DEVICE, self.pools[number].id),
-            3 => _ = allocator.set_caching(DEVICE, self.rng.bool()),
-            4 => allocator.set_limit(DEVICE, self.rng.bool().then_some(bytes)).unwrap(),
+            2 => _ = allocator.pools(DEVICE).unwrap().empty(self.pools[number].id),
+            3 => _ = allocator.settings(DEVICE).map(|settings| settings.set_caching(self.rng.bool())),
+            4 => allocator.settings(DEVICE).unwrap().set_limit(self.rng.bool().then_some(bytes)),
             5 => {
                 device(allocator).pause(10_000_000);
                 let _in_capture = allocator.pages(DEVICE).unwrap().maintain(1_000_000);
@@ -263,7 +263,7 @@ impl Program {
                 }
                 let _in_capture = allocator.stream_destroyed(DEVICE, stream);
             }
-            8 => _ = allocator.trim_pool(DEVICE, self.pools[number].id, bytes),
+            8 => _ = allocator.pools(DEVICE).unwrap().trim(self.pools[number].id, bytes),
             9 => _ = allocator.tags(DEVICE).unwrap().trim(TAGS[number % 2], bytes),
             _ => _ = allocator.process_events(DEVICE),
         }

@@ -5,7 +5,7 @@ use crate::arena::request::Forecast;
 use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Call, SimulatedDevice};
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::stats::Stat;
 use crate::tables::{Growable, Lazy};
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -98,7 +98,7 @@ fn of_equal_segments_too_small_alone_the_last_is_released_first() {
     quiesce(&allocator, STREAM);
     allocator.arena(DEVICE).unwrap().given_up().poll_departures();
     let last = blocks.into_iter().max_by_key(|block| block.0).unwrap();
-    assert_eq!(allocator.forecast(DEVICE, 200 * MIB, STREAM), Ok(Forecast::Release(last)));
+    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(200 * MIB, STREAM), Ok(Forecast::Release(last)));
     malloc(&allocator, STREAM, 200);
     assert_eq!(segments(&allocator), [200]);
 }
@@ -106,10 +106,10 @@ fn of_equal_segments_too_small_alone_the_last_is_released_first() {
 #[test]
 fn segments_of_other_streams_are_released_and_those_of_pools_in_use_are_not() {
     let allocator = allocator("compact:0");
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(OTHER), RoutePurpose::Requests).unwrap();
     cache(&allocator, OTHER, &[100]);
-    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     cache(&allocator, OTHER, &[60]);
     quiesce(&allocator, OTHER);
     let arena = allocator.arena(DEVICE).unwrap();
@@ -144,7 +144,7 @@ fn a_whole_segment_serves_close_sizes_only_within_the_budget() {
     // Beyond the budget, any block serves.
     allocator.configure(&Config::parse("compact:0").unwrap());
     allocator.free(cut).unwrap();
-    assert_eq!(allocator.forecast(DEVICE, 30 * MIB, STREAM), Ok(Forecast::Hit(cut)));
+    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(30 * MIB, STREAM), Ok(Forecast::Hit(cut)));
     assert_eq!(malloc(&allocator, STREAM, 30), cut);
     assert_eq!(allocator.device(DEVICE).unwrap().calls(Call::Release), 0);
 }
@@ -152,9 +152,9 @@ fn a_whole_segment_serves_close_sizes_only_within_the_budget() {
 #[test]
 fn any_block_serves_where_the_limit_allows_no_segment() {
     let allocator = allocator("compact:1");
-    allocator.set_limit(DEVICE, Some(110 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(110 * MIB));
     cache(&allocator, STREAM, &[100]);
-    let forecast = allocator.forecast(DEVICE, 40 * MIB, STREAM);
+    let forecast = allocator.forecast(DEVICE).unwrap().malloc(40 * MIB, STREAM);
     assert_eq!(forecast, Ok(Forecast::Hit(malloc(&allocator, STREAM, 40))));
     assert_eq!(segments(&allocator), [100]);
     assert_eq!(waits(&allocator), 0);
@@ -175,7 +175,7 @@ fn segments_of_one_block_are_exact_and_released_before_a_larger_one_is_cut() {
     allocator.free(close).unwrap();
     quiesce(&allocator, STREAM);
     allocator.arena(DEVICE).unwrap().given_up().poll_departures();
-    assert_eq!(allocator.forecast(DEVICE, 127 * MIB, STREAM), Ok(Forecast::Release(close)));
+    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(127 * MIB, STREAM), Ok(Forecast::Release(close)));
     malloc(&allocator, STREAM, 127);
     assert_eq!(segments(&allocator), [3, 127]);
     assert_eq!(waits(&allocator), 0);
@@ -219,8 +219,8 @@ fn no_segment_is_released_for_an_exact_one_that_a_lowered_limit_forbids() {
     cache(&allocator, STREAM, &[7]);
     quiesce(&allocator, STREAM);
     allocator.arena(DEVICE).unwrap().given_up().poll_departures();
-    allocator.set_limit(DEVICE, Some(40 * MIB)).unwrap();
-    let forecast = allocator.forecast(DEVICE, 2 * MIB, STREAM);
+    allocator.settings(DEVICE).unwrap().set_limit(Some(40 * MIB));
+    let forecast = allocator.forecast(DEVICE).unwrap().malloc(2 * MIB, STREAM);
     assert_eq!(forecast, Ok(Forecast::Hit(malloc(&allocator, STREAM, 2))));
     assert_eq!(segments(&allocator), [7, 50]);
     allocator.check_invariants().unwrap();
@@ -230,7 +230,7 @@ fn no_segment_is_released_for_an_exact_one_that_a_lowered_limit_forbids() {
 fn a_release_of_a_quiet_segment_is_foretold() {
     let allocator = allocator("compact:0");
     cache(&allocator, STREAM, &[40, 60]);
-    let forecast = || allocator.forecast(DEVICE, 80 * MIB, STREAM).unwrap();
+    let forecast = || allocator.forecast(DEVICE).unwrap().malloc(80 * MIB, STREAM).unwrap();
     assert_eq!(forecast(), Forecast::Obtain(80 * MIB), "the device may still use both");
     quiesce(&allocator, STREAM);
     allocator.arena(DEVICE).unwrap().given_up().poll_departures();
@@ -246,9 +246,9 @@ fn during_a_capture_nothing_is_released_and_no_event_is_recorded() {
     cache(&allocator, STREAM, &[60]);
     quiesce(&allocator, STREAM);
     let device = allocator.device(DEVICE).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     let recorded = device.calls(Call::Record);
-    allocator.begin_capture(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(OTHER), RoutePurpose::Capture).unwrap();
     device.set_capturing(OTHER, true);
     for stream in [OTHER, STREAM] {
         malloc(&allocator, stream, 80);
@@ -256,7 +256,7 @@ fn during_a_capture_nothing_is_released_and_no_event_is_recorded() {
     assert_eq!(segments(&allocator), [60, 80, 80]);
     assert_eq!(device.calls(Call::Record), recorded);
     device.set_capturing(OTHER, false);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     malloc(&allocator, STREAM, 100);
     assert_eq!(segments(&allocator), [80, 80, 100], "the capture is over");
 }
@@ -265,12 +265,12 @@ fn during_a_capture_nothing_is_released_and_no_event_is_recorded() {
 fn the_most_in_use_survives_a_reset_of_the_peaks() {
     let allocator = allocator("compact:0");
     cache(&allocator, STREAM, &[100, 100]);
-    allocator.reset_peak_stats(DEVICE).unwrap();
+    allocator.stats(DEVICE).unwrap().reset_peaks();
     quiesce(&allocator, STREAM);
     let live = malloc(&allocator, STREAM, 100);
     let most = allocator.arena(DEVICE).unwrap().peaks.device.most(Stat::ActiveBytes);
     assert_eq!(most, 200 * MIB);
-    allocator.reset_peak_stats(DEVICE).unwrap();
+    allocator.stats(DEVICE).unwrap().reset_peaks();
     assert_eq!(allocator.arena(DEVICE).unwrap().peaks.device.most(Stat::ActiveBytes), most);
     allocator.free(live).unwrap();
 }
@@ -336,6 +336,6 @@ fn pinned_memory_of_many_sizes_gets_a_larger_budget_unless_one_is_named() {
             let size = 4 * MIB + (number * 7919 % 4096) * (12 * MIB / 4096);
             live.push_back(allocator.malloc(DEVICE, size, STREAM).unwrap());
         }
-        assert_eq!(allocator.config(DEVICE).unwrap().compact(), Some(wanted), "{named}, {pins}");
+        assert_eq!(allocator.settings(DEVICE).unwrap().config().compact(), Some(wanted), "{named}, {pins}");
     }
 }

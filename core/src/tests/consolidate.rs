@@ -29,7 +29,7 @@ fn calls(allocator: &Simulated, call: Call) -> u64 {
 
 /// Bytes of the pages mapped in place of shorter pages, in MiB.
 fn consolidated(allocator: &Simulated) -> u64 {
-    allocator.pages(DEVICE).unwrap().stats().unwrap().consolidated / MIB
+    allocator.pages(DEVICE).unwrap().stats().consolidated / MIB
 }
 
 /// An allocator with more than 2 GiB held and a block of 64 MiB on stream 2. The pages of the block
@@ -60,7 +60,7 @@ fn with_run() -> Simulated {
     // The first call begins an epoch. Each later call removes an old mapping, and has no time for
     // more.
     pages.maintain(0).unwrap();
-    while pages.stats().unwrap().stale > 0 {
+    while pages.stats().stale > 0 {
         pages.maintain(15).unwrap();
     }
     assert_eq!(consolidated(&allocator), 0);
@@ -91,7 +91,7 @@ fn a_limit_holds_for_the_longer_page() {
     let allocator = with_run();
     let device = allocator.device(DEVICE).unwrap();
     let used = device.used();
-    allocator.set_limit(DEVICE, Some(used)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(used));
     let peak = device.peak_used();
     assert_eq!(maintain(&allocator), Ok(false));
     assert_eq!((consolidated(&allocator), device.peak_used()), (60, peak));
@@ -154,7 +154,7 @@ fn fail_at_every_call(kind: ErrorKind, persistent: bool) {
             allocator.check_invariants().unwrap();
             device.clear_failures();
             let in_doubt = matches!(call, Call::Unmap | Call::Destroy);
-            assert!(in_doubt || allocator.leaked_bytes(DEVICE) == Ok(0), "{call:?} {nth}");
+            assert!(in_doubt || allocator.stats(DEVICE).map(|stats| stats.leaked_bytes()) == Ok(0), "{call:?} {nth}");
             // Once alone the run is as before: it serves a request in place.
             if !in_doubt && !persistent {
                 let mapped = device.calls(Call::Map);

@@ -29,7 +29,7 @@ fn only_direct_requests_are_served_in_the_order_of_their_streams() {
         assert_eq!(device.take_streams(), expected, "{config}");
         blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
         allocator.empty_cache(DEVICE).unwrap();
-        assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current, 0, "{config}");
+        assert_eq!(allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current, 0, "{config}");
         allocator.check_invariants().unwrap();
     }
 }
@@ -38,12 +38,16 @@ fn only_direct_requests_are_served_in_the_order_of_their_streams() {
 fn a_captured_request_is_served_in_no_order() {
     let allocator = allocator("policy:direct");
     let device = allocator.device(DEVICE).unwrap();
-    let pool = allocator.create_pool(DEVICE, crate::pool::PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, crate::pool::Route::Stream(STREAM)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(crate::pool::PoolOptions::default()).unwrap();
+    allocator
+        .pools(DEVICE)
+        .unwrap()
+        .begin_route(pool, crate::pool::Route::Stream(STREAM), crate::pool::RoutePurpose::Capture)
+        .unwrap();
     device.inner.set_capturing(STREAM, true);
     allocator.malloc(DEVICE, MIB, STREAM).unwrap();
     device.inner.set_capturing(STREAM, false);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, crate::pool::RoutePurpose::Capture).unwrap();
     allocator.malloc(DEVICE, MIB, STREAM).unwrap();
     assert_eq!(device.take_streams(), [0, 1]);
 }
@@ -57,7 +61,7 @@ fn a_free_orders_its_stream_behind_the_uses_of_others() {
     device.inner.launch(SIDE, block, MIB).unwrap();
     allocator.free(block).unwrap();
     assert_eq!((device.inner.calls(Call::OrderBehind), device.inner.calls(Call::Wait)), (1, 0));
-    assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current, 0);
+    assert_eq!(allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current, 0);
     allocator.check_invariants().unwrap();
 }
 
@@ -65,10 +69,10 @@ fn a_free_orders_its_stream_behind_the_uses_of_others() {
 fn the_direct_policy_never_caches() {
     let allocator = allocator("policy:direct");
     for caching in [true, false, true] {
-        allocator.set_caching(DEVICE, caching).unwrap();
+        allocator.settings(DEVICE).unwrap().set_caching(caching);
         let block = allocator.malloc(DEVICE, MIB, STREAM).unwrap();
         allocator.free(block).unwrap();
-        assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current, 0, "{caching}");
+        assert_eq!(allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current, 0, "{caching}");
     }
 }
 
@@ -78,7 +82,7 @@ const POLICIES: [&str; 4] = ["", "expandable_segments:True", "policy:stitched,sl
 /// Creates an allocator that may hold 64 MiB.
 fn limited(config: &str) -> Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable> {
     let allocator = Allocator::new([SimulatedDevice::new(1 << 30)], &Config::parse(config).unwrap()).unwrap();
-    allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(64 * MIB));
     allocator
 }
 
@@ -88,8 +92,8 @@ fn a_request_releases_what_was_cached_before_the_cache_was_turned_off() {
         let allocator = limited(config);
         let cached = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
         allocator.free(cached).unwrap();
-        allocator.set_caching(DEVICE, false).unwrap();
-        let forecast = allocator.forecast(DEVICE, 40 * MIB, STREAM).unwrap();
+        allocator.settings(DEVICE).unwrap().set_caching(false);
+        let forecast = allocator.forecast(DEVICE).unwrap().malloc(40 * MIB, STREAM).unwrap();
         assert!(matches!(forecast, Forecast::Release(_)), "{config}: {forecast:?}");
         let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
         assert_eq!(allocator.base_of(block).unwrap().segment_bytes, 40 * MIB, "{config}");
@@ -103,7 +107,7 @@ fn a_request_releases_what_was_cached_before_the_cache_was_turned_off() {
 fn a_request_without_a_cache_waits_for_pending_blocks() {
     for config in POLICIES {
         let allocator = limited(config);
-        allocator.set_caching(DEVICE, false).unwrap();
+        allocator.settings(DEVICE).unwrap().set_caching(false);
         let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
         allocator.record_stream(block, SIDE).unwrap();
         let device = allocator.device(DEVICE).unwrap();
@@ -124,7 +128,7 @@ fn no_free_block_serves_a_request_without_a_cache() {
         let blocks = [0, 1].map(|_| allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap());
         // Half of a segment stays in use, so that nothing can go back.
         allocator.free(blocks[0]).unwrap();
-        allocator.set_caching(DEVICE, false).unwrap();
+        allocator.settings(DEVICE).unwrap().set_caching(false);
         let direct = allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
         assert!(!blocks.contains(&direct), "{config}");
         assert_eq!(allocator.base_of(direct).unwrap().segment_bytes, 20 * MIB, "{config}");
@@ -136,9 +140,9 @@ fn no_free_block_serves_a_request_without_a_cache() {
 fn a_request_in_direct_mode_that_nothing_can_serve_fails() {
     for config in POLICIES {
         let allocator = limited(config);
-        allocator.set_caching(DEVICE, false).unwrap();
+        allocator.settings(DEVICE).unwrap().set_caching(false);
         let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
-        assert_eq!(allocator.forecast(DEVICE, 40 * MIB, STREAM), Ok(Forecast::OutOfMemory), "{config}");
+        assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(40 * MIB, STREAM), Ok(Forecast::OutOfMemory), "{config}");
         let Err(Error::OutOfMemory(report)) = allocator.malloc(DEVICE, 40 * MIB, STREAM) else { panic!("{config}") };
         assert_eq!((report.segment, report.allocated), (40 * MIB, 40 * MIB), "{config}");
         allocator.free(block).unwrap();

@@ -4,7 +4,7 @@ use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use std::vec::Vec;
@@ -101,14 +101,14 @@ fn a_block_whose_stream_is_captured_is_not_filled_by_the_graph() {
         let block = malloc(&allocator, MIB);
         device(&allocator).overwrite(block, 7);
         allocator.free(block).unwrap();
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-        allocator.begin_capture(DEVICE, pool, Route::Stream(captured)).unwrap();
+        let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(captured), RoutePurpose::Capture).unwrap();
         device(&allocator).complete(STREAM);
         device(&allocator).set_capturing(captured, true);
         allocator.process_events(DEVICE).unwrap();
         assert_eq!(device(&allocator).byte(block), left, "{captured:?}");
         device(&allocator).set_capturing(captured, false);
-        allocator.end_capture(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
         settle(&allocator);
         assert_eq!(malloc(&allocator, MIB), block, "{captured:?}");
     }
@@ -163,14 +163,14 @@ fn without_these_settings_no_byte_is_written() {
 #[test]
 fn a_watched_free_is_complete_once_the_own_stream_is_done() {
     let allocator = allocator("");
-    allocator.watch_frees(DEVICE, true).unwrap();
+    allocator.trace(DEVICE).unwrap().watch_frees(true);
     let block = malloc(&allocator, 1000);
     allocator.free(block).unwrap();
     allocator.process_events(DEVICE).unwrap();
     assert_ne!(malloc(&allocator, 1000), block, "the stream has not reached the free");
     settle(&allocator);
     assert_eq!(malloc(&allocator, 1000), block);
-    allocator.watch_frees(DEVICE, false).unwrap();
+    allocator.trace(DEVICE).unwrap().watch_frees(false);
     let next = malloc(&allocator, 1000);
     allocator.free(next).unwrap();
     assert_eq!(malloc(&allocator, 1000), next, "the later work of the stream may use it");
@@ -180,8 +180,8 @@ fn a_watched_free_is_complete_once_the_own_stream_is_done() {
 #[test]
 fn blocks_that_are_filled_are_watched_whatever_the_host_asks_for() {
     let allocator = allocator("zero:on_free");
-    allocator.watch_frees(DEVICE, true).unwrap();
-    allocator.watch_frees(DEVICE, false).unwrap();
+    allocator.trace(DEVICE).unwrap().watch_frees(true);
+    allocator.trace(DEVICE).unwrap().watch_frees(false);
     let block = malloc(&allocator, 1000);
     allocator.free(block).unwrap();
     assert_ne!(malloc(&allocator, 1000), block, "the stream has not reached the free");
@@ -192,7 +192,7 @@ const SHARED: [DevicePtr; 3] = [DevicePtr(1 << 40), DevicePtr((1 << 40) + 8192),
 
 /// Lets the next three small blocks be segments, at [`SHARED`].
 fn share_a_page(allocator: &Simulated) {
-    allocator.set_caching(DEVICE, false).unwrap();
+    allocator.settings(DEVICE).unwrap().set_caching(false);
     device(allocator).script_addresses(SHARED.map(|address| address.0));
 }
 
@@ -211,7 +211,7 @@ fn a_new_block_that_cannot_be_filled_is_free_also_if_no_event_can_be_recorded() 
         device(&allocator).fail_fills(None);
         device(&allocator).clear_failures();
         (0..3).for_each(|_| settle(&allocator));
-        let live = allocator.stats(DEVICE).unwrap().allocations();
+        let live = allocator.stats(DEVICE).unwrap().totals().allocations();
         assert_eq!((live.current, live.allocated), (0, 3), "{config}");
         allocator.empty_cache(DEVICE).unwrap();
         assert_eq!(device(&allocator).used(), 0, "{config}");
@@ -258,24 +258,28 @@ fn pages_that_leave_an_elastic_range_are_filled_as_freed_blocks_are() {
     for (config, left) in [("zero:on_free", 0), ("pattern:165", 165), ("zero:on_alloc", 7)] {
         for whole in [false, true] {
             let allocator = allocator(&["expandable_segments:True,", config].concat());
-            let range = allocator.reserve_range(DEVICE, 4 * PAGE).unwrap();
-            allocator.commit_range(DEVICE, range.range, 0, 3 * PAGE, STREAM).unwrap();
+            let range = allocator.ranges(DEVICE).unwrap().reserve(4 * PAGE).unwrap();
+            allocator.ranges(DEVICE).unwrap().commit(range.range, 0, 3 * PAGE, STREAM).unwrap();
             let pages = [0, 1, 2].map(|page| range.base.offset(page * PAGE));
             pages.into_iter().for_each(|page| device(&allocator).overwrite(page, 7));
             device(&allocator).launch(STREAM, pages[0], 3 * PAGE).unwrap();
             if whole {
-                allocator.release_range(DEVICE, range.range).unwrap();
+                allocator.ranges(DEVICE).unwrap().release(range.range).unwrap();
             } else {
-                allocator.decommit_range(DEVICE, range.range, PAGE, PAGE, STREAM).unwrap();
+                allocator.ranges(DEVICE).unwrap().decommit(range.range, PAGE, PAGE, STREAM).unwrap();
             }
             let found = pages.map(|page| device(&allocator).byte(page));
             assert_eq!(found, if whole { [left; 3] } else { [7, left, 7] }, "{config}: {whole}");
             settle(&allocator);
             if !whole {
-                allocator.release_range(DEVICE, range.range).unwrap();
+                allocator.ranges(DEVICE).unwrap().release(range.range).unwrap();
             }
             allocator.empty_cache(DEVICE).unwrap();
-            assert_eq!((device(&allocator).used(), allocator.leaked_bytes(DEVICE).unwrap()), (0, 0), "{config}");
+            assert_eq!(
+                (device(&allocator).used(), allocator.stats(DEVICE).unwrap().leaked_bytes()),
+                (0, 0),
+                "{config}"
+            );
         }
     }
 }

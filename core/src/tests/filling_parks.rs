@@ -60,7 +60,7 @@ fn a_park_waits_for_the_fills_that_it_has_queued_itself() {
             allocator.free(freed).unwrap();
             // The device refuses to unmap memory in use.
             park(&allocator, ParkMode::Drop, order);
-            assert_eq!(allocator.leaked_bytes(DEVICE).unwrap(), 0, "{policy}{fill}");
+            assert_eq!(allocator.stats(DEVICE).unwrap().leaked_bytes(), 0, "{policy}{fill}");
             assert_eq!(device(&allocator).used(), 0, "{policy}{fill}");
             wake(&allocator);
             allocator.free(kept).unwrap();

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 
@@ -39,7 +39,7 @@ fn complete(allocator: &Simulated, side: StreamId) {
 
 fn counter(allocator: &Simulated, name: &str) -> i64 {
     let mut value = None;
-    allocator.stats(DEVICE).unwrap().for_each(|key, of| value = if key == name { Some(of) } else { value });
+    allocator.stats(DEVICE).unwrap().totals().for_each(|key, of| value = if key == name { Some(of) } else { value });
     value.unwrap()
 }
 
@@ -118,13 +118,13 @@ fn a_request_short_of_memory_waits_for_one_stream_if_that_is_enough() {
 #[test]
 fn during_a_capture_frees_stay_open_and_no_event_is_recorded() {
     let allocator = allocator("parity:False", 1 << 30);
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     let (announced, silent) = (malloc(&allocator, 40 * MIB), malloc(&allocator, 40 * MIB));
-    allocator.begin_capture(DEVICE, pool, Route::Stream(SIDES[1])).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(SIDES[1]), RoutePurpose::Capture).unwrap();
     use_and_free(&allocator, announced, SIDES[0]);
     let other = malloc(&allocator, 40 * MIB);
     assert_eq!(calls(&allocator, Call::Record), 0);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     // A capture that nothing announced refuses the event, and the free is valid.
     allocator.device(DEVICE).unwrap().set_capturing(SIDES[0], true);
     use_and_free(&allocator, silent, SIDES[0]);

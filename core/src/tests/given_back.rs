@@ -7,7 +7,7 @@ use crate::device::Host;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::Error;
 use crate::planned::tests_sequence::first_fit;
-use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits};
 use crate::stats::Stage;
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -32,16 +32,16 @@ fn device(allocator: &Simulated) -> &SimulatedDevice {
 
 fn held(allocator: &Simulated) -> u64 {
     allocator.check_invariants().unwrap();
-    allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB
+    allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current as u64 / MIB
 }
 
 fn stage(allocator: &Simulated) -> Stage {
-    allocator.plans(DEVICE).unwrap().report().unwrap().stage
+    allocator.plans(DEVICE).unwrap().report().stage
 }
 
 fn announce(allocator: &Simulated) {
     allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
-    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed().unwrap() {
+    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed() {
         let plans: Vec<_> = observed.streams.iter().map(|stream| first_fit(&stream.problem)).collect();
         allocator.plans(DEVICE).unwrap().adopt(observed, &plans).unwrap();
     }
@@ -71,22 +71,22 @@ fn serving() -> Simulated {
 
 /// Makes a pool in use by a caller and by a route for all requests, with `mib` MiB of free memory.
 fn pool_in_use(allocator: &Simulated, tag: Option<Tag>, mib: u64) -> PoolId {
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     allocator.parking(DEVICE).unwrap().tag_pool(pool, tag).unwrap();
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let blocks = [ONE, TWO].map(|stream| malloc(allocator, mib / 2, stream));
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
-    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     pool
 }
 
 /// Captures a request of 20 MiB into the pool.
 fn capture(allocator: &Simulated, pool: PoolId) {
-    allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(ONE), RoutePurpose::Capture).unwrap();
     device(allocator).set_capturing(ONE, true);
     allocator.free(malloc(allocator, 20, ONE)).unwrap();
     device(allocator).set_capturing(ONE, false);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn a_trim_ends_the_largest_plans_and_no_more_than_needed() {
 #[test]
 fn plans_stay_while_a_graph_is_captured() {
     let allocator = serving();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(ONE), RoutePurpose::Capture).unwrap();
     allocator.empty_cache(DEVICE).unwrap();
     allocator.trim(DEVICE, 0).unwrap();
     assert_eq!((stage(&allocator), held(&allocator)), (Stage::Serving, 160));
@@ -150,14 +150,14 @@ fn a_pool_in_use_gives_its_free_memory_to_a_call_that_names_it() {
         allocator.empty_cache(DEVICE).unwrap();
         allocator.trim(DEVICE, 0).unwrap();
         assert_eq!(held(&allocator), before, "`{config}`: no call names them");
-        allocator.trim_pool(DEVICE, pool, 40 * MIB).unwrap();
+        allocator.pools(DEVICE).unwrap().trim(pool, 40 * MIB).unwrap();
         let trimmed = held(&allocator);
         assert!(0 < trimmed && trimmed < before, "`{config}`: {before} to {trimmed}");
-        allocator.empty_pool(DEVICE, pool).unwrap();
-        allocator.empty_pool(DEVICE, other).unwrap();
+        allocator.pools(DEVICE).unwrap().empty(pool).unwrap();
+        allocator.pools(DEVICE).unwrap().empty(other).unwrap();
         assert_eq!(held(&allocator), 0, "`{config}`");
-        assert_eq!(allocator.pool_users(DEVICE, pool), Ok(2));
-        assert_eq!(allocator.trim_pool(DEVICE, PoolId(5, 5), 0), Err(Error::UnknownPool(PoolId(5, 5))));
+        assert_eq!(allocator.pools(DEVICE).unwrap().users(pool), Ok(2));
+        assert_eq!(allocator.pools(DEVICE).unwrap().trim(PoolId(5, 5), 0), Err(Error::UnknownPool(PoolId(5, 5))));
     }
 }
 
@@ -169,15 +169,15 @@ fn a_pool_with_memory_of_a_graph_says_that_it_stays() {
         capture(&allocator, pool);
         let before = held(&allocator);
         let kept = Err(Error::GraphMemory(pool));
-        assert_eq!(allocator.empty_pool(DEVICE, pool), kept);
-        assert_eq!(allocator.trim_pool(DEVICE, pool, 10 * MIB), kept);
-        assert_eq!(allocator.trim_pool(DEVICE, pool, before * MIB), Ok(()), "it holds no more");
+        assert_eq!(allocator.pools(DEVICE).unwrap().empty(pool), kept);
+        assert_eq!(allocator.pools(DEVICE).unwrap().trim(pool, 10 * MIB), kept);
+        assert_eq!(allocator.pools(DEVICE).unwrap().trim(pool, before * MIB), Ok(()), "it holds no more");
         if !config.is_empty() {
             assert_eq!(allocator.tags(DEVICE).unwrap().trim(TAG, 0), kept);
         }
         assert_eq!(held(&allocator), before);
-        (0..3).for_each(|_| allocator.release_pool(DEVICE, pool).unwrap());
-        allocator.empty_pool(DEVICE, pool).unwrap();
+        (0..3).for_each(|_| allocator.pools(DEVICE).unwrap().release(pool).unwrap());
+        allocator.pools(DEVICE).unwrap().empty(pool).unwrap();
         assert_eq!(held(&allocator), 0);
     }
 }
@@ -232,32 +232,32 @@ fn idle_memory_of_a_tag_with_limits_goes_back_down_to_its_low() {
 #[test]
 fn the_end_of_a_stream_ends_the_captures_on_it() {
     let allocator = allocator("");
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
-    assert_eq!(allocator.is_capturing(DEVICE), Ok(true));
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(ONE), RoutePurpose::Capture).unwrap();
+    assert_eq!(allocator.pools(DEVICE).map(|pools| pools.are_capturing()), Ok(true));
     allocator.stream_destroyed(DEVICE, TWO).unwrap();
-    assert_eq!(allocator.is_capturing(DEVICE), Ok(true));
+    assert_eq!(allocator.pools(DEVICE).map(|pools| pools.are_capturing()), Ok(true));
     allocator.stream_destroyed(DEVICE, ONE).unwrap();
-    assert_eq!(allocator.is_capturing(DEVICE), Ok(false));
+    assert_eq!(allocator.pools(DEVICE).map(|pools| pools.are_capturing()), Ok(false));
     // Another stream may have its number.
     allocator.free(malloc(&allocator, 30, ONE)).unwrap();
     allocator.empty_cache(DEVICE).unwrap();
     assert_eq!(held(&allocator), 0);
-    allocator.end_capture(DEVICE, pool).unwrap();
-    assert_eq!(allocator.end_capture(DEVICE, pool), Err(Error::NotRouted(pool)));
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
+    assert_eq!(allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture), Err(Error::NotRouted(pool)));
 }
 
 #[test]
 fn the_last_user_of_a_pool_takes_the_captures_into_it_along() {
     let allocator = allocator("");
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(ONE), RoutePurpose::Capture).unwrap();
     allocator.free(malloc(&allocator, 30, ONE)).unwrap();
-    allocator.release_pool(DEVICE, pool).unwrap();
-    assert_eq!(allocator.is_capturing(DEVICE), Ok(true), "the graph is a user");
-    allocator.release_pool(DEVICE, pool).unwrap();
-    assert_eq!(allocator.is_capturing(DEVICE), Ok(false));
+    allocator.pools(DEVICE).unwrap().release(pool).unwrap();
+    assert_eq!(allocator.pools(DEVICE).map(|pools| pools.are_capturing()), Ok(true), "the graph is a user");
+    allocator.pools(DEVICE).unwrap().release(pool).unwrap();
+    assert_eq!(allocator.pools(DEVICE).map(|pools| pools.are_capturing()), Ok(false));
     allocator.empty_cache(DEVICE).unwrap();
     assert_eq!(held(&allocator), 0);
-    assert_eq!(allocator.end_capture(DEVICE, pool), Err(Error::UnknownPool(pool)));
+    assert_eq!(allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture), Err(Error::UnknownPool(pool)));
 }

@@ -164,7 +164,7 @@ fn small_blocks_share_a_page_and_no_address() {
     let allocator = allocator("guard:all");
     let blocks: Vec<_> = (0..4).map(|_| malloc(&allocator, MIB / 2)).collect();
     assert_eq!(device(&allocator).used(), 2 * MIB);
-    let pages = || allocator.pages(DEVICE).unwrap().stats().unwrap();
+    let pages = || allocator.pages(DEVICE).unwrap().stats();
     assert_eq!((pages().mapped, pages().spare), (2 * MIB, 0));
     let physical = |block| device(&allocator).physical(block, 512).unwrap();
     assert!(blocks.iter().skip(1).all(|&block| physical(block)[0] != physical(blocks[0])[0]));
@@ -226,7 +226,7 @@ fn where_addresses_lack_those_kept_away_are_given_back() {
     assert!(reservations() <= 3, "{} reservations", reservations());
     let error = fail(ErrorKind::Other);
     assert_eq!(allocator.malloc(DEVICE, 3 * MIB, STREAM), Err(Error::Device(error)));
-    allocator.end_quarantine(DEVICE).unwrap();
+    allocator.pages(DEVICE).unwrap().end_quarantine();
     assert_eq!(reservations(), 1, "that of the living block");
     allocator.check_invariants().unwrap();
 }
@@ -301,7 +301,7 @@ fn a_failed_call_leaves_nothing_mapped_and_nothing_uncounted() {
         allocator.free(second).unwrap();
         settle(&allocator);
         allocator.empty_cache(DEVICE).unwrap();
-        let leaked = allocator.leaked_bytes(DEVICE).unwrap();
+        let leaked = allocator.stats(DEVICE).unwrap().leaked_bytes();
         assert_eq!(leaked, if call == Call::Unmap { 2 * MIB } else { 0 }, "{call:?}");
     }
 }
@@ -333,9 +333,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Returns the bytes held from the device, as the sum of the figures that programs can read.
 fn counted(allocator: &Simulated) -> u64 {
-    let reserved = allocator.stats(DEVICE).unwrap().get("reserved_bytes.all.current").unwrap() as u64;
-    let spare = allocator.pages(DEVICE).unwrap().stats().unwrap().spare;
-    reserved + spare + allocator.leaked_bytes(DEVICE).unwrap()
+    let reserved = allocator.stats(DEVICE).unwrap().totals().get("reserved_bytes.all.current").unwrap() as u64;
+    let spare = allocator.pages(DEVICE).unwrap().stats().spare;
+    reserved + spare + allocator.stats(DEVICE).unwrap().leaked_bytes()
 }
 
 /// Returns whether two blocks have common physical memory.
@@ -438,7 +438,7 @@ fn a_guarded_block_that_is_pinned_stays_pending_until_the_last_unpin() {
         assert!(!device(&allocator).is_accessible(block, 1), "{config}");
         (0..3).for_each(|_| settle(&allocator));
         allocator.empty_cache(DEVICE).unwrap();
-        assert_eq!((device(&allocator).used(), allocator.leaked_bytes(DEVICE).unwrap()), (0, 0), "{config}");
+        assert_eq!((device(&allocator).used(), allocator.stats(DEVICE).unwrap().leaked_bytes()), (0, 0), "{config}");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::ops::Range;
@@ -97,7 +97,7 @@ fn a_peak_counts_what_a_heap_grew_by_for_a_moment() {
     // The second heap grows, and no more is allocated than was.
     cache(1, 40);
     allocator.empty_cache(DEVICE).unwrap();
-    let stats = allocator.stats(DEVICE).unwrap();
+    let stats = allocator.stats(DEVICE).unwrap().totals();
     assert_eq!(stats.reserved_bytes().peak, 140 * MIB as i64);
     assert_eq!(stats.allocated_bytes().peak, 100 * MIB as i64);
 }
@@ -108,14 +108,14 @@ fn small_and_large_requests_share_free_memory_outside_of_private_pools() {
         for private in [false, true] {
             let allocator = allocator("policy:stitched", SimulatedDevice::new(1 << 30));
             let device = allocator.device(DEVICE).unwrap();
-            let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+            let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
             if private {
-                allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+                allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
             }
             let block = allocator.malloc(DEVICE, first, BORROWER).unwrap();
             allocator.free(block).unwrap();
             let before = (device.used(), device.calls(Call::Map));
-            let told = allocator.forecast(DEVICE, second, BORROWER).unwrap();
+            let told = allocator.forecast(DEVICE).unwrap().malloc(second, BORROWER).unwrap();
             let next = allocator.malloc(DEVICE, second, BORROWER).unwrap();
             assert_eq!((next == block, told == Forecast::Hit(next)), (!private, !private), "{first}, {private}");
             assert_eq!((device.used(), device.calls(Call::Map)) == before, !private, "{first}, {private}");
@@ -128,7 +128,7 @@ fn small_and_large_requests_share_free_memory_outside_of_private_pools() {
 fn a_failed_wait_for_moved_pages_is_told_unless_a_capture_forbids_it() {
     for (kind, is_told) in [(ErrorKind::Other, true), (ErrorKind::NotPermittedInCapture, false)] {
         let allocator = allocator("policy:stitched", SimulatedDevice::new(1 << 30));
-        allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(64 * MIB));
         let block = allocator.malloc(DEVICE, 40 * MIB, StreamId(1)).unwrap();
         allocator.free(block).unwrap();
         allocator.malloc(DEVICE, 60 * MIB, StreamId(2)).unwrap();

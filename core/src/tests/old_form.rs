@@ -5,7 +5,7 @@ use crate::arena::tuning::TuneStage;
 use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
-use crate::pool::{PoolId, PoolOptions, Route};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
 use crate::trace::Action;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -29,7 +29,7 @@ fn malloc(allocator: &Simulated, mib: u64) -> DevicePtr {
 
 fn change(allocator: &Simulated, config: &str) -> bool {
     let tuning = allocator.tuning(DEVICE).unwrap();
-    let serial = tuning.window().unwrap().serial;
+    let serial = tuning.window().serial;
     tuning.put_in_force(&parse(config), serial, 0).unwrap()
 }
 
@@ -41,63 +41,63 @@ fn used(allocator: &Simulated) -> u64 {
 fn settings_of_placement_come_into_force_and_all_others_stay() {
     let allocator = allocator("tune:auto,per_process_memory_fraction:0.9,max_split_size_mb:64");
     assert!(change(&allocator, "large_segment_size_mb:32,per_process_memory_fraction:0.1"));
-    let config = allocator.config(DEVICE).unwrap();
+    let config = allocator.settings(DEVICE).unwrap().config();
     assert_eq!(config, parse("tune:auto,per_process_memory_fraction:0.9,large_segment_size_mb:32"));
     let tuning = allocator.tuning(DEVICE).unwrap();
-    assert!(tuning.report().unwrap().is_tuned);
-    assert_eq!(tuning.own_config().unwrap().max_split_size(), Some(64 * MIB));
+    assert!(tuning.report().is_tuned);
+    assert_eq!(tuning.own_config().max_split_size(), Some(64 * MIB));
     malloc(&allocator, 3);
     assert_eq!(used(&allocator), 32);
     // The program's own settings, activated again, are no longer settings found.
     assert!(change(&allocator, "max_split_size_mb:64"));
-    assert!(!tuning.report().unwrap().is_tuned);
+    assert!(!tuning.report().is_tuned);
 }
 
 #[test]
 fn nothing_comes_into_force_where_it_must_not() {
     let off = allocator("");
     assert!(!change(&off, "expandable_segments:True"));
-    assert_eq!(off.tuning(DEVICE).unwrap().report().unwrap().stage, TuneStage::Off);
+    assert_eq!(off.tuning(DEVICE).unwrap().report().stage, TuneStage::Off);
 
     let tuned = allocator("tune:auto");
-    assert_eq!(tuned.tuning(DEVICE).unwrap().report().unwrap().stage, TuneStage::Recording);
-    tuned.set_caching(DEVICE, false).unwrap();
+    assert_eq!(tuned.tuning(DEVICE).unwrap().report().stage, TuneStage::Recording);
+    tuned.settings(DEVICE).unwrap().set_caching(false);
     assert!(!change(&tuned, "expandable_segments:True"));
-    tuned.set_caching(DEVICE, true).unwrap();
-    let pool = tuned.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    tuned.begin_capture(DEVICE, pool, Route::All).unwrap();
+    tuned.settings(DEVICE).unwrap().set_caching(true);
+    let pool = tuned.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    tuned.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Capture).unwrap();
     assert!(!change(&tuned, "expandable_segments:True"));
-    tuned.end_capture(DEVICE, pool).unwrap();
+    tuned.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
 
     let tuning = tuned.tuning(DEVICE).unwrap();
-    let serial = tuning.window().unwrap().serial;
+    let serial = tuning.window().serial;
     tuned.configure(&parse("tune:auto,max_split_size_mb:64"));
     assert!(!tuning.put_in_force(&parse("expandable_segments:True"), serial, 0).unwrap(), "settings have changed");
-    assert!(!tuned.config(DEVICE).unwrap().expandable_segments());
+    assert!(!tuned.settings(DEVICE).unwrap().config().expandable_segments());
     assert!(change(&tuned, "expandable_segments:True"));
 }
 
 #[test]
 fn settings_taken_back_are_those_of_the_window_and_the_trace_tells_so() {
     let allocator = allocator("tune:auto");
-    allocator.record_trace(DEVICE, 100).unwrap();
+    allocator.trace(DEVICE).unwrap().record(100).unwrap();
     let tuning = allocator.tuning(DEVICE).unwrap();
-    assert!(tuning.is_possible().unwrap());
-    let serial = tuning.window().unwrap().serial;
+    assert!(tuning.is_possible());
+    let serial = tuning.window().serial;
     assert!(change(&allocator, "large_segment_size_mb:32"));
     assert!(!tuning.take_back(&parse(""), serial + 7, 0).unwrap(), "the program has changed the settings");
     assert!(tuning.take_back(&parse(""), serial, 5).unwrap());
-    assert_eq!(allocator.config(DEVICE).unwrap(), parse("tune:auto"));
+    assert_eq!(allocator.settings(DEVICE).unwrap().config(), parse("tune:auto"));
     let mut actions = alloc::vec::Vec::new();
-    allocator.for_each_trace_entry(DEVICE, |entry| actions.push(entry.action)).unwrap();
+    allocator.trace(DEVICE).unwrap().for_each(|entry| actions.push(entry.action));
     assert_eq!(actions, [Action::SettingsChanged, Action::SettingsTakenBack]);
-    tuning.update_report(|report| (report.stage, report.windows) = (TuneStage::Trial, 3)).unwrap();
-    let report = tuning.report().unwrap();
+    tuning.update_report(|report| (report.stage, report.windows) = (TuneStage::Trial, 3));
+    let report = tuning.report();
     assert_eq!((report.stage, report.windows), (TuneStage::Trial, 3));
     allocator.configure(&Config::new());
-    assert!(!tuning.is_possible().unwrap());
-    tuning.update_report(|report| report.stage = TuneStage::Trial).unwrap();
-    assert_eq!(tuning.report().unwrap().stage, TuneStage::Off);
+    assert!(!tuning.is_possible());
+    tuning.update_report(|report| report.stage = TuneStage::Trial);
+    assert_eq!(tuning.report().stage, TuneStage::Off);
 }
 
 #[test]
@@ -105,25 +105,25 @@ fn the_window_is_no_trace_of_the_program() {
     let allocator = allocator("tune:auto");
     let count = || {
         let mut events = 0;
-        allocator.for_each_trace_entry(DEVICE, |_| events += 1).unwrap();
+        allocator.trace(DEVICE).unwrap().for_each(|_| events += 1);
         events
     };
-    let window = || allocator.tuning(DEVICE).unwrap().window().unwrap();
+    let window = || allocator.tuning(DEVICE).unwrap().window();
     let block = malloc(&allocator, 3);
     assert_eq!((count(), window().events.len()), (0, 2), "a segment and a block");
-    allocator.record_trace(DEVICE, 2).unwrap();
+    allocator.trace(DEVICE).unwrap().record(2).unwrap();
     allocator.free(block).unwrap();
     let block = malloc(&allocator, 3);
     assert_eq!((count(), window().events.len()), (2, 3), "the latest two of a free, its end and a block");
-    allocator.record_trace(DEVICE, 0).unwrap();
+    allocator.trace(DEVICE).unwrap().record(0).unwrap();
     allocator.free(block).unwrap();
     assert_eq!((count(), window().events.len()), (0, 2));
 
     // Private pools are no part of a window.
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::All).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Capture).unwrap();
     let captured = malloc(&allocator, 30);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     assert_eq!((window().events.len(), window().segments.len()), (2, 1));
     assert_eq!(window().segments[0].pool, PoolId::DEFAULT);
     allocator.free(captured).unwrap();
@@ -138,11 +138,11 @@ fn memory_of_the_old_form_goes_back_when_the_device_has_finished_with_it() {
     let device = allocator.device(DEVICE).unwrap();
     let (stays, idle) = (malloc(&allocator, 40), malloc(&allocator, 60));
     allocator.free(idle).unwrap();
-    allocator.record_trace(DEVICE, 64).unwrap();
+    allocator.trace(DEVICE).unwrap().record(64).unwrap();
     assert!(change(&allocator, "expandable_segments:True"));
     let tuning = allocator.tuning(DEVICE).unwrap();
     let bytes = || {
-        let report = tuning.report().unwrap();
+        let report = tuning.report();
         (used(&allocator), report.retired_bytes / MIB, report.given_back_bytes / MIB)
     };
     assert_eq!(bytes(), (100, 60, 0), "the work of the stream may use it");
@@ -163,7 +163,7 @@ fn memory_of_the_old_form_goes_back_when_the_device_has_finished_with_it() {
     allocator.free(pages).unwrap();
     assert_eq!(device.calls(Call::Synchronize), 0);
     let mut actions = alloc::vec::Vec::new();
-    allocator.for_each_trace_entry(DEVICE, |entry| actions.push(entry.action)).unwrap();
+    allocator.trace(DEVICE).unwrap().for_each(|entry| actions.push(entry.action));
     assert_eq!(actions[0], Action::SettingsChanged);
     allocator.check_invariants().unwrap();
 }
@@ -188,7 +188,7 @@ fn pages_go_back_at_a_moment_when_the_stream_is_idle() {
 #[test]
 fn a_request_short_of_memory_gets_what_has_retired() {
     let allocator = allocator("tune:auto");
-    allocator.set_limit(DEVICE, Some(100 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(100 * MIB));
     let idle = malloc(&allocator, 90);
     allocator.free(idle).unwrap();
     assert!(change(&allocator, "expandable_segments:True"));
@@ -215,8 +215,8 @@ fn what_cannot_retire_stays_or_waits_for_the_cache_to_be_emptied() {
         allocator.check_invariants().unwrap();
         device.clear_failures();
         allocator.empty_cache(DEVICE).unwrap();
-        assert_eq!((used(&allocator), allocator.leaked_bytes(DEVICE).unwrap()), (0, 0), "{call:?}");
-        assert_eq!(allocator.tuning(DEVICE).unwrap().report().unwrap().retired_bytes, 0);
+        assert_eq!((used(&allocator), allocator.stats(DEVICE).unwrap().leaked_bytes()), (0, 0), "{call:?}");
+        assert_eq!(allocator.tuning(DEVICE).unwrap().report().retired_bytes, 0);
         allocator.check_invariants().unwrap();
     }
 }
@@ -229,7 +229,7 @@ fn pages_of_an_earlier_form_stay_while_their_stream_works() {
     allocator.free(idle).unwrap();
     device.launch(STREAM, idle, 60 * MIB).unwrap();
     assert!(change(&allocator, ""));
-    assert_eq!((used(&allocator), allocator.leaked_bytes(DEVICE)), (100, Ok(0)));
+    assert_eq!((used(&allocator), allocator.stats(DEVICE).map(|stats| stats.leaked_bytes())), (100, Ok(0)));
     allocator.tuning(DEVICE).unwrap().give_back().unwrap();
     assert_eq!((used(&allocator), device.calls(Call::Unmap)), (100, 0), "the work may use it");
 }

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
 use crate::tests::altered::{self, AlteredDevice, Change};
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -36,7 +36,7 @@ fn device(allocator: &Simulated) -> &SimulatedDevice {
 }
 
 fn active(allocator: &Simulated) -> u64 {
-    allocator.stats(DEVICE).unwrap().active_bytes().current as u64 / MIB
+    allocator.stats(DEVICE).unwrap().totals().active_bytes().current as u64 / MIB
 }
 
 #[test]
@@ -175,15 +175,15 @@ fn during_a_capture_uses_last_until_the_free_and_nothing_is_ordered() {
     let (before, inside) = (malloc(&allocator), malloc(&allocator));
     allocator.record_use(before, SIDES[0]).unwrap();
     allocator.free(before).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(SIDES[1])).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(SIDES[1]), RoutePurpose::Capture).unwrap();
     allocator.record_use(inside, SIDES[0]).unwrap();
     allocator.free(inside).unwrap();
     assert_eq!(calls(&allocator, Call::Record), 1);
     let other = malloc(&allocator);
     assert!(other != before && other != inside, "nothing can be ordered now");
     assert_eq!(calls(&allocator, Call::OrderBehind), 0);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     assert_eq!(malloc(&allocator), before);
     assert_eq!(calls(&allocator, Call::OrderBehind), 1);
     // A capture that nothing announced.
@@ -274,7 +274,7 @@ fn a_copy_of_the_allocator_waits_as_the_allocator_would() {
             let ptr = allocator.malloc(DEVICE, 60 * MIB, STREAM).unwrap();
             announce(&allocator, ptr, SIDES[0]).unwrap();
             allocator.free(ptr).unwrap();
-            let fit = |bytes| allocator.rehearsal(DEVICE).unwrap().would_fit(&[bytes], STREAM).unwrap().served;
+            let fit = |bytes| allocator.forecast(DEVICE).unwrap().would_fit(&[bytes], STREAM).unwrap().served;
             assert_eq!((fit(90 * MIB), fit(110 * MIB)), (1, 0), "`{config}`");
             assert_eq!((active(&allocator), calls(&allocator, Call::Wait)), (60, 0), "`{config}`: only tried");
             allocator.malloc(DEVICE, 90 * MIB, STREAM).unwrap();
@@ -287,8 +287,8 @@ fn a_block_that_a_graph_uses_waits_for_the_end_of_the_capture() {
     let allocator = allocator("", 1 << 30);
     let ptr = malloc(&allocator);
     allocator.record_use(ptr, SIDES[0]).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(SIDES[1])).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(SIDES[1]), RoutePurpose::Capture).unwrap();
     device(&allocator).set_capturing(SIDES[1], true);
     allocator.record_use(ptr, SIDES[1]).unwrap();
     allocator.free(ptr).unwrap();
@@ -296,7 +296,7 @@ fn a_block_that_a_graph_uses_waits_for_the_end_of_the_capture() {
     allocator.process_events(DEVICE).unwrap();
     assert_eq!(active(&allocator), 40, "the graph may use it to its end");
     device(&allocator).set_capturing(SIDES[1], false);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     allocator.process_events(DEVICE).unwrap();
     SIDES.into_iter().for_each(|side| device(&allocator).complete(side));
     device(&allocator).complete(STREAM);

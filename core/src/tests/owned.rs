@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::{Error, PointerFault};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 
@@ -24,7 +25,7 @@ fn allocator() -> Simulated {
 
 /// The number of live blocks.
 fn live(allocator: &Simulated) -> i64 {
-    allocator.stats(DEVICE).unwrap().allocations().current
+    allocator.stats(DEVICE).unwrap().totals().allocations().current
 }
 
 #[test]
@@ -39,7 +40,7 @@ fn a_drop_frees_once_and_an_empty_block_is_no_block() {
     let empty = allocator.block(DEVICE, 0, STREAM).unwrap();
     assert_eq!(empty.ptr(), DevicePtr::NULL);
     drop(empty);
-    assert_eq!(allocator.stats(DEVICE).unwrap().allocations().freed, 2);
+    assert_eq!(allocator.stats(DEVICE).unwrap().totals().allocations().freed, 2);
 }
 
 #[test]
@@ -67,7 +68,7 @@ fn a_block_waits_for_announced_streams_and_for_counts() {
     assert_ne!(allocator.block(DEVICE, 1000, STREAM).unwrap().ptr(), ptr);
     let block = allocator.block(DEVICE, 1000, STREAM).unwrap();
     block.free_at(7).unwrap();
-    let pending = || allocator.stats(DEVICE).unwrap().active_bytes().current;
+    let pending = || allocator.stats(DEVICE).unwrap().totals().active_bytes().current;
     assert_eq!(pending(), 2048);
     allocator.set_safe_frontier(DEVICE, 7).unwrap();
     assert_eq!(pending(), 1024);
@@ -113,7 +114,7 @@ fn a_use_recorded_by_a_block_lasts_as_long_as_the_work_before_it() {
     let ptr = block.ptr();
     block.record_use(OTHER).unwrap();
     drop(block);
-    let active = || allocator.stats(DEVICE).unwrap().active_bytes().current;
+    let active = || allocator.stats(DEVICE).unwrap().totals().active_bytes().current;
     assert_eq!(active(), 1024, "the block is pending");
     allocator.device(DEVICE).unwrap().complete(OTHER);
     allocator.process_events(DEVICE).unwrap();
@@ -178,4 +179,57 @@ fn a_failed_drop_goes_to_the_hook_and_the_block_can_be_taken_over() {
     device.fail(Failure { call: Call::Record, nth: next(Call::Record), persistent: false, error });
     drop(block);
     assert_eq!((live(&allocator), FAILED.lock().unwrap().len()), (1, 0));
+}
+
+/// The pool of a request made now, told by the segments.
+fn pool_of_a_request(allocator: &Simulated) -> PoolId {
+    let ptr = allocator.malloc(DEVICE, 30 << 20, STREAM).unwrap();
+    let segments = allocator.snapshot();
+    let pool = segments.iter().find(|segment| segment.address == ptr).unwrap().pool;
+    allocator.free(ptr).unwrap();
+    pool
+}
+
+#[test]
+fn scopes_of_routes_end_in_any_order_each_its_own() {
+    let allocator = allocator();
+    let pools = allocator.pools(DEVICE).unwrap();
+    let [one, two] = [(); 2].map(|()| pools.create(PoolOptions::default()).unwrap());
+    // The first begun leads the requests of another stream: its end must not end the second.
+    let first = pools.route(one, Route::Stream(OTHER), RoutePurpose::Requests).unwrap();
+    let second = pools.route(one, Route::Stream(STREAM), RoutePurpose::Requests).unwrap();
+    let third = pools.route(two, Route::All, RoutePurpose::Requests).unwrap();
+    assert_eq!((pool_of_a_request(&allocator), third.pool()), (two, two));
+    drop(third);
+    assert_eq!(pool_of_a_request(&allocator), one);
+    drop(first);
+    assert_eq!(pool_of_a_request(&allocator), one);
+    assert_eq!(second.end(), Ok(()));
+    assert_eq!(pool_of_a_request(&allocator), PoolId::DEFAULT);
+    assert_eq!(pools.users(one), Ok(3), "the creator and two routes");
+    assert_eq!(pools.end_route(one, RoutePurpose::Requests), Err(Error::NotRouted(one)));
+}
+
+#[test]
+fn a_scope_of_a_capture_ends_with_the_stream_or_with_the_pool() {
+    let allocator = allocator();
+    let pools = allocator.pools(DEVICE).unwrap();
+    let pool = pools.create(PoolOptions::default()).unwrap();
+    let capture = || pools.route(pool, Route::Stream(STREAM), RoutePurpose::Capture).unwrap();
+
+    let scope = capture();
+    assert!(pools.are_capturing());
+    allocator.stream_destroyed(DEVICE, STREAM).unwrap();
+    assert!(!pools.are_capturing());
+    assert_eq!(scope.end(), Ok(()));
+
+    // Without a user of the pool there is no graph: the capture has ended, and the end says so.
+    let (dropped, ended) = (capture(), capture());
+    for _ in 0..pools.users(pool).unwrap() {
+        pools.release(pool).unwrap();
+    }
+    assert!(!pools.are_capturing());
+    drop(dropped);
+    assert_eq!(ended.end(), Err(Error::UnknownPool(pool)));
+    allocator.check_invariants().unwrap();
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, PointerFault};
 use crate::page_map::LaneRef;
 use crate::planned::is_planned;
 use crate::planned::tests_sequence::first_fit;
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::snapshot::BlockState;
 use crate::stats::{PlannedReport, Stage};
 use crate::tables::Growable;
@@ -34,11 +34,11 @@ fn planned() -> Simulated {
 }
 
 pub(super) fn report(allocator: &Simulated) -> PlannedReport {
-    allocator.plans(DEVICE).unwrap().report().unwrap()
+    allocator.plans(DEVICE).unwrap().report()
 }
 
 pub(super) fn stat(allocator: &Simulated, key: &str) -> i64 {
-    allocator.stats(DEVICE).unwrap().get(key).unwrap()
+    allocator.stats(DEVICE).unwrap().totals().get(key).unwrap()
 }
 
 /// Announces an iteration, and plans an observation at once: the plans become active at the next
@@ -46,7 +46,7 @@ pub(super) fn stat(allocator: &Simulated, key: &str) -> i64 {
 fn announce(allocator: &Simulated) {
     allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
     allocator.check_invariants().unwrap();
-    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed().unwrap() {
+    if let Some(observed) = allocator.plans(DEVICE).unwrap().observed() {
         let plans: Vec<Plan> = observed.streams.iter().map(|stream| first_fit(&stream.problem)).collect();
         allocator.plans(DEVICE).unwrap().adopt(observed, &plans).unwrap();
     }
@@ -269,7 +269,7 @@ fn a_stream_destroyed_while_it_is_observed_or_planned_for_is_not_served() {
     assert_eq!(report(&allocator).stage, Stage::Observing);
     iterate(&allocator, OTHER);
     allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
-    let observed = allocator.plans(DEVICE).unwrap().observed().unwrap().unwrap();
+    let observed = allocator.plans(DEVICE).unwrap().observed().unwrap();
     allocator.stream_destroyed(DEVICE, OTHER).unwrap();
     let plans = [first_fit(&observed.streams[0].problem)];
     assert!(matches!(allocator.plans(DEVICE).unwrap().adopt(observed, &plans), Err(Error::PlanRefused(_))));
@@ -317,10 +317,10 @@ fn the_limit_holds_for_plans_too() {
     announce(&allocator);
     iterate(&allocator, STREAM);
     announce(&allocator);
-    allocator.set_limit(DEVICE, Some(3 << 20)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(3 << 20));
     announce(&allocator);
     assert_eq!((report(&allocator).stage, report(&allocator).no_memory), (Stage::Ready, 1));
-    allocator.set_limit(DEVICE, Some(4 << 20)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(4 << 20));
     announce(&allocator);
     assert_eq!(report(&allocator).stage, Stage::Serving);
 }
@@ -328,13 +328,13 @@ fn the_limit_holds_for_plans_too() {
 #[test]
 fn plans_are_given_up_before_a_request_fails() {
     let allocator = serving("policy:planned");
-    allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(20 * MIB));
     let kept = allocator.malloc(DEVICE, 16 * MIB, STREAM).unwrap();
     allocator.free(kept).unwrap();
     assert_eq!(report(&allocator).stage, Stage::Serving);
     // The plan's 4 MiB are in the way, behind the 16 that are cached.
     let cached = Forecast::Release(kept);
-    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(cached));
+    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(20 * MIB, STREAM), Ok(cached));
     let whole = allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
     assert_eq!(report(&allocator).stage, Stage::Waiting);
     assert_eq!(stat(&allocator, "num_ooms"), 0);
@@ -342,9 +342,9 @@ fn plans_are_given_up_before_a_request_fails() {
     allocator.free(whole).unwrap();
     // What is in use of a plan stays where it is, and its segment with it.
     let allocator = serving("policy:planned");
-    allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(20 * MIB));
     let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
-    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::OutOfMemory));
+    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(20 * MIB, STREAM), Ok(Forecast::OutOfMemory));
     assert!(matches!(allocator.malloc(DEVICE, 20 * MIB, STREAM), Err(Error::OutOfMemory(_))));
     assert_eq!(stat(&allocator, "allocated_bytes.all.current"), 3 << 20);
     allocator.check_invariants().unwrap();
@@ -356,12 +356,12 @@ fn plans_are_given_up_before_a_request_fails() {
 #[test]
 fn what_goes_into_a_private_pool_or_a_graph_is_not_planned() {
     let allocator = planned();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     let routed = || {
-        allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(STREAM)).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(STREAM), RoutePurpose::Requests).unwrap();
         let block = allocator.malloc(DEVICE, 5 * MIB, STREAM).unwrap();
         allocator.free(block).unwrap();
-        allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
         let others = allocator.malloc(DEVICE, 2 * MIB, OTHER).unwrap();
         allocator.free(others).unwrap();
         (block, others)
@@ -378,15 +378,15 @@ fn what_goes_into_a_private_pool_or_a_graph_is_not_planned() {
     assert_eq!((planned.served, planned.extra), (4, 0));
     announce(&allocator);
     // A route that leads others somewhere keeps nobody else from the plan.
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(StreamId(3))).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(StreamId(3)), RoutePurpose::Requests).unwrap();
     iterate(&allocator, STREAM);
-    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     planned = report(&allocator);
     assert_eq!((planned.served, planned.extra), (7, 0));
     announce(&allocator);
-    allocator.begin_capture(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(OTHER), RoutePurpose::Capture).unwrap();
     iterate(&allocator, STREAM);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     assert_eq!(report(&allocator).served, 7);
 }
 
@@ -397,8 +397,8 @@ fn plans_that_are_none_are_refused() {
     iterate(&allocator, STREAM);
     allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
     assert_eq!(report(&allocator).stage, Stage::Planning);
-    let observed = allocator.plans(DEVICE).unwrap().observed().unwrap().unwrap();
-    assert_eq!(allocator.plans(DEVICE).unwrap().observed(), Ok(None));
+    let observed = allocator.plans(DEVICE).unwrap().observed().unwrap();
+    assert_eq!(allocator.plans(DEVICE).unwrap().observed(), None);
     let problem = &observed.streams[0].problem;
     assert_eq!(problem.buffers.len(), 3);
     let overlapping = Plan { offsets: [0, 0, 0].into(), peak: 3 << 20 };
@@ -422,7 +422,7 @@ fn another_policy_takes_announcements_and_does_nothing() {
         iterate(&allocator, STREAM);
     }
     assert_eq!(report(&allocator), PlannedReport::default());
-    assert_eq!(allocator.plans(DEVICE).unwrap().observed(), Ok(None));
+    assert_eq!(allocator.plans(DEVICE).unwrap().observed(), None);
 }
 
 #[test]
@@ -436,16 +436,16 @@ fn an_iteration_that_cannot_be_planned_is_followed_by_an_observed_one() {
     allocator.free(weight).unwrap();
     iterate(&allocator, STREAM);
     allocator.plans(DEVICE).unwrap().end_iteration().unwrap();
-    assert_eq!(allocator.plans(DEVICE).unwrap().observed().unwrap().unwrap().streams[0].problem.buffers.len(), 3);
+    assert_eq!(allocator.plans(DEVICE).unwrap().observed().unwrap().streams[0].problem.buffers.len(), 3);
 }
 
 #[test]
 fn what_is_served_and_freed_is_in_the_trace() {
     let allocator = serving("policy:planned");
-    allocator.record_trace(DEVICE, 100).unwrap();
+    allocator.trace(DEVICE).unwrap().record(100).unwrap();
     let [first, second, third] = iterate(&allocator, STREAM);
     let mut seen = Vec::new();
-    allocator.for_each_trace_entry(DEVICE, |entry| seen.push((entry.action, entry.addr, entry.size))).unwrap();
+    allocator.trace(DEVICE).unwrap().for_each(|entry| seen.push((entry.action, entry.addr, entry.size)));
     let freed = |addr, size| [(Action::FreeRequested, addr, size), (Action::FreeCompleted, addr, size)];
     let mut expected = [(Action::Alloc, first, 3 * MIB), (Action::Alloc, second, 1000)].to_vec();
     expected.extend(freed(first, 3 * MIB));
@@ -486,7 +486,7 @@ fn a_block_freed_at_a_count_is_occupied_until_the_frontier_reaches_it() {
 fn without_the_cache_nothing_is_served_from_a_plan() {
     let allocator = serving("policy:planned");
     let held = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
-    allocator.set_caching(DEVICE, false).unwrap();
+    allocator.settings(DEVICE).unwrap().set_caching(false);
     allocator.free(held).unwrap();
     iterate(&allocator, STREAM);
     assert_eq!(report(&allocator).served, 1);
@@ -497,7 +497,7 @@ fn without_the_cache_nothing_is_served_from_a_plan() {
 fn the_policy_and_its_settings_stay() {
     let allocator = serving("policy:planned,fallback:slab,plan_deadline_ms:5");
     allocator.configure(&Config::new());
-    let config = allocator.config(DEVICE).unwrap();
+    let config = allocator.settings(DEVICE).unwrap().config();
     assert_eq!(config.policy_name(), "planned");
     assert_eq!(config.planned().unwrap().plan_deadline_ms, 5);
     assert_eq!(config.policy().name(), "slab");
@@ -652,7 +652,7 @@ fn a_peak_counts_blocks_that_a_snapshot_has_moved_to_the_heap() {
         free(malloc(&[1, 2, 3, 4]));
     }
     announce(&allocator);
-    allocator.reset_peak_stats(DEVICE).unwrap();
+    allocator.stats(DEVICE).unwrap().reset_peaks();
     let first: Vec<_> = malloc(&[1, 2]);
     allocator.snapshot();
     let second: Vec<_> = malloc(&[3, 4]);
@@ -678,10 +678,10 @@ fn the_peak_of_oversize_blocks_of_a_plan_is_exact() {
         use_of(&[20]);
     }
     announce(&allocator);
-    allocator.reset_peak_stats(DEVICE).unwrap();
+    allocator.stats(DEVICE).unwrap().reset_peaks();
     use_of(&[20]);
     assert_eq!(oversize(), (1, 0), "all peaks rise");
-    allocator.reset_peak_stats(DEVICE).unwrap();
+    allocator.stats(DEVICE).unwrap().reset_peaks();
     use_of(&[15, 15, 15]);
     assert_eq!(oversize(), (0, 0));
     use_of(&[20]);

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, Outstanding, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind, Segments};
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose};
 use crate::snapshot::{BlockState, SnapshotSegment};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -36,7 +36,7 @@ fn elsewhere_of(capacity: u64, config: &str) -> Simulated {
 
 fn on_device(device: SimulatedDevice, config: &str) -> Simulated {
     let allocator = Allocator::new([device], &Config::parse(config).unwrap()).unwrap();
-    allocator.retain_pool(DEVICE, POOL, PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().retain(POOL, PoolOptions::default()).unwrap();
     allocator
 }
 
@@ -102,17 +102,17 @@ fn a_restored_state_is_the_snapshot_and_goes_on_alike() {
             let (mut program, mut held) = (Program(seed), Vec::new());
             let original = allocator(config);
             program.run(&original, &mut held, 200);
-            original.begin_capture(DEVICE, POOL, Route::All).unwrap();
+            original.pools(DEVICE).unwrap().begin_route(POOL, Route::All, RoutePurpose::Capture).unwrap();
             program.run(&original, &mut held, 50);
-            original.end_capture(DEVICE, POOL).unwrap();
+            original.pools(DEVICE).unwrap().end_route(POOL, RoutePurpose::Capture).unwrap();
             let segments = sorted(&original);
             let other = restored(config, &segments).unwrap();
             assert_eq!(sorted(&other), segments, "`{config}`, seed {seed}");
             other.check_invariants().unwrap();
             for key in ["allocated_bytes.all.peak", "requested_bytes.all.current", "inactive_split.all.current"] {
-                let of = |allocator: &Simulated| allocator.stats(DEVICE).unwrap().get(key).unwrap();
-                let current =
-                    of(&original).min(original.stats(DEVICE).unwrap().get(&key.replace("peak", "current")).unwrap());
+                let of = |allocator: &Simulated| allocator.stats(DEVICE).unwrap().totals().get(key).unwrap();
+                let current = of(&original)
+                    .min(original.stats(DEVICE).unwrap().totals().get(&key.replace("peak", "current")).unwrap());
                 assert_eq!(of(&other), current, "`{config}`, seed {seed}: {key}");
             }
             // Blocks inside of the segments: what is obtained later has other addresses.
@@ -130,7 +130,7 @@ fn a_restored_state_is_the_snapshot_and_goes_on_alike() {
             assert!(one == two || config == "policy:bfc", "`{config}`, seed {seed}");
             other.check_invariants().unwrap();
             others.into_iter().for_each(|block| other.free(block).unwrap());
-            other.release_pool(DEVICE, POOL).unwrap();
+            other.pools(DEVICE).unwrap().release(POOL).unwrap();
             other.trim(DEVICE, 0).unwrap();
             assert_eq!(other.device(DEVICE).unwrap().used(), 0, "`{config}`: everything could be given back");
         }
@@ -183,7 +183,7 @@ fn what_contradicts_itself_or_the_device_is_refused() {
     assert!(matches!(unscripted.restore(DEVICE, &segments), Err(Error::SnapshotRefused(_))));
     assert_eq!(unscripted.device(DEVICE).unwrap().used(), 0, "what the device placed elsewhere is given back");
     let mut limited = allocator("");
-    limited.set_limit(DEVICE, Some(MIB)).unwrap();
+    limited.settings(DEVICE).unwrap().set_limit(Some(MIB));
     assert_eq!(limited.restore(DEVICE, &segments), Err(Error::SnapshotRefused("the segments exceed the limit")));
     assert!(matches!(restored("policy:buddy", &segments), Err(Error::SnapshotRefused(_))));
 }
@@ -219,7 +219,7 @@ fn memory_in_doubt_after_a_failed_mapping_is_counted_as_leaked() {
     let device = other.device(DEVICE).unwrap();
     assert!(device.used() > 0);
     assert_eq!(reserved(&other), device.used(), "the device may still hold the bytes");
-    assert_eq!(other.leaked_bytes(DEVICE), Ok(device.used()));
+    assert_eq!(other.stats(DEVICE).map(|stats| stats.leaked_bytes()), Ok(device.used()));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_segment_that_the_device_does_not_give_is_not_charged() {
 fn a_pool_returns_to_an_earlier_state() {
     for config in ["", "expandable_segments:True", "max_split_size_mb:20", "policy:bfc"] {
         let allocator = allocator(config);
-        allocator.begin_allocate_to_pool(DEVICE, POOL, Route::All).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(POOL, Route::All, RoutePurpose::Requests).unwrap();
         let (mut program, mut held) = (Program(7), Vec::new());
         program.run(&allocator, &mut held, 200);
         let earlier = sorted(&allocator);
@@ -282,7 +282,7 @@ fn a_pool_returns_to_an_earlier_state() {
             assert!(same.is_none_or(|same| shape(same) == shape(segment)), "`{config}`");
         }
         let bytes: u64 = live(&later).iter().map(|&(_, size, _)| size).sum();
-        assert_eq!(allocator.stats(DEVICE).unwrap().allocated_bytes().current, bytes as i64, "`{config}`");
+        assert_eq!(allocator.stats(DEVICE).unwrap().totals().allocated_bytes().current, bytes as i64, "`{config}`");
     }
 }
 
@@ -311,7 +311,7 @@ fn a_block_is_placed_only_in_free_memory_of_its_pool() {
     allocator.check_invariants().unwrap();
     allocator.free(behind).unwrap();
     allocator.free(block).unwrap();
-    assert_eq!(allocator.stats(DEVICE).unwrap().get("inactive_split_bytes.all.current"), Some(0));
+    assert_eq!(allocator.stats(DEVICE).unwrap().totals().get("inactive_split_bytes.all.current"), Some(0));
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn a_part_of_an_expandable_segment_may_fill_its_addresses_and_not_exceed_them() 
     let capacity = 8000 * MIB;
     let original = on_device(SimulatedDevice::new(capacity), &config("0.25"));
     let quarter = original.device(DEVICE).unwrap().memory_info().unwrap().total / 4;
-    assert_eq!(original.forecast(DEVICE, quarter, StreamId(1)), Ok(Forecast::Expand));
+    assert_eq!(original.forecast(DEVICE).unwrap().malloc(quarter, StreamId(1)), Ok(Forecast::Expand));
     original.malloc(DEVICE, quarter, StreamId(1)).unwrap();
     let outstanding = original.device(DEVICE).unwrap().outstanding();
     assert_eq!((outstanding.segments, outstanding.reservations), (0, 1));
@@ -374,7 +374,7 @@ fn the_peaks_of_a_restored_segment_count_all_of_it() {
     let again = restored("max_split_size_mb:20", &sorted(&original)).unwrap();
     again.free(whole).unwrap();
     again.empty_cache(DEVICE).unwrap();
-    let peak = |key: &str| again.stats(DEVICE).unwrap().get(&std::format!("{key}.peak")).unwrap();
+    let peak = |key: &str| again.stats(DEVICE).unwrap().totals().get(&std::format!("{key}.peak")).unwrap();
     assert_eq!((peak("allocated_bytes.all"), peak("reserved_bytes.all")), (40 << 20, 60 << 20));
     assert_eq!((peak("oversize_allocations"), peak("inactive_split_bytes.all")), (1, 20 << 20));
 }

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits, TagUse};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits, TagUse};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::num::NonZeroU64;
@@ -42,7 +42,7 @@ fn device(allocator: &Simulated) -> &SimulatedDevice {
 
 /// Makes a pool with a tag.
 fn pool_of(allocator: &Simulated, tag: Tag) -> PoolId {
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(tag)).unwrap();
     pool
 }
@@ -55,10 +55,10 @@ fn limited(allocator: &Simulated, tag: Tag, limits: TagLimits) -> PoolId {
 
 /// Calls `act` while every request is routed into a pool.
 fn routed<T>(allocator: &Simulated, pool: PoolId, act: impl FnOnce() -> T) -> T {
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let done = act();
-    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
-    allocator.release_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
+    allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     done
 }
 
@@ -91,7 +91,7 @@ fn charges(allocator: &Simulated) -> [u64; 2] {
 /// Parks 60 MiB of the tag B under a limit of the process, caches 180 MiB of the tag A above its
 /// `low` of 40 MiB. Returns the parked block.
 fn park_beside_a_cache(allocator: &Simulated, limit: u64) -> DevicePtr {
-    allocator.set_limit(DEVICE, Some(limit)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(limit));
     let a = limited(allocator, A, TagLimits { low: 40 * MIB, ..TagLimits::NONE });
     let b = pool_of(allocator, B);
     let block = malloc_in(allocator, b, 60 * MIB, ONE).unwrap();
@@ -106,7 +106,7 @@ fn with_told_ends(is_told: bool, limit: u64) -> Simulated {
     let device_of = SimulatedDevice::new(CAPACITY);
     let device_of = if is_told { device_of } else { device_of.with_unreported_ends() };
     let allocator = Simulated::new([device_of], &Config::parse("expandable_segments:True").unwrap()).unwrap();
-    allocator.set_limit(DEVICE, Some(limit)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(limit));
     allocator
 }
 
@@ -163,7 +163,7 @@ fn a_tag_gives_back_no_more_than_its_max_asks_for() {
     // case.
     malloc_in(&allocator, pool, 6 * PAGE, TWO).unwrap_err();
     assert_eq!((use_of(&allocator, A).charge, use_of(&allocator, A).cached), (8 * PAGE, 5 * PAGE));
-    assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64, 8 * PAGE + 40 * MIB);
+    assert_eq!(allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current as u64, 8 * PAGE + 40 * MIB);
 }
 
 #[test]
@@ -197,17 +197,17 @@ fn memory_goes_back_from_who_is_the_most_above_low_by_weight() {
 fn a_tag_below_its_low_is_left_alone_under_a_limit_of_the_process() {
     for policy in POLICIES {
         let allocator = allocator(policy);
-        allocator.set_limit(DEVICE, Some(200 * MIB)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(200 * MIB));
         let a = limited(&allocator, A, TagLimits { low: 60 * MIB, ..TagLimits::NONE });
         let b = limited(&allocator, B, TagLimits::NONE);
         cache(&allocator, a, 5);
         cache(&allocator, b, 5);
-        let forecast = routed(&allocator, b, || allocator.forecast(DEVICE, 140 * MIB, TWO)).unwrap();
+        let forecast = routed(&allocator, b, || allocator.forecast(DEVICE).unwrap().malloc(140 * MIB, TWO)).unwrap();
         assert!(matches!(forecast, Forecast::Release(_)), "`{policy}`: {forecast:?}");
         malloc_in(&allocator, b, 140 * MIB, TWO).unwrap();
         assert_eq!(charges(&allocator), [60, 140], "`{policy}`");
         malloc_in(&allocator, b, 20 * MIB, TWO).unwrap_err();
-        let forecast = routed(&allocator, b, || allocator.forecast(DEVICE, 20 * MIB, TWO)).unwrap();
+        let forecast = routed(&allocator, b, || allocator.forecast(DEVICE).unwrap().malloc(20 * MIB, TWO)).unwrap();
         assert_eq!((charges(&allocator), forecast), ([60, 140], Forecast::OutOfMemory), "`{policy}`");
         malloc_in(&allocator, a, 60 * MIB, ONE).unwrap();
     }
@@ -220,10 +220,10 @@ fn a_wake_and_a_commit_get_free_memory_of_tags_down_to_low() {
     allocator.parking(DEVICE).unwrap().wake(ParkTarget::Tag(B)).unwrap();
     assert_eq!(charges(&allocator), [140, 60]);
     allocator.free(block).unwrap();
-    let range = allocator.reserve_range(DEVICE, 200 * MIB).unwrap().range;
-    allocator.commit_range(DEVICE, range, 0, 80 * MIB, ONE).unwrap();
+    let range = allocator.ranges(DEVICE).unwrap().reserve(200 * MIB).unwrap().range;
+    allocator.ranges(DEVICE).unwrap().commit(range, 0, 80 * MIB, ONE).unwrap();
     assert_eq!(charges(&allocator), [60, 60], "a pool without limits keeps its free memory");
-    allocator.commit_range(DEVICE, range, 80 * MIB, 80 * MIB, ONE).unwrap_err();
+    allocator.ranges(DEVICE).unwrap().commit(range, 80 * MIB, 80 * MIB, ONE).unwrap_err();
     assert_eq!(charges(&allocator), [40, 60]);
     allocator.check_invariants().unwrap();
 }
@@ -280,7 +280,7 @@ fn a_page_behind_one_that_is_cleared_keeps_its_contents() {
 fn a_tag_gives_what_lies_above_its_low_to_the_byte() {
     for policy in POLICIES {
         let allocator = allocator(policy);
-        allocator.set_limit(DEVICE, Some(5 * PAGE)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(5 * PAGE));
         let low = 2 * PAGE;
         let pool = limited(&allocator, A, TagLimits { low, max: Some(3 * PAGE), ..TagLimits::NONE });
         cache(&allocator, pool, 3);
@@ -297,7 +297,7 @@ fn a_tag_gives_what_lies_above_its_low_to_the_byte() {
 #[test]
 fn pages_of_two_blocks_go_back_as_far_as_needed() {
     let allocator = allocator("expandable_segments:True");
-    allocator.set_limit(DEVICE, Some(7 * PAGE)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(7 * PAGE));
     let pool = limited(&allocator, A, TagLimits::NONE);
     let mut blocks = [(); 7].map(|()| malloc_in(&allocator, pool, PAGE, ONE).unwrap()).to_vec();
     blocks.remove(3);
@@ -309,7 +309,7 @@ fn pages_of_two_blocks_go_back_as_far_as_needed() {
 #[test]
 fn the_pages_on_both_sides_of_a_pinned_one_go_back() {
     let allocator = allocator("expandable_segments:True");
-    allocator.set_limit(DEVICE, Some(3 * PAGE)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(3 * PAGE));
     let pool = limited(&allocator, A, TagLimits::NONE);
     let blocks = [(); 3].map(|()| malloc_in(&allocator, pool, PAGE, ONE).unwrap());
     allocator.pages(DEVICE).unwrap().pin(blocks[1]).unwrap();
@@ -325,7 +325,7 @@ fn one_segment_goes_back_for_one() {
         // Without virtual memory, the memory of a tag is in segments.
         let device = SimulatedDevice::new(CAPACITY).without_virtual_memory();
         let allocator = Simulated::new([device], &Config::default()).unwrap();
-        allocator.set_limit(DEVICE, Some(3 * PAGE)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(3 * PAGE));
         let pool = limited(&allocator, A, TagLimits { low, ..TagLimits::NONE });
         cache(&allocator, pool, 3);
         malloc(&allocator, PAGE).unwrap();
@@ -336,7 +336,7 @@ fn one_segment_goes_back_for_one() {
 #[test]
 fn the_default_pool_gives_what_is_missing_after_a_tag_has_given() {
     let allocator = allocator("");
-    allocator.set_limit(DEVICE, Some(4 * PAGE)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(4 * PAGE));
     // By its weight, the tag is the first to give all that it has.
     let pool = limited(&allocator, A, TagLimits { weight: 1, ..TagLimits::NONE });
     cache(&allocator, pool, 1);
@@ -349,12 +349,12 @@ fn the_default_pool_gives_what_is_missing_after_a_tag_has_given() {
 #[test]
 fn a_forecast_names_the_first_memory_that_goes_back() {
     let allocator = allocator("");
-    allocator.set_limit(DEVICE, Some(5 * PAGE)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(5 * PAGE));
     let pool = limited(&allocator, A, TagLimits { max: Some(2 * PAGE), ..TagLimits::NONE });
     let tagged = malloc_in(&allocator, pool, PAGE, ONE).unwrap();
     let untagged = malloc(&allocator, 3 * PAGE).unwrap();
     [tagged, untagged].into_iter().for_each(|block| allocator.free(block).unwrap());
-    let forecast = || allocator.forecast(DEVICE, 2 * PAGE, TWO);
+    let forecast = || allocator.forecast(DEVICE).unwrap().malloc(2 * PAGE, TWO);
     assert_eq!(routed(&allocator, pool, forecast), Ok(Forecast::Release(tagged)), "for `max`");
     assert_eq!(forecast(), Ok(Forecast::Release(untagged)), "the highest share");
 }
@@ -362,7 +362,7 @@ fn a_forecast_names_the_first_memory_that_goes_back() {
 #[test]
 fn a_page_that_cannot_be_cleared_stays() {
     let allocator = allocator("expandable_segments:True");
-    allocator.set_limit(DEVICE, Some(100 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(100 * MIB));
     let pool = limited(&allocator, A, TagLimits { clear: true, ..TagLimits::NONE });
     cache(&allocator, pool, 5);
     // The first call waits for the work with the page, the second one for the fill.
@@ -402,12 +402,12 @@ fn a_driver_call_that_fails_changes_no_charge() {
 fn a_pool_with_memory_of_a_captured_graph_gives_nothing_back() {
     let allocator = allocator("");
     let pool = limited(&allocator, A, TagLimits { max: Some(60 * MIB), ..TagLimits::NONE });
-    allocator.begin_capture(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Capture).unwrap();
     device(&allocator).set_capturing(ONE, true);
     let block = allocator.malloc(DEVICE, 40 * MIB, ONE).unwrap();
     allocator.free(block).unwrap();
     device(&allocator).set_capturing(ONE, false);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     malloc_in(&allocator, pool, 60 * MIB, TWO).unwrap_err();
     malloc(&allocator, CAPACITY).unwrap_err();
     assert_eq!((use_of(&allocator, A).charge, use_of(&allocator, A).cached), (40 * MIB, 40 * MIB));
@@ -418,7 +418,7 @@ fn a_pool_of_a_limited_tag_lends_no_block() {
     for (limits, lends) in [(None, true), (Some(TagLimits { low: 300 * MIB, ..TagLimits::NONE }), false)] {
         let allocator = allocator("");
         let pool = pool_of(&allocator, A);
-        allocator.set_pool_options(DEVICE, pool, PoolOptions { use_on_oom: true, no_split: false }).unwrap();
+        allocator.pools(DEVICE).unwrap().set_options(pool, PoolOptions { use_on_oom: true, no_split: false }).unwrap();
         allocator.tags(DEVICE).unwrap().limit(A, limits).unwrap();
         let block = malloc_in(&allocator, pool, 300 * MIB, ONE).unwrap();
         allocator.free(block).unwrap();
@@ -432,7 +432,7 @@ fn would_fit_obeys_max_and_names_it() {
     let pool = limited(&allocator, A, TagLimits { max: Some(60 * MIB), clear: true, ..TagLimits::NONE });
     cache(&allocator, pool, 2);
     let sizes = [20 * MIB, 40 * MIB, 20 * MIB];
-    let ask = |stream| allocator.rehearsal(DEVICE).unwrap().would_fit(&sizes, stream).unwrap();
+    let ask = |stream| allocator.forecast(DEVICE).unwrap().would_fit(&sizes, stream).unwrap();
     let fit = routed(&allocator, pool, || ask(TWO));
     assert_eq!((fit.served, fit.bound), (2, Some(Bound::TagMax)), "the free memory of the other stream goes back");
     assert_eq!(ask(TWO).bound, None, "the default pool has no `max`");
@@ -459,7 +459,7 @@ fn limits_that_contradict_themselves_are_refused() {
     assert_eq!(allocator.tags(DEVICE).unwrap().held(A), Err(Error::UnknownTag(A)));
     allocator.tags(DEVICE).unwrap().limit(B, Some(TagLimits::NONE)).unwrap();
     pool_of(&allocator, A);
-    let next = |after| allocator.tags(DEVICE).unwrap().next(after).unwrap();
+    let next = |after| allocator.tags(DEVICE).unwrap().next(after);
     assert_eq!([next(None), next(Some(A)), next(Some(B))], [Some(A), Some(B), None]);
     allocator.tags(DEVICE).unwrap().limit(B, None).unwrap();
     assert_eq!((next(Some(A)), allocator.tags(DEVICE).unwrap().held(B)), (None, Err(Error::UnknownTag(B))));
@@ -555,7 +555,7 @@ proptest! {
 fn max_holds_without_a_cache() {
     let allocator = allocator("");
     let pool = limited(&allocator, A, TagLimits { max: Some(50 * MIB), ..TagLimits::default() });
-    allocator.set_caching(DEVICE, false).unwrap();
+    allocator.settings(DEVICE).unwrap().set_caching(false);
     let block = malloc_in(&allocator, pool, 30 * MIB, ONE).unwrap();
     let Err(Error::OutOfMemory(report)) = malloc_in(&allocator, pool, 30 * MIB, ONE) else { panic!("beyond `max`") };
     assert!(report.held_to_max);

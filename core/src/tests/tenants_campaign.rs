@@ -14,7 +14,7 @@ use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits, TagUse};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits, TagUse};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::num::NonZeroU64;
@@ -70,13 +70,17 @@ impl Campaign {
     fn new(config: &str) -> Self {
         let device = SimulatedDevice::new(4 * LIMIT).with_work_done_at_once();
         let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();
-        allocator.set_limit(DEVICE, Some(LIMIT)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(LIMIT));
         let pools = [0, 1].map(|number| {
-            let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+            let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
             allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(TAGS[number])).unwrap();
             allocator.tags(DEVICE).unwrap().limit(TAGS[number], Some(LIMITS[number])).unwrap();
             for stream in streams(number) {
-                allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(stream)).unwrap();
+                allocator
+                    .pools(DEVICE)
+                    .unwrap()
+                    .begin_route(pool, Route::Stream(stream), RoutePurpose::Requests)
+                    .unwrap();
             }
             pool
         });

@@ -30,11 +30,10 @@ impl Changes {
         if !log::has(Level::Info) {
             return;
         }
-        let planned = allocator.plans(device).and_then(|plans| plans.report());
-        let tuned = allocator.tuning(device).and_then(|tuning| tuning.report());
-        let (Ok(planned), Ok(tuned)) = (planned, tuned) else {
+        let (Ok(plans), Ok(tuning)) = (allocator.plans(device), allocator.tuning(device)) else {
             return;
         };
+        let (planned, tuned) = (plans.report(), tuning.report());
         let now = Told {
             plans: planned.plans,
             given_up: planned.given_up,
@@ -54,7 +53,7 @@ impl Changes {
             log::info(format_args!("device {number}: requests are served from plans with a peak of {peak} bytes"));
         }
         if now.switches > before.switches
-            && let Ok(config) = allocator.config(device)
+            && let Ok(config) = allocator.settings(device).map(|settings| settings.config())
         {
             let (peak, predicted) = (tuned.before_bytes, tuned.predicted_bytes);
             log::info(format_args!(

@@ -125,13 +125,13 @@ impl Instance {
         });
         for device in instance.devices() {
             if parsed.limit.is_some() {
-                instance.allocator.set_limit(device, parsed.limit)?;
+                instance.allocator.settings(device)?.set_limit(parsed.limit);
             }
             if announced.is_some() {
-                instance.allocator.watch_frees(device, true)?;
-                instance.allocator.report_events(device, true)?;
+                instance.allocator.trace(device)?.watch_frees(true);
+                instance.allocator.trace(device)?.report(true);
             }
-            instance.allocator.set_caching(device, !parsed.has(CACHALOT_NO_CACHING))?;
+            instance.allocator.settings(device)?.set_caching(!parsed.has(CACHALOT_NO_CACHING));
         }
         parsed.tell_notes();
         log::info(format_args!(
@@ -213,7 +213,7 @@ impl Instance {
     pub(crate) fn configure(&self, text: &str) -> Outcome {
         let Some(first) = self.devices().next() else { return Ok(()) };
         // Not the settings that `tune:auto` has found: they end with a change by the program.
-        let mut config = self.allocator.tuning(first)?.own_config()?;
+        let mut config = self.allocator.tuning(first)?.own_config();
         let fraction = config.per_process_memory_fraction();
         config.update(text)?;
         if config.per_process_memory_fraction().to_bits() != fraction.to_bits() {
@@ -225,11 +225,14 @@ impl Instance {
 
     /// Limits every device to a fraction of the device's memory. On failure restores every limit.
     fn set_fractions(&self, fraction: f64) -> Outcome {
-        let limits: Vec<_> = self.devices().map(|device| (device, self.allocator.limit(device))).collect();
+        let limits: Vec<_> = self
+            .devices()
+            .map(|device| (device, self.allocator.settings(device).map(|settings| settings.limit())))
+            .collect();
         for device in self.devices() {
-            if let Err(error) = self.allocator.set_memory_fraction(device, fraction) {
+            if let Err(error) = self.allocator.settings(device)?.set_memory_fraction(fraction) {
                 for (device, limit) in limits {
-                    self.allocator.set_limit(device, limit?)?;
+                    self.allocator.settings(device)?.set_limit(limit?);
                 }
                 return Err(error.into());
             }
@@ -267,9 +270,9 @@ impl Instance {
 
     /// Closes a device, unless memory of the device is still in use.
     fn close_device(&self, index: DeviceIndex) -> Outcome {
-        let stats = self.allocator.stats(index)?;
+        let stats = self.allocator.stats(index)?.totals();
         let (blocks, held) = (stats.allocations().current, stats.reserved_bytes().current);
-        let leaked = self.allocator.leaked_bytes(index)?;
+        let leaked = self.allocator.stats(index)?.leaked_bytes();
         let Some(device) = self.allocator.device(index) else { return Ok(()) };
         if let Some(cuda) = device.cuda().filter(|cuda| cuda.is_gone()) {
             // What is held has gone with the context, live blocks included.
@@ -284,7 +287,7 @@ impl Instance {
             }
             let allocated = stats.allocated_bytes().current;
             // Where the cache could be emptied, only these keep memory without a block.
-            let why = match (blocks == 0 && held > 0, self.allocator.is_capturing(index)?) {
+            let why = match (blocks == 0 && held > 0, self.allocator.pools(index)?.are_capturing()) {
                 (true, true) => ": a capture was started and not ended",
                 (true, false) => ": a private pool has users, or pages are pinned",
                 (false, _) => "",
@@ -302,7 +305,7 @@ impl Instance {
             return Err(Status::new(CACHALOT_ERROR_STILL_HELD, text));
         }
         // The context may live on.
-        self.allocator.end_quarantine(index)?;
+        self.allocator.pages(index)?.end_quarantine();
         let destroyed = self.allocator.destroy_idle_events(index);
         let closed = device.cuda().map_or(Ok(()), CudaDevice::close);
         Ok(destroyed.and(closed.map_err(cachalot_core::Error::from))?)

@@ -46,7 +46,7 @@ pub fn predict(program: &Program, settings: &Settings) -> Result<Prediction, Err
             first = Some(requests);
         }
     }
-    let stats = run.allocator.stats(DeviceIndex(0))?;
+    let stats = run.allocator.stats(DeviceIndex(0))?.totals();
     Ok(Prediction {
         peak_allocated_bytes: stats.allocated_bytes().peak.unsigned_abs(),
         peak_reserved_bytes: run.device().peak_used(),

@@ -20,7 +20,7 @@ pub struct StatDifference {
 /// Returns every statistic of a replay.
 pub(super) fn stats(allocator: &Simulated) -> Result<BTreeMap<String, i64>, Error> {
     let mut stats = BTreeMap::new();
-    allocator.stats(DEVICE)?.for_each(|name, value| {
+    allocator.stats(DEVICE)?.totals().for_each(|name, value| {
         stats.insert(name.to_owned(), value);
     });
     Ok(stats)

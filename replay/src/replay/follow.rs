@@ -98,7 +98,7 @@ impl<'t> Follower<'t> {
         let device = SimulatedDevice::new(ranges.device_bytes).with_idle_stream(HOST_STREAM);
         let run = Run::new(OnDevice::create(device, settings)?);
         // A recorded program did not search again, so neither may its replay.
-        run.allocator.set_second_search(DEVICE, false)?;
+        run.allocator.settings(DEVICE)?.set_second_search(false);
         let mut follower = Self {
             trace,
             events,
@@ -131,12 +131,12 @@ impl<'t> Follower<'t> {
         self.unread_calls = 0;
         let calls = CALLS_PER_READING.min(self.events.len());
         let capacity = calls * EVENTS_PER_CALL + self.events.len();
-        self.run.allocator.record_trace(DEVICE, capacity)
+        self.run.allocator.trace(DEVICE)?.record(capacity)
     }
 
     pub(super) fn read_trace(&mut self) -> Result<(), Error> {
         let entries = &mut self.entries;
-        self.run.allocator.for_each_trace_entry(DEVICE, |entry| entries.push(*entry))
+        self.run.allocator.trace(DEVICE).map(|trace| trace.for_each(|entry| entries.push(*entry)))
     }
 
     /// Follows the record up to event number `end`: makes all calls before the event.

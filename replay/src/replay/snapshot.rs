@@ -41,9 +41,12 @@ pub fn end(trace: &Trace, options: &Options) -> Result<End, ReplayError> {
     let mut run = Run::new(OnDevice::create(device, &settings).map_err(refused)?);
     let mut events = Vec::new();
     for calls in program.operations.chunks(CALLS_PER_READING) {
-        run.allocator.record_trace(DEVICE, CALLS_PER_READING * EVENTS_PER_CALL).map_err(refused)?;
+        run.allocator
+            .trace(DEVICE)
+            .and_then(|trace| trace.record(CALLS_PER_READING * EVENTS_PER_CALL))
+            .map_err(refused)?;
         calls.iter().try_for_each(|&operation| run.perform(operation)).map_err(refused)?;
-        run.allocator.for_each_trace_entry(DEVICE, |entry| events.push(*entry)).map_err(refused)?;
+        run.allocator.trace(DEVICE).map_err(refused)?.for_each(|entry| events.push(*entry));
     }
     Ok(End { config: settings.config, segments: run.allocator.snapshot(), events })
 }

@@ -19,7 +19,7 @@ impl Follower<'_> {
         for (at, segment) in segments.iter().enumerate() {
             let is_known = segments[..at].iter().any(|other| other.pool == segment.pool);
             if segment.pool != PoolId::DEFAULT && !is_known {
-                self.run.allocator.retain_pool(DEVICE, segment.pool, PoolOptions::default())?;
+                self.run.allocator.pools(DEVICE)?.retain(segment.pool, PoolOptions::default())?;
                 // Its segments are released once its graphs are destroyed.
                 self.captures = 1;
             }

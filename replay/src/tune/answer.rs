@@ -287,7 +287,7 @@ fn of_replay(part: &Part, config: &Config, present: &Cost) -> Option<Answer> {
     for (at, &operation) in operations.iter().enumerate() {
         whole.perform(operation).ok()?;
         if operation.is_request() {
-            let stats = whole.allocator.stats(crate::program::DEVICE).ok()?;
+            let stats = whole.allocator.stats(crate::program::DEVICE).map(|stats| stats.totals()).ok()?;
             let in_use = stats.active_bytes().current.unsigned_abs();
             if in_use > most {
                 (most, end) = (in_use, at + 1);

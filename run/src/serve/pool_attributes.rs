@@ -116,7 +116,7 @@ impl Process {
 
 /// Returns a figure of a context's allocator.
 fn figure_of(served: &Served, figure: PoolFigure) -> u64 {
-    let Ok(stats) = served.allocator().stats(DEVICE) else { return 0 };
+    let Ok(stats) = served.allocator().stats(DEVICE).map(|stats| stats.totals()) else { return 0 };
     let [reserved, used] = [stats.reserved_bytes(), stats.allocated_bytes()];
     let [highest_reserved, highest_used] = served.highest([reserved.peak, used.peak].map(i64::cast_unsigned));
     match figure {

@@ -158,7 +158,7 @@ impl Process {
         let booked_bytes = charges.iter().filter_map(|charge| charge.ledger()).map(|ledger| ledger.view().booked).sum();
         let counts = Counts { passed, missed, charged_bytes, booked_bytes, ..Counts::default() };
         self.contexts.all().iter().fold(counts, |mut counts, served| {
-            if let Ok(stats) = served.allocator().stats(served::DEVICE) {
+            if let Ok(stats) = served.allocator().stats(served::DEVICE).map(|stats| stats.totals()) {
                 counts.held_bytes += stats.reserved_bytes().current.cast_unsigned();
                 counts.used_bytes += stats.allocated_bytes().current.cast_unsigned();
             }

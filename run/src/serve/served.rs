@@ -86,7 +86,7 @@ impl Served {
         });
         let owner: Arc<dyn AllocatorOwner> = Arc::<Self>::clone(&served);
         served.device().set_owner(Arc::downgrade(&owner));
-        served.allocator.report_events(DEVICE, records).map_err(code_of)?;
+        served.allocator.trace(DEVICE).map(|trace| trace.report(records)).map_err(code_of)?;
         Ok(served)
     }
 
@@ -129,7 +129,7 @@ impl Served {
     pub(super) fn unused(&self) -> u64 {
         let report = self.allocator.parking(DEVICE).and_then(|parking| parking.report(ParkTarget::Streams));
         let parked = report.map_or(0, |report| report.parked);
-        self.allocator.stats(DEVICE).map_or(0, |stats| {
+        self.allocator.stats(DEVICE).map(|stats| stats.totals()).map_or(0, |stats| {
             let unused = stats.reserved_bytes().current - stats.allocated_bytes().current;
             u64::try_from(unused.saturating_add_unsigned(parked)).unwrap_or(0)
         })
@@ -147,10 +147,10 @@ impl Served {
     /// # Errors
     /// The allocator's. Nothing has changed then.
     pub(super) fn begin_highest_anew(&self, is_used: bool) -> Result<(), Error> {
-        let stats = self.allocator.stats(DEVICE)?;
+        let stats = self.allocator.stats(DEVICE)?.totals();
         let peaks = [stats.reserved_bytes(), stats.allocated_bytes()].map(|bytes| bytes.peak.cast_unsigned());
         let mut before = self.highest_before.lock().unwrap_or_else(PoisonError::into_inner);
-        self.allocator.reset_peak_stats(DEVICE)?;
+        self.allocator.stats(DEVICE)?.reset_peaks();
         *before = [before[0].max(peaks[0]), before[1].max(peaks[1])];
         before[usize::from(is_used)] = 0;
         Ok(())
@@ -225,14 +225,15 @@ impl AllocatorOwner for Served {
     }
 
     fn trim_by(&self, bytes: u64) {
-        let held = self.allocator.stats(DEVICE).map_or(0, |stats| stats.reserved_bytes().current);
+        let held =
+            self.allocator.stats(DEVICE).map(|stats| stats.totals()).map_or(0, |stats| stats.reserved_bytes().current);
         let keep = u64::try_from(held).unwrap_or(0).saturating_sub(bytes);
         // A failure leaves more cached than asked for: the next shortage tries again.
         let _ = self.allocator.trim(DEVICE, keep);
     }
 
     fn waiting(&self) -> u64 {
-        self.allocator.stats(DEVICE).map_or(0, |stats| {
+        self.allocator.stats(DEVICE).map(|stats| stats.totals()).map_or(0, |stats| {
             let waiting = stats.active_bytes().current - stats.allocated_bytes().current;
             u64::try_from(waiting).unwrap_or(0)
         })

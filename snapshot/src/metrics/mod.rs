@@ -56,7 +56,7 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
     let mut devices = Vec::new();
     for device in (0..allocator.device_count()).map(DeviceIndex) {
         figures.devices.entry(device.0.into()).or_default();
-        devices.push((i64::from(device.0), allocator.stats(device)?));
+        devices.push((i64::from(device.0), allocator.stats(device)?.totals()));
     }
     let mut text = MetricsText::default();
     build_and_devices(&mut text, allocator)?;
@@ -70,9 +70,9 @@ pub fn of_allocator<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<
     let mut dropped = Vec::new();
     for device in (0..allocator.device_count()).map(DeviceIndex) {
         let number = i64::from(device.0);
-        limits.extend(allocator.limit(device)?.map(|limit| (number, limit.cast_signed())));
-        readings.push((number, allocator.reading(device)?));
-        let history = allocator.trace_extent(device)?;
+        limits.extend(allocator.settings(device)?.limit().map(|limit| (number, limit.cast_signed())));
+        readings.push((number, allocator.stats(device)?.reading()));
+        let history = allocator.trace(device)?.extent();
         dropped.extend((history.capacity > 0).then_some((number, history.dropped.cast_signed())));
     }
     text.by_device(&gauge("cachalot_limit_bytes", "bytes", "Most memory that may be held from the device."), &limits);
@@ -106,7 +106,7 @@ fn by_tag<D: DeviceMemory, R: Lock, S: Storage>(
     for device in (0..allocator.device_count()).map(DeviceIndex) {
         let mut last = None;
         let of_device = allocator.tags(device)?;
-        while let Some(tag) = of_device.next(last)? {
+        while let Some(tag) = of_device.next(last) {
             // A tag whose last pool is gone since has no figures.
             if let Ok(held) = of_device.held(tag) {
                 tags.push((i64::from(device.0), tag, held));
@@ -149,7 +149,7 @@ fn build_and_devices<D: DeviceMemory, R: Lock, S: Storage>(
     text.infos("cachalot_build", "Version of cachalot.", &[version]);
     let mut devices = Vec::new();
     for device in (0..allocator.device_count()).map(DeviceIndex) {
-        let config = allocator.config(device)?;
+        let config = allocator.settings(device)?.config();
         let mut labels = vec![
             ("device", device.0.to_string()),
             ("policy", config.policy_name().to_owned()),

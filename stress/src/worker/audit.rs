@@ -58,7 +58,7 @@ impl Worker {
         let live = self.shared.live.load(Ordering::Acquire);
         let (mut counted, mut listed) = (0, 0_i64);
         for stage in self.shared.devices {
-            match subject.stats(stage.index) {
+            match subject.stats(stage.index).map(|view| view.totals()) {
                 Ok(stats) => counted += stats.allocations().current,
                 Err(error) => self.shared.refused("stats", &error),
             }

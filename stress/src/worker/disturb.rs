@@ -3,7 +3,7 @@
 use super::{PoolRoute, Worker};
 use crate::sizes;
 use crate::stage::Device;
-use cachalot_core::{Config, DeviceIndex, Host, MIB, PoolId, PoolOptions, Route};
+use cachalot_core::{Config, DeviceIndex, Host, MIB, PoolId, PoolOptions, Route, RoutePurpose};
 
 /// Temporary settings, added to the settings of the run.
 const SETTINGS: [&str; 6] = [
@@ -69,12 +69,12 @@ impl Worker {
             3 => {
                 self.undo_settings_after(EPISODE);
                 let limit = self.rng.bool().then(|| self.rng.u64(total / 8..=total));
-                subject.set_limit(index, limit.or(usual))
+                subject.settings(index).map(|view| view.set_limit(limit.or(usual)))
             }
             4 => {
                 self.undo_settings_after(EPISODE);
                 let part = 0.25 + self.rng.f64() * 0.75;
-                subject.set_memory_fraction(index, part / f64::from(self.shared.options.sharers))
+                subject.settings(index).unwrap().set_memory_fraction(part / f64::from(self.shared.options.sharers))
             }
             5 | 6 => {
                 self.undo_settings_after(EPISODE);
@@ -87,11 +87,14 @@ impl Worker {
                 // At most one device without a cache per thread, so `restore_caching` restores
                 // every cache.
                 self.uncached = Some(device);
-                subject.set_caching(index, false)
+                subject.settings(index).map(|view| view.set_caching(false))
             }
-            8 => subject.reset_peak_stats(index).and(subject.reset_accumulated_stats(index)),
-            9 => subject.record_trace(index, if self.rng.bool() { 256 } else { 0 }),
-            _ => subject.set_second_search(index, self.rng.u32(0..3) > 0),
+            8 => subject
+                .stats(index)
+                .map(|view| view.reset_peaks())
+                .and(subject.stats(index).map(|view| view.reset_accumulated())),
+            9 => subject.trace(index).unwrap().record(if self.rng.bool() { 256 } else { 0 }),
+            _ => subject.settings(index).map(|view| view.set_second_search(self.rng.u32(0..3) > 0)),
         }
     }
 
@@ -134,8 +137,8 @@ impl Worker {
         subject.configure(&self.shared.config);
         for stage in self.shared.devices {
             let calls = [
-                subject.set_limit(stage.index, stage.limit),
-                subject.record_trace(stage.index, 0),
+                subject.settings(stage.index).map(|view| view.set_limit(stage.limit)),
+                subject.trace(stage.index).unwrap().record(0),
                 subject.process_events(stage.index),
             ];
             for error in calls.into_iter().filter_map(Result::err) {
@@ -147,7 +150,8 @@ impl Worker {
     /// Enables the cache disabled by the thread.
     pub(super) fn restore_caching(&mut self) {
         if let Some(device) = self.uncached.take()
-            && let Err(error) = self.shared.subject.set_caching(self.shared.devices[device].index, true)
+            && let Err(error) =
+                self.shared.subject.settings(self.shared.devices[device].index).map(|view| view.set_caching(true))
         {
             self.failed("set_caching", &error);
         }
@@ -159,10 +163,10 @@ impl Worker {
         let line = stage.lanes[self.rng.usize(0..stage.lanes.len())].line();
         let bytes = sizes::pick(&mut self.rng, stage.total_bytes);
         let (mut events, mut keys) = (0, 0);
-        subject.for_each_trace_entry(stage.index, |_| events += 1)?;
-        subject.stats(stage.index)?.for_each(|_, _| keys += 1);
+        subject.trace(stage.index)?.for_each(|_| events += 1);
+        subject.stats(stage.index)?.totals().for_each(|_, _| keys += 1);
         assert!(keys > 100 && events <= 256, "{keys} statistics, {events} events of the trace");
-        subject.forecast(stage.index, bytes, line.id).map(drop)
+        subject.forecast(stage.index).unwrap().malloc(bytes, line.id).map(drop)
     }
 
     /// Sets temporary settings, or restores the settings of the run.
@@ -185,7 +189,7 @@ impl Worker {
         }
         let (subject, stage) = (&self.shared.subject, &self.shared.devices[device]);
         let options = PoolOptions { use_on_oom: self.rng.bool(), no_split: self.rng.u32(0..4) == 0 };
-        let pool = match subject.create_pool(stage.index, options) {
+        let pool = match subject.pools(stage.index).unwrap().create(options) {
             Ok(pool) => pool,
             Err(error) => return self.failed("create_pool", &error),
         };
@@ -195,7 +199,7 @@ impl Worker {
         } else {
             Route::Stream(stage.lanes[self.rng.usize(0..stage.lanes.len())].line().id)
         };
-        if let Err(error) = subject.begin_allocate_to_pool(stage.index, pool, route) {
+        if let Err(error) = subject.pools(stage.index).unwrap().begin_route(pool, route, RoutePurpose::Requests) {
             return self.failed("begin_allocate_to_pool", &error);
         }
         self.counts.pools += 1;
@@ -229,12 +233,12 @@ impl Worker {
             (0..self.places.len()).find(|&at| self.places[at].device == device).expect("every device has a lane");
         let line = self.line(place);
         for _ in 0..self.rng.u32(1..=POOLS) {
-            let pool = match shared.subject.create_pool(index, PoolOptions::default()) {
+            let pool = match shared.subject.pools(index).unwrap().create(PoolOptions::default()) {
                 Ok(pool) => pool,
                 Err(error) => return self.failed("create_pool", &error),
             };
             let route = Route::Thread(shared.devices[device].cuda.thread_id());
-            if let Err(error) = shared.subject.begin_allocate_to_pool(index, pool, route) {
+            if let Err(error) = shared.subject.pools(index).unwrap().begin_route(pool, route, RoutePurpose::Requests) {
                 return self.failed("begin_allocate_to_pool", &error);
             }
             self.counts.pools += 1;
@@ -250,8 +254,9 @@ impl Worker {
     /// route.
     fn release_routed_pool(&mut self, index: DeviceIndex, pool: PoolId) {
         let subject = &self.shared.subject;
-        let ended = subject.end_allocate_to_pool(index, pool);
-        let released = ended.and(subject.release_pool(index, pool)).and(subject.release_pool(index, pool));
+        let ended = subject.pools(index).unwrap().end_route(pool, RoutePurpose::Requests);
+        let released =
+            ended.and(subject.pools(index).unwrap().release(pool)).and(subject.pools(index).unwrap().release(pool));
         if let Err(error) = released {
             self.failed("the end of a pool", &error);
         }

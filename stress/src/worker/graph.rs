@@ -11,7 +11,7 @@ use crate::sizes;
 use crate::stage::{Device, Line, part};
 use crate::verdict::Kind;
 use cachalot_core::{
-    DevicePtr, DeviceResult, Event, GRAIN, MIB, ParkMode, PoolId, PoolOptions, Route, StreamOrder, Tag,
+    DevicePtr, DeviceResult, Event, GRAIN, MIB, ParkMode, PoolId, PoolOptions, Route, RoutePurpose, StreamOrder, Tag,
 };
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraph, CuGraphExec, CuStream};
 use cachalot_kernels::{Findings, Region};
@@ -97,13 +97,15 @@ impl Worker {
         let (shared, line) = (self.shared, self.sites[device].line);
         let _no_wait = shared.device_waits.read();
         let (stage, index) = (&shared.devices[device], shared.devices[device].index);
-        let pool = match shared.subject.create_pool(index, PoolOptions::default()) {
+        let pool = match shared.subject.pools(index).unwrap().create(PoolOptions::default()) {
             Ok(pool) => pool,
             Err(error) => return self.failed("create_pool", &error),
         };
         let tag = self.tag_graph(device, pool);
         shared.captures.begin();
-        if let Err(error) = shared.subject.begin_capture(index, pool, Route::Stream(line.id)) {
+        if let Err(error) =
+            shared.subject.pools(index).unwrap().begin_route(pool, Route::Stream(line.id), RoutePurpose::Capture)
+        {
             shared.captures.end();
             return self.failed("begin_capture", &error);
         }
@@ -127,7 +129,7 @@ impl Worker {
         if ended.is_err() {
             self.sites[device].stuck = stage.cuda.is_capturing(line.id) != Ok(false);
         }
-        if let Err(error) = shared.subject.end_capture(index, pool) {
+        if let Err(error) = shared.subject.pools(index).unwrap().end_route(pool, RoutePurpose::Capture) {
             self.failed("end_capture", &error);
         }
         if !self.sites[device].stuck {
@@ -300,7 +302,7 @@ impl Worker {
         }
         // Release twice: once for the creation, once for the graph.
         for _ in 0..2 {
-            if let Err(error) = self.shared.subject.release_pool(stage.index, graph.pool) {
+            if let Err(error) = self.shared.subject.pools(stage.index).unwrap().release(graph.pool) {
                 self.failed("release_pool", &error);
             }
         }

@@ -66,7 +66,7 @@ impl Worker {
         let device = self.rng.usize(0..shared.devices.len());
         let since = shared.captures.now();
         let bytes = self.rng.u64(PAGES) * PAGE;
-        match shared.subject.reserve_range(shared.devices[device].index, bytes) {
+        match shared.subject.ranges(shared.devices[device].index).unwrap().reserve(bytes) {
             Ok(reservation) => {
                 self.counts.ranges += 1;
                 let number = shared.ranges_made.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl Worker {
     fn commit_for(&mut self, range: &mut ElasticRange, pages: &Range<usize>, line: Line) -> Option<Vec<usize>> {
         let (shared, index) = (self.shared, self.shared.devices[range.device].index);
         let ((offset, bytes), id) = (range.part(pages), range.reservation.range);
-        let commit = || shared.subject.commit_range(index, id, offset, bytes, line.id);
+        let commit = || shared.subject.ranges(index).unwrap().commit(id, offset, bytes, line.id);
         if !self.call("commit_range", &[Memory, Capture], commit) {
             return None;
         }
@@ -236,10 +236,10 @@ impl Worker {
         let page = self.rng.usize(0..range.pages.len());
         let ((offset, bytes), id) = (range.part(&(page..page + 1)), range.reservation.range);
         let named = if range.pages[page].committed {
-            let commit = || shared.subject.commit_range(index, id, offset, bytes, line.id);
+            let commit = || shared.subject.ranges(index).unwrap().commit(id, offset, bytes, line.id);
             self.call("commit_range of a committed page", &[Capture], commit)
         } else {
-            let decommit = || shared.subject.decommit_range(index, id, offset, bytes, line.id);
+            let decommit = || shared.subject.ranges(index).unwrap().decommit(id, offset, bytes, line.id);
             self.call("decommit_range of an empty page", &[Capture], decommit)
         };
         if named {
@@ -259,7 +259,7 @@ impl Worker {
         let given: Vec<usize> = pages.clone().filter(|&page| range.pages[page].committed).collect();
         self.unclaim_pages(range, &given);
         let ((offset, bytes), id) = (range.part(&pages), range.reservation.range);
-        let decommit = || shared.subject.decommit_range(index, id, offset, bytes, line.id);
+        let decommit = || shared.subject.ranges(index).unwrap().decommit(id, offset, bytes, line.id);
         if self.call("decommit_range", &[Capture], decommit) {
             self.counts.decommits += 1;
             range.name(line.id);
@@ -303,7 +303,7 @@ impl Worker {
         self.unclaim_pages(&range, &committed);
         let (shared, index) = (self.shared, self.shared.devices[range.device].index);
         let id = range.reservation.range;
-        if self.call("release_range", &[Capture], || shared.subject.release_range(index, id)) {
+        if self.call("release_range", &[Capture], || shared.subject.ranges(index).unwrap().release(id)) {
             self.counts.releases += 1;
             return None;
         }

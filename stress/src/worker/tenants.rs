@@ -9,7 +9,9 @@ use crate::sizes;
 use crate::stage::{Device, Line};
 use crate::tenant::{State, Tenancy, Tenant};
 use crate::verdict::Kind;
-use cachalot_core::{DevicePtr, Error, Host, MIB, ParkMode, ParkOrder, ParkState, ParkTarget, Physical, Route};
+use cachalot_core::{
+    DevicePtr, Error, Host, MIB, ParkMode, ParkOrder, ParkState, ParkTarget, Physical, Route, RoutePurpose,
+};
 use cachalot_cuda::driver::types::CuStream;
 use std::mem;
 use std::ops::Range;
@@ -76,7 +78,11 @@ impl Worker {
         let at = self.rng.usize(0..tenant.parts.len());
         let part = &mut tenant.parts[at];
         if let Some(pool) = part.pool
-            && let Err(error) = subject.begin_allocate_to_pool(stage.index, pool, Route::Stream(part.line.id))
+            && let Err(error) = subject.pools(stage.index).unwrap().begin_route(
+                pool,
+                Route::Stream(part.line.id),
+                RoutePurpose::Requests,
+            )
         {
             return self.failed("begin_allocate_to_pool", &error);
         }
@@ -93,8 +99,8 @@ impl Worker {
             }
         }
         if let Some(pool) = part.pool {
-            let ended = subject.end_allocate_to_pool(stage.index, pool);
-            if let Err(error) = ended.and_then(|()| subject.release_pool(stage.index, pool)) {
+            let ended = subject.pools(stage.index).unwrap().end_route(pool, RoutePurpose::Requests);
+            if let Err(error) = ended.and_then(|_| subject.pools(stage.index).unwrap().release(pool)) {
                 self.failed("the end of a tenant's route", &error);
             }
         }
@@ -441,13 +447,13 @@ impl Worker {
         let Some(pool) = tenancy.guests.try_lock() else { return };
         let Some(pool) = pool.filter(|_| self.route.is_none()) else { return };
         let route = Route::Thread(stage.cuda.thread_id());
-        if let Err(error) = subject.begin_allocate_to_pool(stage.index, pool, route) {
+        if let Err(error) = subject.pools(stage.index).unwrap().begin_route(pool, route, RoutePurpose::Requests) {
             return self.failed("begin_allocate_to_pool", &error);
         }
         let line = stage.lanes[self.rng.usize(0..stage.lanes.len())].line();
         self.request_unused(tenancy.device, line);
-        let ended = subject.end_allocate_to_pool(stage.index, pool);
-        if let Err(error) = ended.and_then(|()| subject.release_pool(stage.index, pool)) {
+        let ended = subject.pools(stage.index).unwrap().end_route(pool, RoutePurpose::Requests);
+        if let Err(error) = ended.and_then(|_| subject.pools(stage.index).unwrap().release(pool)) {
             self.failed("the end of a guest's route", &error);
         }
     }
@@ -507,13 +513,13 @@ impl Worker {
                 let done = if awake { self.check(tenancy, &mut tenant, at, blocks) } else { blocks };
                 self.free_blocks(&mut tenant, at, done);
                 if let Some(pool) = tenant.parts[at].pool
-                    && let Err(error) = shared.subject.release_pool(stage.index, pool)
+                    && let Err(error) = shared.subject.pools(stage.index).unwrap().release(pool)
                 {
                     self.failed("release_pool", &error);
                 }
             }
             if let Some(pool) = tenancy.guests.lock().take()
-                && let Err(error) = shared.subject.release_pool(stage.index, pool)
+                && let Err(error) = shared.subject.pools(stage.index).unwrap().release(pool)
             {
                 self.failed("release_pool", &error);
             }

@@ -4,14 +4,14 @@
 use crate::defects::Defect;
 use crate::theorems::{Theorem, Violation};
 use crate::world::{DEVICE, PAGE, World, line, stream};
-use cachalot_core::{Error, ParkMode, ParkOrder, ParkState, ParkTarget, Reservation, Route};
+use cachalot_core::{Error, ParkMode, ParkOrder, ParkState, ParkTarget, Reservation, Route, RoutePurpose};
 
 impl World {
     /// Begins the capture of a stream.
     pub(crate) fn begin(&mut self, on: u8) -> Result<(), Error> {
         self.name(on);
         if let Some(pool) = self.pool {
-            self.core.begin_capture(DEVICE, pool, Route::Stream(stream(on)))?;
+            self.core.pools(DEVICE)?.begin_route(pool, Route::Stream(stream(on)), RoutePurpose::Capture)?;
         }
         self.device().inner.set_capturing(stream(on), true);
         self.capture = Some(on);
@@ -28,8 +28,8 @@ impl World {
         if self.device().has(Defect::LeftCapture) {
             return Ok(());
         }
-        self.core.end_capture(DEVICE, pool)?;
-        self.core.release_pool(DEVICE, pool)
+        self.core.pools(DEVICE)?.end_route(pool, RoutePurpose::Capture)?;
+        self.core.pools(DEVICE).unwrap().release(pool)
     }
 
     /// Commits a page of the range, and writes to the page.
@@ -37,7 +37,7 @@ impl World {
         self.name(on);
         let Some(Reservation { range, base, .. }) = self.range else { return Ok(()) };
         let offset = u64::from(page) * PAGE;
-        self.core.commit_range(DEVICE, range, offset, PAGE, stream(on))?;
+        self.core.ranges(DEVICE)?.commit(range, offset, PAGE, stream(on))?;
         if let Err(why) = self.device().launch(stream(on), base.offset(offset), PAGE) {
             *violation = Some(Theorem::Order.violated(format!("the committed page {page}: {why}")));
         }
@@ -53,7 +53,7 @@ impl World {
         if user != on {
             self.device().order(stream(on), stream(user)).map_err(Error::Device)?;
         }
-        self.core.decommit_range(DEVICE, range, u64::from(page) * PAGE, PAGE, stream(on))?;
+        self.core.ranges(DEVICE)?.decommit(range, u64::from(page) * PAGE, PAGE, stream(on))?;
         self.committed[usize::from(page)] = None;
         let end = self.device().books().order.end(line(on));
         self.departed[usize::from(page)] = Some(end);

@@ -177,7 +177,7 @@ fn add_device(words: &mut Words, books: &Books) {
 fn add_pages(words: &mut Words, world: &World) {
     add_held(words, world);
     if world.setting.config.starts_with("policy:stitched") {
-        let peaks = world.core.stats(DEVICE).map(|stats| {
+        let peaks = world.core.stats(DEVICE).map(|stats| stats.totals()).map(|stats| {
             [stats.allocated_bytes(), stats.active_bytes(), stats.requested_bytes()].map(|counter| counter.peak as u64)
         });
         words.add(peaks.unwrap_or_default().into_iter().chain([world.most_waiting]));
@@ -188,8 +188,8 @@ fn add_pages(words: &mut Words, world: &World) {
 
 /// Adds the use of the pages, and the parked memory.
 fn add_held(words: &mut Words, world: &World) {
-    let pages = world.core.pages(DEVICE).and_then(|pages| pages.stats()).unwrap_or_default();
-    let leaked = world.core.leaked_bytes(DEVICE).unwrap_or_default();
+    let pages = world.core.pages(DEVICE).map(|pages| pages.stats()).unwrap_or_default();
+    let leaked = world.core.stats(DEVICE).map(|stats| stats.leaked_bytes()).unwrap_or_default();
     words.add([pages.mapped, pages.spare, pages.stale, pages.parked, pages.pinned, leaked]);
     if world.setting.alphabet.parking {
         for on in 0..2 {

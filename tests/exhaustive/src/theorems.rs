@@ -147,7 +147,7 @@ fn check_blocks(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Viola
     }
     let more = held.next();
     ensure!(Loss, more.is_none(), "the core has {more:?}, and the program does not");
-    let leaked = world.core.leaked_bytes(DEVICE).unwrap_or(u64::MAX);
+    let leaked = world.core.stats(DEVICE).map(|stats| stats.leaked_bytes()).unwrap_or(u64::MAX);
     ensure!(Loss, leaked == 0 || world.device().books().is_in_doubt, "{leaked} bytes are lost");
     let mut pieces = Vec::new();
     for live in world.live.iter().filter(|live| !world.parked[usize::from(live.stream)]) {
@@ -165,8 +165,8 @@ fn check_blocks(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Viola
 fn check_sum(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Violation> {
     let invariants = world.core.check_invariants();
     ensure!(Sum, invariants.is_ok(), "{invariants:?}");
-    let pages = world.core.pages(DEVICE).and_then(|pages| pages.stats()).unwrap_or_default();
-    let leaked = world.core.leaked_bytes(DEVICE).unwrap_or_default();
+    let pages = world.core.pages(DEVICE).map(|pages| pages.stats()).unwrap_or_default();
+    let leaked = world.core.stats(DEVICE).map(|stats| stats.leaked_bytes()).unwrap_or_default();
     let [mut live, mut cached, mut pending, mut parked, mut total] = [0; 5];
     for segment in snapshot {
         (parked, total) = (parked + segment.parked, total + segment.total_size);
@@ -225,7 +225,7 @@ pub fn check_end(mut world: World) -> Result<(), Violation> {
     let given = world.give_back();
     ensure!(Loss, given.is_ok(), "not everything can be given back: {given:?}");
     let (left, used) = (world.device().inner.outstanding(), world.device().inner.used());
-    let leaked = world.core.leaked_bytes(DEVICE).unwrap_or_default();
+    let leaked = world.core.stats(DEVICE).map(|stats| stats.leaked_bytes()).unwrap_or_default();
     let in_doubt = world.device().books().is_in_doubt;
     ensure!(Loss, used == leaked, "{used} bytes are in use at the end, {leaked} count as leaked");
     let is_clean = (left.segments, left.reservations, left.mappings, left.handles) == (0, 0, 0, 0);

@@ -138,11 +138,14 @@ impl World {
     pub fn new(setting: &'static Setting, defect: Option<Defect>) -> Self {
         let config = Config::parse(setting.config).expect("the configuration of the setting is valid");
         let core = Core::new([Device::new(setting.capacity, defect)], &config).expect("one device fits");
-        core.set_second_search(DEVICE, defect != Some(Defect::SingleSearch)).expect("there is one device");
+        core.settings(DEVICE).expect("there is one device").set_second_search(defect != Some(Defect::SingleSearch));
         let alphabet = &setting.alphabet;
-        let pool = alphabet.captures.then(|| core.create_pool(DEVICE, PoolOptions::default()).expect("a pool fits"));
+        let pool = alphabet
+            .captures
+            .then(|| core.pools(DEVICE).expect("a pool fits").create(PoolOptions::default()).expect("a pool fits"));
         let bytes = RANGE_PAGES as u64 * PAGE;
-        let range = alphabet.ranges.then(|| core.reserve_range(DEVICE, bytes).expect("a range fits"));
+        let range =
+            alphabet.ranges.then(|| core.ranges(DEVICE).expect("a range fits").reserve(bytes).expect("a range fits"));
         let model = setting.has_model.then(|| {
             let device = cachalot_core::simulated::SimulatedDevice::new(setting.capacity);
             let mut model = Model::new(device, 0, u64::from(Growable::GROUPS), &config);
@@ -265,7 +268,7 @@ impl World {
             Letter::Empty => self.core.empty_cache(DEVICE),
             Letter::Caching(on) => {
                 self.is_direct = !on;
-                self.core.set_caching(DEVICE, on)
+                self.core.settings(DEVICE).map(|settings| settings.set_caching(on))
             }
             Letter::Fail(after) => {
                 self.device().books().plan = Some(Plan { after, is_out_of_memory: false });
@@ -391,10 +394,10 @@ impl World {
         }
         (0..2).for_each(|on| self.device().complete(stream(on)));
         if let Some(Reservation { range, .. }) = self.range.take() {
-            self.core.release_range(DEVICE, range)?;
+            self.core.ranges(DEVICE)?.release(range)?;
         }
         if let Some(pool) = self.pool.take() {
-            self.core.release_pool(DEVICE, pool)?;
+            self.core.pools(DEVICE)?.release(pool)?;
         }
         self.core.process_events(DEVICE)?;
         self.core.empty_cache(DEVICE)?;

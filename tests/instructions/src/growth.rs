@@ -5,7 +5,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, MIB, PoolId, PoolOptions, RangeId, Route, StreamId, Tag,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, MIB, PoolId, PoolOptions, RangeId, Route, RoutePurpose,
+    StreamId, Tag,
 };
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -126,13 +127,13 @@ impl World {
 
     /// Creates a pool, with a tag if given, and requests a block in the pool.
     fn add_pool(&mut self, tag: Option<NonZeroU64>) -> Result<(), Error> {
-        let pool = self.allocator.create_pool(DEVICE, PoolOptions::default())?;
+        let pool = self.allocator.pools(DEVICE)?.create(PoolOptions::default())?;
         if let Some(tag) = tag {
             self.allocator.parking(DEVICE)?.tag_pool(pool, Some(Tag(tag)))?;
         }
-        self.allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(STREAM))?;
+        self.allocator.pools(DEVICE)?.begin_route(pool, Route::Stream(STREAM), RoutePurpose::Requests)?;
         self.blocks.push(self.malloc(BYTES)?);
-        self.allocator.end_allocate_to_pool(DEVICE, pool)?;
+        self.allocator.pools(DEVICE)?.end_route(pool, RoutePurpose::Requests)?;
         self.pools.push(pool);
         Ok(())
     }
@@ -140,7 +141,7 @@ impl World {
     /// Frees the block of a pool, and releases the pool.
     fn remove_pool(&mut self, number: u64) -> Result<(), Error> {
         self.free_block(number)?;
-        self.allocator.release_pool(DEVICE, self.pools[number as usize])
+        self.allocator.pools(DEVICE).unwrap().release(self.pools[number as usize])
     }
 
     /// Requests a block, and pins the block.
@@ -182,10 +183,10 @@ impl World {
     /// Reserves a range, commits a part, decommits a half of the part, and releases the range.
     fn pass_range(&mut self, number: u64) -> Result<(), Error> {
         let stream = OTHERS[number as usize % OTHERS.len()];
-        let range = self.allocator.reserve_range(DEVICE, 8 * MIB)?.range;
-        self.allocator.commit_range(DEVICE, range, 0, 4 * MIB, stream)?;
-        self.allocator.decommit_range(DEVICE, range, 0, 2 * MIB, stream)?;
-        self.allocator.release_range(DEVICE, range)
+        let range = self.allocator.ranges(DEVICE)?.reserve(8 * MIB)?.range;
+        self.allocator.ranges(DEVICE)?.commit(range, 0, 4 * MIB, stream)?;
+        self.allocator.ranges(DEVICE)?.decommit(range, 0, 2 * MIB, stream)?;
+        self.allocator.ranges(DEVICE).unwrap().release(range)
     }
 
     /// Completes earlier work, and calls [`pass_range`](Self::pass_range).
@@ -197,14 +198,14 @@ impl World {
 
     /// Reserves a range, and commits a part on a stream.
     fn keep_range(&mut self, stream: StreamId) -> Result<(), Error> {
-        let range = self.allocator.reserve_range(DEVICE, 8 * MIB)?.range;
+        let range = self.allocator.ranges(DEVICE)?.reserve(8 * MIB)?.range;
         self.ranges.push(range);
-        self.allocator.commit_range(DEVICE, range, 0, 4 * MIB, stream)
+        self.allocator.ranges(DEVICE).unwrap().commit(range, 0, 4 * MIB, stream)
     }
 
     /// Releases a range.
     fn release_range(&mut self, number: u64) -> Result<(), Error> {
-        self.allocator.release_range(DEVICE, self.ranges[number as usize])
+        self.allocator.ranges(DEVICE).unwrap().release(self.ranges[number as usize])
     }
 }
 

@@ -44,21 +44,21 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     allocator.check_invariants().map_err(|violated| format!("invariant: {violated}"))?;
     let mut segments = allocator.snapshot();
     segments.retain(|segment| segment.device == device);
-    let config = allocator.config(device).map_err(|error| error.to_string())?;
+    let config = allocator.settings(device).map(|settings| settings.config()).map_err(|error| error.to_string())?;
     for segment in &segments {
         check_tiling(segment, config.policy())?;
     }
     check_apart(&segments)?;
     let simulated = allocator.device(device).ok_or("no such device")?.simulated();
-    let leaked = allocator.leaked_bytes(device).map_err(|error| error.to_string())?;
-    let pages = allocator.pages(device).and_then(|pages| pages.stats()).map_err(|error| error.to_string())?;
+    let leaked = allocator.stats(device).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?;
+    let pages = allocator.pages(device).map(|pages| pages.stats()).map_err(|error| error.to_string())?;
     let mut backed = segments.clone();
     for segment in &mut backed {
         // The segment of a guarded block lies on pages, like a part of an expandable segment.
         segment.is_expandable |= allocator.explain(segment.address).is_ok_and(|block| block.guarded);
     }
     check_device(&backed, simulated, &pages, leaked)?;
-    let stats = allocator.stats(device).map_err(|error| error.to_string())?;
+    let stats = allocator.stats(device).map(|stats| stats.totals()).map_err(|error| error.to_string())?;
     let mut told = BTreeMap::new();
     stats.for_each(|key, value| {
         told.insert(key.to_owned(), value);

@@ -94,7 +94,7 @@ impl Host {
     /// # Panics
     /// If the name is unknown.
     pub fn stat(&self, key: &str) -> i64 {
-        let stats = self.allocator.stats(DEVICE).expect("there is one device");
+        let stats = self.allocator.stats(DEVICE).expect("there is one device").totals();
         stats.get(key).unwrap_or_else(|| panic!("there is no statistic {key}"))
     }
 
@@ -103,7 +103,7 @@ impl Host {
     /// # Panics
     /// If the configuration is invalid.
     pub fn configure(&self, text: &str) {
-        let mut config = self.allocator.config(DEVICE).expect("there is one device");
+        let mut config = self.allocator.settings(DEVICE).expect("there is one device").config();
         config.update(text).expect("the configuration is valid");
         self.allocator.configure(&config);
     }

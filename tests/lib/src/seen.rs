@@ -21,7 +21,7 @@ impl Seen {
     /// If the allocator does not know the device.
     pub fn of<R: Lock, S: Storage>(twins: &Twins<R, S>) -> Self {
         let mut stats = BTreeMap::new();
-        let all = twins.real().stats(twins.device()).expect("it has the device");
+        let all = twins.real().stats(twins.device()).expect("it has the device").totals();
         all.for_each(|key, value| _ = stats.insert(key.to_owned(), value));
         let device = twins.real().device(twins.device()).expect("it has the device");
         Self { segments: twins.real().snapshot(), stats, outstanding: device.outstanding() }

@@ -262,7 +262,8 @@ impl Sweep {
 /// Frees all blocks. Checks that only leaked memory remains, and that requests are served again.
 fn check_end(twins: &Twins, failure: Failure) -> Result<(), String> {
     let (left, used) = (device(twins).outstanding(), device(twins).used());
-    let leaked = twins.real().leaked_bytes(twins.device()).map_err(|error| error.to_string())?;
+    let leaked =
+        twins.real().stats(twins.device()).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?;
     if used != leaked || leaked > 0 && !matches!(failure.call, Call::Release | Call::Unmap | Call::Destroy) {
         return Err(format!("{used} bytes are in use, {leaked} are counted as leaked"));
     }

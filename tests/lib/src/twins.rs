@@ -7,8 +7,8 @@ use crate::model::{Model, Purpose, Refusal};
 use crate::program::{Op, config, options, route, stream, streams};
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{
-    Allocator, BlockState, Config, DeviceIndex, DevicePtr, Error, Forecast, Growable, Lock, PoolId, Route, Segments,
-    SnapshotSegment, Storage, StreamId,
+    Allocator, BlockState, Config, DeviceIndex, DevicePtr, Error, Forecast, Growable, Lock, PoolId, Route,
+    RoutePurpose, Segments, SnapshotSegment, Storage, StreamId,
 };
 use std::collections::BTreeMap;
 
@@ -266,11 +266,11 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             }
             Op::ResetPeaks => {
                 self.model.reset_peak_stats();
-                self.real.reset_peak_stats(device).map_err(|error| error.to_string())
+                self.real.stats(device).map(|stats| stats.reset_peaks()).map_err(|error| error.to_string())
             }
             Op::ResetAccumulated => {
                 self.model.reset_accumulated_stats();
-                self.real.reset_accumulated_stats(device).map_err(|error| error.to_string())
+                self.real.stats(device).map(|stats| stats.reset_accumulated()).map_err(|error| error.to_string())
             }
             _ => self.act_on_pools(op),
         }
@@ -281,11 +281,11 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         match *op {
             Op::EmptyPool { pool } => {
                 let id = self.pool(pool);
-                let core = self.real.empty_pool(device, id);
+                let core = self.real.pools(device).unwrap().empty(id);
                 self.judge(&core, |model| model.empty_pool(id))
             }
             Op::CreatePool { use_on_oom, no_split } => {
-                let core = self.real.create_pool(device, options(use_on_oom, no_split));
+                let core = self.real.pools(device).unwrap().create(options(use_on_oom, no_split));
                 if let Ok(id) = core {
                     self.pools.push(id);
                 }
@@ -297,26 +297,26 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             }
             Op::RetainPool { pool, use_on_oom, no_split } => {
                 let id = self.pool(pool);
-                let core = self.real.retain_pool(device, id, options(use_on_oom, no_split));
+                let core = self.real.pools(device).unwrap().retain(id, options(use_on_oom, no_split));
                 self.judge(&core, |model| model.retain_pool(id, options(use_on_oom, no_split)))
             }
             Op::PoolOptions { pool, use_on_oom, no_split } => {
                 let id = self.pool(pool);
-                let core = self.real.set_pool_options(device, id, options(use_on_oom, no_split));
+                let core = self.real.pools(device).unwrap().set_options(id, options(use_on_oom, no_split));
                 self.judge(&core, |model| model.set_pool_options(id, options(use_on_oom, no_split)))
             }
             Op::ReleasePool { pool } => {
                 let id = self.pool(pool);
-                let core = self.real.release_pool(device, id);
+                let core = self.real.pools(device).unwrap().release(id);
                 self.judge(&core, |model| model.release_pool(id))?;
-                let core = self.real.pool_users(device, id);
+                let core = self.real.pools(device).unwrap().users(id);
                 self.judge(&core, |model| model.pool_users(id))
             }
             Op::Route { pool, stream } => self.begin_route(pool, route(stream)),
             Op::RouteThread { pool, other } => self.begin_route(pool, Route::Thread(u64::from(other))),
             Op::EndRoute { pool } => {
                 let id = self.pool(pool);
-                let core = self.real.end_allocate_to_pool(device, id);
+                let core = self.real.pools(device).unwrap().end_route(id, RoutePurpose::Requests).map(drop);
                 self.judge(&core, |model| model.end_route(id, Purpose::Requests).map(|_| ()))
             }
             Op::RouteUnsaid { pool, streams: bits } => {
@@ -324,17 +324,22 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                 self.routes += 1;
                 self.simulated().set_led(number, streams(bits));
                 self.model.device.set_led(number, streams(bits));
-                let core = self.real.begin_route(device, id, Route::Host(number));
+                let core =
+                    self.real.pools(device).unwrap().begin_route(id, Route::Host(number), RoutePurpose::Undeclared);
                 self.judge(&core, |model| model.begin_route(id, Route::Host(number), Purpose::Unsaid))
             }
             Op::EndRouteUnsaid { pool } => {
                 let id = self.pool(pool);
-                let core = self.real.end_route(device, id);
+                let core = self.real.pools(device).unwrap().end_route(id, RoutePurpose::Undeclared);
                 self.judge(&core, |model| model.end_route(id, Purpose::Unsaid))
             }
             Op::Capture { pool, stream: number } => {
                 let id = self.pool(pool);
-                let core = self.real.begin_capture(device, id, Route::Stream(stream(number)));
+                let core = self.real.pools(device).unwrap().begin_route(
+                    id,
+                    Route::Stream(stream(number)),
+                    RoutePurpose::Capture,
+                );
                 if core.is_ok() {
                     self.captures.push((id, stream(number)));
                     self.set_capturing(stream(number), true);
@@ -343,7 +348,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             }
             Op::EndCapture { tidily } => {
                 let Some((id, stream)) = self.captures.pop() else { return Ok(()) };
-                let core = self.real.end_capture(device, id);
+                let core = self.real.pools(device).unwrap().end_route(id, RoutePurpose::Capture).map(drop);
                 if tidily {
                     self.set_capturing(stream, false);
                 }
@@ -379,13 +384,13 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             Op::Limit { above_mib } => {
                 let limit = above_mib.map(|mib| self.reserved() + (u64::from(mib) << 20));
                 self.model.set_limit(limit);
-                self.real.set_limit(device, limit).map_err(|error| error.to_string())
+                self.real.settings(device).map(|settings| settings.set_limit(limit)).map_err(|error| error.to_string())
             }
             Op::Fraction { of_64 } => {
                 let fraction = f64::from(of_64 % 65) / 64.0;
                 let total = self.simulated().memory_info().map_err(|error| error.to_string())?.total;
                 self.model.set_limit((fraction < 1.0).then_some((fraction * total as f64).round() as u64));
-                self.real.set_memory_fraction(device, fraction).map_err(|error| error.to_string())
+                self.real.settings(device).unwrap().set_memory_fraction(fraction).map_err(|error| error.to_string())
             }
             Op::Configure { config: number } => {
                 let config: Config = config(number);
@@ -399,10 +404,10 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             }
             Op::Caching { on } => {
                 self.model.set_caching(on);
-                self.real.set_caching(device, on).map_err(|error| error.to_string())
+                self.real.settings(device).map(|settings| settings.set_caching(on)).map_err(|error| error.to_string())
             }
             Op::Trace { capacity } => {
-                let core = self.real.record_trace(device, usize::from(capacity));
+                let core = self.real.trace(device).unwrap().record(usize::from(capacity));
                 self.judge(&core, |_| Ok(()))
             }
             _ => unreachable!("every other operation is no setting"),
@@ -420,13 +425,13 @@ impl<R: Lock, S: Storage> Twins<R, S> {
 
     fn begin_route(&mut self, pool: u8, route: Route) -> Result<(), String> {
         let id = self.pool(pool);
-        let core = self.real.begin_allocate_to_pool(self.device, id, route);
+        let core = self.real.pools(self.device).unwrap().begin_route(id, route, RoutePurpose::Requests);
         self.judge(&core, |model| model.begin_route(id, route, Purpose::Requests))
     }
 
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<(), String> {
         let waiting = if self.parted { self.pending(&self.real.snapshot()) > 0 } else { self.model.is_pending() };
-        let forecast = self.real.forecast(self.device, bytes, stream);
+        let forecast = self.real.forecast(self.device).unwrap().malloc(bytes, stream);
         let before = failures::calls(self.simulated());
         let of_core = given_back(self.simulated());
         let core = self.real.malloc(self.device, bytes, stream);
@@ -456,7 +461,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     /// release.
     fn model_retried_alone(&self) -> bool {
         let key = "num_alloc_retries";
-        let core = self.real.stats(self.device).ok().and_then(|stats| stats.get(key));
+        let core = self.real.stats(self.device).map(|stats| stats.totals()).ok().and_then(|stats| stats.get(key));
         core < self.model.statistics().get(key).copied()
     }
 
@@ -470,7 +475,11 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         let made = |call: Call| self.simulated().calls(call) > before[&call];
         // A request asks whether the device has finished with free segments, and a forecast does
         // not.
-        let compact = self.real.config(self.device).is_ok_and(|config| config.compact().is_some());
+        let compact = self
+            .real
+            .settings(self.device)
+            .map(|settings| settings.config())
+            .is_ok_and(|config| config.compact().is_some());
         if compact && made(Call::Release) && core.is_ok() {
             return Ok(());
         }
@@ -530,7 +539,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     /// Compares the observable state of core and model.
     fn compare(&self) -> Result<(), String> {
         agreement::of_segments(&self.real.snapshot(), &self.model.snapshot())?;
-        let stats = self.real.stats(self.device).map_err(|error| error.to_string())?;
+        let stats = self.real.stats(self.device).map_err(|error| error.to_string())?.totals();
         let mut expected = self.model.statistics();
         let mut wrong = None;
         stats.for_each(|key, value| {
@@ -599,7 +608,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         }
         self.check()?;
         for pool in 1..self.pools.len() as u8 {
-            while self.real.end_allocate_to_pool(self.device, self.pool(pool)).is_ok() {
+            while self.real.pools(self.device).unwrap().end_route(self.pool(pool), RoutePurpose::Requests).is_ok() {
                 self.judge(&Ok(()), |_| Ok(()))?;
                 if !self.parted {
                     self.model
@@ -607,7 +616,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                         .map_err(|why| format!("{why:?}"))?;
                 }
             }
-            while self.real.pool_users(self.device, self.pool(pool)).is_ok_and(|users| users > 0) {
+            while self.real.pools(self.device).unwrap().users(self.pool(pool)).is_ok_and(|users| users > 0) {
                 self.step(&Op::ReleasePool { pool })?;
             }
         }

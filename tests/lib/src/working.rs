@@ -123,7 +123,7 @@ impl Working {
             }
             Step::Limit { above_mib } => {
                 let limit = above_mib.map(|mib| device.used() + mib * MIB);
-                allocator.set_limit(DEVICE, limit).err()
+                allocator.settings(DEVICE).map(|view| view.set_limit(limit)).err()
             }
             Step::StreamDestroyed { stream } => {
                 let ended = allocator.stream_destroyed(DEVICE, StreamId(stream)).err();
@@ -143,7 +143,7 @@ impl Working {
         let exported = pages.export(ptr);
         pages.unpin(ptr).map_err(|error| error.to_string())?;
         match pages.stats() {
-            Ok(PageStats { pinned: 0, .. }) => Ok(exported.err()),
+            PageStats { pinned: 0, .. } => Ok(exported.err()),
             stats => Err(format!("after the export: {stats:?}")),
         }
     }
@@ -294,7 +294,8 @@ impl Working {
             return self.finish();
         }
         self.give_back()?;
-        let (used, leaked) = (self.host.device().used(), self.host.allocator.leaked_bytes(DEVICE));
+        let (used, leaked) =
+            (self.host.device().used(), self.host.allocator.stats(DEVICE).map(|view| view.leaked_bytes()));
         if leaked == Ok(used) { self.check() } else { Err(format!("{used} bytes are held, {leaked:?} lost")) }
     }
 
@@ -322,7 +323,7 @@ impl Working {
     /// # Panics
     /// Never.
     pub fn pages(&self) -> PageStats {
-        self.host.allocator.pages(DEVICE).and_then(|pages| pages.stats()).expect("there is one device")
+        self.host.allocator.pages(DEVICE).expect("there is one device").stats()
     }
 
     /// Checks that no memory was lost: the device refuses to unmap memory in use by work.
@@ -330,7 +331,7 @@ impl Working {
     /// # Errors
     /// A message with the number of bytes.
     pub fn check_nothing_lost(&self) -> Result<(), String> {
-        match self.host.allocator.leaked_bytes(DEVICE) {
+        match self.host.allocator.stats(DEVICE).map(|stats| stats.leaked_bytes()) {
             Ok(0) => Ok(()),
             Ok(leaked) => Err(format!("{leaked} bytes were lost: memory in use was unmapped")),
             Err(error) => Err(error.to_string()),

@@ -3,7 +3,8 @@
 
 use crate::device::BumpDevice;
 use cachalot_core::{
-    Action, Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, MIB, PointerFault, PoolOptions, Route, StreamId,
+    Action, Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, MIB, PointerFault, PoolOptions, Route,
+    RoutePurpose, StreamId,
 };
 
 /// An allocator for one device, two streams, a pool on one of the streams, 24 blocks per heap, and
@@ -46,7 +47,7 @@ impl From<&'static str> for Failed {
 pub fn run() -> Result<(), Failed> {
     let config = Config::parse("max_split_size_mb:32").map_err(|_| "the configuration is valid")?;
     let allocator = Small::new([BumpDevice::new(100 * MIB)], &config)?;
-    allocator.record_trace(DEVICE, 16)?;
+    allocator.trace(DEVICE)?.record(16)?;
     requests(&allocator)?;
     other_streams(&allocator)?;
     a_pool(&allocator)?;
@@ -56,7 +57,7 @@ pub fn run() -> Result<(), Failed> {
     let device = allocator.device(DEVICE).ok_or("there is a device")?;
     expect(device.used() == 0, "everything went back")?;
     let mut last = None;
-    allocator.for_each_trace_entry(DEVICE, |entry| last = Some(entry.action))?;
+    allocator.trace(DEVICE)?.for_each(|entry| last = Some(entry.action));
     expect(last == Some(Action::SegmentFree), "the last event is a release")
 }
 
@@ -79,7 +80,7 @@ fn requests(allocator: &Small) -> Result<(), Failed> {
     allocator.free(first)?;
     allocator.free(large)?;
     let mut keys = 0;
-    allocator.stats(DEVICE)?.for_each(|_, _| keys += 1);
+    allocator.stats(DEVICE)?.totals().for_each(|_, _| keys += 1);
     expect(keys == 123, "every statistic is there")
 }
 
@@ -97,18 +98,18 @@ fn other_streams(allocator: &Small) -> Result<(), Failed> {
 }
 
 fn a_pool(allocator: &Small) -> Result<(), Failed> {
-    let pool = allocator.create_pool(DEVICE, PoolOptions { use_on_oom: false, no_split: true })?;
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(STREAMS[0]))?;
+    let pool = allocator.pools(DEVICE)?.create(PoolOptions { use_on_oom: false, no_split: true })?;
+    allocator.pools(DEVICE)?.begin_route(pool, Route::Stream(STREAMS[0]), RoutePurpose::Requests)?;
     let blocks = [allocator.malloc(DEVICE, MIB, STREAMS[0])?, allocator.malloc(DEVICE, MIB, STREAMS[0])?];
-    allocator.end_allocate_to_pool(DEVICE, pool)?;
+    allocator.pools(DEVICE)?.end_route(pool, RoutePurpose::Requests)?;
     for block in blocks {
         expect(allocator.base_of(block)?.segment == block, "the pool does not split")?;
         allocator.free(block)?;
     }
-    allocator.release_pool(DEVICE, pool)?;
-    allocator.release_pool(DEVICE, pool)?;
-    allocator.empty_pool(DEVICE, pool)?;
-    expect(allocator.pool_users(DEVICE, pool) == Err(Error::UnknownPool(pool)), "the pool is gone")
+    allocator.pools(DEVICE)?.release(pool)?;
+    allocator.pools(DEVICE)?.release(pool)?;
+    allocator.pools(DEVICE)?.empty(pool)?;
+    expect(allocator.pools(DEVICE).unwrap().users(pool) == Err(Error::UnknownPool(pool)), "the pool is gone")
 }
 
 /// Memory runs out, then a table: neither loses anything.

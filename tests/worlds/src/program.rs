@@ -5,7 +5,7 @@ use crate::turns;
 use crate::world::{DEVICE, Shared};
 use cachalot_core::{
     Call, DevicePtr, Error, ParkMode, ParkOrder, ParkState, ParkTarget, PoolId, PoolOptions, Reservation, Route,
-    StreamId, Tag,
+    RoutePurpose, StreamId, Tag,
 };
 use fastrand::Rng;
 use std::rc::Rc;
@@ -362,7 +362,7 @@ impl Program {
     fn stretch(&mut self, shared: &Shared) {
         let core = &shared.core;
         let Some(Elastic { reservation, committed }) = &mut self.range else {
-            match core.reserve_range(DEVICE, RANGE_PAGES * PAGE) {
+            match core.ranges(DEVICE).unwrap().reserve(RANGE_PAGES * PAGE) {
                 Ok(reservation) => self.range = Some(Elastic { reservation, committed: [None; RANGE_PAGES as usize] }),
                 Err(error) => shared.refused("reserve_range", &error),
             }
@@ -375,13 +375,13 @@ impl Program {
             if user != stream && shared.device().inner.order(stream, user).is_err() {
                 return;
             }
-            match core.decommit_range(DEVICE, reservation.range, offset, PAGE, stream) {
+            match core.ranges(DEVICE).unwrap().decommit(reservation.range, offset, PAGE, stream) {
                 Ok(()) => committed[page] = None,
                 Err(error) => shared.refused("decommit_range", &error),
             }
             return;
         }
-        match core.commit_range(DEVICE, reservation.range, offset, PAGE, stream) {
+        match core.ranges(DEVICE).unwrap().commit(reservation.range, offset, PAGE, stream) {
             Ok(()) => {
                 committed[page] = Some(stream);
                 if let Err(what) = shared.device().inner.launch(stream, reservation.base.offset(offset), PAGE) {
@@ -396,22 +396,30 @@ impl Program {
     fn use_pool(&mut self, shared: &Shared) {
         let core = &shared.core;
         let options = PoolOptions { use_on_oom: self.rng.bool(), no_split: self.rng.u32(0..4) == 0 };
-        let pool = match core.create_pool(DEVICE, options) {
+        let pool = match core.pools(DEVICE).unwrap().create(options) {
             Ok(pool) => pool,
             Err(error) => return shared.refused("create_pool", &error),
         };
-        let begun = core.begin_allocate_to_pool(DEVICE, pool, Route::Thread(u64::from(self.number) + 1));
+        let begun = core.pools(DEVICE).unwrap().begin_route(
+            pool,
+            Route::Thread(u64::from(self.number) + 1),
+            RoutePurpose::Requests,
+        );
         if begun.is_ok() {
             for _ in 0..self.rng.u32(1..6) {
                 let stream = Shared::any_stream(&mut self.rng);
                 self.request(shared, stream);
             }
-            let ended = core.end_allocate_to_pool(DEVICE, pool).and_then(|()| core.release_pool(DEVICE, pool));
+            let ended = core
+                .pools(DEVICE)
+                .unwrap()
+                .end_route(pool, RoutePurpose::Requests)
+                .and_then(|_| core.pools(DEVICE).unwrap().release(pool));
             if let Err(error) = ended {
                 shared.refused("the end of a pool's route", &error);
             }
         }
-        if let Err(error) = begun.and_then(|()| core.release_pool(DEVICE, pool)) {
+        if let Err(error) = begun.and_then(|_| core.pools(DEVICE).unwrap().release(pool)) {
             shared.refused("release_pool", &error);
         }
     }
@@ -438,7 +446,11 @@ impl Program {
     /// Requests a block from a pool without another route.
     fn visit(&mut self, shared: &Shared, pool: PoolId) {
         let core = &shared.core;
-        if let Err(error) = core.begin_allocate_to_pool(DEVICE, pool, Route::Thread(u64::from(self.number) + 1)) {
+        if let Err(error) = core.pools(DEVICE).unwrap().begin_route(
+            pool,
+            Route::Thread(u64::from(self.number) + 1),
+            RoutePurpose::Requests,
+        ) {
             return shared.refused("a guest's route", &error);
         }
         let (bytes, stream) = (self.size(), Shared::any_stream(&mut self.rng));
@@ -449,7 +461,11 @@ impl Program {
             }
             Err(error) => shared.refused("a guest's request", &error),
         }
-        let ended = core.end_allocate_to_pool(DEVICE, pool).and_then(|()| core.release_pool(DEVICE, pool));
+        let ended = core
+            .pools(DEVICE)
+            .unwrap()
+            .end_route(pool, RoutePurpose::Requests)
+            .and_then(|_| core.pools(DEVICE).unwrap().release(pool));
         if let Err(error) = ended {
             shared.refused("the end of a guest's route", &error);
         }
@@ -490,8 +506,12 @@ impl Program {
         if let Some(pool) = self.capture.take() {
             turns::tell(|| format!("end of the capture on {stream:?}"));
             shared.device().inner.set_capturing(stream, false);
-            let ended = core.end_capture(DEVICE, pool).and_then(|()| core.release_pool(DEVICE, pool));
-            if let Err(error) = ended.and_then(|()| core.release_pool(DEVICE, pool)) {
+            let ended = core
+                .pools(DEVICE)
+                .unwrap()
+                .end_route(pool, RoutePurpose::Capture)
+                .and_then(|_| core.pools(DEVICE).unwrap().release(pool));
+            if let Err(error) = ended.and_then(|_| core.pools(DEVICE).unwrap().release(pool)) {
                 shared.refused("the end of a capture", &error);
             }
             return shared.captures.set(false);
@@ -499,8 +519,8 @@ impl Program {
         if shared.captures.replace(true) {
             return;
         }
-        let begun = core.create_pool(DEVICE, PoolOptions::default()).and_then(|pool| {
-            core.begin_capture(DEVICE, pool, Route::Stream(stream))?;
+        let begun = core.pools(DEVICE).unwrap().create(PoolOptions::default()).and_then(|pool| {
+            core.pools(DEVICE)?.begin_route(pool, Route::Stream(stream), RoutePurpose::Capture)?;
             Ok(pool)
         });
         match begun {
@@ -535,7 +555,7 @@ impl Program {
             3 => ("maintain", core.pages(DEVICE).and_then(|pages| pages.maintain(2000)).map(drop)),
             4 => {
                 let limit = self.rng.bool().then(|| self.rng.u64(128 << 20..512 << 20));
-                ("set_limit", core.set_limit(DEVICE, limit))
+                ("set_limit", core.settings(DEVICE).map(|settings| settings.set_limit(limit)))
             }
             5 => {
                 let mut config = shared.config.clone();
@@ -564,7 +584,7 @@ impl Program {
 
     /// Frees all blocks of the thread, and gives everything back.
     pub(crate) fn end(&mut self, shared: &Shared) {
-        if let Err(error) = shared.core.set_limit(DEVICE, None) {
+        if let Err(error) = shared.core.settings(DEVICE).map(|settings| settings.set_limit(None)) {
             shared.refused("set_limit", &error);
         }
         let left = std::mem::take(&mut *shared.exchange.borrow_mut());
@@ -585,7 +605,7 @@ impl Program {
             shared.find("parked memory does not wake beside nothing else");
         }
         if let Some(Elastic { reservation, .. }) = self.range.take()
-            && let Err(error) = shared.core.release_range(DEVICE, reservation.range)
+            && let Err(error) = shared.core.ranges(DEVICE).unwrap().release(reservation.range)
         {
             shared.refused("release_range", &error);
         }

@@ -6,7 +6,8 @@ use crate::latch::Latch;
 use crate::program::Program;
 use crate::turns::{self, Body};
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, Error, ErrorKind, Growable, ParkTarget, PoolId, PoolOptions, Route, StreamId, Tag,
+    Allocator, Config, DeviceIndex, Error, ErrorKind, Growable, ParkTarget, PoolId, PoolOptions, Route, RoutePurpose,
+    StreamId, Tag,
 };
 use cachalot_tests::claims::Claims;
 use cachalot_tests::consistency;
@@ -241,13 +242,17 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
         return Err(finding(what));
     }
     for pool in targets.into_iter().filter_map(|(_, pool)| pool) {
-        let ended =
-            shared.core.end_allocate_to_pool(DEVICE, pool).and_then(|()| shared.core.release_pool(DEVICE, pool));
-        let ended = ended.and_then(|()| shared.core.release_pool(DEVICE, pool));
+        let ended = shared
+            .core
+            .pools(DEVICE)
+            .unwrap()
+            .end_route(pool, RoutePurpose::Requests)
+            .and_then(|_| shared.core.pools(DEVICE).unwrap().release(pool));
+        let ended = ended.and_then(|_| shared.core.pools(DEVICE).unwrap().release(pool));
         ended.map_err(|error| finding(format!("the end of a tagged pool: {error}")))?;
     }
     for &(_, pool) in guests.iter() {
-        let ended = shared.core.release_pool(DEVICE, pool);
+        let ended = shared.core.pools(DEVICE).unwrap().release(pool);
         ended.map_err(|error| finding(format!("the end of a pool of guests: {error}")))?;
     }
     ended(&shared).map_err(finding)?;
@@ -267,17 +272,20 @@ fn target(core: &Core, thread: u32, has_tag: bool) -> (ParkTarget, Option<PoolId
         return (ParkTarget::Stream(stream), None);
     }
     let tag = Tag(NonZeroU64::MIN.saturating_add(thread.into()));
-    let pool = core.create_pool(DEVICE, PoolOptions::default()).expect("room for a pool");
+    let pool = core.pools(DEVICE).expect("room for a pool").create(PoolOptions::default()).expect("room for a pool");
     let parking = core.parking(DEVICE).expect("there is one device");
     parking.tag_pool(pool, Some(tag)).expect("an empty pool takes a tag");
-    core.begin_allocate_to_pool(DEVICE, pool, Route::Stream(stream)).expect("room for a route");
+    core.pools(DEVICE)
+        .expect("room for a route")
+        .begin_route(pool, Route::Stream(stream), RoutePurpose::Requests)
+        .expect("room for a route");
     (ParkTarget::Tag(tag), Some(pool))
 }
 
 /// Returns another pool with the tag of a target.
 fn guests(core: &Core, target: ParkTarget) -> Option<(Tag, PoolId)> {
     let ParkTarget::Tag(tag) = target else { return None };
-    let pool = core.create_pool(DEVICE, PoolOptions::default()).expect("room for a pool");
+    let pool = core.pools(DEVICE).expect("room for a pool").create(PoolOptions::default()).expect("room for a pool");
     let parking = core.parking(DEVICE).expect("there is one device");
     parking.tag_pool(pool, Some(tag)).expect("an empty pool takes a tag");
     Some((tag, pool))
@@ -320,8 +328,9 @@ fn at_rest(shared: &Shared, programs: &[Rc<RefCell<Program>>]) -> Result<(), Str
     let programs: Vec<_> = programs.iter().map(|program| program.borrow()).collect();
     let held: u64 = core.snapshot().iter().map(|segment| segment.total_size - segment.parked).sum();
     let committed: u64 = programs.iter().map(|program| program.committed()).sum();
-    let spare = core.pages(DEVICE).and_then(|pages| pages.stats()).map_err(|error| error.to_string())?.spare;
-    let (leaked, used) = (core.leaked_bytes(DEVICE).map_err(|error| error.to_string())?, device.used());
+    let spare = core.pages(DEVICE).map(|pages| pages.stats()).map_err(|error| error.to_string())?.spare;
+    let (leaked, used) =
+        (core.stats(DEVICE).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?, device.used());
     if used != held + committed + spare + leaked {
         return Err(format!(
             "{used} bytes are in use: {held} of segments, {committed} of ranges, {spare} spare, {leaked} leaked"
@@ -347,7 +356,7 @@ fn ended(shared: &Shared) -> Result<(), String> {
         .and_then(|_| core.empty_cache(DEVICE));
     given.map_err(|error| format!("the end: {error}"))?;
     consistency::check(core, DEVICE, None)?;
-    let leaked = core.leaked_bytes(DEVICE).map_err(|error| error.to_string())?;
+    let leaked = core.stats(DEVICE).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?;
     let used = device.inner.used();
     if used != leaked || leaked > 0 && !shared.rules.faults {
         return Err(format!("{used} bytes stay with the device at the end, of which {leaked} are counted as leaked"));

@@ -130,7 +130,7 @@ impl Tuner {
         device: DeviceIndex,
     ) -> Result<Option<Job>, Error> {
         let tuning = allocator.tuning(device)?;
-        if !tuning.is_possible()? {
+        if !tuning.is_possible() {
             return Ok(None);
         }
         if let Some(finding) = self.waiting.take() {
@@ -150,7 +150,7 @@ impl Tuner {
         device: DeviceIndex,
     ) -> Result<Job, Error> {
         let tuning = allocator.tuning(device)?;
-        let window = tuning.window()?;
+        let window = tuning.window();
         let is_current = window.serial == self.serial;
         self.serial = window.serial;
         let (since, what) = match std::mem::take(&mut self.phase) {
@@ -174,7 +174,7 @@ impl Tuner {
         tuning.update_report(|report| {
             report.windows += 1;
             report.stage = if is_search { TuneStage::Searching } else { TuneStage::Trial };
-        })?;
+        });
         Ok(job)
     }
 
@@ -193,7 +193,7 @@ impl Tuner {
         finding: Finding,
     ) -> Result<(), Error> {
         let tuning = allocator.tuning(device)?;
-        if !tuning.is_possible()? {
+        if !tuning.is_possible() {
             self.waiting = Some(finding);
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl Tuner {
             report.candidates += candidates;
             report.search_us += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             report.stage = TuneStage::Recording;
-        })?;
+        });
         let update = |of: &dyn Fn(&mut TuneReport)| tuning.update_report(|report| of(report));
         match answer {
             Answer::Better(found, gain) => {
@@ -223,31 +223,35 @@ impl Tuner {
                     report.switches += 1;
                     report.stage = TuneStage::Trial;
                     (report.before_bytes, report.predicted_bytes) = (reserved_bytes, predicted_bytes);
-                })?;
+                });
                 let trial = Trial { old: Box::new(config), before_bytes: reserved_bytes, gain };
                 self.measure(allocator, device, trial)?;
                 changed.map(|_| ())
             }
             Answer::Nothing => {
                 self.interval = (self.interval * 2).min(MOST_REQUESTS);
-                update(&|report| report.without_gain += 1)
+                update(&|report| report.without_gain += 1);
+                Ok(())
             }
             Answer::Unfinished(None) => {
                 self.interval = (self.interval * 2).min(MOST_REQUESTS);
                 Ok(())
             }
             Answer::Unfinished(Some(trial)) => self.measure(allocator, device, trial),
-            Answer::Holds => update(&|report| {
-                report.held += 1;
-                report.after_bytes = reserved_bytes;
-            }),
+            Answer::Holds => {
+                update(&|report| {
+                    report.held += 1;
+                    report.after_bytes = reserved_bytes;
+                });
+                Ok(())
+            }
             Answer::Fails(trial) => {
                 remember(&mut self.taken_back, config);
                 let changed = tuning.take_back(&trial.old, serial, reserved_bytes);
                 update(&|report| {
                     report.taken_back += u64::from(!matches!(changed, Ok(false)));
                     report.after_bytes = reserved_bytes;
-                })?;
+                });
                 changed.map(|_| ())
             }
         }
@@ -260,7 +264,7 @@ impl Tuner {
         device: DeviceIndex,
         trial: Trial,
     ) -> Result<(), Error> {
-        let since = allocator.tuning(device)?.window()?.events.last().map_or(0, |event| event.time_us);
+        let since = allocator.tuning(device)?.window().events.last().map_or(0, |event| event.time_us);
         self.phase = Phase::Measuring(Measured { trial, since });
         self.restart(allocator, device)
     }
@@ -293,5 +297,5 @@ fn requests<D: DeviceMemory, R: Lock, S: Storage>(
     allocator: &Allocator<D, R, S>,
     device: DeviceIndex,
 ) -> Result<u64, Error> {
-    Ok(allocator.stats(device)?.allocations().allocated.max(0).cast_unsigned())
+    Ok(allocator.stats(device)?.totals().allocations().allocated.max(0).cast_unsigned())
 }

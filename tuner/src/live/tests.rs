@@ -6,7 +6,7 @@ use super::*;
 use crate::judge::{OnDevice, cost};
 use crate::program::{DEVICE, Settings, Subject};
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
-use cachalot_core::{Action, DeviceError, ErrorKind, MIB, PoolOptions, Route, StreamId};
+use cachalot_core::{Action, DeviceError, ErrorKind, MIB, PoolOptions, Route, RoutePurpose, StreamId};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -41,11 +41,11 @@ fn idle(tuner: &mut Tuner, allocator: &OnDevice) -> u32 {
 }
 
 fn report(allocator: &OnDevice) -> TuneReport {
-    allocator.tuning(DEVICE).and_then(|tuning| tuning.report()).expect("the device")
+    allocator.tuning(DEVICE).expect("the device").report()
 }
 
 fn in_force(allocator: &OnDevice) -> String {
-    let mut config = allocator.config(DEVICE).expect("the device");
+    let mut config = allocator.settings(DEVICE).expect("the device").config();
     config.set_tunes(false);
     config.to_string()
 }
@@ -57,10 +57,12 @@ fn tuner() -> Tuner {
 /// The actions of the settings in the trace.
 fn settings_in_trace(allocator: &OnDevice) -> Vec<(Action, u64)> {
     let mut found = Vec::new();
-    let visit = allocator.for_each_trace_entry(DEVICE, |entry| {
-        if matches!(entry.action, Action::SettingsChanged | Action::SettingsTakenBack) {
-            found.push((entry.action, entry.size));
-        }
+    let visit = allocator.trace(DEVICE).map(|trace| {
+        trace.for_each(|entry| {
+            if matches!(entry.action, Action::SettingsChanged | Action::SettingsTakenBack) {
+                found.push((entry.action, entry.size));
+            }
+        })
     });
     visit.expect("the device");
     found
@@ -80,7 +82,7 @@ fn bad(tuner: &mut Tuner, allocator: &OnDevice) -> Finding {
 #[test]
 fn better_settings_come_into_force_and_hold() {
     let allocator = tuned("tune:auto", at_once());
-    allocator.record_trace(DEVICE, 4096).expect("a trace");
+    allocator.trace(DEVICE).expect("a trace").record(4096).expect("a trace");
     let mut tuner = tuner();
     iterate(&allocator);
     let before = allocator.device(DEVICE).expect("the device").used();
@@ -130,7 +132,7 @@ fn a_phase_with_waste_is_tuned_after_one_without() {
 #[test]
 fn settings_that_do_not_hold_are_taken_back_and_not_found_again() {
     let allocator = tuned("tune:auto,max_split_size_mb:600", at_once());
-    allocator.record_trace(DEVICE, 1 << 14).expect("a trace");
+    allocator.trace(DEVICE).expect("a trace").record(1 << 14).expect("a trace");
     let mut tuner = tuner();
     let small = || {
         for _ in 0..300 {
@@ -162,14 +164,16 @@ fn nothing_changes_while_a_graph_is_captured() {
     let mut tuner = tuner();
     iterate(&allocator);
     let job = tuner.prepare(&allocator, DEVICE).expect("a healthy device").expect("a search is due");
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).expect("a pool");
-    allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(8))).expect("no other capture");
+    let pools = allocator.pools(DEVICE).expect("the device");
+    let pool = pools.create(PoolOptions::default()).expect("a pool");
+    let capture = Route::Stream(StreamId(8));
+    let capture = pools.route(pool, capture, RoutePurpose::Capture).expect("no other capture");
     let held = allocator.device(DEVICE).expect("the device").used();
     tuner.conclude(&allocator, DEVICE, job.run(cost::<OnDevice>, &Arc::default())).expect("a healthy device");
     assert!(tuner.prepare(&allocator, DEVICE).expect("a healthy device").is_none());
     assert_eq!((in_force(&allocator).as_str(), report(&allocator).switches), ("", 0));
     assert_eq!(allocator.device(DEVICE).expect("the device").used(), held);
-    allocator.end_capture(DEVICE, pool).expect("it was begun");
+    drop(capture);
     assert!(tuner.prepare(&allocator, DEVICE).expect("a healthy device").is_none(), "the finding has waited");
     assert_eq!(report(&allocator).switches, 1);
 }
@@ -190,7 +194,7 @@ fn the_program_has_the_last_word() {
     iterate(&allocator);
     idle(&mut tuner, &allocator);
     assert_eq!((report(&allocator).switches, report(&allocator).is_tuned), (1, true));
-    assert_eq!(allocator.tuning(DEVICE).and_then(|tuning| tuning.own_config()).expect("the device"), own);
+    assert_eq!(allocator.tuning(DEVICE).expect("the device").own_config(), own);
     allocator.configure(&Config::parse("tune:auto").expect("settings"));
     assert!(!report(&allocator).is_tuned);
     iterate(&allocator);
@@ -244,7 +248,7 @@ fn failures_of_the_device_lose_no_memory_and_stop_nothing() {
         assert_eq!(tuning.held + tuning.taken_back, 1, "{call:?}: {tuning:?}");
         allocator.check_invariants().expect("every invariant holds");
         allocator.empty_cache(DEVICE).expect("nothing is in use");
-        let leaked = allocator.leaked_bytes(DEVICE).expect("the device");
+        let leaked = allocator.stats(DEVICE).expect("the device").leaked_bytes();
         assert_eq!(device.used(), leaked, "{call:?}: what could not be released is counted");
     }
 }

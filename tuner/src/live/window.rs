@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn window(allocator: &OnDevice) -> Window {
-        allocator.tuning(DEVICE).and_then(|tuning| tuning.window()).expect("a window")
+        allocator.tuning(DEVICE).expect("the device").window()
     }
 
     #[test]

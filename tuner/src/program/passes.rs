@@ -210,11 +210,13 @@ mod tests {
         assert_eq!(Program::default().remainder(), Remainder::default());
         let mut run = run("");
         run.perform_all(&program().operations).expect("there is memory");
-        run.allocator.record_trace(DEVICE, 64).expect("a trace");
+        run.allocator.trace(DEVICE).expect("a trace").record(64).expect("a trace");
         run.clean_up(&program()).expect("it can be freed");
         let mut freed = Vec::new();
-        let entries = run.allocator.for_each_trace_entry(DEVICE, |entry| {
-            freed.extend((entry.action == Action::FreeCompleted).then_some(entry.size));
+        let entries = run.allocator.trace(DEVICE).map(|trace| {
+            trace.for_each(|entry| {
+                freed.extend((entry.action == Action::FreeCompleted).then_some(entry.size));
+            })
         });
         entries.expect("the trace");
         assert_eq!(freed, [30 * MIB, MIB, 40 * MIB], "the block in use comes last");

@@ -3,7 +3,7 @@
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
     Allocator, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Growable, Lock, PlannedReport, PoolId, PoolOptions,
-    Route, SnapshotSegment, StreamId,
+    Route, RoutePurpose, SnapshotSegment, StreamId,
 };
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
         let allocator = Self::new([D::of_simulated(device)], &settings.config)?;
         // Without a limit in the settings, a fraction in the configuration stays active.
         if settings.limit.is_some() {
-            allocator.set_limit(DEVICE, settings.limit)?;
+            allocator.settings(DEVICE)?.set_limit(settings.limit);
         }
         Ok(allocator)
     }
@@ -119,28 +119,31 @@ impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
     }
 
     fn planned(&self) -> Option<PlannedReport> {
-        self.config(DEVICE).ok()?.planned()?;
-        self.plans(DEVICE).ok()?.report().ok()
+        self.settings(DEVICE).ok()?.config().planned()?;
+        Some(self.plans(DEVICE).ok()?.report())
     }
 
     fn begin_capture(&self) -> Result<(), Error> {
-        self.retain_pool(DEVICE, GRAPHS, PoolOptions::default())?;
-        Allocator::begin_capture(self, DEVICE, GRAPHS, Route::All)
+        let pools = self.pools(DEVICE)?;
+        pools.retain(GRAPHS, PoolOptions::default())?;
+        pools.begin_route(GRAPHS, Route::All, RoutePurpose::Capture)
     }
 
     fn end_capture(&self) -> Result<(), Error> {
         // A record may have the graphs destroyed within the noted part: without users of their
         // pool, the capture has ended.
-        if self.pool_users(DEVICE, GRAPHS).is_ok_and(|users| users > 0) {
-            Allocator::end_capture(self, DEVICE, GRAPHS)
+        let pools = self.pools(DEVICE)?;
+        if pools.users(GRAPHS).is_ok_and(|users| users > 0) {
+            pools.end_route(GRAPHS, RoutePurpose::Capture).map(drop)
         } else {
             Ok(())
         }
     }
 
     fn destroy_graphs(&self) -> Result<(), Error> {
-        while self.pool_users(DEVICE, GRAPHS).is_ok_and(|users| users > 0) {
-            self.release_pool(DEVICE, GRAPHS)?;
+        let pools = self.pools(DEVICE)?;
+        while pools.users(GRAPHS).is_ok_and(|users| users > 0) {
+            pools.release(GRAPHS)?;
         }
         Ok(())
     }
@@ -155,15 +158,15 @@ impl<D: Simulates, R: Lock> Subject for Allocator<D, R, Growable> {
 fn announce<D: Simulates, R: Lock>(allocator: &Allocator<D, R, Growable>) -> Result<(), Error> {
     let planning = allocator.plans(DEVICE)?;
     planning.end_iteration()?;
-    if let Some(observed) = planning.observed()? {
-        let config = allocator.config(DEVICE)?;
+    if let Some(observed) = planning.observed() {
+        let config = allocator.settings(DEVICE)?.config();
         let milliseconds = config.planned().map_or(0, |planned| planned.plan_deadline_ms);
         let until = Instant::now() + Duration::from_millis(milliseconds);
         let plans = observed.plan(&|| Instant::now() >= until, &|| false).unwrap_or_default();
         planning.adopt(observed, &plans)?;
         planning.end_iteration()?;
-        if planning.report()?.plans == 1 {
-            allocator.reset_peak_stats(DEVICE)?;
+        if planning.report().plans == 1 {
+            allocator.stats(DEVICE)?.reset_peaks();
         }
     }
     Ok(())

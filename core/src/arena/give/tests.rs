@@ -9,7 +9,7 @@ use crate::device::simulated::{Call, SimulatedDevice};
 use crate::error::Error;
 use crate::heap::moves::{PagedHeap, Wanted};
 use crate::pages::counts::PageCounts;
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::stats::ReclaimStats;
 use crate::tables::{Fixed, Growable};
 use crate::trace::{Action, TraceEntry};
@@ -29,8 +29,8 @@ type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable
 /// An allocator with a limit of 1000 MiB, of which events are traced.
 fn allocator(config: &str) -> Simulated {
     let allocator = Simulated::new([SimulatedDevice::new(1 << 40)], &Config::parse(config).unwrap()).unwrap();
-    allocator.set_limit(DEVICE, Some(1000 * MIB)).unwrap();
-    allocator.record_trace(DEVICE, 1000).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(1000 * MIB));
+    allocator.trace(DEVICE).unwrap().record(1000).unwrap();
     allocator
 }
 
@@ -39,7 +39,7 @@ fn malloc(allocator: &Simulated, mib: u64) -> DevicePtr {
 }
 
 fn forecast(allocator: &Simulated, mib: u64) -> Forecast {
-    allocator.forecast(DEVICE, mib * MIB, STREAM).unwrap()
+    allocator.forecast(DEVICE).unwrap().malloc(mib * MIB, STREAM).unwrap()
 }
 
 /// Allocates blocks of so many MiB, all live together, and frees them.
@@ -78,7 +78,7 @@ fn released(allocator: &Simulated) -> Vec<u64> {
             released.push(entry.size / MIB);
         }
     };
-    allocator.for_each_trace_entry(DEVICE, visit).unwrap();
+    allocator.trace(DEVICE).unwrap().for_each(visit);
     released
 }
 
@@ -91,12 +91,12 @@ fn pass(allocator: &Simulated, ms: u64) {
 }
 
 fn stats(allocator: &Simulated) -> ReclaimStats {
-    allocator.pages(DEVICE).unwrap().reclaim_stats().unwrap()
+    allocator.pages(DEVICE).unwrap().reclaim_stats()
 }
 
 fn change(allocator: &Simulated, config: &str) {
     let tuning = allocator.tuning(DEVICE).unwrap();
-    let serial = tuning.window().unwrap().serial;
+    let serial = tuning.window().serial;
     assert!(tuning.put_in_force(&Config::parse(config).unwrap(), serial, 0).unwrap());
 }
 
@@ -108,7 +108,7 @@ fn held_after_trims(config: &str) -> [u64; 2] {
     allocator.device(DEVICE).unwrap().complete(STREAM);
     [100 * MIB, 100 * MIB - 1].map(|bytes| {
         allocator.trim(DEVICE, bytes).unwrap();
-        allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB
+        allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current as u64 / MIB
     })
 }
 
@@ -242,12 +242,12 @@ fn during_a_capture_requests_collect_and_nothing_else_gives_back() {
     let old = cache_old_and_young(&allocator);
     quiesce(&allocator);
     let device = allocator.device(DEVICE).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(OTHER), RoutePurpose::Capture).unwrap();
     device.set_capturing(OTHER, true);
     pass(&allocator, 60_000);
     assert_eq!(released(&allocator), []);
-    assert_eq!(allocator.forecast(DEVICE, 110 * MIB, OTHER), Ok(Forecast::Release(old)));
+    assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(110 * MIB, OTHER), Ok(Forecast::Release(old)));
     allocator.malloc(DEVICE, 110 * MIB, OTHER).unwrap();
     assert_eq!(released(&allocator), [60]);
     malloc(&allocator, 110);
@@ -260,9 +260,9 @@ fn a_change_of_settings_replaces_compact_and_the_threshold_and_keeps_reclaim() {
     cache(&allocator, &[60, 100]);
     change(&allocator, "compact:0.5");
     let expected = "compact:0.5,reclaim:auto,tune:auto";
-    assert_eq!(allocator.config(DEVICE).unwrap(), Config::parse(expected).unwrap());
+    assert_eq!(allocator.settings(DEVICE).unwrap().config(), Config::parse(expected).unwrap());
     assert_eq!(released(&allocator), [60, 100], "whatever the budget is");
-    let report = allocator.tuning(DEVICE).unwrap().report().unwrap();
+    let report = allocator.tuning(DEVICE).unwrap().report();
     assert_eq!((report.retired_bytes, allocator.device(DEVICE).unwrap().calls(Call::Release)), (160 * MIB, 0));
 }
 
@@ -276,7 +276,7 @@ fn retired_segments_count_as_held_and_go_back_with_the_whole_cache_alone() {
     assert_eq!(forecast(&allocator, 70), Forecast::Release(young[0]));
     malloc(&allocator, 70);
     pass(&allocator, 100);
-    let retired = || allocator.tuning(DEVICE).unwrap().report().unwrap().retired_bytes / MIB;
+    let retired = || allocator.tuning(DEVICE).unwrap().report().retired_bytes / MIB;
     assert_eq!((released(&allocator), retired()), ([180, 50].to_vec(), 180));
     allocator.empty_cache(DEVICE).unwrap();
     assert_eq!(retired(), 0);
@@ -285,7 +285,7 @@ fn retired_segments_count_as_held_and_go_back_with_the_whole_cache_alone() {
 #[test]
 fn pages_of_a_heap_asleep_stay_for_the_call_that_parks_or_wakes_it() {
     let allocator = allocator("policy:stitched,slack:0");
-    allocator.set_limit(DEVICE, None).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(None);
     let (parking, pages) = (allocator.parking(DEVICE).unwrap(), allocator.pages(DEVICE).unwrap());
     let [pinned, kept] = [40, 60].map(|mib| malloc(&allocator, mib));
     pages.pin(pinned).unwrap();

@@ -5,12 +5,12 @@
 //! memory is allocated or released under the registry's lock.
 
 use crate::arena::heaps::pairs::PairUse;
-use crate::arena::heaps::registry::{Purpose, Registry};
+use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::platform::Platform;
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions};
+use crate::pool::{PoolId, PoolOptions, RoutePurpose};
 use crate::tables::OnceTable;
 use crate::units::StreamId;
 
@@ -194,7 +194,7 @@ impl<P: Platform> Heaps<P> {
         entry.users = entry.users.checked_sub(1).ok_or(Error::UnknownPool(id))?;
         if entry.users == 0 {
             // The graph of a capture that was begun is a user: without one there will be no graph.
-            while registry.remove_route(pool, Purpose::Capture).is_some() {}
+            while registry.remove_route(pool, RoutePurpose::Capture, None).is_some() {}
             self.apply_pool_options(&mut registry, pool, PoolOptions::default());
             self.finish_use(&mut registry, pool);
         }

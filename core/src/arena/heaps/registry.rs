@@ -13,24 +13,13 @@ use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::Keeps;
 use crate::heap::split_rules::{PoolMemory, Rules};
-use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, impl_empty};
 use crate::tables::atomic_map::AtomicMap;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::{NO_STREAM, StreamId};
-
-/// Purpose of a route, as declared at its begin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
-    /// Ordinary requests.
-    Requests,
-    /// Requests of a graph capture, which lasts as long as the route.
-    Capture,
-    /// Not declared: ordinary requests or a capture.
-    Undeclared,
-}
 
 /// Part of a pool that calls read without the registry's lock.
 pub(crate) struct SharedPool<S: Storage> {
@@ -120,7 +109,7 @@ pub(crate) struct RouteEntry {
     /// Condition under which the route takes a request.
     pub route: Route,
     /// Purpose declared at the start of the route.
-    pub purpose: Purpose,
+    pub purpose: RoutePurpose,
     /// True ⟺ a graph capture may be under way. A route of undeclared purpose counts as a capture
     /// until a routed request on a stream without capture proves otherwise.
     pub capture: bool,
@@ -128,8 +117,8 @@ pub(crate) struct RouteEntry {
 
 impl RouteEntry {
     /// Makes a route of `purpose` into `pool`.
-    pub(crate) fn new(pool: u32, route: Route, purpose: Purpose) -> Self {
-        Self { pool, route, purpose, capture: purpose != Purpose::Requests }
+    pub(crate) fn new(pool: u32, route: Route, purpose: RoutePurpose) -> Self {
+        Self { pool, route, purpose, capture: purpose != RoutePurpose::Requests }
     }
 }
 
@@ -526,10 +515,16 @@ impl<S: Storage> Registry<S> {
         true
     }
 
-    /// Removes the latest route of `purpose` into `pool`. Returns `None` if no route matches.
-    pub(crate) fn remove_route(&mut self, pool: u32, purpose: Purpose) -> Option<Route> {
+    /// Removes the latest route of `purpose` into `pool`, of those that select what `only` does if
+    /// it is given. Returns `None` if no route matches.
+    pub(crate) fn remove_route(&mut self, pool: u32, purpose: RoutePurpose, only: Option<Route>) -> Option<Route> {
         let routes = &mut self.routes[..self.routes_len];
-        let at = routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose)?;
+        let latest = |only: Option<Route>| {
+            let is_meant = |route| only.is_none_or(|only| route == only);
+            routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose && is_meant(entry.route))
+        };
+        // The end of a stream has changed the routes of its captures: they select nothing.
+        let at = latest(only).or_else(|| latest(Some(Route::Stream(NO_STREAM))))?;
         let route = routes[at].route;
         // Moves the entry behind the last active route, and keeps the order of the rest.
         routes[at..].rotate_left(1);
@@ -541,7 +536,7 @@ impl<S: Storage> Registry<S> {
     /// stay for the calls that end them.
     pub(crate) fn end_captures_on(&mut self, stream: StreamId) {
         for entry in &mut self.routes[..self.routes_len] {
-            if entry.purpose != Purpose::Requests && entry.route == Route::Stream(stream) {
+            if entry.purpose != RoutePurpose::Requests && entry.route == Route::Stream(stream) {
                 // The number of the stream may come to name another.
                 (entry.route, entry.capture) = (Route::Stream(NO_STREAM), false);
             }

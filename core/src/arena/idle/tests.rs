@@ -6,7 +6,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Call, CostPoint, DriverCosts, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind, Host};
 use crate::heap::age::Moment;
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::stats::ReclaimStats;
 use crate::tables::Growable;
 use crate::trace::Action;
@@ -55,11 +55,11 @@ fn pass(allocator: &Simulated, ms: u64, step: u64) {
 }
 
 fn reserved(allocator: &Simulated) -> u64 {
-    allocator.stats(DEVICE).unwrap().reserved_bytes().current as u64 / MIB
+    allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current as u64 / MIB
 }
 
 fn stats(allocator: &Simulated) -> ReclaimStats {
-    allocator.pages(DEVICE).unwrap().reclaim_stats().unwrap()
+    allocator.pages(DEVICE).unwrap().reclaim_stats()
 }
 
 fn calls(allocator: &Simulated, calls: &[Call]) -> u64 {
@@ -165,8 +165,8 @@ fn nothing_of_a_graph_goes_back_and_nothing_at_all_during_a_capture() {
         let allocator = allocator(config);
         let device = allocator.device(DEVICE).unwrap();
         cache(&allocator, &[200]);
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-        allocator.begin_capture(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+        let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(OTHER), RoutePurpose::Capture).unwrap();
         device.set_capturing(OTHER, true);
         let block = allocator.malloc(DEVICE, 60 * MIB, OTHER).unwrap();
         allocator.free(block).unwrap();
@@ -174,7 +174,7 @@ fn nothing_of_a_graph_goes_back_and_nothing_at_all_during_a_capture() {
         pass(&allocator, 60_000, 50);
         assert_eq!(calls(&allocator, &[Call::Record, Call::Release, Call::Unmap]), before, "{config}: a capture");
         device.set_capturing(OTHER, false);
-        allocator.end_capture(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
         pass(&allocator, 60_000, 50);
         assert_eq!(reserved(&allocator), 60, "{config}: the graph uses its pool");
         // A stream captures a graph, and no `begin_capture` has told the allocator.
@@ -204,7 +204,7 @@ fn a_failed_call_loses_at_most_the_unit_in_hand() {
                     failures += u64::from(allocator.pages(DEVICE).unwrap().maintain(ALL_US).is_err());
                     allocator.check_invariants().unwrap();
                 }
-                let leaked = allocator.leaked_bytes(DEVICE).unwrap();
+                let leaked = allocator.stats(DEVICE).unwrap().leaked_bytes();
                 assert!(failures > 0 || leaked == 0, "{config}, {call:?}: each loss is told");
                 assert!(persistent || leaked <= 200 * MIB, "{config}, {call:?}: {leaked}");
                 device.clear_failures();
@@ -283,12 +283,12 @@ fn memory_obtained_again_too_early_makes_decisions_more_cautious() {
 fn each_unit_is_traced_as_its_kind_is() {
     for (config, action) in KINDS.into_iter().zip([Action::SegmentFree, Action::SegmentUnmap]) {
         let allocator = allocator(config);
-        allocator.record_trace(DEVICE, 100).unwrap();
+        allocator.trace(DEVICE).unwrap().record(100).unwrap();
         cache(&allocator, &[40, 200]);
         pass(&allocator, 60_000, 50);
         let mut bytes = 0;
         let visit = |entry: &crate::trace::TraceEntry| bytes += if entry.action == action { entry.size } else { 0 };
-        allocator.for_each_trace_entry(DEVICE, visit).unwrap();
+        allocator.trace(DEVICE).unwrap().for_each(visit);
         assert_eq!(bytes, 240 * MIB, "{config}");
     }
 }
@@ -427,13 +427,13 @@ fn quiet_pages_stay_during_a_capture_and_after_an_error() {
     let [one, _, two, _] = [40, 20, 60, 20].map(|mib| malloc(&allocator, mib));
     [one, two].into_iter().for_each(|block| allocator.free(block).unwrap());
     quiesce(&allocator);
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(OTHER), RoutePurpose::Capture).unwrap();
     let unmapped = device.calls(Call::Unmap);
     allow(&allocator, 1_000_000);
     give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).unwrap();
     assert_eq!(device.calls(Call::Unmap), unmapped);
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     let error = DeviceError::new(ErrorKind::Other, 7);
     device.fail(Failure { call: Call::Unmap, nth: unmapped + 1, persistent: false, error });
     assert!(give(&allocator, &round(&allocator, u64::MAX, u64::MAX)).is_err());

@@ -126,7 +126,7 @@ mod tests {
     use crate::device::simulated::{Call, Failure, SimulatedDevice};
     use crate::device::{DeviceError, ErrorKind};
     use crate::heap::epochs::MAX_UNFINISHED;
-    use crate::pool::{PoolOptions, Route};
+    use crate::pool::{PoolOptions, Route, RoutePurpose};
     use crate::tables::Growable;
     use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 
@@ -179,10 +179,10 @@ mod tests {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
         let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-        allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(2))).unwrap();
+        let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(StreamId(2)), RoutePurpose::Capture).unwrap();
         assert!(!arena.given_up().begin_epoch(slot, STREAM), "a graph is captured on another stream");
-        allocator.end_capture(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
         device.set_capturing(STREAM, true);
         assert!(!arena.given_up().begin_epoch(slot, STREAM), "the stream captures, which nothing announced");
         device.set_capturing(STREAM, false);

@@ -95,7 +95,7 @@ pub unsafe extern "C" fn cachalot_get_config(
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         // Settings are written in ASCII, without NUL.
-        let text = CString::new(instance::words(&instance.allocator.config(device)?)).unwrap_or_default();
+        let text = CString::new(instance::words(&instance.allocator.settings(device)?.config())).unwrap_or_default();
         // SAFETY: guaranteed by the caller.
         unsafe { marshal::hand_out(&text, buffer, capacity, length) }
     })
@@ -134,15 +134,15 @@ pub unsafe extern "C" fn cachalot_get_device_info(
         let (index, device) = instance.device(device)?;
         device.open()?;
         let memory = device.memory_info()?;
-        instance.allocator.rehearsal(index)?.note_memory(memory)?;
+        instance.allocator.forecast(index)?.note_memory(memory);
         out.write(&cachalot_device_info {
             struct_size: size_of::<cachalot_device_info>(),
             total_bytes: memory.total,
             free_bytes: memory.free,
             process_bytes: device.process_use().unwrap_or(0),
-            reserved_bytes: instance.allocator.stats(index)?.reserved_bytes().current as u64,
-            limit_bytes: instance.allocator.limit(index)?.unwrap_or(abi::CACHALOT_NO_LIMIT),
-            leaked_bytes: instance.allocator.leaked_bytes(index)?,
+            reserved_bytes: instance.allocator.stats(index)?.totals().reserved_bytes().current as u64,
+            limit_bytes: instance.allocator.settings(index)?.limit().unwrap_or(abi::CACHALOT_NO_LIMIT),
+            leaked_bytes: instance.allocator.stats(index)?.leaked_bytes(),
             ordinal: device.ordinal,
             simulated: c_int::from(device.simulated().is_some()),
             virtual_memory: c_int::from(device.virtual_memory().is_some()),

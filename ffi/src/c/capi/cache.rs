@@ -20,9 +20,9 @@ pub extern "C" fn cachalot_empty_cache(allocator: *const cachalot_allocator, dev
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
         instance.allocator.empty_cache(device)?;
-        let stats = instance.allocator.stats(device)?;
+        let stats = instance.allocator.stats(device)?.totals();
         let pending = stats.active_bytes().current - stats.allocated_bytes().current;
-        if pending > 0 && instance.allocator.is_capturing(device)? {
+        if pending > 0 && instance.allocator.pools(device)?.are_capturing() {
             let text = format!(
                 "{pending} bytes of freed blocks wait for streams, which are not polled while a graph is captured: a capture was \
                  started and not ended; the rest of the cache was released"
@@ -55,7 +55,8 @@ pub extern "C" fn cachalot_set_caching(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.set_caching(device, on != 0)?)
+        instance.allocator.settings(device)?.set_caching(on != 0);
+        Ok(())
     })
 }
 
@@ -68,7 +69,8 @@ pub extern "C" fn cachalot_set_limit(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.set_limit(device, (bytes != CACHALOT_NO_LIMIT).then_some(bytes))?)
+        instance.allocator.settings(device)?.set_limit((bytes != CACHALOT_NO_LIMIT).then_some(bytes));
+        Ok(())
     })
 }
 
@@ -81,6 +83,6 @@ pub extern "C" fn cachalot_set_memory_fraction(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.set_memory_fraction(device, fraction)?)
+        Ok(instance.allocator.settings(device)?.set_memory_fraction(fraction)?)
     })
 }

@@ -29,7 +29,7 @@ pub extern "C" fn cachalot_trace_start(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.record_trace(device, capacity)?)
+        Ok(instance.allocator.trace(device)?.record(capacity)?)
     })
 }
 
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn cachalot_visit_trace(
         let (device, _) = instance.device(device)?;
         // Copy first: the callback may call the allocator, which records more events.
         let mut entries = Vec::new();
-        instance.allocator.for_each_trace_entry(device, |entry| entries.push(*entry))?;
+        instance.allocator.trace(device)?.for_each(|entry| entries.push(*entry));
         let _running = instance.callbacks.enter();
         for entry in entries {
             let entry = cachalot_trace_entry {

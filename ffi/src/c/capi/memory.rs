@@ -255,7 +255,7 @@ pub unsafe extern "C" fn cachalot_get_forecast(
         let (index, device) = instance.device(device)?;
         // A device that is not open stays so: what it will have is known without a context.
         let stream = device.stream_id(CuStream(stream.addr()))?;
-        let (outcome, address, bytes) = match instance.allocator.forecast(index, bytes as u64, stream)? {
+        let (outcome, address, bytes) = match instance.allocator.forecast(index)?.malloc(bytes as u64, stream)? {
             Forecast::Hit(at) => (CACHALOT_WOULD_HIT, at, 0),
             Forecast::Obtain(bytes) => (CACHALOT_WOULD_OBTAIN, DevicePtr::NULL, bytes),
             Forecast::Expand => (CACHALOT_WOULD_EXPAND, DevicePtr::NULL, 0),
@@ -297,10 +297,10 @@ pub unsafe extern "C" fn cachalot_get_fit(
         let sizes: Vec<u64> = unsafe { marshal::array(sizes, count) }.iter().map(|&bytes| bytes as u64).collect();
         let (index, device) = instance.device(device)?;
         if !device.is_open() {
-            instance.allocator.rehearsal(index)?.note_memory(device.memory_info()?)?;
+            instance.allocator.forecast(index)?.note_memory(device.memory_info()?);
         }
         let stream = device.stream_id(CuStream(stream.addr()))?;
-        let fit = instance.allocator.rehearsal(index)?.would_fit(&sizes, stream)?;
+        let fit = instance.allocator.forecast(index)?.would_fit(&sizes, stream)?;
         out.write(&cachalot_fit {
             struct_size: size_of::<cachalot_fit>(),
             served: fit.served,

@@ -86,7 +86,7 @@ pub unsafe extern "C" fn cachalot_get_reclaim_statistics(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let stats = instance.allocator.pages(device)?.reclaim_stats()?;
+        let stats = instance.allocator.pages(device)?.reclaim_stats();
         let ReclaimStats { looks, given_back, given_back_units, obtained_again, obtained_again_units, .. } = stats;
         let ReclaimStats { too_early_units, driver_us, observed_units, idle, needed_soon, busy, unpaid, .. } = stats;
         out.write(&cachalot_reclaim_statistics {
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn cachalot_get_page_statistics(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let stats = instance.allocator.pages(device)?.stats()?;
+        let stats = instance.allocator.pages(device)?.stats();
         let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap, export } = stats.calls;
         out.write(&cachalot_page_statistics {
             struct_size: size_of::<cachalot_page_statistics>(),

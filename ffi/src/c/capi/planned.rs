@@ -48,7 +48,7 @@ pub unsafe extern "C" fn cachalot_get_plan_report(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        out.write(&described(&instance.allocator.plans(device)?.report()?));
+        out.write(&described(&instance.allocator.plans(device)?.report()));
         Ok(())
     })
 }

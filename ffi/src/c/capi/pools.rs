@@ -9,7 +9,7 @@ use crate::c::device::Device;
 use crate::c::instance::Instance;
 use crate::c::marshal::Out;
 use crate::c::status::{Outcome, Status};
-use cachalot_core::{DeviceIndex, Host, PoolId, PoolOptions, Route};
+use cachalot_core::{DeviceIndex, Host, PoolId, PoolOptions, Route, RoutePurpose};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn cachalot_pool_create(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let PoolId(first, second) = instance.allocator.create_pool(device, pool_options(flags)?)?;
+        let PoolId(first, second) = instance.allocator.pools(device)?.create(pool_options(flags)?)?;
         out.write(cachalot_pool { first, second });
         Ok(())
     })
@@ -78,7 +78,7 @@ pub extern "C" fn cachalot_pool_retain(
         if pool == PoolId::DEFAULT {
             return Err(Status::argument(format_args!("the default pool has no users")));
         }
-        Ok(instance.allocator.retain_pool(device, pool, options)?)
+        Ok(instance.allocator.pools(device)?.retain(pool, options)?)
     })
 }
 
@@ -90,7 +90,7 @@ pub extern "C" fn cachalot_pool_release(
     pool: cachalot_pool,
 ) -> cachalot_status {
     with_pool(allocator, device, pool, |instance, (device, _), pool| {
-        Ok(instance.allocator.release_pool(device, pool)?)
+        Ok(instance.allocator.pools(device)?.release(pool)?)
     })
 }
 
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn cachalot_get_pool_users(
     with_pool(allocator, device, pool, |instance, (device, _), pool| {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
-        out.write(instance.allocator.pool_users(device, pool)?);
+        out.write(instance.allocator.pools(device)?.users(pool)?);
         Ok(())
     })
 }
@@ -120,7 +120,9 @@ pub extern "C" fn cachalot_pool_empty(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    with_pool(allocator, device, pool, |instance, (device, _), pool| Ok(instance.allocator.empty_pool(device, pool)?))
+    with_pool(allocator, device, pool, |instance, (device, _), pool| {
+        Ok(instance.allocator.pools(device)?.empty(pool)?)
+    })
 }
 
 /// Releases free memory of a pool until it holds at most `keep_bytes`.
@@ -132,7 +134,7 @@ pub extern "C" fn cachalot_pool_trim(
     keep_bytes: usize,
 ) -> cachalot_status {
     with_pool(allocator, device, pool, |instance, (device, _), pool| {
-        Ok(instance.allocator.trim_pool(device, pool, keep_bytes as u64)?)
+        Ok(instance.allocator.pools(device)?.trim(pool, keep_bytes as u64)?)
     })
 }
 
@@ -146,7 +148,8 @@ pub extern "C" fn cachalot_pool_begin(
     stream: cachalot_stream,
 ) -> cachalot_status {
     with_pool(allocator, device, pool, |instance, (index, device), pool| {
-        Ok(instance.allocator.begin_allocate_to_pool(index, pool, self::route(device, route, stream)?)?)
+        let route = self::route(device, route, stream)?;
+        Ok(instance.allocator.pools(index)?.begin_route(pool, route, RoutePurpose::Requests)?)
     })
 }
 
@@ -158,7 +161,8 @@ pub extern "C" fn cachalot_pool_end(
     pool: cachalot_pool,
 ) -> cachalot_status {
     with_pool(allocator, device, pool, |instance, (device, _), pool| {
-        Ok(instance.allocator.end_allocate_to_pool(device, pool)?)
+        instance.allocator.pools(device)?.end_route(pool, RoutePurpose::Requests)?;
+        Ok(())
     })
 }
 
@@ -172,7 +176,8 @@ pub extern "C" fn cachalot_capture_begin(
     stream: cachalot_stream,
 ) -> cachalot_status {
     with_pool(allocator, device, pool, |instance, (index, device), pool| {
-        Ok(instance.allocator.begin_capture(index, pool, self::route(device, route, stream)?)?)
+        let route = self::route(device, route, stream)?;
+        Ok(instance.allocator.pools(index)?.begin_route(pool, route, RoutePurpose::Capture)?)
     })
 }
 
@@ -184,6 +189,7 @@ pub extern "C" fn cachalot_capture_end(
     pool: cachalot_pool,
 ) -> cachalot_status {
     with_pool(allocator, device, pool, |instance, (device, _), pool| {
-        Ok(instance.allocator.end_capture(device, pool)?)
+        instance.allocator.pools(device)?.end_route(pool, RoutePurpose::Capture)?;
+        Ok(())
     })
 }

@@ -25,7 +25,7 @@ pub unsafe extern "C" fn cachalot_range_reserve(
         let out = unsafe { Out::new(out, "out") }?;
         let (index, opened) = instance.device(device)?;
         opened.open()?;
-        let reserved = instance.allocator.reserve_range(index, max_bytes as u64)?;
+        let reserved = instance.allocator.ranges(index)?.reserve(max_bytes as u64)?;
         out.write(cachalot_range {
             allocator,
             number: reserved.range.0,
@@ -49,7 +49,7 @@ pub extern "C" fn cachalot_range_commit(
 ) -> cachalot_status {
     boundary::with_instance(range.allocator, |instance| {
         let (device, stream) = device_and_stream(instance, range, stream)?;
-        Ok(instance.allocator.commit_range(device, RangeId(range.number), offset as u64, bytes as u64, stream)?)
+        Ok(instance.allocator.ranges(device)?.commit(RangeId(range.number), offset as u64, bytes as u64, stream)?)
     })
 }
 
@@ -63,7 +63,7 @@ pub extern "C" fn cachalot_range_decommit(
 ) -> cachalot_status {
     boundary::with_instance(range.allocator, |instance| {
         let (device, stream) = device_and_stream(instance, range, stream)?;
-        Ok(instance.allocator.decommit_range(device, RangeId(range.number), offset as u64, bytes as u64, stream)?)
+        Ok(instance.allocator.ranges(device)?.decommit(RangeId(range.number), offset as u64, bytes as u64, stream)?)
     })
 }
 
@@ -72,7 +72,7 @@ pub extern "C" fn cachalot_range_decommit(
 pub extern "C" fn cachalot_range_release(range: cachalot_range) -> cachalot_status {
     boundary::with_instance(range.allocator, |instance| {
         let (device, _) = instance.device(range.device)?;
-        Ok(instance.allocator.release_range(device, RangeId(range.number))?)
+        Ok(instance.allocator.ranges(device)?.release(RangeId(range.number))?)
     })
 }
 

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn cachalot_get_statistics(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let stats = instance.allocator.stats(device)?;
+        let stats = instance.allocator.stats(device)?.totals();
         out.write(&cachalot_statistics {
             struct_size: size_of::<cachalot_statistics>(),
             allocations: counter(stats.allocations()),
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn cachalot_get_statistics(
             device_frees: stats.device_frees(),
             alloc_retries: stats.alloc_retries(),
             ooms: stats.ooms(),
-            leaked_bytes: instance.allocator.leaked_bytes(device)?,
+            leaked_bytes: instance.allocator.stats(device)?.leaked_bytes(),
         });
         Ok(())
     })
@@ -94,15 +94,15 @@ pub unsafe extern "C" fn cachalot_find_statistic(
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let value = match Statistic::named(key) {
-            Some(statistic) => Some(instance.allocator.reading(device)?.value(statistic).cast_signed()),
-            None => instance.allocator.stats(device)?.get(key),
+            Some(statistic) => Some(instance.allocator.stats(device)?.reading().value(statistic).cast_signed()),
+            None => instance.allocator.stats(device)?.totals().get(key),
         };
         if let Some(value) = value {
             out.write(value);
             return Ok(());
         }
         let mut names: Vec<String> = Statistic::ALL.iter().map(|statistic| statistic.name.to_owned()).collect();
-        instance.allocator.stats(device)?.for_each(|name, _| names.push(name.to_owned()));
+        instance.allocator.stats(device)?.totals().for_each(|name, _| names.push(name.to_owned()));
         let meant = nearest_of(names.iter().map(String::as_str), key);
         let meant = meant.map_or(String::new(), |name| format!(", did you mean `{name}`?"));
         Err(Status::new(CACHALOT_ERROR_UNKNOWN_KEY, format_args!("no statistic is called `{key}`{meant}")))
@@ -123,7 +123,8 @@ pub unsafe extern "C" fn cachalot_visit_statistics(
     boundary::with_instance(allocator, |instance| {
         let visit = visit.ok_or_else(|| Status::null("the callback"))?;
         let (device, _) = instance.device(device)?;
-        let (stats, reading) = (instance.allocator.stats(device)?, instance.allocator.reading(device)?);
+        let (stats, reading) =
+            (instance.allocator.stats(device)?.totals(), instance.allocator.stats(device)?.reading());
         let _running = instance.callbacks.enter();
         let mut stopped = false;
         let mut pass = |key: &str, value: i64| {
@@ -143,7 +144,8 @@ pub unsafe extern "C" fn cachalot_visit_statistics(
 pub extern "C" fn cachalot_reset_peaks(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.reset_peak_stats(device)?)
+        instance.allocator.stats(device)?.reset_peaks();
+        Ok(())
     })
 }
 
@@ -152,7 +154,8 @@ pub extern "C" fn cachalot_reset_peaks(allocator: *const cachalot_allocator, dev
 pub extern "C" fn cachalot_reset_accumulated(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        Ok(instance.allocator.reset_accumulated_stats(device)?)
+        instance.allocator.stats(device)?.reset_accumulated();
+        Ok(())
     })
 }
 

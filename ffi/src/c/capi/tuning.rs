@@ -29,7 +29,7 @@ pub unsafe extern "C" fn cachalot_get_tune_report(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        out.write(&described(&instance.allocator.tuning(device)?.report()?));
+        out.write(&described(&instance.allocator.tuning(device)?.report()));
         Ok(())
     })
 }

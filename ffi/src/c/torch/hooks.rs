@@ -44,7 +44,7 @@ pub extern "C" fn cachalot_torch_memory_fraction(fraction: f64, device: c_int) {
     boundary::infallible((), || {
         let set = plugin::with_allocator(|instance| {
             let (device, _) = instance.device(device)?;
-            Ok(instance.allocator.set_memory_fraction(device, fraction)?)
+            Ok(instance.allocator.settings(device)?.set_memory_fraction(fraction)?)
         });
         diagnostics::report_once("the memory fraction cannot be set", set);
     });

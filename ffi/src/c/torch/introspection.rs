@@ -28,7 +28,7 @@ pub unsafe extern "C" fn cachalot_torch_on_event(
             instance.callbacks.set_event(callback, Userdata(userdata));
             for device in instance.devices() {
                 let (_, opened) = instance.device(device.0 as c_int)?;
-                instance.allocator.report_events(device, callback.is_some() || opened.announced.is_some())?;
+                instance.allocator.trace(device)?.report(callback.is_some() || opened.announced.is_some());
             }
             Ok(())
         })
@@ -78,9 +78,9 @@ pub unsafe extern "C" fn cachalot_torch_pools(
             let visit = visit.ok_or_else(|| Status::null("the callback"))?;
             let (index, _) = instance.device(device)?;
             let mut pools: BTreeMap<PoolId, [u64; 2]> = BTreeMap::new();
-            instance.allocator.reserved_of_pools(index, |pool, kind, bytes| {
+            instance.allocator.pools(index)?.reserved(|pool, kind, bytes| {
                 pools.entry(pool).or_default()[usize::from(kind == PoolKind::Large)] += bytes;
-            })?;
+            });
             let _running = instance.callbacks.enter();
             for (PoolId(first, second), [small, large]) in pools {
                 // SAFETY: guaranteed by the caller.

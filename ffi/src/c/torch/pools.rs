@@ -12,7 +12,7 @@ use crate::c::filters::Filter;
 use crate::c::marshal::Userdata;
 use crate::c::status::{CACHALOT_ERROR_PANIC, Status};
 use crate::c::supplies::Supply;
-use cachalot_core::{PoolId, PoolOptions, Route};
+use cachalot_core::{PoolId, PoolOptions, Route, RoutePurpose};
 use core::ffi::{c_int, c_void};
 
 /// Converts a pool id from C.
@@ -41,15 +41,19 @@ pub unsafe extern "C" fn cachalot_torch_begin_allocate_to_pool(
             if name(pool) == PoolId::DEFAULT {
                 return Err(Status::argument(format_args!("requests come from the default pool without a route")));
             }
-            instance.allocator.retain_pool(device, name(pool), PoolOptions::default())?;
+            instance.allocator.pools(device)?.retain(name(pool), PoolOptions::default())?;
             let number = instance.callbacks.filters.add(filter);
-            let begun = instance.allocator.begin_route(device, name(pool), Route::Host(number));
+            let begun = instance.allocator.pools(device)?.begin_route(
+                name(pool),
+                Route::Host(number),
+                RoutePurpose::Undeclared,
+            );
             if begun.is_err() {
                 instance.callbacks.filters.remove(number);
             }
             // The route itself is now a user of the pool. The user added above only kept the pool
             // alive until the route existed.
-            let released = instance.allocator.release_pool(device, name(pool));
+            let released = instance.allocator.pools(device)?.release(name(pool));
             Ok(begun.and(released)?)
         })
     })
@@ -61,7 +65,9 @@ pub extern "C" fn cachalot_torch_end_allocate_to_pool(device: c_int, pool: cacha
     boundary::infallible((), || {
         let ended = plugin::with_allocator(|instance| {
             let (device, _) = instance.device(device)?;
-            if let Route::Host(number) = instance.allocator.end_route(device, name(pool))? {
+            if let Route::Host(number) =
+                instance.allocator.pools(device)?.end_route(name(pool), RoutePurpose::Undeclared)?
+            {
                 instance.callbacks.filters.remove(number);
             }
             Ok(())
@@ -76,8 +82,8 @@ pub extern "C" fn cachalot_torch_release_pool(device: c_int, pool: cachalot_pool
     boundary::infallible((), || {
         let released = plugin::with_allocator(|instance| {
             let (index, _) = instance.device(device)?;
-            instance.allocator.release_pool(index, name(pool))?;
-            if instance.allocator.pool_users(index, name(pool)).unwrap_or(0) == 0 {
+            instance.allocator.pools(index)?.release(name(pool))?;
+            if instance.allocator.pools(index)?.users(name(pool)).unwrap_or(0) == 0 {
                 instance.callbacks.supplied.forget(device, name(pool));
             }
             Ok(())
@@ -105,7 +111,7 @@ pub unsafe extern "C" fn cachalot_torch_supply_pool(
             let (index, _) = instance.device(device)?;
             let supply = supply.ok_or_else(|| Status::null("supply"))?;
             let take_back = take_back.ok_or_else(|| Status::null("take_back"))?;
-            instance.allocator.pool_users(index, name(pool))?;
+            instance.allocator.pools(index)?.users(name(pool))?;
             let supply =
                 Supply { supplies: supply, takes_back: take_back, released: let_go, userdata: Userdata(userdata) };
             instance.callbacks.supplied.set(device, name(pool), supply);
@@ -120,7 +126,7 @@ pub extern "C" fn cachalot_torch_set_pool_flags(device: c_int, pool: cachalot_po
     boundary::infallible(CACHALOT_ERROR_PANIC, || {
         plugin::with_allocator(|instance| {
             let (device, _) = instance.device(device)?;
-            Ok(instance.allocator.set_pool_options(device, name(pool), pool_options(flags)?)?)
+            Ok(instance.allocator.pools(device)?.set_options(name(pool), pool_options(flags)?)?)
         })
     })
 }

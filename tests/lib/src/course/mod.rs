@@ -135,13 +135,13 @@ impl Course {
             _ => (group, self.random.u32(1..=most)),
         });
         if self.random.bool() {
-            note!(self, "trace {:?}", self.allocator.record_trace(DEVICE, self.random.usize(1..400)));
+            note!(self, "trace {:?}", self.allocator.trace(DEVICE).unwrap().record(self.random.usize(1..400)));
         }
         if self.random.bool() {
-            note!(self, "report {:?}", self.allocator.report_events(DEVICE, true));
+            note!(self, "report {:?}", self.allocator.trace(DEVICE).map(|trace| trace.report(true)));
         }
         if self.random.u8(..4) == 0 {
-            note!(self, "watch {:?}", self.allocator.watch_frees(DEVICE, true));
+            note!(self, "watch {:?}", self.allocator.trace(DEVICE).map(|trace| trace.watch_frees(true)));
         }
         let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
         for step in 0..STEPS {
@@ -202,13 +202,13 @@ impl Course {
             self.told("free", self.allocator.free(held.ptr));
         }
         for range in std::mem::take(&mut self.ranges) {
-            note!(self, "release {:?}", self.allocator.release_range(DEVICE, range.range));
+            note!(self, "release {:?}", self.allocator.ranges(DEVICE).unwrap().release(range.range));
         }
         for number in 0..4 {
             self.device().complete(stream(number));
         }
         note!(self, "frontier {:?}", self.allocator.set_safe_frontier(DEVICE, self.counts));
-        note!(self, "quarantine {:?}", self.allocator.end_quarantine(DEVICE));
+        note!(self, "quarantine {:?}", self.allocator.pages(DEVICE).map(|pages| pages.end_quarantine()));
         note!(self, "empty {:?}", self.allocator.empty_cache(DEVICE));
         self.read_all();
         note!(self, "left {:?} {}", self.device().outstanding(), self.device().used());
@@ -395,13 +395,15 @@ impl Course {
             0 => allocator.empty_cache(DEVICE),
             1 | 2 => allocator.trim(DEVICE, self.random.u64(..200) * MIB),
             3 => allocator.stream_destroyed(DEVICE, stream),
-            4 => allocator.set_caching(DEVICE, self.random.u8(..4) > 0),
-            5 => allocator.set_second_search(DEVICE, self.random.bool()),
+            4 => allocator.settings(DEVICE).map(|settings| settings.set_caching(self.random.u8(..4) > 0)),
+            5 => allocator.settings(DEVICE).map(|settings| settings.set_second_search(self.random.bool())),
             6 | 7 => {
                 let above = self.device().used() + self.random.u64(..64) * MIB;
-                allocator.set_limit(DEVICE, Some(above).filter(|_| self.random.bool()))
+                allocator
+                    .settings(DEVICE)
+                    .map(|settings| settings.set_limit(Some(above).filter(|_| self.random.bool())))
             }
-            8 => allocator.set_memory_fraction(DEVICE, f64::from(self.random.u32(..=40)) / 32.0),
+            8 => allocator.settings(DEVICE).unwrap().set_memory_fraction(f64::from(self.random.u32(..=40)) / 32.0),
             _ => {
                 let us = 1 << self.random.u32(..26);
                 note!(self, "pause {}", self.device().pause(us));

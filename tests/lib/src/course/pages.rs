@@ -11,7 +11,7 @@ impl Course {
     pub(super) fn ranges(&mut self) {
         if self.ranges.is_empty() || self.random.u8(..12) == 0 {
             let bytes = self.random.u64(..64) * MIB;
-            let reserved = self.allocator.reserve_range(DEVICE, bytes);
+            let reserved = self.allocator.ranges(DEVICE).unwrap().reserve(bytes);
             let reserved = self.told("reserve", reserved);
             self.ranges.extend(reserved);
             return;
@@ -23,22 +23,22 @@ impl Course {
         let allocator = &self.allocator;
         let answer = match self.random.u8(..16) {
             0 => {
-                let released = allocator.release_range(DEVICE, range.range);
+                let released = allocator.ranges(DEVICE).unwrap().release(range.range);
                 if released.is_ok() {
                     self.ranges.swap_remove(number);
                 }
                 released
             }
-            1 => allocator.commit_range(DEVICE, range.range, offset + 1, bytes, stream),
-            2..=8 => allocator.commit_range(DEVICE, range.range, offset, bytes, stream),
+            1 => allocator.ranges(DEVICE).unwrap().commit(range.range, offset + 1, bytes, stream),
+            2..=8 => allocator.ranges(DEVICE).unwrap().commit(range.range, offset, bytes, stream),
             9 => {
                 let launched = self.device().launch(stream, range.base.offset(offset), bytes);
                 return note!(self, "in range {launched:?}");
             }
-            _ => allocator.decommit_range(DEVICE, range.range, offset, bytes, stream),
+            _ => allocator.ranges(DEVICE).unwrap().decommit(range.range, offset, bytes, stream),
         };
         self.told("range", answer);
-        note!(self, "committed {:?}", self.allocator.committed_bytes(DEVICE, range.range));
+        note!(self, "committed {:?}", self.allocator.ranges(DEVICE).unwrap().committed_bytes(range.range));
     }
 
     pub(super) fn parking(&mut self) {

@@ -38,7 +38,7 @@ impl Course {
                 let held = self.held.pop().expect("longer than before");
                 self.told("free", self.allocator.free(held.ptr));
             }
-            note!(self, "planned {:?}", self.allocator.plans(DEVICE).unwrap().report());
+            note!(self, "planned Ok({:?})", self.allocator.plans(DEVICE).unwrap().report());
         }
         self.announce();
     }
@@ -60,7 +60,7 @@ impl Course {
                 self.told("other use", self.allocator.record_stream(held.ptr, other));
             }
             3 => {
-                self.told("forecast", self.allocator.forecast(DEVICE, held.bytes, held.stream));
+                self.told("forecast", self.allocator.forecast(DEVICE).unwrap().malloc(held.bytes, held.stream));
             }
             4 => {
                 self.told("no block", self.allocator.free(held.ptr.offset(256)));
@@ -107,13 +107,13 @@ impl Course {
         let pages = self.allocator.pages(DEVICE).expect("there is one device");
         let most_us = [0, 60, 300, 10_000, u64::MAX][self.random.usize(..5)];
         let (maintained, stats) = (pages.maintain(most_us), pages.reclaim_stats());
-        note!(self, "upkeep {maintained:?} {stats:?}");
+        note!(self, "upkeep {maintained:?} Ok({stats:?})");
     }
 
     /// Announces an iteration, and plans the observed iteration.
     fn announce(&mut self) {
         self.told("iteration", self.allocator.plans(DEVICE).unwrap().end_iteration());
-        let Ok(Some(observed)) = self.allocator.plans(DEVICE).unwrap().observed() else { return };
+        let Some(observed) = self.allocator.plans(DEVICE).unwrap().observed() else { return };
         note!(self, "{observed:?}");
         let plan = |problem| Greedy::Size.plan(problem, &mut ()).expect("nobody stops it");
         let plans: Vec<Plan> = observed.streams.iter().map(|stream| plan(&stream.problem)).collect();
@@ -124,7 +124,7 @@ impl Course {
         let text = CONFIGS[self.random.usize(..CONFIGS.len())];
         let further = Config::parse(text).expect("every configuration here is valid");
         let tuning = self.allocator.tuning(DEVICE).expect("there is one device");
-        let serial = tuning.window().map_or(0, |window| window.serial);
+        let serial = tuning.window().serial;
         let bytes = self.random.u64(..1 << 30);
         match self.random.u8(..6) {
             0 => self.allocator.configure(&further),
@@ -139,11 +139,15 @@ impl Course {
             }
             _ => {
                 let (back, window) = (tuning.give_back(), tuning.window());
-                note!(self, "given back {back:?} {window:?}");
+                note!(self, "given back {back:?} Ok({window:?})");
             }
         }
         let tuning = self.allocator.tuning(DEVICE).expect("there is one device");
-        let told = (tuning.is_possible(), tuning.own_config(), tuning.report());
-        note!(self, "settings {told:?} {:?}", self.allocator.config(DEVICE));
+        let (is_possible, own, report) = (tuning.is_possible(), tuning.own_config(), tuning.report());
+        note!(
+            self,
+            "settings (Ok({is_possible:?}), Ok({own:?}), Ok({report:?})) {:?}",
+            self.allocator.settings(DEVICE).map(|settings| settings.config())
+        );
     }
 }

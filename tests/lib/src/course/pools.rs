@@ -2,7 +2,7 @@
 
 use super::{Course, note, tag};
 use crate::host::{DEVICE, MIB};
-use cachalot_core::{PoolId, PoolOptions, Route, StreamId, TagLimits};
+use cachalot_core::{PoolId, PoolOptions, Route, RoutePurpose, StreamId, TagLimits};
 
 impl Course {
     /// Returns a pool, rarely the default pool.
@@ -21,20 +21,20 @@ impl Course {
         let number = if self.pools.len() == 1 { self.random.u8(..4) } else { self.random.u8(..20) };
         let answer = match number {
             0 | 1 => {
-                let created = allocator.create_pool(DEVICE, options);
+                let created = allocator.pools(DEVICE).unwrap().create(options);
                 let created = self.told("create", created);
                 self.pools.extend(created);
                 return;
             }
             2 => {
                 let name = PoolId(self.random.u64(..6), self.random.u64(..3));
-                let retained = allocator.retain_pool(DEVICE, name, options);
+                let retained = allocator.pools(DEVICE).unwrap().retain(name, options);
                 self.pools.extend(retained.is_ok().then_some(name));
                 retained
             }
-            3 => allocator.set_pool_options(DEVICE, pool, options),
+            3 => allocator.pools(DEVICE).unwrap().set_options(pool, options),
             4 => {
-                let released = allocator.release_pool(DEVICE, pool);
+                let released = allocator.pools(DEVICE).unwrap().release(pool);
                 if released.is_ok() && self.random.u8(..4) > 0 {
                     self.pools.retain(|&kept| kept != pool);
                 }
@@ -43,7 +43,7 @@ impl Course {
             5 => {
                 let supplied = pool != PoolId::DEFAULT && self.random.bool();
                 self.device().set_supplied(pool, supplied);
-                self.allocator.empty_pool(DEVICE, pool)
+                self.allocator.pools(DEVICE).unwrap().empty(pool)
             }
             6..=8 => return self.begin_route(pool, stream),
             9 | 10 => return self.begin_capture(pool, stream),
@@ -53,8 +53,10 @@ impl Course {
             }
             14 => {
                 let mut sums = Vec::new();
-                let answer = allocator.reserved_of_pools(DEVICE, |pool, kind, bytes| sums.push((pool, kind, bytes)));
-                note!(self, "of pools {sums:?} {:?}", self.allocator.pool_users(DEVICE, pool));
+                let answer = allocator
+                    .pools(DEVICE)
+                    .map(|pools| pools.reserved(|pool, kind, bytes| sums.push((pool, kind, bytes))));
+                note!(self, "of pools {sums:?} {:?}", self.allocator.pools(DEVICE).unwrap().users(pool));
                 answer
             }
             _ => return self.tags(pool),
@@ -74,14 +76,15 @@ impl Course {
             }
             _ => Route::Stream(stream),
         };
-        let begun = self.allocator.begin_allocate_to_pool(DEVICE, pool, route);
+        let begun = self.allocator.pools(DEVICE).unwrap().begin_route(pool, route, RoutePurpose::Requests);
         if self.told("route", begun).is_some() {
             self.routes.push((pool, None));
         }
     }
 
     fn begin_capture(&mut self, pool: PoolId, stream: StreamId) {
-        let begun = self.allocator.begin_capture(DEVICE, pool, Route::Stream(stream));
+        let begun =
+            self.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(stream), RoutePurpose::Capture);
         if self.told("capture", begun).is_some() {
             self.device().set_capturing(stream, true);
             self.device().capture_work(stream);
@@ -94,11 +97,11 @@ impl Course {
         let ended = match captured {
             Some(stream) => {
                 self.device().set_capturing(stream, false);
-                self.allocator.end_capture(DEVICE, pool)
+                self.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture)
             }
-            None => self.allocator.end_allocate_to_pool(DEVICE, pool),
+            None => self.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests),
         };
-        self.told("end of route", ended);
+        self.told("end of route", ended.map(drop));
     }
 
     fn tags(&mut self, pool: PoolId) {
@@ -106,7 +109,7 @@ impl Course {
         let known = self.allocator.tags(DEVICE).unwrap().held(tag);
         note!(
             self,
-            "tag {known:?} {:?}",
+            "tag {known:?} Ok({:?})",
             self.allocator.tags(DEVICE).unwrap().next(Some(tag).filter(|_| self.random.bool()))
         );
         let answer = match self.random.u8(..4) {

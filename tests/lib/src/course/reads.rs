@@ -28,25 +28,25 @@ impl Course {
                 self.told("explained", self.allocator.explain(address));
             }
             3 => {
-                self.told("forecast", self.allocator.forecast(DEVICE, bytes, stream));
+                self.told("forecast", self.allocator.forecast(DEVICE).unwrap().malloc(bytes, stream));
             }
             4 => {
                 let sizes = [bytes, 3 * MIB, 700, 30 * MIB, bytes];
-                let Ok(rehearsal) = self.allocator.rehearsal(DEVICE) else { return };
-                let fit = rehearsal.would_fit(&sizes, stream);
-                let exact = rehearsal.would_fit_on(self.device().duplicate(), &sizes, stream);
+                let Ok(forecast) = self.allocator.forecast(DEVICE) else { return };
+                let fit = forecast.would_fit(&sizes, stream);
+                let exact = forecast.would_fit_on(self.device().duplicate(), &sizes, stream);
                 note!(self, "fits {fit:?} {exact:?}");
             }
             5 => {
                 let memory = MemoryInfo { free: self.random.u64(..300) * MIB, total: 300 * MIB };
-                let noted = self.allocator.rehearsal(DEVICE).and_then(|rehearsal| rehearsal.note_memory(memory));
+                let noted = self.allocator.forecast(DEVICE).map(|forecast| forecast.note_memory(memory));
                 note!(self, "memory {noted:?}");
             }
             6 => {
-                self.told("peaks", self.allocator.reset_peak_stats(DEVICE));
+                self.told("peaks", self.allocator.stats(DEVICE).map(|stats| stats.reset_peaks()));
             }
             7 => {
-                self.told("sums", self.allocator.reset_accumulated_stats(DEVICE));
+                self.told("sums", self.allocator.stats(DEVICE).map(|stats| stats.reset_accumulated()));
             }
             8 => self.placed(),
             _ => self.events(),
@@ -70,26 +70,29 @@ impl Course {
 
     fn events(&mut self) {
         let mut entries = Vec::new();
-        let read = self.allocator.for_each_trace_entry(DEVICE, |entry| entries.push(*entry));
+        let read = self.allocator.trace(DEVICE).map(|trace| trace.for_each(|entry| entries.push(*entry)));
         note!(self, "events {entries:?} {read:?}");
     }
 
     /// Writes every statistic, segment and block.
     pub(super) fn read_all(&mut self) {
-        let stats = self.allocator.stats(DEVICE).expect("there is one device");
+        let stats = self.allocator.stats(DEVICE).expect("there is one device").totals();
         stats.for_each(|key, value| self.notes.write(format_args!("{key} {value}")));
-        let reading = self.allocator.reading(DEVICE).expect("there is one device");
+        let reading = self.allocator.stats(DEVICE).expect("there is one device").reading();
         for statistic in Statistic::ALL {
             note!(self, "{} {} {}", statistic.name, reading.value(statistic), reading.is_in_use(statistic));
         }
         let pages = self.allocator.pages(DEVICE).expect("there is one device");
         let (stats, reclaimed) = (pages.stats(), pages.reclaim_stats());
-        note!(self, "{stats:?} {reclaimed:?}");
+        note!(self, "Ok({stats:?}) Ok({reclaimed:?})");
         for segment in self.allocator.snapshot() {
             note!(self, "{segment:?}");
         }
         let calls = Call::ALL.map(|call| self.device().calls(call));
-        let (limit, leaked) = (self.allocator.limit(DEVICE), self.allocator.leaked_bytes(DEVICE));
+        let (limit, leaked) = (
+            self.allocator.settings(DEVICE).map(|settings| settings.limit()),
+            self.allocator.stats(DEVICE).map(|stats| stats.leaked_bytes()),
+        );
         note!(self, "{calls:?} {limit:?} {leaked:?} {:?}", self.allocator.health(DEVICE));
     }
 
@@ -98,14 +101,14 @@ impl Course {
         let snapshot = self.allocator.snapshot();
         let device = SimulatedDevice::new(1 << 30);
         device.script_addresses(addresses(&snapshot));
-        let config = self.allocator.config(DEVICE).expect("there is one device");
+        let config = self.allocator.settings(DEVICE).expect("there is one device").config();
         let mut copy: Subject = Allocator::new([Noted::new(device)], &config).expect("one device fits");
         for segment in &snapshot {
-            let _ = copy.retain_pool(DEVICE, segment.pool, PoolOptions::default());
+            let _ = copy.pools(DEVICE).unwrap().retain(segment.pool, PoolOptions::default());
         }
         let restored = copy.restore(DEVICE, &snapshot);
         note!(self, "restored {restored:?} {:?} {:?}", copy.snapshot() == snapshot, copy.snapshot());
-        let stats = copy.stats(DEVICE).expect("there is one device");
+        let stats = copy.stats(DEVICE).expect("there is one device").totals();
         stats.for_each(|key, value| self.notes.write(format_args!("{key} {value}")));
         for held in &self.held {
             note!(self, "{:?}", copy.free(held.ptr));

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::simulated::{Call, SimulatedDevice};
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route, Tag, TagLimits};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag, TagLimits};
 use crate::sync::Ordering;
 use crate::tables::{Fixed, Growable, Storage};
 use crate::units::{DeviceIndex, MIB, StreamId};
@@ -126,7 +126,7 @@ fn a_forecast_for_a_new_stream_leaves_no_pair() {
         registry.pairs.iter().filter(|pair| pair.exists).count()
     };
     for stream in 2..9 {
-        allocator.forecast(DEVICE, MIB, StreamId(stream)).unwrap();
+        allocator.forecast(DEVICE).unwrap().malloc(MIB, StreamId(stream)).unwrap();
     }
     assert_eq!(pairs(), 1);
     allocator.trim(DEVICE, 0).unwrap();
@@ -137,14 +137,14 @@ fn a_forecast_for_a_new_stream_leaves_no_pair() {
 fn the_reserved_bytes_of_private_pools_are_told_by_pool_and_kind() {
     let allocator = allocator::<Growable>();
     cache(&allocator, 30 * MIB, ONE);
-    let pools = [(); 3].map(|()| allocator.create_pool(DEVICE, PoolOptions::default()).unwrap());
+    let pools = [(); 3].map(|()| allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap());
     for (pool, stream, bytes) in [(0, 1, 20 * MIB), (0, 2, 512), (2, 1, 40 * MIB), (2, 3, 60 * MIB)] {
-        allocator.begin_allocate_to_pool(DEVICE, pools[pool], Route::All).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pools[pool], Route::All, RoutePurpose::Requests).unwrap();
         cache(&allocator, bytes, StreamId(stream));
-        allocator.end_allocate_to_pool(DEVICE, pools[pool]).unwrap();
+        allocator.pools(DEVICE).unwrap().end_route(pools[pool], RoutePurpose::Requests).unwrap();
     }
     let mut told = Vec::new();
-    allocator.reserved_of_pools(DEVICE, |pool, kind, bytes| told.push((pool, kind, bytes))).unwrap();
+    allocator.pools(DEVICE).unwrap().reserved(|pool, kind, bytes| told.push((pool, kind, bytes)));
     let told_of = |pool: PoolId, kind| {
         let mut bytes: Vec<u64> = told.iter().filter(|of| (of.0, of.1) == (pool, kind)).map(|of| of.2).collect();
         bytes.sort_unstable();
@@ -162,13 +162,13 @@ fn a_pool_is_released_as_often_as_it_was_retained() {
     let allocator = allocator::<Growable>();
     let pool = PoolId(5, 6);
     for _ in 0..3 {
-        allocator.retain_pool(DEVICE, pool, PoolOptions::default()).unwrap();
+        allocator.pools(DEVICE).unwrap().retain(pool, PoolOptions::default()).unwrap();
     }
     for _ in 0..3 {
-        allocator.release_pool(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     }
-    assert!(allocator.release_pool(DEVICE, pool).is_err());
-    let default = allocator.retain_pool(DEVICE, PoolId::DEFAULT, PoolOptions::default());
+    assert!(allocator.pools(DEVICE).unwrap().release(pool).is_err());
+    let default = allocator.pools(DEVICE).unwrap().retain(PoolId::DEFAULT, PoolOptions::default());
     assert_eq!(default, Err(Error::PoolExists(PoolId::DEFAULT)));
 }
 
@@ -179,7 +179,7 @@ fn threads_that_retain_a_name_at_once_share_the_pool() {
     let barrier = std::sync::Barrier::new(3);
     let retain = |number| {
         barrier.wait();
-        allocator.retain_pool(DEVICE, PoolId(1, number), PoolOptions::default())
+        allocator.pools(DEVICE).unwrap().retain(PoolId(1, number), PoolOptions::default())
     };
     std::thread::scope(|scope| {
         let threads = [(); 3].map(|()| scope.spawn(|| (1..2000).map(retain).collect::<Vec<_>>()));
@@ -188,7 +188,7 @@ fn threads_that_retain_a_name_at_once_share_the_pool() {
         }
     });
     for number in 1..2000 {
-        (0..3).for_each(|_| allocator.release_pool(DEVICE, PoolId(1, number)).unwrap());
+        (0..3).for_each(|_| allocator.pools(DEVICE).unwrap().release(PoolId(1, number)).unwrap());
     }
 }
 
@@ -213,7 +213,7 @@ fn the_entry_of_limits_that_were_removed_serves_another_tag() {
 #[test]
 fn a_tag_may_be_set_and_removed_any_number_of_times() {
     let allocator = allocator::<Fixed<2, 4, 8, 64>>();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     let mut registry = allocator.arena(DEVICE).unwrap().heaps.registry.lock();
     let number = registry.private_pool(pool).unwrap();
     for round in 1..500 {
@@ -229,9 +229,9 @@ fn growth_in_progress_counts_against_max() {
     let allocator = allocator::<Growable>();
     let limits = TagLimits { max: Some(60 * MIB), ..TagLimits::NONE };
     allocator.tags(DEVICE).unwrap().limit(tag(1), Some(limits)).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(tag(1))).unwrap();
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let on_device = allocator.on(DEVICE).unwrap();
     // As two threads do that grow at the same time.
     let twice = on_device.with_request(40 * MIB, ONE, 0, Heaps::use_pair_for_forecast, |request| {
@@ -275,18 +275,18 @@ fn a_copy_asks_for_the_supply_of_a_pool_by_its_name() {
     for (supplied, served) in [(true, 1), (false, 0)] {
         let allocator: In<Growable> = Allocator::new([SimulatedDevice::new(1 << 30)], &Config::default()).unwrap();
         refuse(&allocator);
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
         device(&allocator).set_supplied(pool, supplied);
-        allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
         cache(&allocator, MIB, ONE);
-        allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
         let asked = device(&allocator).calls(Call::IsCapturing);
         // The second stream has no heap of the pool yet.
-        let would_fit = |stream| allocator.rehearsal(DEVICE).unwrap().would_fit(&[2 << 30], stream).unwrap().served;
+        let would_fit = |stream| allocator.forecast(DEVICE).unwrap().would_fit(&[2 << 30], stream).unwrap().served;
         let would_fit = || [ONE, StreamId(2)].map(would_fit);
         assert_eq!(would_fit(), [0; 2], "in the default pool");
         assert_eq!(device(&allocator).calls(Call::IsCapturing), asked, "no graph is captured");
-        allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
         assert_eq!(would_fit(), [served; 2], "supplied: {supplied}");
     }
 }
@@ -295,11 +295,11 @@ fn a_copy_asks_for_the_supply_of_a_pool_by_its_name() {
 fn a_copy_asks_the_host_for_its_routes() {
     let allocator: In<Growable> = Allocator::new([SimulatedDevice::new(100 * MIB)], &Config::default()).unwrap();
     refuse(&allocator);
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     device(&allocator).set_led(9, [ONE]);
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Host(9)).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Host(9), RoutePurpose::Requests).unwrap();
     cache(&allocator, 60 * MIB, ONE);
-    let fits = |stream| allocator.rehearsal(DEVICE).unwrap().would_fit(&[60 * MIB], stream).unwrap().served;
+    let fits = |stream| allocator.forecast(DEVICE).unwrap().would_fit(&[60 * MIB], stream).unwrap().served;
     // The pool is in use and keeps its memory, which serves the streams of the route alone.
     assert_eq!([ONE, StreamId(2)].map(fits), [1, 0]);
 }
@@ -312,7 +312,7 @@ fn a_copy_has_the_memory_of_the_pages_that_it_gives_back() {
     // Pages of the small heap, which are too short for a large one.
     let blocks: Vec<_> = (0..60).map(|_| allocator.malloc(DEVICE, MIB, ONE).unwrap()).collect();
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
-    let fits = |bytes| allocator.rehearsal(DEVICE).unwrap().would_fit(&[bytes], StreamId(2)).unwrap().served;
+    let fits = |bytes| allocator.forecast(DEVICE).unwrap().would_fit(&[bytes], StreamId(2)).unwrap().served;
     assert_eq!([80 * MIB, 110 * MIB].map(fits), [1, 0]);
 }
 

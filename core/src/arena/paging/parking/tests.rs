@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route, Tag};
+use crate::pool::{PoolId, PoolOptions, Route, RoutePurpose, Tag};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use core::num::NonZeroU64;
@@ -34,17 +34,17 @@ fn device(allocator: &Simulated) -> &SimulatedDevice {
 
 /// Makes a pool with `TAG`.
 fn tagged(allocator: &Simulated) -> PoolId {
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     allocator.parking(DEVICE).unwrap().tag_pool(pool, Some(TAG)).unwrap();
     pool
 }
 
 /// Requests a block of `mib` from a pool.
 fn malloc_in(allocator: &Simulated, pool: PoolId, mib: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-    allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::All, RoutePurpose::Requests).unwrap();
     let block = allocator.malloc(DEVICE, mib * MIB, stream);
-    allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
-    allocator.release_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
+    allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     block
 }
 
@@ -74,7 +74,10 @@ fn asleep(config: &str) -> (Simulated, DevicePtr) {
 /// again.
 fn check(allocator: &Simulated) {
     allocator.check_invariants().unwrap();
-    assert!(device(allocator).untold() <= allocator.leaked_bytes(DEVICE).unwrap(), "a page is in use, and not told of");
+    assert!(
+        device(allocator).untold() <= allocator.stats(DEVICE).unwrap().leaked_bytes(),
+        "a page is in use, and not told of"
+    );
 }
 
 fn report(allocator: &Simulated) -> super::ParkReport {
@@ -109,23 +112,26 @@ fn contents_and_addresses_survive_and_the_memory_goes_back_to_the_device() {
         let pool = tagged(&allocator);
         let blocks = fill(&allocator, pool);
         let before = contents(&allocator, &blocks);
-        let (used, stats) = (device(&allocator).used(), allocator.stats(DEVICE).unwrap());
+        let (used, stats) = (device(&allocator).used(), allocator.stats(DEVICE).unwrap().totals());
         for _ in 0..3 {
             park(&allocator, ParkMode::Keep).unwrap();
             let asleep = report(&allocator);
             assert_eq!((asleep.state, asleep.mapped, asleep.ordinary), (ParkState::Asleep, 0, 0), "`{policy}`");
             assert!(asleep.parked >= 138 * MIB && asleep.kept == asleep.parked, "`{policy}`: {asleep:?}");
             assert_eq!(device(&allocator).used(), used - asleep.parked, "`{policy}`");
-            let parked = allocator.stats(DEVICE).unwrap();
+            let parked = allocator.stats(DEVICE).unwrap().totals();
             assert_eq!(parked.allocated_bytes().current, stats.allocated_bytes().current);
             assert_eq!(parked.reserved_bytes().current, stats.reserved_bytes().current - asleep.parked as i64);
             assert!(blocks.iter().all(|&(at, _)| device(&allocator).read(at).is_none()), "nothing is mapped");
             assert!(device(&allocator).is_accessible(other, 30 * MIB));
-            assert_eq!(allocator.pages(DEVICE).unwrap().stats().unwrap().parked, asleep.parked, "`{policy}`");
+            assert_eq!(allocator.pages(DEVICE).unwrap().stats().parked, asleep.parked, "`{policy}`");
             wake(&allocator).unwrap();
             assert_kept(&allocator, &before);
             assert_eq!((device(&allocator).used(), device(&allocator).kept()), (used, 0), "`{policy}`");
-            assert_eq!(allocator.stats(DEVICE).unwrap().reserved_bytes().current, stats.reserved_bytes().current);
+            assert_eq!(
+                allocator.stats(DEVICE).unwrap().totals().reserved_bytes().current,
+                stats.reserved_bytes().current
+            );
             assert_eq!(report(&allocator).state, ParkState::Awake);
         }
     }
@@ -167,7 +173,7 @@ fn parking_and_waking_are_idempotent_and_need_a_tag() {
     park(&allocator, ParkMode::Drop).unwrap();
     assert_eq!(device(&allocator).calls(Call::Unmap), calls);
     assert_eq!(parking.tag_pool(pool, None), Err(Error::Parked));
-    let other = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let other = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     assert_eq!(parking.tag_pool(other, Some(TAG)), Err(Error::Parked), "half of the tag would be awake");
     wake(&allocator).unwrap();
     assert_kept(&allocator, &before);
@@ -215,7 +221,7 @@ fn blocks_freed_while_parked_do_not_wake() {
         assert_kept(&allocator, &kept);
         assert_eq!(device(&allocator).used(), parked, "`{policy}`: a pool in use keeps its free memory");
         park(&allocator, ParkMode::Keep).unwrap();
-        allocator.release_pool(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         for (block, _) in &blocks[1..5] {
             allocator.free(*block).unwrap();
         }
@@ -249,12 +255,12 @@ fn requests_under_a_parked_tag_are_served_elsewhere_by_option() {
             allocator.check_invariants().unwrap();
             allocator.free(served).unwrap();
         }
-        allocator.begin_capture(DEVICE, pool, Route::Stream(TWO)).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(TWO), RoutePurpose::Capture).unwrap();
         device(&allocator).set_capturing(TWO, true);
         assert_eq!(allocator.malloc(DEVICE, MIB, TWO), Err(Error::Parked), "a graph's memory lies in its pool");
         device(&allocator).set_capturing(TWO, false);
-        allocator.end_capture(DEVICE, pool).unwrap();
-        allocator.release_pool(DEVICE, pool).unwrap();
+        allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
+        allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         parking.serve_elsewhere(TAG, false).unwrap();
         assert_eq!(malloc_in(&allocator, later, 30, ONE), Err(Error::Parked), "`{policy}`");
         wake(&allocator).unwrap();
@@ -297,10 +303,10 @@ fn parking_is_refused_while_a_graph_is_captured() {
         assert_eq!(report(&allocator).state, ParkState::Awake);
         assert_kept(&allocator, &before);
     };
-    let graphs = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, graphs, Route::Stream(TWO)).unwrap();
+    let graphs = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(graphs, Route::Stream(TWO), RoutePurpose::Capture).unwrap();
     refused(park(&allocator, ParkMode::Keep));
-    allocator.end_capture(DEVICE, graphs).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(graphs, RoutePurpose::Capture).unwrap();
     device(&allocator).set_capturing(TWO, true);
     refused(park(&allocator, ParkMode::Drop));
     device(&allocator).set_capturing(TWO, false);
@@ -313,7 +319,7 @@ fn parking_is_refused_while_a_graph_is_captured() {
 fn pinned_pages_and_ordinary_segments_stay_and_are_reported() {
     let allocator = allocator("");
     let parking = allocator.parking(DEVICE).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     let ordinary = malloc_in(&allocator, pool, 30, ONE).unwrap();
     parking.tag_pool(pool, Some(TAG)).unwrap();
     let [pinned, block] = [20, 60].map(|mib| malloc_in(&allocator, pool, mib, ONE).unwrap());
@@ -365,7 +371,7 @@ fn memory_pinned_at_a_park_goes_back_once_it_is_free_and_no_longer_pinned() {
             pages.pin(pinned).unwrap();
             park(&allocator, ParkMode::Keep).unwrap();
             allocator.free(pinned).unwrap();
-            allocator.release_pool(DEVICE, pool).unwrap();
+            allocator.pools(DEVICE).unwrap().release(pool).unwrap();
             allocator.empty_cache(DEVICE).unwrap();
             assert!(device(&allocator).is_accessible(pinned, 3 * MIB), "`{policy}`: it is pinned");
             pages.unpin(pinned).unwrap();
@@ -444,7 +450,7 @@ fn memory_that_no_page_is_under_is_neither_tagged_nor_parked() {
     for config in ordinary.into_iter().chain(["policy:planned,fallback:bfc"]) {
         let allocator = allocator(config);
         let parking = allocator.parking(DEVICE).unwrap();
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
         assert_eq!(parking.tag_pool(pool, Some(TAG)), refused, "`{config}`");
         assert_eq!(parking.tag_pool(pool, None), Ok(()), "`{config}`");
         assert_eq!(parking.report(TARGET), Err(Error::UnknownTag(TAG)), "`{config}`");
@@ -485,7 +491,7 @@ fn memory_on_pages_is_parked_under_every_policy() {
 fn a_pool_with_segments_of_the_host_is_not_parked() {
     let allocator = allocator("");
     let parking = allocator.parking(DEVICE).unwrap();
-    let pools = [(); 2].map(|()| allocator.create_pool(DEVICE, PoolOptions::default()).unwrap());
+    let pools = [(); 2].map(|()| allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap());
     pools.iter().for_each(|&pool| device(&allocator).set_supplied(pool, true));
     malloc_in(&allocator, pools[0], 30, ONE).unwrap();
     let refused = Err(Error::ParkingRefused(super::NO_PAGES));
@@ -502,7 +508,7 @@ fn tags_wake_in_the_order_of_the_calls_and_in_parts() {
     let parking = allocator.parking(DEVICE).unwrap();
     let later = Tag(NonZeroU64::new(8).unwrap());
     let weights = tagged(&allocator);
-    let cache = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let cache = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
     parking.tag_pool(cache, Some(later)).unwrap();
     let [first, second] = [weights, cache].map(|pool| malloc_in(&allocator, pool, 100, ONE).unwrap());
     for (block, number) in [(first, 1), (second, 2)] {

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::device::simulated::{Call, Failure, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
-use crate::pool::{PoolOptions, Route};
+use crate::pool::{PoolOptions, Route, RoutePurpose};
 use crate::tables::{Fixed, Growable, Storage};
 use crate::units::{DeviceIndex, MAX_REQUEST, MIB, RangeId, StreamId};
 
@@ -50,7 +50,7 @@ fn mapping_calls(allocator: &Simulated) -> u64 {
 
 /// The bytes that the statistics count as allocated and as reserved.
 fn counted(allocator: &Simulated) -> (i64, i64) {
-    let stats = allocator.stats(DEVICE).unwrap();
+    let stats = allocator.stats(DEVICE).unwrap().totals();
     (stats.allocated_bytes().current, stats.reserved_bytes().current)
 }
 
@@ -75,7 +75,7 @@ fn a_commit_makes_a_part_accessible_and_is_idempotent() {
     assert_eq!(device(&allocator).calls(Call::SetAccess) - accesses, 2, "once for each gap");
     assert!(device(&allocator).is_accessible(range.base().offset(2 * PAGE), 10 * PAGE));
     assert_eq!(range.committed_bytes(), Ok(10 * PAGE));
-    let peak = allocator.stats(DEVICE).unwrap().allocated_bytes().peak;
+    let peak = allocator.stats(DEVICE).unwrap().totals().allocated_bytes().peak;
     assert_eq!(peak, 10 * PAGE as i64);
     allocator.check_invariants().unwrap();
 }
@@ -86,7 +86,7 @@ fn the_calls_and_the_time_of_a_commit_are_counted() {
         let allocator = allocator(config);
         let range = reserve(&allocator, 10);
         range.commit(0, 10 * PAGE, ONE).unwrap();
-        let stats = allocator.pages(DEVICE).unwrap().stats().unwrap();
+        let stats = allocator.pages(DEVICE).unwrap().stats();
         let counted = [stats.calls.create, stats.calls.map, stats.calls.set_access].map(|count| count.calls);
         let calls = [Call::Create, Call::Map, Call::SetAccess];
         assert_eq!(counted, calls.map(|call| device(&allocator).calls(call)), "`{config}`");
@@ -110,19 +110,19 @@ fn parts_that_are_not_whole_pages_of_the_range_are_refused() {
     range.commit(10 * PAGE, 0, ONE).unwrap();
     assert_eq!(range.commit(0, PAGE, StreamId(u64::MAX)), Err(Error::InvalidStream));
     assert_eq!(range.decommit(0, PAGE, StreamId(u64::MAX)), Err(Error::InvalidStream));
-    assert!(matches!(allocator.reserve_range(DEVICE, 0), Err(Error::RangeRefused(_))));
+    assert!(matches!(allocator.ranges(DEVICE).unwrap().reserve(0), Err(Error::RangeRefused(_))));
     for bytes in [MAX_REQUEST, u64::MAX] {
-        assert_eq!(allocator.reserve_range(DEVICE, bytes), Err(Error::TooLarge(bytes)));
+        assert_eq!(allocator.ranges(DEVICE).unwrap().reserve(bytes), Err(Error::TooLarge(bytes)));
     }
-    let id = allocator.reserve_range(DEVICE, 1).unwrap().range;
-    allocator.release_range(DEVICE, id).unwrap();
+    let id = allocator.ranges(DEVICE).unwrap().reserve(1).unwrap().range;
+    allocator.ranges(DEVICE).unwrap().release(id).unwrap();
     for unknown in [id, RangeId(99)] {
-        assert_eq!(allocator.commit_range(DEVICE, unknown, 0, PAGE, ONE), Err(Error::UnknownRange(unknown)));
-        assert_eq!(allocator.release_range(DEVICE, unknown), Err(Error::UnknownRange(unknown)));
+        assert_eq!(allocator.ranges(DEVICE).unwrap().commit(unknown, 0, PAGE, ONE), Err(Error::UnknownRange(unknown)));
+        assert_eq!(allocator.ranges(DEVICE).unwrap().release(unknown), Err(Error::UnknownRange(unknown)));
     }
-    assert_ne!(allocator.reserve_range(DEVICE, 1).unwrap().range, id, "a number is used once");
+    assert_ne!(allocator.ranges(DEVICE).unwrap().reserve(1).unwrap().range, id, "a number is used once");
     let bare = Simulated::new([SimulatedDevice::new(CAPACITY).without_virtual_memory()], &Config::default()).unwrap();
-    let error = bare.reserve_range(DEVICE, PAGE).unwrap_err();
+    let error = bare.ranges(DEVICE).unwrap().reserve(PAGE).unwrap_err();
     assert!(matches!(error, Error::Device(DeviceError { kind: ErrorKind::Unsupported, .. })), "{error}");
 }
 
@@ -204,7 +204,7 @@ fn a_commit_waits_only_for_addresses_whose_page_serves_others() {
 fn a_long_page_goes_when_all_of_it_is_decommitted() {
     let allocator = allocator("policy:stitched");
     // A page of the heap is longer than a page of the range.
-    allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(64 * MIB));
     let range = reserve(&allocator, 64);
     let handle = device(&allocator);
     range.commit(0, 16 * PAGE, ONE).unwrap();
@@ -226,7 +226,7 @@ fn a_long_page_goes_when_all_of_it_is_decommitted() {
 fn memory_is_given_up_for_a_commit_under_the_limit_and_a_failed_one_changes_nothing() {
     for config in ["", "expandable_segments:True", "policy:bfc", "policy:stitched"] {
         let allocator = allocator(config);
-        allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(64 * MIB));
         let kept = allocator.malloc(DEVICE, 8 * MIB, ONE).unwrap();
         let freed = allocator.malloc(DEVICE, 30 * MIB, ONE).unwrap();
         allocator.free(freed).unwrap();
@@ -241,7 +241,7 @@ fn memory_is_given_up_for_a_commit_under_the_limit_and_a_failed_one_changes_noth
         assert_eq!(before.1, range.committed_bytes());
         assert_eq!(before.0.0, counted(&allocator).0, "{config}");
         assert!(device(&allocator).used() <= 64 * MIB, "{config}");
-        assert_eq!(allocator.stats(DEVICE).unwrap().ooms(), 1);
+        assert_eq!(allocator.stats(DEVICE).unwrap().totals().ooms(), 1);
         range.decommit(0, 20 * PAGE, ONE).unwrap();
         let again = allocator.malloc(DEVICE, 40 * MIB, TWO);
         assert!(again.is_ok(), "{config}: the memory of the range serves blocks: {again:?}");
@@ -256,7 +256,7 @@ fn decommitted_memory_serves_a_commit_where_the_policy_releases_no_segments() {
     for config in ["policy:bfc,region_garbage_collection:False", "policy:bfc", ""] {
         let device = SimulatedDevice::new(16 << 30);
         let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();
-        allocator.set_limit(DEVICE, Some(8 << 30)).unwrap();
+        allocator.settings(DEVICE).unwrap().set_limit(Some(8 << 30));
         let [short, long, last] = [2048, 2048, 1].map(|pages| reserve(&allocator, pages));
         short.commit(0, 2048 * PAGE, ONE).unwrap();
         // Beside so much memory the pages are longer, and none of them fits a part of 2 MiB.
@@ -272,7 +272,7 @@ fn decommitted_memory_serves_a_commit_where_the_policy_releases_no_segments() {
 #[test]
 fn stitched_pages_go_to_and_fro_without_waits_and_without_new_memory() {
     let allocator = allocator("policy:stitched");
-    allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(64 * MIB));
     let range = reserve(&allocator, 32);
     for round in 0..6 {
         let created = device(&allocator).calls(Call::Create);
@@ -297,7 +297,7 @@ fn stitched_pages_go_to_and_fro_without_waits_and_without_new_memory() {
 #[test]
 fn blocks_of_another_stream_get_departed_pages_behind_their_work() {
     let allocator = allocator("policy:stitched");
-    allocator.set_limit(DEVICE, Some(32 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(32 * MIB));
     let range = reserve(&allocator, 16);
     range.commit(0, 16 * PAGE, ONE).unwrap();
     range.decommit(0, 16 * PAGE, ONE).unwrap();
@@ -315,7 +315,7 @@ fn blocks_of_another_stream_get_departed_pages_behind_their_work() {
 #[test]
 fn a_page_that_a_heap_cannot_unmap_is_kept_until_its_last_alias_goes() {
     let allocator = allocator("policy:stitched");
-    allocator.set_limit(DEVICE, Some(32 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(32 * MIB));
     let range = reserve(&allocator, 16);
     range.commit(0, 16 * PAGE, ONE).unwrap();
     range.decommit(0, 16 * PAGE, ONE).unwrap();
@@ -330,7 +330,7 @@ fn a_page_that_a_heap_cannot_unmap_is_kept_until_its_last_alias_goes() {
     allocator.process_events(DEVICE).unwrap();
     allocator.check_invariants().unwrap();
     allocator.empty_cache(DEVICE).unwrap();
-    let leaked = allocator.leaked_bytes(DEVICE).unwrap();
+    let leaked = allocator.stats(DEVICE).unwrap().leaked_bytes();
     assert!(leaked > 0 && device(&allocator).used() == leaked, "{leaked}");
     allocator.check_invariants().unwrap();
 }
@@ -378,7 +378,7 @@ fn a_release_is_behind_the_work_of_streams_named_by_calls_without_effect() {
             device(&allocator).complete(ONE);
             // The device refuses to unmap memory that unfinished work uses.
             allocator.process_events(DEVICE).unwrap();
-            assert_eq!(allocator.leaked_bytes(DEVICE), Ok(0), "`{config}`");
+            assert_eq!(allocator.stats(DEVICE).map(|stats| stats.leaked_bytes()), Ok(0), "`{config}`");
             assert_eq!(device(&allocator).outstanding().mappings, 0, "`{config}`");
             allocator.check_invariants().unwrap();
         }
@@ -408,8 +408,8 @@ fn during_a_capture_only_quiet_memory_is_committed_and_nothing_is_given_up() {
     let (range, other) = (reserve(&allocator, 10), reserve(&allocator, 10));
     range.commit(0, 2 * PAGE, ONE).unwrap();
     range.decommit(0, PAGE, ONE).unwrap();
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(TWO)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(TWO), RoutePurpose::Capture).unwrap();
     assert_eq!(range.decommit(PAGE, PAGE, ONE), Err(in_capture()));
     assert_eq!(range.commit(0, PAGE, ONE), Err(in_capture()), "work may still use the page");
     assert_eq!(range.committed_bytes(), Ok(PAGE));
@@ -422,7 +422,7 @@ fn during_a_capture_only_quiet_memory_is_committed_and_nothing_is_given_up() {
     range.commit(0, PAGE, ONE).unwrap();
     allocator.stream_destroyed(DEVICE, ONE).unwrap();
     assert_eq!(device(&allocator).calls(Call::Synchronize), 1, "no event may be recorded");
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     range.release().unwrap();
     allocator.check_invariants().unwrap();
 }
@@ -450,7 +450,7 @@ fn a_full_table_leaves_a_range_as_it_was() {
 #[test]
 fn threads_may_share_a_range() {
     let allocator = allocator("policy:stitched");
-    allocator.set_limit(DEVICE, Some(128 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(128 * MIB));
     let range = reserve(&allocator, 32);
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -483,7 +483,7 @@ fn a_forecast_knows_that_given_up_pages_make_room() {
         // Pages of unfinished work, pages of finished work, and spare ones.
         for (is_done, is_collected) in [(false, false), (true, false), (true, true)] {
             let allocator = allocator(config);
-            allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+            allocator.settings(DEVICE).unwrap().set_limit(Some(64 * MIB));
             let range = reserve(&allocator, 32);
             range.commit(0, 32 * PAGE, ONE).unwrap();
             range.decommit(0, 32 * PAGE, ONE).unwrap();
@@ -493,16 +493,16 @@ fn a_forecast_knows_that_given_up_pages_make_room() {
             if is_collected {
                 allocator.process_events(DEVICE).unwrap();
             }
-            let told = allocator.forecast(DEVICE, 20 * MIB, TWO).unwrap();
+            let told = allocator.forecast(DEVICE).unwrap().malloc(20 * MIB, TWO).unwrap();
             let size = [20 * MIB];
-            let fit = allocator.rehearsal(DEVICE).unwrap().would_fit(&size, TWO).unwrap();
+            let fit = allocator.forecast(DEVICE).unwrap().would_fit(&size, TWO).unwrap();
             assert_eq!(fit.served, 1, "`{config}`, {is_done}, {is_collected}");
             allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
             let grows = matches!(told, Forecast::Obtain(_) | Forecast::Expand);
             assert!(grows, "`{config}`, {is_done}, {is_collected}: {told:?}");
             allocator.check_invariants().unwrap();
             let more = 60 * MIB;
-            let told = allocator.forecast(DEVICE, more, TWO);
+            let told = allocator.forecast(DEVICE).unwrap().malloc(more, TWO);
             assert_eq!(told, Ok(Forecast::OutOfMemory), "`{config}`");
             assert!(matches!(allocator.malloc(DEVICE, more, TWO), Err(Error::OutOfMemory(_))));
         }

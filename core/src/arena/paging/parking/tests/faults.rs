@@ -54,7 +54,7 @@ fn sweep(policy: &str, mode: ParkMode, kind: ErrorKind) -> u32 {
             if woken.is_err() {
                 let asleep = report(&allocator);
                 assert_eq!(asleep.state, ParkState::Asleep, "`{policy}`, {call:?} {nth}");
-                assert_eq!(device(&allocator).used() - allocator.leaked_bytes(DEVICE).unwrap(), 0);
+                assert_eq!(device(&allocator).used() - allocator.stats(DEVICE).unwrap().leaked_bytes(), 0);
             }
             device(&allocator).clear_failures();
             let failed = parked.is_err() || woken.is_err();
@@ -68,13 +68,13 @@ fn sweep(policy: &str, mode: ParkMode, kind: ErrorKind) -> u32 {
             for (block, _) in blocks {
                 allocator.free(block).unwrap();
             }
-            allocator.release_pool(DEVICE, pool).unwrap();
+            allocator.pools(DEVICE).unwrap().release(pool).unwrap();
             allocator.trim(DEVICE, 0).unwrap();
             allocator.check_invariants().unwrap();
             assert_eq!(device(&allocator).kept(), 0, "`{policy}`, {call:?} {nth}");
             assert_eq!(
                 device(&allocator).used(),
-                allocator.leaked_bytes(DEVICE).unwrap(),
+                allocator.stats(DEVICE).unwrap().leaked_bytes(),
                 "`{policy}`, {call:?} {nth}"
             );
             if !failed {
@@ -164,7 +164,7 @@ fn a_later_wake_fills_what_a_failed_one_could_not_take_away() {
         |allocator, _, mode, _| park(allocator, mode).unwrap(),
         |allocator, pool, _, before| {
             before.iter().for_each(|&(block, _)| allocator.free(block).unwrap());
-            allocator.release_pool(DEVICE, pool).unwrap();
+            allocator.pools(DEVICE).unwrap().release(pool).unwrap();
             allocator.empty_cache(DEVICE).unwrap();
         },
     ];
@@ -198,7 +198,7 @@ fn a_later_wake_fills_what_a_failed_one_could_not_take_away() {
                 }
                 then(&allocator, pool, mode, &before);
                 check(&allocator);
-                let left = (device(&allocator).used(), allocator.leaked_bytes(DEVICE));
+                let left = (device(&allocator).used(), allocator.stats(DEVICE).map(|stats| stats.leaked_bytes()));
                 assert_eq!(left, (0, Ok(0)), "`{policy}`, {call:?}, {mode:?}");
             }
         }

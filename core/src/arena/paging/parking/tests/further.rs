@@ -73,7 +73,7 @@ fn pending_blocks_are_waited_for_and_none_makes_no_call() {
         device(&allocator).write(kept, 3);
         allocator.parking(DEVICE).unwrap().park(TARGET, ParkMode::Keep, ParkOrder::Streams).unwrap();
         check(&allocator);
-        let stats = allocator.stats(DEVICE).unwrap();
+        let stats = allocator.stats(DEVICE).unwrap().totals();
         assert_eq!(stats.get("num_sync_all_streams"), Some(i64::from(is_pending)));
         assert_eq!(stats.active_bytes().current, 40 * MIB as i64);
         assert_eq!(device(&allocator).used(), 0);
@@ -107,9 +107,9 @@ fn what_remains_on_the_device_is_told_by_name() {
     let [_live, pending, cached] = [40, 20, 30].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
     allocator.record_stream(pending, TWO).unwrap();
     [pending, cached].into_iter().for_each(|block| allocator.free(block).unwrap());
-    let range = allocator.reserve_range(DEVICE, 20 * MIB).unwrap().range;
-    allocator.commit_range(DEVICE, range, 0, 20 * MIB, ONE).unwrap();
-    allocator.decommit_range(DEVICE, range, 0, 20 * MIB, ONE).unwrap();
+    let range = allocator.ranges(DEVICE).unwrap().reserve(20 * MIB).unwrap().range;
+    allocator.ranges(DEVICE).unwrap().commit(range, 0, 20 * MIB, ONE).unwrap();
+    allocator.ranges(DEVICE).unwrap().decommit(range, 0, 20 * MIB, ONE).unwrap();
     let told = || {
         let remaining = parking.remaining().unwrap();
         assert_eq!(remaining.used, device(&allocator).used());

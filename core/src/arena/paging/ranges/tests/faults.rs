@@ -90,7 +90,7 @@ impl<'a> Run<'a> {
                 self.blocks.remove(0);
             }
             Step::Reserve(pages) => {
-                let reserved = allocator.reserve_range(DEVICE, pages * PAGE)?;
+                let reserved = allocator.ranges(DEVICE)?.reserve(pages * PAGE)?;
                 let pages = std::vec![None; pages as usize];
                 self.ranges.push(Used { range: reserved.range, base: reserved.base, pages });
             }
@@ -99,7 +99,7 @@ impl<'a> Run<'a> {
                 if range >= self.ranges.len() => {}
             Step::Commit(range, at, count, stream) => {
                 let Used { range, base, pages } = &mut self.ranges[range];
-                allocator.commit_range(DEVICE, *range, at * PAGE, count * PAGE, stream)?;
+                allocator.ranges(DEVICE)?.commit(*range, at * PAGE, count * PAGE, stream)?;
                 for page in at..at + count {
                     if pages[page as usize].is_none() {
                         pages[page as usize] = Some(stream);
@@ -114,11 +114,11 @@ impl<'a> Run<'a> {
                 for other in part.iter().flatten().filter(|&&other| other != stream) {
                     device(allocator).complete(*other);
                 }
-                allocator.decommit_range(DEVICE, *range, at * PAGE, count * PAGE, stream)?;
+                allocator.ranges(DEVICE)?.decommit(*range, at * PAGE, count * PAGE, stream)?;
                 part.fill(None);
             }
             Step::Release(range) => {
-                allocator.release_range(DEVICE, self.ranges[range].range)?;
+                allocator.ranges(DEVICE)?.release(self.ranges[range].range)?;
                 self.ranges.remove(range);
             }
             Step::Complete(stream) => device(allocator).complete(stream),
@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
             for Used { range, pages, .. } in &self.ranges {
                 let committed = pages.iter().flatten().count() as u64 * PAGE;
                 assert_eq!(
-                    self.allocator.committed_bytes(DEVICE, *range),
+                    self.allocator.ranges(DEVICE).unwrap().committed_bytes(*range),
                     Ok(committed),
                     "{number}, {step:?}: {result:?}"
                 );
@@ -153,7 +153,7 @@ impl<'a> Run<'a> {
             self.allocator.free(block).unwrap();
         }
         for used in self.ranges.drain(..) {
-            self.allocator.release_range(DEVICE, used.range).unwrap();
+            self.allocator.ranges(DEVICE).unwrap().release(used.range).unwrap();
         }
         self.allocator.empty_cache(DEVICE).unwrap();
         self.allocator.check_invariants().unwrap();
@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
 /// Runs the program with one failure.
 fn with_failure(config: &str, failure: Option<Failure>) -> Simulated {
     let allocator = allocator(config);
-    allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(64 * MIB));
     if let Some(failure) = failure {
         device(&allocator).fail(failure);
     }
@@ -189,7 +189,7 @@ fn any_call_may_fail_and_leaves_the_ranges_as_they_were() {
                 {
                     let failure = Failure { call, nth, persistent, error: DeviceError::new(kind, 77) };
                     let allocator = with_failure(config, Some(failure));
-                    let (used, leaked) = (device(&allocator).used(), allocator.leaked_bytes(DEVICE).unwrap());
+                    let (used, leaked) = (device(&allocator).used(), allocator.stats(DEVICE).unwrap().leaked_bytes());
                     let may_leak = matches!(call, Call::Release | Call::Unmap | Call::Destroy);
                     assert_eq!(used, leaked, "{config}: {failure:?}");
                     assert!(leaked == 0 || may_leak, "{config}: {failure:?}");
@@ -242,11 +242,15 @@ fn work_on_shared_pages_is_ordered_and_memory_in_use_stays_mapped() {
         let mut seed = 7;
         for _ in 0..20 {
             let allocator = allocator(config);
-            allocator.set_limit(DEVICE, Some(64 * MIB)).unwrap();
+            allocator.settings(DEVICE).unwrap().set_limit(Some(64 * MIB));
             let mut run = Run::new(&allocator);
             run.run((0..150).map(|number| if number < 2 { Step::Reserve(24) } else { any_step(next(&mut seed)) }));
             run.give_back();
-            assert_eq!((device(&allocator).used(), allocator.leaked_bytes(DEVICE)), (0, Ok(0)), "{config}");
+            assert_eq!(
+                (device(&allocator).used(), allocator.stats(DEVICE).map(|stats| stats.leaked_bytes())),
+                (0, Ok(0)),
+                "{config}"
+            );
         }
     }
 }
@@ -269,7 +273,10 @@ fn release_with_lost_pages(allocator: &Simulated, range: Owned<'_>, lost: u64) {
     allocator.empty_cache(DEVICE).unwrap();
     let left = device(allocator).outstanding();
     assert_eq!((left.mappings, left.reservations), (lost as usize, 1));
-    assert_eq!((device(allocator).used(), allocator.leaked_bytes(DEVICE)), (lost * PAGE, Ok(lost * PAGE)));
+    assert_eq!(
+        (device(allocator).used(), allocator.stats(DEVICE).map(|stats| stats.leaked_bytes())),
+        (lost * PAGE, Ok(lost * PAGE))
+    );
     allocator.check_invariants().unwrap();
 }
 
@@ -366,6 +373,6 @@ fn a_commit_that_has_its_memory_succeeds_though_the_device_takes_no_other_back()
     device(&allocator).fail(Failure { call: Call::Destroy, nth, persistent: true, error });
     assert_eq!(range.commit(0, 20 * PAGE, ONE), Ok(()));
     assert!(device(&allocator).calls(Call::Destroy) >= nth, "the call failed");
-    assert!(allocator.leaked_bytes(DEVICE).unwrap() > 0);
+    assert!(allocator.stats(DEVICE).unwrap().leaked_bytes() > 0);
     assert!(device(&allocator).is_accessible(range.base(), 20 * PAGE));
 }

@@ -25,7 +25,7 @@ fn orders(allocator: &Simulated) -> u64 {
 }
 
 fn stat(allocator: &Simulated, key: &str) -> i64 {
-    allocator.stats(DEVICE).unwrap().get(key).unwrap()
+    allocator.stats(DEVICE).unwrap().totals().get(key).unwrap()
 }
 
 #[test]

@@ -23,17 +23,17 @@ fn the_bits_of_a_piece_are_those_of_the_steps_within() {
 #[test]
 fn a_number_given_again_is_not_that_of_the_released_range() {
     let allocator = allocator("");
-    let reserve = || allocator.reserve_range(DEVICE, 4 * PAGE).unwrap();
+    let reserve = || allocator.ranges(DEVICE).unwrap().reserve(4 * PAGE).unwrap();
     let first = [(); 4].map(|()| reserve().range);
-    first.iter().for_each(|&range| allocator.release_range(DEVICE, range).unwrap());
+    first.iter().for_each(|&range| allocator.ranges(DEVICE).unwrap().release(range).unwrap());
     let again = [(); 4].map(|()| reserve());
     for (number, range) in again.iter().enumerate() {
         assert!(again[..number].iter().all(|other| other.range != range.range && other.base != range.base));
-        allocator.commit_range(DEVICE, range.range, 0, PAGE, ONE).unwrap();
+        allocator.ranges(DEVICE).unwrap().commit(range.range, 0, PAGE, ONE).unwrap();
     }
     for range in first {
-        assert_eq!(allocator.commit_range(DEVICE, range, 0, PAGE, ONE), Err(Error::UnknownRange(range)));
-        assert_eq!(allocator.release_range(DEVICE, range), Err(Error::UnknownRange(range)));
+        assert_eq!(allocator.ranges(DEVICE).unwrap().commit(range, 0, PAGE, ONE), Err(Error::UnknownRange(range)));
+        assert_eq!(allocator.ranges(DEVICE).unwrap().release(range), Err(Error::UnknownRange(range)));
     }
     assert_eq!(counted(&allocator), (4 * PAGE as i64, 4 * PAGE as i64));
 }

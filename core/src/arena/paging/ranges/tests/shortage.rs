@@ -8,7 +8,7 @@ const THREE: StreamId = StreamId(3);
 
 fn limited(config: &str, bytes: u64) -> Simulated {
     let allocator = allocator(config);
-    allocator.set_limit(DEVICE, Some(bytes)).unwrap();
+    allocator.settings(DEVICE).unwrap().set_limit(Some(bytes));
     allocator
 }
 
@@ -25,9 +25,9 @@ fn a_commit_short_of_memory_during_a_capture_neither_waits_nor_takes_free_memory
             let allocator = limited(config, 64 * MIB);
             cache(&allocator, 40 * MIB);
             let range = reserve(&allocator, 64);
-            let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+            let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
             if is_announced {
-                allocator.begin_capture(DEVICE, pool, Route::Stream(TWO)).unwrap();
+                allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(TWO), RoutePurpose::Capture).unwrap();
             } else {
                 device(&allocator).set_capturing(ONE, true);
             }
@@ -36,7 +36,7 @@ fn a_commit_short_of_memory_during_a_capture_neither_waits_nor_takes_free_memory
             assert!(report.capturing && waits(&allocator) == 0, "`{config}`, {is_announced}");
             assert_eq!(device(&allocator).used(), 40 * MIB, "`{config}`, {is_announced}: the cache stays");
             if is_announced {
-                allocator.end_capture(DEVICE, pool).unwrap();
+                allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
             } else {
                 device(&allocator).set_capturing(ONE, false);
             }
@@ -50,10 +50,10 @@ fn a_commit_short_of_memory_during_a_capture_neither_waits_nor_takes_free_memory
 fn a_host_that_frees_nothing_makes_no_room_for_a_commit() {
     let device = AlteredDevice::new(16 * MIB, Change::ClaimsToFree);
     let allocator = altered::Allocator::new([device], &Config::default()).unwrap();
-    let range = allocator.reserve_range(DEVICE, 64 * PAGE).unwrap().range;
-    let failed = allocator.commit_range(DEVICE, range, 0, 20 * PAGE, ONE);
+    let range = allocator.ranges(DEVICE).unwrap().reserve(64 * PAGE).unwrap().range;
+    let failed = allocator.ranges(DEVICE).unwrap().commit(range, 0, 20 * PAGE, ONE);
     assert!(matches!(failed, Err(Error::OutOfMemory(_))), "{failed:?}");
-    assert_eq!(allocator.committed_bytes(DEVICE, range), Ok(0));
+    assert_eq!(allocator.ranges(DEVICE).unwrap().committed_bytes(range), Ok(0));
 }
 
 #[test]
@@ -115,7 +115,10 @@ fn work_of_a_stream_that_may_have_gone_is_waited_for_before_a_release() {
     range.release().unwrap();
     assert_eq!(device(&allocator).calls(Call::Synchronize), 2);
     allocator.process_events(DEVICE).unwrap();
-    assert_eq!((device(&allocator).outstanding().mappings, allocator.leaked_bytes(DEVICE)), (0, Ok(0)));
+    assert_eq!(
+        (device(&allocator).outstanding().mappings, allocator.stats(DEVICE).map(|stats| stats.leaked_bytes())),
+        (0, Ok(0))
+    );
     allocator.check_invariants().unwrap();
 }
 

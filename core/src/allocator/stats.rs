@@ -1,0 +1,50 @@
+//! The statistics of a device, read and reset.
+
+use super::{Allocator, Reading};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::stats::Stats;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DeviceIndex;
+
+view! {
+    /// The statistics of a device: a view of an [`Allocator`], returned by [`Allocator::stats`].
+    ///
+    /// Device: not called by any of the methods.
+    Statistics,
+    /// Returns the statistics of `device`.
+    stats
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Statistics<'_, D, R, S> {
+    /// Returns the counters of memory, blocks and requests. Peaks are exact, except that one of two
+    /// calls which overlap in time may be missing until the next call.
+    pub fn totals(&self) -> Stats {
+        self.arena.peaks.locked(|totals| totals.stats(self.arena.counters().all()))
+    }
+
+    /// Reads every other [statistic](crate::Statistic). Heaps are read in turn, so sums may
+    /// disagree slightly while threads allocate.
+    pub fn reading(&self) -> Reading {
+        Reading::of(self.allocator, self.arena)
+    }
+
+    /// Sets every peak to the current value.
+    pub fn reset_peaks(&self) {
+        let arena = self.begin("reset_peak_stats");
+        arena.peaks.locked(|totals| totals.reset_peaks(arena.counters().all()));
+    }
+
+    /// Sets the amounts ever allocated and freed, and the counts of events, to 0.
+    pub fn reset_accumulated(&self) {
+        let arena = self.begin("reset_accumulated_stats");
+        arena.peaks.locked(|totals| totals.reset_accumulated(arena.counters().all()));
+    }
+
+    /// Returns the bytes whose release failed. The device may still hold the memory, which is never
+    /// handed out again and counts as held.
+    pub fn leaked_bytes(&self) -> u64 {
+        self.arena.ledger.leaked()
+    }
+}
