@@ -1,9 +1,9 @@
 //! The judged changes are changes of the present code.
 //!
-//! A line of `judged.tsv` names a file and a change in words. A type may have another name since, so
-//! a change is known by what it does and by the name of its function. With `CACHALOT_WRITE_DOCS` in
-//! the environment, a line whose change is in one other file of the crate follows it there, a line
-//! whose change is gone goes, and each line gets the present words.
+//! A line of `judged.tsv` names a file and a change in words. A type may have another name since,
+//! so a change is known by what it does and by the name of its function. With `CACHALOT_WRITE_DOCS`
+//! in the environment, a line whose change is in one other file of the crate follows it there, a
+//! line whose change is gone goes, and each line gets the present words.
 
 use crate::conditions::Conditions;
 use crate::places;
