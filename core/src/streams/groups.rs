@@ -23,25 +23,6 @@ pub(crate) struct Groups<R: Lock, S: Storage>(S::Groups<Group<R, S>>);
 empty_by!([R: Lock, S: Storage] Groups<R, S> = Self(empty!()));
 
 impl<R: Lock, S: Storage> Groups<R, S> {
-    /// Locks the queues of all groups, for a caller that holds all locks of a device.
-    #[cfg(feature = "alloc")]
-    pub(crate) fn lock_all(&self) -> alloc::vec::Vec<MutexGuard<'_, R, EventQueues<S>>> {
-        self.0.as_ref().iter().map(|group| group.0.lock_beside()).collect()
-    }
-
-    /// Returns queues with the entries of `groups`. No thread works on them.
-    #[cfg(feature = "alloc")]
-    pub(crate) fn copy_of(groups: &[MutexGuard<'_, R, EventQueues<S>>]) -> Self {
-        let copy: Self = empty!();
-        for (to, from) in copy.0.as_ref().iter().zip(groups) {
-            to.0.start(Rank::EventQueue, |queues| {
-                *queues = (**from).clone();
-                queues.forget_threads();
-            });
-        }
-        copy
-    }
-
     /// Returns the number of the group of a stream.
     pub(crate) fn of(&self, stream: StreamId) -> u32 {
         // Use the upper bits of a product with the golden ratio, because stream handles may differ
@@ -88,6 +69,34 @@ impl GroupSet {
             left &= left.wrapping_sub(1);
             group
         })
+    }
+}
+
+/// All groups at once, for copies of a device.
+#[cfg(feature = "alloc")]
+mod all {
+    use super::{EventQueues, Groups};
+    use crate::sync::{Lock, MutexGuard, Rank, empty};
+    use crate::tables::Storage;
+    use alloc::vec::Vec;
+
+    impl<R: Lock, S: Storage> Groups<R, S> {
+        /// Locks the queues of all groups, for a caller that holds all locks of a device.
+        pub(crate) fn lock_all(&self) -> Vec<MutexGuard<'_, R, EventQueues<S>>> {
+            self.0.as_ref().iter().map(|group| group.0.lock_beside()).collect()
+        }
+
+        /// Returns queues with the entries of `groups`. No thread works on them.
+        pub(crate) fn copy_of(groups: &[MutexGuard<'_, R, EventQueues<S>>]) -> Self {
+            let copy: Self = empty!();
+            for (to, from) in copy.0.as_ref().iter().zip(groups) {
+                to.0.start(Rank::EventQueue, |queues| {
+                    *queues = (**from).clone();
+                    queues.forget_threads();
+                });
+            }
+            copy
+        }
     }
 }
 
