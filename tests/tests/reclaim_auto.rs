@@ -52,7 +52,7 @@ fn take(working: &mut Working, step: &Step) -> Outcome {
 /// free block of the stream that is large enough, at the lowest address.
 fn malloc(working: &mut Working, bytes: u64, stream: StreamId) -> Outcome {
     let allocator = &working.host.allocator;
-    let config = allocator.config(DEVICE).map_err(|error| error.to_string())?;
+    let config = allocator.settings(DEVICE).map(|settings| settings.config()).map_err(|error| error.to_string())?;
     // A request polls pending frees first, and a forecast does not. A failure is the request's,
     // too.
     let _polled = allocator.process_events(DEVICE);
@@ -130,7 +130,8 @@ fn finish(working: &mut Working) -> Result<(), String> {
         }
     }
     let used = working.host.device().used();
-    let leaked = working.host.allocator.leaked_bytes(DEVICE).map_err(|error| error.to_string())?;
+    let leaked =
+        working.host.allocator.stats(DEVICE).map(|stats| stats.leaked_bytes()).map_err(|error| error.to_string())?;
     if used > leaked {
         let stats = working.host.allocator.pages(DEVICE).map(|pages| pages.reclaim_stats());
         return Err(format!("{used} bytes are still held: {stats:?}"));

@@ -4,8 +4,8 @@
 use cachalot_core::forward::{ForwardHost, ForwardSegments, ForwardStreamOrder, Forwarder};
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
 use cachalot_core::{
-    Action, Allocator, Config, DeviceError, DeviceResult, Error, ErrorKind, Growable, PoolOptions, Route, Segments,
-    StreamId,
+    Action, Allocator, Config, DeviceError, DeviceResult, Error, ErrorKind, Growable, PoolOptions, Route, RoutePurpose,
+    Segments, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::failures;
@@ -253,16 +253,16 @@ fn an_ended_stream_keeps_no_addresses_of_pages_that_moved_away() {
 fn memory_of_a_destroyed_graph_stays_while_the_last_replay_runs() {
     let mut working = Working::new("policy:stitched,slack:0", 1 << 30);
     let allocator = &working.host.allocator;
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(ONE), RoutePurpose::Capture).unwrap();
     let ptr = allocator.malloc(DEVICE, 40 * MIB, ONE).unwrap();
     allocator.free(ptr).unwrap();
-    allocator.end_capture(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     working.host.device().launch(StreamId(3), ptr, 40 * MIB).unwrap();
     // Both users: the creator and the graph.
     for users in [1, 0] {
-        allocator.release_pool(DEVICE, pool).unwrap();
-        assert_eq!(allocator.pool_users(DEVICE, pool), Ok(users));
+        allocator.pools(DEVICE).unwrap().release(pool).unwrap();
+        assert_eq!(allocator.pools(DEVICE).unwrap().users(pool), Ok(users));
     }
     assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
     working.check_all().unwrap();
@@ -292,7 +292,7 @@ fn what_becomes_stale_while_the_host_waits_stays_until_its_own_work_is_complete(
         assert_eq!(moved(&allocator), 60 * MIB);
     });
     allocator.empty_cache(DEVICE).unwrap();
-    assert_eq!((moved(&allocator), allocator.leaked_bytes(DEVICE)), (60 * MIB, Ok(0)));
+    assert_eq!((moved(&allocator), allocator.stats(DEVICE).map(|stats| stats.leaked_bytes())), (60 * MIB, Ok(0)));
     consistency::check(&allocator, DEVICE, None).unwrap();
 }
 
@@ -493,28 +493,24 @@ fn granules(from: u64, bytes: u64) -> impl Iterator<Item = u64> {
 fn a_trace_maps_and_unmaps_what_the_snapshot_has() {
     for policy in [ORDERED, COMPLETED, "expandable_segments:True"] {
         let mut working = Working::new(policy, CAPACITY);
-        working.host.allocator.record_trace(DEVICE, 10_000).unwrap();
+        working.host.allocator.trace(DEVICE).unwrap().record(10_000).unwrap();
         let mut unmapped = 0;
         for (number, step) in moving().iter().enumerate() {
             working.take(step).unwrap();
             let mut mapped = BTreeSet::new();
-            working
-                .host
-                .allocator
-                .for_each_trace_entry(DEVICE, |entry| match entry.action {
-                    Action::SegmentMap => {
-                        let new = granules(entry.addr.0, entry.size).all(|granule| mapped.insert(granule));
-                        assert!(new, "`{policy}`, step {number}: {entry:?} is mapped already");
-                    }
-                    Action::SegmentUnmap => {
-                        let known = granules(entry.addr.0, entry.size).all(|granule| mapped.remove(&granule));
-                        assert!(known, "`{policy}`, step {number}: {entry:?} is not mapped");
-                        unmapped += 1;
-                    }
-                    Action::SegmentAlloc | Action::SegmentFree => panic!("`{policy}`: {entry:?}"),
-                    _ => {}
-                })
-                .unwrap();
+            working.host.allocator.trace(DEVICE).unwrap().for_each(|entry| match entry.action {
+                Action::SegmentMap => {
+                    let new = granules(entry.addr.0, entry.size).all(|granule| mapped.insert(granule));
+                    assert!(new, "`{policy}`, step {number}: {entry:?} is mapped already");
+                }
+                Action::SegmentUnmap => {
+                    let known = granules(entry.addr.0, entry.size).all(|granule| mapped.remove(&granule));
+                    assert!(known, "`{policy}`, step {number}: {entry:?} is not mapped");
+                    unmapped += 1;
+                }
+                Action::SegmentAlloc | Action::SegmentFree => panic!("`{policy}`: {entry:?}"),
+                _ => {}
+            });
             let snapshot = working.host.allocator.snapshot();
             assert!(snapshot.iter().all(|segment| segment.is_expandable), "`{policy}`");
             let shown = snapshot.iter().flat_map(|segment| granules(segment.address.0, segment.total_size));
@@ -529,19 +525,19 @@ fn memory_of_an_ended_pool_goes_back_to_the_device() {
     for (policy, alone) in [(ORDERED, false), (ORDERED, true), (COMPLETED, false)] {
         let working = Working::new(policy, CAPACITY);
         let (allocator, device) = (&working.host.allocator, working.host.device());
-        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-        allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
+        let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+        allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(ONE), RoutePurpose::Capture).unwrap();
         for bytes in [40 * MIB, 3000, 3 * MIB] {
             let ptr = allocator.malloc(DEVICE, bytes, ONE).unwrap();
             allocator.free(ptr).unwrap();
         }
-        allocator.end_capture(DEVICE, pool).unwrap();
-        let empty = || if alone { allocator.empty_pool(DEVICE, pool) } else { allocator.empty_cache(DEVICE) };
+        allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
+        let empty = || if alone { allocator.pools(DEVICE).unwrap().empty(pool) } else { allocator.empty_cache(DEVICE) };
         // The graph keeps the memory, and the creator of the pool.
         for _user in 0..2 {
             assert_eq!(empty(), if alone { Err(Error::GraphMemory(pool)) } else { Ok(()) });
             assert!(device.used() >= 40 * MIB, "`{policy}`: {} bytes are held", device.used());
-            allocator.release_pool(DEVICE, pool).unwrap();
+            allocator.pools(DEVICE).unwrap().release(pool).unwrap();
         }
         empty().unwrap();
         assert_eq!((device.used(), device.outstanding()), (0, Outstanding::default()), "`{policy}`");

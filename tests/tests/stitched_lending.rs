@@ -2,7 +2,7 @@
 //! page serves a request of another stream, in order, and no page moves.
 
 use cachalot_core::simulated::{Call, Failure};
-use cachalot_core::{BlockState, DevicePtr, PoolOptions, Route, StreamId};
+use cachalot_core::{BlockState, DevicePtr, PoolOptions, Route, RoutePurpose, StreamId};
 use cachalot_tests::failures;
 use cachalot_tests::host::{DEVICE, MIB};
 use cachalot_tests::working::Working;
@@ -70,7 +70,7 @@ fn growth_within_the_budget_and_free_pages_of_the_own_stream_come_first() {
     assert!(working.held[2].ptr != hole && working.used_mib() == 16);
     assert_eq!(working.free(2), None);
     // 4 MiB are free in whole pages of the second stream, at a limit without room.
-    working.host.allocator.set_limit(DEVICE, Some(16 * MIB)).unwrap();
+    working.host.allocator.settings(DEVICE).unwrap().set_limit(Some(16 * MIB));
     assert_eq!(working.malloc(3 * MIB, TWO), Ok(None));
     assert!(working.held[2].ptr != hole);
     // The limit leaves nothing for the next.
@@ -91,11 +91,11 @@ fn nothing_is_lent_where_only_pages_of_complete_work_move() {
 fn nothing_is_lent_under_a_capture() {
     let (mut working, hole) = with_hole("");
     let allocator = &working.host.allocator;
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(9))).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(StreamId(9)), RoutePurpose::Capture).unwrap();
     assert_eq!(working.malloc(3 * MIB, TWO), Ok(None));
     assert!(working.held[2].ptr != hole);
-    working.host.allocator.end_capture(DEVICE, pool).unwrap();
+    working.host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     assert_eq!(working.malloc(3 * MIB, StreamId(3)), Ok(None));
     assert_eq!(working.held[3].ptr, hole);
     check(&working);
@@ -117,11 +117,11 @@ fn a_capture_that_nothing_announced_neither_lends_nor_borrows() {
 fn private_pools_neither_lend_nor_borrow() {
     let (mut working, hole) = with_hole("");
     let allocator = &working.host.allocator;
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_route(DEVICE, pool, Route::Stream(TWO)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(TWO), RoutePurpose::Requests).unwrap();
     let blocks = [3, 3, 6].map(|mib| allocator.malloc(DEVICE, mib * MIB, TWO).unwrap());
     allocator.free(blocks[1]).unwrap();
-    allocator.end_route(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     assert!(!blocks.contains(&hole));
     assert_eq!(working.malloc(3 * MIB, StreamId(3)), Ok(None));
     assert_eq!(working.malloc(3 * MIB, StreamId(3)), Ok(None));
@@ -174,15 +174,15 @@ fn a_lent_block_freed_during_a_capture_waits_for_its_borrower() {
     let (mut working, hole) = with_hole("");
     assert_eq!(working.malloc(3 * MIB, TWO), Ok(None));
     let allocator = &working.host.allocator;
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(9))).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(StreamId(9)), RoutePurpose::Capture).unwrap();
     let before = working.calls(Call::Record);
     assert_eq!(working.free(2), None);
     working.host.allocator.stream_destroyed(DEVICE, TWO).unwrap();
     assert_eq!(working.calls(Call::Record), before);
     let allocator = &working.host.allocator;
-    allocator.end_capture(DEVICE, pool).unwrap();
-    allocator.release_pool(DEVICE, pool).unwrap();
+    allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
+    allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     assert_eq!(working.malloc(3 * MIB, ONE), Ok(None));
     assert_eq!(working.held[2].ptr, hole);
     check(&working);

@@ -2,7 +2,9 @@
 //! after the uses of freed blocks, the oldest first, and the host does not wait.
 
 use cachalot_core::simulated::{Call, Failure};
-use cachalot_core::{DeviceError, DevicePtr, Error, ErrorKind, Event, PoolOptions, Route, StreamId, StreamOrder};
+use cachalot_core::{
+    DeviceError, DevicePtr, Error, ErrorKind, Event, PoolOptions, Route, RoutePurpose, StreamId, StreamOrder,
+};
 use cachalot_tests::failures;
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use cachalot_tests::working::Working;
@@ -111,7 +113,7 @@ fn growth_within_the_budget_comes_first() {
 fn at_a_limit_the_host_does_not_wait() {
     let mut working = with("");
     pend(&mut working, 20, &[(ONE, SIDE); 3]);
-    working.host.allocator.set_limit(DEVICE, Some(60 * MIB)).unwrap();
+    working.host.allocator.settings(DEVICE).unwrap().set_limit(Some(60 * MIB));
     assert_eq!(working.malloc(60 * MIB, TWO), Ok(None));
     assert_eq!((working.held.len(), working.used_mib()), (1, 60));
     check(&working);
@@ -133,11 +135,11 @@ fn nothing_is_ordered_under_a_capture() {
     pend(&mut working, 20, &[(ONE, SIDE); 3]);
     let before = working.calls(Call::OrderBehind);
     let allocator = &working.host.allocator;
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(9))).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(StreamId(9)), RoutePurpose::Capture).unwrap();
     assert_eq!(working.malloc(20 * MIB, ONE), Ok(None));
     assert_eq!((working.calls(Call::OrderBehind), working.used_mib()), (before, 80));
-    working.host.allocator.end_capture(DEVICE, pool).unwrap();
+    working.host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
     assert_eq!(working.malloc(20 * MIB, ONE), Ok(None));
     assert_eq!((working.calls(Call::OrderBehind), working.used_mib()), (before + 1, 80));
     check(&working);
@@ -173,15 +175,15 @@ fn a_stream_that_captures_or_has_ended_keeps_its_pending_blocks() {
 fn pending_memory_of_a_private_pool_stays_pending() {
     let mut working = with("");
     let allocator = &working.host.allocator;
-    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    allocator.begin_route(DEVICE, pool, Route::Stream(ONE)).unwrap();
+    let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(ONE), RoutePurpose::Requests).unwrap();
     pend(&mut working, 20, &[(ONE, SIDE)]);
     // The second use has an event of its own.
     let allocator = &working.host.allocator;
     let used = allocator.malloc(DEVICE, 20 * MIB, ONE).unwrap();
     allocator.record_use(used, SIDE).unwrap();
     allocator.free(used).unwrap();
-    working.host.allocator.end_route(DEVICE, pool).unwrap();
+    working.host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Requests).unwrap();
     let before = working.calls(Call::OrderBehind);
     assert_eq!(working.malloc(20 * MIB, TWO), Ok(None));
     let ordered = working.calls(Call::OrderBehind) - before;

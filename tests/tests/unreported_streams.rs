@@ -3,7 +3,7 @@
 //! use of an ended stream, and reports work on memory in use.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{PoolOptions, Route, StreamId};
+use cachalot_core::{PoolOptions, Route, RoutePurpose, StreamId};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 use cachalot_tests::strategies::proptest_config;
 use cachalot_tests::working::{Outcome, Step as Any, Working};
@@ -166,8 +166,8 @@ fn a_block_freed_during_a_capture_is_not_reused_behind_streams_that_may_have_gon
     let config = "graph_capture_record_stream_reuse:True";
     let host = Host::on(config, SimulatedDevice::new(CAPACITY).with_exports().with_unreported_ends());
     let [own, user] = [1, 2].map(StreamId);
-    let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
-    host.allocator.begin_capture(DEVICE, pool, Route::Stream(own)).unwrap();
+    let pool = host.allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
+    host.allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(own), RoutePurpose::Capture).unwrap();
     host.device().set_capturing(own, true);
     let block = host.allocator.malloc(DEVICE, 40 * MIB, own).unwrap();
     host.allocator.record_stream(block, user).unwrap();
@@ -177,7 +177,7 @@ fn a_block_freed_during_a_capture_is_not_reused_behind_streams_that_may_have_gon
     assert_eq!(host.device().calls(Call::MarkCapture), 0);
     assert_ne!(host.allocator.malloc(DEVICE, 40 * MIB, own), Ok(block));
     host.device().set_capturing(own, false);
-    host.allocator.end_capture(DEVICE, pool).unwrap();
+    host.allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
 }
 
 #[test]
