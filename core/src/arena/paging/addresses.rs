@@ -15,7 +15,6 @@
 //! Every reservation begins and ends here, and is counted.
 
 use crate::arena::Platform;
-use crate::arena::holdings::Holdings;
 use crate::arena::paging::mapper::Mapper;
 use crate::device::{AddressLack, ErrorKind};
 use crate::error::Error;
@@ -156,24 +155,5 @@ impl<P: Platform> Mapper<'_, P> {
             let Some((base, bytes)) = self.reserve_for_heap(wanted)? else { return Ok(None) };
             reserved = Some((base, bytes, wanted.granule));
         }
-    }
-
-    /// Reserves `bytes` of addresses for a range: where there are none, once the cache and the work
-    /// with released ranges no longer hold addresses.
-    ///
-    /// # Errors
-    /// [`Error::OutOfAddresses`]; those of the device.
-    pub(super) fn reserve_for_range(&self, on: Holdings<'_, P>, bytes: u64) -> Result<DevicePtr, Error> {
-        if let Some(base) = self.reserve_again(bytes)? {
-            return Ok(base);
-        }
-        // A capture permits no wait, and the cache goes back behind waits alone.
-        if self.driver.may_record().is_some() {
-            on.release_cached(None)?;
-            if let Some(base) = self.reserve_again(bytes)? {
-                return Ok(base);
-            }
-        }
-        Err(Error::OutOfAddresses { requested: bytes, reserved: self.paging.address_bytes() })
     }
 }

@@ -167,6 +167,25 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
         Ok(Reservation { range, base, bytes, page_bytes })
     }
 
+    /// Reserves `bytes` of addresses for a range: where there are none, once the cache and the work
+    /// with released ranges no longer hold addresses.
+    ///
+    /// # Errors
+    /// [`Error::OutOfAddresses`]; those of the device.
+    fn reserve_for_range(&self, on: Holdings<'_, P>, bytes: u64) -> Result<DevicePtr, Error> {
+        if let Some(base) = self.reserve_again(bytes)? {
+            return Ok(base);
+        }
+        // A capture permits no wait, and the cache goes back behind waits alone.
+        if self.driver.may_record().is_some() {
+            on.release_cached(None)?;
+            if let Some(base) = self.reserve_again(bytes)? {
+                return Ok(base);
+            }
+        }
+        Err(Error::OutOfAddresses { requested: bytes, reserved: self.paging.address_bytes() })
+    }
+
     /// Reconciles the peaks if the counters of the ranges have risen above a threshold. No lock of
     /// the ranges is held.
     fn reconcile_ranges(&self, peaks_stale: bool) {
