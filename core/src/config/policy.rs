@@ -3,7 +3,7 @@
 use super::error::Accepted;
 use super::rounding::PoolKind;
 use super::setting::SettingDefault::Value;
-use super::setting::{EVERY, Exact, SettingReference, Turn, flag, mebibytes, setting, settings, whole};
+use super::setting::{EVERY, Exact, ReadOrder, SettingReference, flag, mebibytes, setting, settings, whole};
 use super::{Config, FRACTION, MILLISECONDS};
 use crate::units::MIB;
 use core::fmt;
@@ -113,7 +113,7 @@ settings! {
 
     row setting("policy", Value("caching"), "bfc")
         .of(EVERY)
-        .at(Turn::First)
+        .at(ReadOrder::First)
         .reads(|config, key, value| {
             // The planned policy comes with the default policy as its fallback.
             (config.policy, config.planned) = match value.text() {
@@ -130,7 +130,7 @@ settings! {
 
     row setting("fallback", Value("caching"), "bfc")
         .of(&["planned"])
-        .at(Turn::Second)
+        .at(ReadOrder::Second)
         .reads(|config, key, value| {
             let named = value.text().and_then(Policy::named).filter(|policy| policy.traits().caches);
             let fallback = named.ok_or_else(|| value.refused(key, Accepted::Policy { fallback: true }))?;

@@ -25,7 +25,7 @@ pub struct SettingReference {
     /// Whether the entry is written after those that are not last.
     pub(super) is_last: bool,
     /// When the value is read.
-    pub(super) turn: Turn,
+    pub(super) order: ReadOrder,
     /// The values under the planned policy, if only the default is accepted there.
     unplanned: Option<Accepted>,
     /// Whether the value may be a word, a colon and a number.
@@ -42,9 +42,9 @@ pub enum SettingDefault {
     Unset(&'static str),
 }
 
-/// When the value of a setting is read. Settings of one turn are read in the order of the string.
+/// When the value of a setting is read. Settings read at one time are read in the order of the string.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Turn {
+pub(super) enum ReadOrder {
     /// First: other values are checked against it.
     First,
     /// After the settings above, which decide whether it has an effect.
@@ -94,7 +94,7 @@ pub(super) const fn setting(key: &'static str, default: SettingDefault, example:
         of: &["caching"],
         written: key,
         is_last: false,
-        turn: Turn::Last,
+        order: ReadOrder::Last,
         unplanned: None,
         takes_number: false,
         access,
@@ -224,8 +224,8 @@ impl SettingReference {
     }
 
     /// Changes when the value is read.
-    pub(super) const fn at(mut self, turn: Turn) -> Self {
-        self.turn = turn;
+    pub(super) const fn at(mut self, order: ReadOrder) -> Self {
+        self.order = order;
         self
     }
 

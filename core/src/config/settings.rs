@@ -3,7 +3,7 @@
 use super::parse::{Value, for_each_entry};
 use super::reference::{REFERENCE, in_order};
 use super::rounding::{Divisions, INTERVALS};
-use super::setting::{SettingReference, Turn, Writer};
+use super::setting::{ReadOrder, SettingReference, Writer};
 use super::{Config, ConfigError, Word};
 use core::fmt;
 
@@ -12,11 +12,11 @@ use core::fmt;
 pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> {
     // Read again below, once the first are known: so the first mistake of the string is told.
     for_each_setting(text, |setting, _, value| match setting {
-        Some(setting) if setting.turn != Turn::Last => setting.read(config, value),
+        Some(setting) if setting.order != ReadOrder::Last => setting.read(config, value),
         _ => Ok(()),
     })?;
     for_each_setting(text, |setting, _, value| match setting {
-        Some(setting) if setting.turn == Turn::Second => setting.read(config, value),
+        Some(setting) if setting.order == ReadOrder::Second => setting.read(config, value),
         _ => Ok(()),
     })?;
     for_each_setting(text, |setting, name, value| {
@@ -24,7 +24,7 @@ pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> 
         if !setting.is_accepted(config) {
             return Err(ConfigError::OtherPolicy { key: setting.key, policy: config.policy });
         }
-        if setting.turn == Turn::Last { setting.read(config, value) } else { Ok(()) }
+        if setting.order == ReadOrder::Last { setting.read(config, value) } else { Ok(()) }
     })
 }
 

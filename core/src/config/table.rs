@@ -8,7 +8,7 @@ use super::policy::{Planned, Policy};
 use super::rounding::{Divisions, LARGE_SEGMENT};
 use super::setting::SettingDefault::{Unset, Value};
 use super::setting::{
-    EVERY, Exact, SettingReference, Turn, choice, flag, mebibytes, passed_on, setting, settings, whole,
+    EVERY, Exact, ReadOrder, SettingReference, choice, flag, mebibytes, passed_on, setting, settings, whole,
 };
 use super::{FRACTION, MILLISECONDS, Reserve, THRESHOLD};
 use crate::units::MIB;
@@ -72,7 +72,7 @@ settings! {
     large_segment_size: u64 = LARGE_SEGMENT, read by large_segment_size, in placement;
     row setting("large_segment_size_mb", Value("20"), "64")
         .of(&["caching", "slab"])
-        .at(Turn::First)
+        .at(ReadOrder::First)
         .reads(|config, key, value| {
             let accepted = Accepted::mebibytes(config.segment_range_mib());
             config.set_large_segment_size_mb(value.number(key, accepted)?)

@@ -50,7 +50,7 @@ impl<P: Platform> OnDevice<'_, P> {
     pub(crate) fn restore(self, segments: &[SnapshotSegment]) -> Result<(), Error> {
         let divides =
             [PoolKind::Small, PoolKind::Large].into_iter().any(|kind| self.settings.policy().suballocates(kind));
-        require(!divides, "the policy divides segments by its own rules")?;
+        require(!divides, "the policy divides segments by rules of its own")?;
         require(!self.driver.flags.has(flags::DIRECT), "the cache is turned off")?;
         require(self.ledger.reserved() == 0, "the device's allocator holds memory already")?;
         let mut end = 0;
@@ -78,7 +78,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if heap.asleep {
             return Err(Error::Parked);
         }
-        require(heap.suballocator.is_none(), "the policy divides segments by its own rules")?;
+        require(heap.suballocator.is_none(), "the policy divides segments by rules of its own")?;
         require(self.heaps.shared_pool(heap.pool).id() == pool, "the block is in another pool")?;
         let mut restoring = Restoring { heap: &mut heap, counters };
         restoring.make_room_for_blocks(1)?;
