@@ -5,7 +5,7 @@
 //! reader has to look for what it touches. So could a method of a type that holds one of the two,
 //! and a function that takes one.
 
-use super::rust_files::{below, name_of_type};
+use super::sources::{below, name_of_type};
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 

@@ -8,7 +8,7 @@
 //! argument counts as such a value if it names the type, or a variable of the same function whose
 //! initial value names the type.
 
-use super::rust_files::{self, last_name, name_of_type};
+use super::sources::{self, last_name, name_of_type};
 use std::collections::{HashMap, HashSet};
 use syn::visit::{self, Visit};
 
@@ -104,7 +104,7 @@ fn misused(sources: &[(String, syn::File)]) -> Vec<String> {
 #[test]
 fn then_some_makes_no_value_with_a_destructor() {
     let mut crates = HashMap::<String, Vec<_>>::new();
-    for (path, text) in rust_files::below("") {
+    for (path, text) in sources::below("") {
         let folder = path.iter().next().expect("it has a name").display().to_string();
         let source = (path.display().to_string(), syn::parse_file(&text).expect("the file compiles"));
         crates.entry(folder).or_default().push(source);

@@ -8,7 +8,7 @@
 //! To rewrite the macros:
 //! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house initializers`.
 
-use super::rust_files;
+use super::sources;
 use cachalot_tests::generated;
 use quote::ToTokens;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ const COLUMNS: usize = 120;
 
 /// Returns the items of the Rust files at or below a path of the project.
 fn items_of(path: &str) -> impl Iterator<Item = syn::Item> {
-    rust_files::below(path).flat_map(|(_, text)| syn::parse_file(&text).expect("Rust").items)
+    sources::below(path).flat_map(|(_, text)| syn::parse_file(&text).expect("Rust").items)
 }
 
 /// Returns the names of the structures whose size the library reads.

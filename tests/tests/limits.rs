@@ -4,7 +4,7 @@
 //! only shrink: an entry goes once its text is within the limit, and a length in the list is the
 //! most that the text may have.
 
-use super::rust_files;
+use super::sources;
 use std::process::Command;
 
 /// The most lines of a file of Rust.
@@ -62,7 +62,7 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
 #[test]
 fn files_and_functions_are_within_their_lines_or_in_the_list() {
     let (mut count, mut longer) = (0, Vec::new());
-    for (path, text) in rust_files::below("") {
+    for (path, text) in sources::below("") {
         let path = path.display().to_string();
         let functions = functions(&text);
         count += functions.len();

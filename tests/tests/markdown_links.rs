@@ -1,16 +1,12 @@
 //! Checks that every link between files of the repository leads to an existing file or folder, and
 //! to an existing heading.
 
+use super::sources::texts;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
-use walkdir::{DirEntry, WalkDir};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
-/// Folders with generated or fetched files. Folders with a leading dot are skipped, too.
-const MADE: [&str; 4] = ["target", "book", "build", "node_modules"];
 
 /// Anchors and links of a Markdown file.
 struct Page {
@@ -18,18 +14,6 @@ struct Page {
     anchors: HashSet<String>,
     /// Targets of links and pictures.
     links: Vec<String>,
-}
-
-fn is_source(entry: &DirEntry) -> bool {
-    let name = entry.file_name().to_string_lossy();
-    entry.depth() == 0 || !(entry.file_type().is_dir() && (name.starts_with('.') || MADE.contains(&name.as_ref())))
-}
-
-/// Reads all Markdown files of the repository, by their paths relative to the root.
-fn files() -> Vec<PathBuf> {
-    let entries = WalkDir::new(ROOT).into_iter().filter_entry(is_source).map(|entry| entry.expect("it can be read"));
-    let markdown = entries.filter(|entry| entry.path().extension() == Some(OsStr::new("md")));
-    markdown.map(|entry| entry.path().strip_prefix(ROOT).expect("below the root").to_owned()).collect()
 }
 
 fn anchor(heading: &str) -> String {
@@ -95,8 +79,7 @@ fn fault(from: &Path, link: &str, pages: &HashMap<PathBuf, Page>) -> Option<&'st
 
 #[test]
 fn links_between_files_lead_somewhere() {
-    let text = |file: &PathBuf| std::fs::read_to_string(Path::new(ROOT).join(file)).expect("Markdown is text");
-    let pages: HashMap<_, _> = files().into_iter().map(|file| (file.clone(), read(&text(&file)))).collect();
+    let pages: HashMap<_, _> = texts("", &["md"]).map(|(file, text)| (file, read(&text))).collect();
     assert!(pages.contains_key(Path::new("README.md")), "the repository's root was found");
     let links = pages.iter().flat_map(|(file, page)| page.links.iter().map(move |link| (file, link)));
     let faults = links.filter_map(|(file, link)| {

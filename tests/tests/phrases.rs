@@ -1,8 +1,6 @@
 //! Phrases that a reader stumbles over, with what to say in their place.
 
-use walkdir::{DirEntry, WalkDir};
-
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+use super::sources::texts;
 
 /// A phrase, and what says the same in the words of the field.
 const PHRASES: [(&str, &str); 21] = [
@@ -32,13 +30,6 @@ const PHRASES: [(&str, &str); 21] = [
 /// Files with text for readers.
 const TEXTS: [&str; 9] = ["rs", "md", "h", "hpp", "py", "c", "cpp", "cu", "sh"];
 
-/// Returns whether the walk enters a folder: no build outputs, hidden folders or files of an
-/// editor.
-fn is_entered(entry: &DirEntry) -> bool {
-    let name = entry.file_name().to_string_lossy();
-    entry.depth() == 0 || !(name.starts_with('.') || ["target", "book", "build", "node_modules"].contains(&&*name))
-}
-
 /// Returns the words of a line in lower case, with a blank on each side. A name with underscores is
 /// one word.
 fn words(line: &str) -> String {
@@ -60,17 +51,12 @@ fn found(text: &str) -> Vec<(usize, &'static str, &'static str)> {
 #[test]
 fn no_text_has_a_phrase_that_readers_stumble_over() {
     let (mut count, mut wrong) = (0, Vec::new());
-    for entry in WalkDir::new(ROOT).into_iter().filter_entry(is_entered) {
-        let entry = entry.expect("the tree is readable");
-        let path = entry.path().strip_prefix(ROOT).expect("below the root");
-        let is_text = path.extension().is_some_and(|extension| TEXTS.iter().any(|text| *text == extension));
+    for (path, text) in texts("", &TEXTS) {
         // The results of runs stay as they were written.
-        let is_past = path.starts_with("tests/results");
-        if !is_text || is_past || path.ends_with("phrases.rs") || !entry.file_type().is_file() {
+        if path.starts_with("tests/results") || path.ends_with("phrases.rs") {
             continue;
         }
         count += 1;
-        let text = String::from_utf8_lossy(&std::fs::read(entry.path()).expect("it can be read")).into_owned();
         wrong.extend(
             found(&text)
                 .into_iter()

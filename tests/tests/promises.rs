@@ -1,7 +1,7 @@
 //! Checks the page of promises: each quotation stands in its document, and each test that is named
 //! stands in its file.
 
-use super::rust_files;
+use super::sources;
 use std::path::Path;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -93,7 +93,7 @@ fn every_promise_stands_in_its_document_and_has_its_tests() {
         let says_why = row.policies.starts_with("not held");
         assert_eq!(row.tests.is_empty(), says_why, "a test or a reason: {}", row.quotation);
         for (file, name) in &row.tests {
-            let text = rust_files::below(file).next().map(|(_, text)| text).unwrap_or_default();
+            let text = sources::below(file).next().map(|(_, text)| text).unwrap_or_default();
             // The parser of the names of tests also reads the arguments of macros.
             if !super::test_names::tests_of(&text).contains(name) {
                 wrong.push(format!("{file} has no test {name}"));

@@ -1,7 +1,7 @@
 //! Limits the length of the names of tests. A name says the behaviour that the test checks, and a
 //! list of tests is read line by line.
 
-use super::rust_files;
+use super::sources;
 use proc_macro2::{TokenStream, TokenTree};
 
 /// The greatest length of a test's name, in characters.
@@ -40,7 +40,7 @@ pub(crate) fn tests_of(text: &str) -> Vec<String> {
 #[test]
 fn names_of_tests_are_short() {
     let (mut count, mut long) = (0, Vec::new());
-    for (path, text) in rust_files::below("") {
+    for (path, text) in sources::below("") {
         let names = tests_of(&text);
         count += names.len();
         let file = path.display();

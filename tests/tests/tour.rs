@@ -5,7 +5,7 @@
 //! function that has moved to another file is found there if no other file of its crate defines the
 //! name.
 
-use super::rust_files;
+use super::sources;
 use crate::wrapping::wrap_all;
 use cachalot_tests::generated;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn place(step: &Step<'_>) -> Result<(String, usize), String> {
         return Ok((step.path.to_owned(), line));
     }
     let (folder, _) = step.path.split_once("src/").unwrap_or_default();
-    let moved: Vec<_> = rust_files::below(folder)
+    let moved: Vec<_> = sources::below(folder)
         .flat_map(|(path, text)| {
             let path = path.display().to_string();
             lines_of(&text, name).map(|line| (path.clone(), line)).collect::<Vec<_>>()

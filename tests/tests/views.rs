@@ -4,7 +4,7 @@
 //! what. An operation on a device is a method of `OnDevice`, of `Arena` or of `Mapper`. A type
 //! beside them holds something of its own: a target, a turn, memory in hand.
 
-use super::rust_files::{self, name_of_type};
+use super::sources::{self, name_of_type};
 use syn::visit::{self, Visit};
 
 /// The types that give access to all of a device.
@@ -38,7 +38,7 @@ fn views_in(source: &str) -> Vec<String> {
 
 #[test]
 fn no_type_of_the_core_holds_nothing_but_a_device() {
-    let files = rust_files::below("core/src");
+    let files = sources::below("core/src");
     let found: Vec<_> = files
         .flat_map(|(path, text)| views_in(&text).into_iter().map(move |name| format!("{}: {name}", path.display())))
         .collect();

@@ -5,10 +5,9 @@
 //! environment, the test writes the files. Code blocks, tables, drawings and headings stay as they
 //! are, and so do links and code in a line.
 
-use crate::rust_files;
-use std::path::{Path, PathBuf};
+use crate::sources;
+use std::path::Path;
 use std::sync::OnceLock;
-use walkdir::{DirEntry, WalkDir};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -177,22 +176,6 @@ pub(crate) fn wrapped_markdown(text: &str) -> String {
     wrapped(text, of_markdown)
 }
 
-/// Returns whether the walk enters a folder: no build outputs and no hidden folders.
-fn is_entered(entry: &DirEntry) -> bool {
-    let name = entry.file_name().to_string_lossy();
-    entry.depth() == 0 || !(name.starts_with('.') || ["target", "book", "build", "node_modules"].contains(&&*name))
-}
-
-/// Iterates over the Markdown files: the path relative to the project, and the text.
-fn markdown() -> impl Iterator<Item = (PathBuf, String)> {
-    let entries = WalkDir::new(ROOT).into_iter().filter_entry(is_entered).map(|entry| entry.expect("readable"));
-    let files = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "md"));
-    files.map(|entry| {
-        let path = entry.path().strip_prefix(ROOT).expect("below the root").to_owned();
-        (path, std::fs::read_to_string(entry.path()).expect("Markdown is text"))
-    })
-}
-
 /// What is longer than the width.
 #[derive(Default)]
 pub(crate) struct Long {
@@ -208,8 +191,9 @@ pub(crate) fn wrap_all() -> &'static Long {
     static FOUND: OnceLock<Long> = OnceLock::new();
     FOUND.get_or_init(|| {
         let writes = std::env::var_os("CACHALOT_WRITE_DOCS").is_some();
-        let rust = rust_files::below("").map(|(path, text)| (path, wrapped(&text, of_rust), text));
-        let files = rust.chain(markdown().map(|(path, text)| (path, wrapped(&text, of_markdown), text)));
+        let rust = sources::below("").map(|(path, text)| (path, wrapped(&text, of_rust), text));
+        let files =
+            rust.chain(sources::texts("", &["md"]).map(|(path, text)| (path, wrapped(&text, of_markdown), text)));
         let mut found = Long::default();
         for (path, wrapped, text) in files.filter(|(_, wrapped, text)| wrapped != text) {
             if PAST.iter().any(|past| path.starts_with(past)) {

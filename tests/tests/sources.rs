@@ -1,6 +1,5 @@
-//! The Rust sources of the project, for the tests that read them.
+//! The texts of the project, for the tests that read them, most of all its Rust.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use walkdir::{DirEntry, WalkDir};
 
@@ -11,20 +10,26 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// `.tools`.
 fn is_entered(entry: &DirEntry) -> bool {
     let name = entry.file_name().to_string_lossy();
-    entry.depth() == 0 || !(name.starts_with('.') || name == "target")
+    entry.depth() == 0 || !(name.starts_with('.') || ["target", "book", "build", "node_modules"].contains(&&*name))
 }
 
-/// Iterates over the Rust files at or below a path of the project: the path relative to the
-/// project, and the text.
-pub(crate) fn below(path: &str) -> impl Iterator<Item = (PathBuf, String)> {
+/// Iterates over the files at or below a path of the project whose names have one of `endings`: the
+/// path relative to the project, and the text.
+pub(crate) fn texts(path: &str, endings: &[&str]) -> impl Iterator<Item = (PathBuf, String)> {
     let entries = WalkDir::new(Path::new(ROOT).join(path)).into_iter().filter_entry(is_entered);
     let entries = entries.map(|entry| entry.expect("the tree is readable"));
-    let files =
-        entries.filter(|entry| entry.file_type().is_file() && entry.path().extension() == Some(OsStr::new("rs")));
+    let is_text = |path: &Path| path.extension().is_some_and(|found| endings.iter().any(|ending| *ending == found));
+    let files = entries.filter(move |entry| entry.file_type().is_file() && is_text(entry.path()));
     files.map(|entry| {
         let path = entry.path().strip_prefix(ROOT).expect("below the root").to_owned();
-        (path, std::fs::read_to_string(entry.path()).expect("Rust is text"))
+        let bytes = std::fs::read(entry.path()).expect("it can be read");
+        (path, String::from_utf8_lossy(&bytes).into_owned())
     })
+}
+
+/// Iterates over the Rust files at or below a path of the project.
+pub(crate) fn below(path: &str) -> impl Iterator<Item = (PathBuf, String)> {
+    texts(path, &["rs"])
 }
 
 /// Returns the last name in a path.
