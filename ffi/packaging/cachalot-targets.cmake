@@ -17,6 +17,8 @@ function(cachalot_declare_targets libdir includedir version)
   set_target_properties(cachalot::static PROPERTIES
     IMPORTED_LOCATION "${libdir}/libcachalot.a"
     INTERFACE_INCLUDE_DIRECTORIES "${includedir}"
+    # The archive is one object with a section for each function: without this, a program has all of them.
+    INTERFACE_LINK_OPTIONS "LINKER:--gc-sections"
     INTERFACE_LINK_LIBRARIES "-lgcc_s;-lutil;-lrt;-lpthread;-lm;-ldl;-lc")
   add_library(cachalot::shared SHARED IMPORTED ${ARGN})
   set_target_properties(cachalot::shared PROPERTIES

@@ -40,6 +40,18 @@ fn needed(program: &Path) -> Option<String> {
     Some(printed(&read).lines().filter(|line| line.contains("(NEEDED)")).collect())
 }
 
+/// Returns whether a program has a function of the library that no consumer calls, by the name that
+/// stays in a program without `strip`. Prints a line and returns `None` without `nm`.
+fn has_unused_functions(program: &Path) -> Option<bool> {
+    let Some(names) = output(Command::new("nm").arg(program)) else {
+        skip("what programs contain", "no nm");
+        return None;
+    };
+    let names = printed(&names);
+    assert!(names.lines().any(|line| line.ends_with(" cachalot_create")), "{}", program.display());
+    Some(names.lines().any(|line| line.ends_with(" cachalot_torch_init")))
+}
+
 /// Builds the consumers with the flags of `pkg-config`, and runs the consumers. False without
 /// `pkg-config`.
 fn consume_by_pkg_config(libraries: &Path, program: &Path, modes: &[&str]) -> bool {
@@ -58,6 +70,9 @@ fn consume_by_pkg_config(libraries: &Path, program: &Path, modes: &[&str]) -> bo
             let needed = needed(program);
             let is_shared = *mode == "--libs";
             assert!(needed.is_none_or(|needed| needed.contains("libcachalot") == is_shared), "{mode}: {libs:?}");
+            if *mode == "--static" {
+                assert_ne!(has_unused_functions(program), Some(true), "{libs:?}");
+            }
         }
     }
     true
@@ -170,6 +185,9 @@ fn build_with_cmake(arguments: &[&str], name: &str) {
             let is_shared = needed(&program).map(|needed| needed.contains("libcachalot"));
             let expected = target == "shared" || (target == "cachalot" && arguments.contains(&"-DCACHALOT_SHARED=ON"));
             assert!(is_shared.is_none_or(|is_shared| is_shared == expected), "{language} {target}");
+            if target == "static" {
+                assert_ne!(has_unused_functions(&program), Some(true), "{language} {target}");
+            }
         }
     }
 }
