@@ -412,7 +412,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// be polled stays pending, and the rest are freed.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("process_events", device)?;
-        device.collect_departed(u32::MAX);
+        device.holdings().collect_departed(u32::MAX);
         device.waiting().process_events()
     }
 

@@ -87,7 +87,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     pub fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let device = self.begin("maintain");
         device.driver.health()?;
-        device.collect_few_departed();
+        device.holdings().collect_few_departed();
         device.waits.give_spare_events_back(&device.driver);
         let left = device.holdings().give_idle_back(&device.idle, max_us)?;
         device.stitcher().map_or(Ok(left), |stitcher| Ok(left | stitcher.maintain(max_us)?))
@@ -227,7 +227,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     ///
     /// Device: called for each freed block.
     pub fn end_quarantine(&self) {
-        self.begin("end_quarantine").end_quarantine();
+        self.begin("end_quarantine").holdings().end_quarantine();
     }
 
     /// Calls `act` with the heap that owns `ptr` on the device.

@@ -31,7 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ranges<'_, D, R, S> {
     ///   no virtual memory.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation, Error> {
         let device = self.begin("reserve_range");
-        device.require_ranges()?.reserve_elastic(device.holdings(), bytes)
+        device.require_ranges()?.reserve_elastic(&device.holdings(), bytes)
     }
 
     /// Gives a part of a range memory. Pages of the part with memory keep the memory and the

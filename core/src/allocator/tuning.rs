@@ -133,8 +133,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
     /// Returns the figures.
     pub fn report(&self) -> TuneReport {
         let arena = self.arena;
-        let [retired_bytes, given_back_bytes] = [arena.paging.retired_bytes(), arena.paging.retired_given_back()];
-        TuneReport { retired_bytes, given_back_bytes, ..arena.tuning.lock().report }
+        let [given_back_bytes, retired_bytes] = [arena.paging.retired_given_back(), arena.paging.retired_bytes()];
+        TuneReport { given_back_bytes, retired_bytes, ..arena.tuning.lock().report }
     }
 
     /// Changes the figures kept by a host. The stage is [`TuneStage::Off`] while `tune` is off.

@@ -59,40 +59,40 @@ impl<P: Platform> Holdings<'_, P> {
     /// Returns whether any free block serves a request beyond the budget before segments are
     /// released. Under `exact_segments` only where the limit would not allow the request's segment
     /// in place of a released one.
-    pub(super) fn any_block_serves_first(self, request: &Request) -> bool {
-        let is_exact = self.heaps().lock(request.slot).rules.compact.parts_segments();
+    pub(super) fn any_block_serves_first(&self, request: &Request) -> bool {
+        let is_exact = self.heaps.lock(request.slot).rules.compact.parts_segments();
         // A cut segment of one block's size would serve no block of that size again. A released one
         // makes room for at least `request.size`: that is too little if the limit was lowered below
         // what is held.
-        let any = !is_exact || !self.ledger().has_room_for(self.segment_bytes(request).saturating_sub(request.size));
+        let any = !is_exact || !self.ledger.has_room_for(self.segment_bytes(request).saturating_sub(request.size));
         any && self.excess_of(request).is_some()
     }
 
     /// Returns by how many bytes another segment for the request would exceed the budget. Returns
     /// `None` within the budget, and unless `compact` is active for the request's heap.
-    fn excess_of(self, request: &Request) -> Option<u64> {
+    fn excess_of(&self, request: &Request) -> Option<u64> {
         let stat = {
-            let heap = self.heaps().lock(request.slot);
+            let heap = self.heaps.lock(request.slot);
             if !is_compact(&heap) {
                 return None;
             }
             if heap.rules.compact.parts_segments() { Stat::AllocatedBytes } else { Stat::ActiveBytes }
         };
         let (compact, slack) = {
-            let config = self.settings().config.lock();
+            let config = self.settings.config.lock();
             (config.compact()?, config.compact_slack())
         };
         // The request is part of what will be in use.
-        let most = self.peaks().most_with(&self.counters(), stat, request.size);
-        let held = self.ledger().reserved().saturating_add(self.segment_bytes(request));
+        let most = self.peaks.most_with(&self.counters(), stat, request.size);
+        let held = self.ledger.reserved().saturating_add(self.segment_bytes(request));
         held.checked_sub(budget(most, compact, slack)).filter(|&excess| excess > 0)
     }
 
     /// Releases quiet segments until a segment for the request is within the budget, or no quiet
     /// segment is left. Does not wait for the device. Returns whether the settings have changed,
     /// which the caller applies.
-    pub(super) fn release_excess(self, request: &Request) -> Result<bool, Error> {
-        if self.excess_of(request).is_none() || !may_release_quiet(&self.driver().flags, request) {
+    pub(super) fn release_excess(&self, request: &Request) -> Result<bool, Error> {
+        if self.excess_of(request).is_none() || !may_release_quiet(&self.driver.flags, request) {
             return Ok(false);
         }
         self.given_up().poll_departures();
@@ -109,19 +109,19 @@ impl<P: Platform> Holdings<'_, P> {
     /// Notes that memory was given back for a segment of another size. Where each byte of a segment
     /// costs time, sizes are rounded up after some such exchanges: segments of equal sizes serve
     /// each other's requests. After many, more is held. Returns whether the settings have changed.
-    fn note_exchange(self, request: &Request) -> bool {
-        let is_exact = self.heaps().lock(request.slot).rules.compact == Compacting::Exact;
-        let is_costly = is_exact && self.driver().device().pins();
+    fn note_exchange(&self, request: &Request) -> bool {
+        let is_exact = self.heaps.lock(request.slot).rules.compact == Compacting::Exact;
+        let is_costly = is_exact && self.driver.device().pins();
         if !is_costly {
             return false;
         }
-        match self.settings().exchanges.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
+        match self.settings.exchanges.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
             // A step is an eighth of the size at most.
             EXCHANGES => {
                 let divisions = Divisions::new([8; INTERVALS]);
-                divisions.is_some_and(|divisions| self.settings().round_up(divisions))
+                divisions.is_some_and(|divisions| self.settings.round_up(divisions))
             }
-            MANY_EXCHANGES => self.settings().raise_budget(TIGHT, WIDE),
+            MANY_EXCHANGES => self.settings.raise_budget(TIGHT, WIDE),
             _ => false,
         }
     }
@@ -129,11 +129,11 @@ impl<P: Platform> Holdings<'_, P> {
     /// The rule of `compact`: of all large heaps the quiet segment that covers the excess best,
     /// until a segment for the request is within the budget. Yields what is known to be quiet, and
     /// does not ask the device.
-    pub(super) fn quiet_segments(self, request: &Request) -> impl Iterator<Item = Unit> {
-        let heaps = self.heaps();
+    pub(super) fn quiet_segments(&self, request: &Request) -> impl Iterator<Item = Unit> {
+        let heaps = self.heaps;
         // The excess shrinks with each unit, unless other threads allocate.
         from_fn(move || {
-            let excess = self.excess_of(request).filter(|_| may_release_quiet(&self.driver().flags, request))?;
+            let excess = self.excess_of(request).filter(|_| may_release_quiet(&self.driver.flags, request))?;
             let large = heaps.heaps_of(heaps.giving_pools(), |_| [PoolKind::Large]);
             let of_each = large.filter_map(|(slot, _used)| quiet_cover(&mut heaps.lock(slot), slot, excess));
             of_each.min_by_key(|unit| (rank(unit.bytes, excess), unit.at))

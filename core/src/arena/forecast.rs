@@ -4,6 +4,7 @@
 
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
+use crate::arena::paging::Paging;
 use crate::arena::paging::growth::PageGrowth;
 use crate::arena::plans;
 use crate::arena::platform::Platform;
@@ -53,13 +54,6 @@ impl<P: Platform> OnDevice<'_, P> {
         first.map_or_else(|| self.forecast_of_reclaim(request), Ok)
     }
 
-    /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the
-    /// work before all decommits.
-    fn spare(self, has_waited: bool) -> u64 {
-        let pages = self.paging.bytes();
-        pages.spare + if has_waited { pages.departed } else { 0 }
-    }
-
     /// Returns the effect of a growth of the request's heap, or `None` if the limit or the
     /// addresses do not allow it. `has_waited` tells whether the request has waited for the work
     /// before all decommits.
@@ -68,7 +62,7 @@ impl<P: Platform> OnDevice<'_, P> {
             let first = if request.capturing { None } else { self.holdings().first_for_max(request) };
             return Ok(first.map(Forecast::Release));
         }
-        let (bytes, spare) = (self.segment_bytes(request), self.spare(has_waited));
+        let (bytes, spare) = (self.segment_bytes(request), self.paging.spare(has_waited));
         match self.heaps.source_now(&self.driver.flags, request) {
             // Spare pages go back to the device first.
             Source::Device | Source::Host => {
@@ -78,10 +72,19 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare))
             }
             Source::Pages => {
-                let growth = PageGrowth::of(self).filter(|_| self.ledger.has_room_without(spare, bytes));
+                let growth = PageGrowth::of(&self.holdings()).filter(|_| self.ledger.has_room_without(spare, bytes));
                 let Some(growth) = growth else { return Ok(None) };
                 Ok(growth.has_addresses(request)?.then_some(Forecast::Expand))
             }
         }
+    }
+}
+
+impl<P: Platform> Paging<P> {
+    /// Returns the bytes of spare pages; with `has_waited`, once the request has waited for the
+    /// work before all decommits.
+    fn spare(&self, has_waited: bool) -> u64 {
+        let pages = self.bytes();
+        pages.spare + if has_waited { pages.departed } else { 0 }
     }
 }

@@ -8,18 +8,20 @@
 //!
 //! The lock of one heap is held, and none across a call to the device.
 
+use crate::arena::driver::Driver;
 use crate::arena::flags::FlagWord;
-use crate::arena::heaps::{HeapGuard, Slot};
+use crate::arena::heaps::{HeapGuard, Heaps, Slot};
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::plans::FreedOf;
 use crate::arena::platform::Platform;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::Outside;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::{Segments, StreamOrder};
 use crate::error::{Error, PointerFault};
 use crate::heap::block::FRONTIER_BIT;
 use crate::heap::{FreeOutcome, Heap};
 use crate::page_map::{HeapRef, LaneRef, Owner};
+use crate::stats::Occurrence;
 use crate::streams::fences::Waiter;
 use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
@@ -161,29 +163,29 @@ impl<P: Platform> OnDevice<'_, P> {
         // the block is free.
         if heap.blocks[block].uses == NONE {
             self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
-            self.waiting().free_if_unused(heap, PendingBlock { slot: number, index: block });
+            self.free_if_unused(heap, PendingBlock { slot: number, index: block });
             return Ok(());
         }
         let block = PendingBlock { slot: number, index: block };
-        self.waiting().wait_for_uses(heap, PendingFree { block, site: Some(site) })
+        self.wait_for_uses(heap, PendingFree { block, site: Some(site) })
     }
 }
 
-impl<P: Platform> Waiting<'_, P> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
     ///
     /// On an error the free is undone: the block is allocated again, with all user streams.
     pub(in crate::arena) fn wait_for_uses(self, heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
-        let waiting = self.begin_wait(heap, free);
+        let waiting = self.waiting().wait_for_uses(heap, free);
         if waiting.is_err() {
             let PendingBlock { slot, index: block } = free.block;
-            let mut heap = self.heaps().lock(slot);
+            let mut heap = self.heaps.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
             // here. A free at a count fails as a whole, so the bit goes too.
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
-            heap.undo_free(block, &self.heaps().slot(slot).counters);
-            self.paging().undo_guarded_free(&self.driver().flags, DevicePtr(heap.blocks[block].addr));
+            heap.undo_free(block, &self.heaps.slot(slot).counters);
+            self.paging.undo_guarded_free(&self.driver.flags, DevicePtr(heap.blocks[block].addr));
         }
         waiting
     }
@@ -195,74 +197,88 @@ impl<P: Platform> Waiting<'_, P> {
     fn finish_pending(self, heap: HeapGuard<'_, P>, pending: PendingBlock) {
         let mut heap = heap;
         let PendingBlock { slot, index: block } = pending;
-        if self.paging().stays_pinned(&self.driver().flags, &mut heap, block) {
+        if self.paging.stays_pinned(&self.driver.flags, &mut heap, block) {
             return;
         }
-        if self.guarding().has_end(&self.driver().flags, heap.pool) {
+        if self.guarding.has_end(&self.driver.flags, heap.pool) {
             // The block stays pending for this thread, which calls the device without the lock.
             heap.uses().hold(block);
             drop(heap);
-            self.end_contents(pending);
-            heap = self.heaps().lock(slot);
+            self.guarding.end_contents(self.recorder(), &self.paging, slot, block);
+            heap = self.heaps.lock(slot);
             heap.uses().end_waits(block, 1);
         }
         self.trace(|recorder| recorder.free_completed(&mut heap, block));
-        let peaks_stale = heap.unpend(block, &self.heaps().slot(slot).counters);
+        let peaks_stale = heap.unpend(block, &self.heaps.slot(slot).counters);
         // Under the lock under which the block became free: no request finds the block.
-        let guarded = self.remove_guarded(&mut heap, pending);
+        let guarded = self.remove_guarded(slot, &mut heap, block);
         drop(heap);
-        self.settle_peaks(self.heaps().slot(slot), peaks_stale);
+        self.settle_peaks(self.heaps.slot(slot), peaks_stale);
         if let Some(at) = guarded {
             // The free has succeeded: the leaked bytes count a failure, and the health of the
             // context shows a loss.
             let _counted = self.holdings().release_guarded(at, None);
         }
-        if self.driver().flags.has(flags::DIRECT) {
+        if self.driver.flags.has(flags::DIRECT) {
             self.holdings().release_directly(slot);
         }
     }
+}
 
-    /// Records in the trace that the program has freed a block, with the call site of the free.
+impl<'a, P: Platform> Outside<'a, P> for OnDevice<'a, P> {
+    #[inline(always)]
+    fn driver(self) -> &'a Driver<P::Device> {
+        &self.arena.driver
+    }
+
+    #[inline(always)]
+    fn heaps(self) -> &'a Heaps<P> {
+        &self.arena.heaps
+    }
+
     #[inline]
-    pub(in crate::arena) fn free_requested(self, heap: &mut Heap<P::Storage>, block: u32, site: u32) {
+    fn follow_pending(self, slot: u32) {
+        self.peaks.follow_pending(&self.heaps.slot(slot).counters);
+    }
+
+    #[inline]
+    fn free_requested(self, heap: &mut Heap<P::Storage>, block: u32, site: u32) {
         self.trace(|recorder| recorder.free_requested(heap, block, site));
     }
 
-    /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without another
-    /// wait.
-    pub(in crate::arena) fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>) {
-        let mut heap = self.heaps().lock(slot);
+    fn count_sync(self) {
+        self.peaks.device.count(Occurrence::SyncAllStreams);
+    }
+
+    fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>) {
+        let mut heap = self.arena.heaps.lock(slot);
         for block in blocks {
             // The block cannot have become free or been reused: its count includes the wait.
             heap.uses().end_waits(block, 1);
             if is_waiting(&heap, block) {
                 continue;
             }
-            if self.driver().flags.has(CONSEQUENCES) {
+            if self.driver.flags.has(CONSEQUENCES) {
                 self.finish_pending(heap, PendingBlock { slot, index: block });
-            } else if heap.unpend(block, &self.heaps().slot(slot).counters) {
+            } else if heap.unpend(block, &self.arena.heaps.slot(slot).counters) {
                 // A peak is due now: the next block may lower what rose.
                 drop(heap);
-                self.settle_peaks(self.heaps().slot(slot), true);
+                self.reconcile_peaks(self.arena.heaps.slot(slot));
             } else {
                 continue;
             }
-            heap = self.heaps().lock(slot);
+            heap = self.arena.heaps.lock(slot);
         }
     }
 
-    /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
-    ///
-    /// The caller removed a use or an event under the lock passed here. Of several threads removing
-    /// uses and events of a block, exactly one finds the block unused.
-    pub(in crate::arena) fn free_if_unused(self, mut heap: HeapGuard<'_, P>, block: PendingBlock) {
+    fn free_if_unused(self, mut heap: HeapGuard<'_, P>, block: PendingBlock) {
         if is_waiting(&heap, block.index) {
             return;
         }
-        if self.driver().flags.has(CONSEQUENCES) {
+        if self.driver.flags.has(CONSEQUENCES) {
             return self.finish_pending(heap, block);
         }
-        let slot = self.heaps().slot(block.slot);
+        let slot = self.arena.heaps.slot(block.slot);
         let peaks_stale = heap.unpend(block.index, &slot.counters);
         drop(heap);
         self.settle_peaks(slot, peaks_stale);
@@ -309,7 +325,7 @@ impl<P: Platform> OnDevice<'_, P> {
         }
         self.trace(|recorder| recorder.free_requested(&mut heap, block, site));
         drop(heap);
-        self.waiting().follow_pending(slot);
+        self.follow_pending(slot);
         Ok(block)
     }
 

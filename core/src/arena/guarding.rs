@@ -14,6 +14,7 @@ use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::arena::paging::Paging;
 use crate::arena::request::Request;
+use crate::arena::waits::Outside;
 use crate::arena::{OnDevice, OwnerMap, Platform};
 use crate::config::{Config, Filling, Guard};
 use crate::device::Host;
@@ -208,7 +209,7 @@ impl<P: Platform> OnDevice<'_, P> {
         if is_over && self.paging.end_guarded_pin(at) {
             let block = heap.segments[segment].first;
             heap.uses().end_waits(block, 1);
-            self.waiting().free_if_unused(heap, PendingBlock { slot, index: block });
+            self.free_if_unused(heap, PendingBlock { slot, index: block });
         }
     }
 
@@ -232,7 +233,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Notes what is known of a pending block at its free, if a guarded block, and frees the block
-    /// as [`Waiting::wait_for_uses`](crate::arena::waits::Waiting::wait_for_uses) does. Unlocks the
+    /// as [`wait_for_uses`](Self::wait_for_uses) does. Unlocks the
     /// heap; no other call touches a pending block.
     pub(in crate::arena) fn note_and_wait(
         self,
@@ -255,6 +256,6 @@ impl<P: Platform> OnDevice<'_, P> {
             let others = uses.into_iter().filter(|&stream| stream != own && stream != StreamId::EVERY);
             self.paging.note_guarded_free(at, site, others);
         }
-        self.waiting().wait_for_uses(heap, PendingFree { block, site: Some(site) })
+        self.wait_for_uses(heap, PendingFree { block, site: Some(site) })
     }
 }

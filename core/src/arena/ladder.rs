@@ -125,7 +125,7 @@ impl<P: Platform> Ladder<'_, P> {
             on.release(release, || on.device.heaps.first_ended(&on.device.driver, on.request.slot / 2))
         }),
         LadderStep::new("Release old free segments, if a limit and `garbage_collection_threshold` are set.", |on| {
-            on.give(rules::old(on.device.holdings()))
+            on.give(rules::old(&on.device.holdings()))
         }),
         // Before the steps that give up cached memory for the request.
         LadderStep::of_cache(
@@ -264,7 +264,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// comes before.
     fn grow(&self, has_waited: bool) -> Effect {
         let predict = || self.device.forecast_of_growth(self.request, has_waited);
-        self.serve(|| self.device.holdings().grow(self.request), predict)
+        self.serve(|| self.device.grow(self.request), predict)
     }
 
     /// Rejects the request if the memory would exceed the configured fraction of the device.
@@ -280,7 +280,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Serves the request from memory that has become free: from the cache, or without a cache from
     /// the device.
     fn try_again(&self) -> Result<Option<DevicePtr>, Error> {
-        if self.caches { self.device.search(self.request) } else { self.device.holdings().grow(self.request) }
+        if self.caches { self.device.search(self.request) } else { self.device.grow(self.request) }
     }
 
     /// Waits for all pending blocks, and serves the request from the first fitting block; without a
@@ -289,13 +289,13 @@ impl<P: Platform> Ladder<'_, P> {
         let (device, request) = (self.device, self.request);
         if !self.caches {
             device.waiting().wait_for_events()?;
-            device.wait_for_departures()?;
-            return device.holdings().grow(request);
+            device.holdings().wait_for_departures()?;
+            return device.grow(request);
         }
         if let Some(ptr) = device.waiting().search_pending(request, Effort::Wait, || device.search(request))? {
             return Ok(Some(ptr));
         }
-        device.wait_for_departures()?;
+        device.holdings().wait_for_departures()?;
         // `single_search` switches to PyTorch's order without the search.
         if device.settings.single_search.load(Ordering::Relaxed) == 0
             && let Some(ptr) = device.search(request)?
@@ -389,9 +389,9 @@ impl<P: Platform> Ladder<'_, P> {
             }
             // Memory is short: ask for the request's own size instead of a full region.
             let served = if self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages() {
-                self.device.holdings().grow(request)?
+                self.device.grow(request)?
             } else {
-                self.device.holdings().allocate_segment(request, request.size)?
+                self.device.allocate_segment(request, request.size)?
             };
             if served.is_some() {
                 return Ok(served);

@@ -285,7 +285,7 @@ impl<P: Platform> OnDevice<'_, P> {
             self.waiting().free_ordered_in_graph(request.stream);
         }
         if self.driver.flags.has(flags::DIRECT) {
-            return match self.holdings().grow(request)? {
+            return match self.grow(request)? {
                 Some(ptr) => Ok(ptr),
                 None => self.reclaim(request),
             };

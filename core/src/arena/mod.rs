@@ -18,8 +18,8 @@
 //! A part with its own state is a type: [`Heaps`], [`Settings`], [`Plans`], [`Paging`],
 //! [`Waits`], [`Driver`], [`Ledger`], and others. The contents of a part are private to its folder.
 //! An operation is a method of the part that it needs, and takes the others by type. Where it needs
-//! several, a view has just these: [`Recorder`], [`Counters`], [`GivenUp`]; [`Waiting`] for blocks
-//! that wait, [`Holdings`] for memory obtained and given back, and for virtual memory [`Mapper`],
+//! several, a view has just these: [`Recorder`], [`Counters`]; [`DeviceWaits`] for
+//! blocks that wait, [`Holdings`] for memory given back, and for virtual memory [`Mapper`],
 //! [`HeapMapper`], [`RangeMapper`], [`Stitcher`]. What needs most of them, as a request or a free
 //! does, is a method of [`Arena`], or of [`OnDevice`] if it needs the page map, too. An operation
 //! of a view takes the device as an argument where it frees blocks, searches for them, or releases
@@ -72,7 +72,6 @@ use crate::arena::holdings::Holdings;
 use crate::arena::idle::IdleMemory;
 use crate::arena::ledger::{Ledger, fraction_of};
 use crate::arena::paging::Paging;
-use crate::arena::paging::departures::GivenUp;
 use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::RangeMapper;
@@ -84,7 +83,7 @@ use crate::arena::request::Request;
 use crate::arena::settings::Settings;
 use crate::arena::tracing::{History, Recorder};
 use crate::arena::tuning::TuningState;
-use crate::arena::waits::{Waiting, Waits};
+use crate::arena::waits::{DeviceWaits, Waits};
 use crate::config::rounding::PoolKind;
 use crate::config::{Config, Filling, Guard};
 use crate::device::{DeviceError, ErrorKind, Host, MemoryInfo};
@@ -127,7 +126,7 @@ pub(crate) struct Arena<P: Platform> {
 
 /// A device in its allocator: the arena, which this dereferences to, and the page map that all
 /// devices share. Requests and frees are methods of this type. Other operations are methods of
-/// [`Holdings`], of [`Waiting`], and of the parts.
+/// [`Holdings`], of [`DeviceWaits`], and of the parts.
 #[derive(Clone, Copy)]
 pub(crate) struct OnDevice<'a, P: Platform> {
     pub arena: &'a Arena<P>,
@@ -145,15 +144,16 @@ impl<P: Platform> core::ops::Deref for OnDevice<'_, P> {
 
 impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the memory that the device holds.
-    #[inline(always)]
     pub(crate) fn holdings(self) -> Holdings<'a, P> {
-        Holdings::of(self)
+        let Arena { driver, settings, heaps, plans, paging, waits, peaks, ledger, history, .. } = self.arena;
+        let pages = self.pages;
+        Holdings { driver, settings, heaps, paging, ledger, peaks, pages, waits, history, plans }
     }
 
     /// Returns the waits of the device.
     #[inline(always)]
-    pub(crate) fn waiting(self) -> Waiting<'a, P> {
-        Waiting::of(self)
+    pub(crate) fn waiting(self) -> DeviceWaits<'a, P, Self> {
+        DeviceWaits { waits: &self.arena.waits, outside: self }
     }
 
     /// Returns the switch between plans and heaps, if the configuration has the planned policy.
@@ -163,12 +163,12 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Returns the operations on virtual memory, if the device has any.
     pub(crate) fn mapper(self) -> Option<Mapper<'a, P>> {
-        Mapper::of(self)
+        self.holdings().mapper()
     }
 
     /// Returns the operations on the pages of heaps, if the device has virtual memory.
     pub(crate) fn heap_mapper(self) -> Option<HeapMapper<'a, P>> {
-        HeapMapper::of(self)
+        self.holdings().heap_mapper()
     }
 
     /// Returns the operations on elastic ranges.
@@ -183,7 +183,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     /// Returns the operations of the stitched policy, if the policy is active and the device has
     /// virtual memory.
     pub(crate) fn stitcher(self) -> Option<Stitcher<'a, P>> {
-        Stitcher::of(self)
+        self.holdings().stitcher()
     }
 }
 
@@ -350,11 +350,6 @@ impl<P: Platform> Arena<P> {
     #[cold]
     fn reconcile_peaks(&self, slot: &Slot<P>) {
         self.peaks.reconcile_slot(&self.counters(), slot);
-    }
-
-    /// Returns what memory that is given up while work may use it needs of the arena.
-    pub(crate) fn given_up(&self) -> GivenUp<'_, P> {
-        GivenUp { driver: &self.driver, heaps: &self.heaps, paging: &self.paging, waits: &self.waits }
     }
 
     /// Returns the number of the device in the allocator.

@@ -5,12 +5,13 @@
 //! bytes against the limit, allocate the segment, list the segment in the page map, add the segment
 //! to the heap. Each step is undone if a later step fails.
 
+use crate::arena::OnDevice;
 use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
-use crate::arena::holdings::Holdings;
 use crate::arena::ledger::Ledger;
-use crate::arena::platform::Platform;
+use crate::arena::paging::growth::PageGrowth;
+use crate::arena::platform::{OwnerMap, Platform};
 use crate::arena::request::Request;
 use crate::arena::settings::Settings;
 use crate::config::rounding::SMALL_SEGMENT;
@@ -26,7 +27,7 @@ use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::{DevicePtr, GRAIN};
 
-impl<P: Platform> Holdings<'_, P> {
+impl<P: Platform> OnDevice<'_, P> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
     /// new memory. Returns `None` if the device, the limit, or the `max` of the pool's tag does not
     /// allow more memory.
@@ -40,33 +41,34 @@ impl<P: Platform> Holdings<'_, P> {
     #[cold]
     fn grow_in_tag(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         // Before the device is called, for pages or for addresses.
-        if self.is_refused_by_max(request)? {
+        if self.holdings().is_refused_by_max(request)? {
             return Ok(None);
         }
-        let source = self.heaps().source_now(&self.driver().flags, request);
+        let source = self.heaps.source_now(&self.driver.flags, request);
         // Pages are charged where their number is known.
         let segment = if source.maps_pages() { 0 } else { self.segment_bytes(request) };
-        let Ok(_charged) = self.heaps().charge_tag(&self.driver().flags, request, segment) else { return Ok(None) };
+        let Ok(_charged) = self.heaps.charge_tag(&self.driver.flags, request, segment) else { return Ok(None) };
         self.grow_freely(request)
     }
 
     /// Grows as [`grow`](Self::grow) does, without regard to the `max` of a tag for segments.
     #[inline(always)]
     fn grow_freely(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if !request.capturing {
-            self.collect_few_departed();
+        if !request.capturing && self.paging.has_departures() {
+            self.holdings().collect_few_departed();
         }
-        match self.heaps().source_now(&self.driver().flags, request) {
+        match self.heaps.source_now(&self.driver.flags, request) {
             Source::Device | Source::Host => self.add_segment(request),
-            Source::Pages if self.settings().policy().traits().moves_pages => {
-                let served = self.grow_stitched(request);
+            Source::Pages if self.settings.policy().traits().moves_pages => {
+                let served =
+                    self.stitcher().map_or(Ok(None), |of| of.for_request(&request.mapping).grow(self, request));
                 self.or_without_addresses(request, served)
             }
             Source::Pages => {
                 // Checked and not charged: `expand` counts each mapped range. Whole granules may
                 // exceed the limit by less than one granule for each request, as in PyTorch.
                 let bytes = self.segment_bytes(request);
-                let growth = self.page_growth().filter(|growth| growth.has_room_to_map(bytes));
+                let growth = PageGrowth::of(&self.holdings()).filter(|growth| growth.has_room_to_map(bytes));
                 let served = growth.map_or(Ok(None), |growth| growth.for_request(&request.mapping).expand(request));
                 self.or_without_addresses(request, served)
             }
@@ -89,12 +91,12 @@ impl<P: Platform> Holdings<'_, P> {
     /// a tag, which can be parked: only pages can.
     #[cold]
     fn add_unpaged_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if self.heaps().lock(request.slot).parkable {
+        if self.heaps.lock(request.slot).parkable {
             return Ok(None);
         }
         // Ordinary segments cannot use spare pages.
-        if self.paging().bytes().spare > 0 {
-            self.destroy_spares()?;
+        if self.paging.bytes().spare > 0 {
+            self.holdings().destroy_spares()?;
         }
         self.allocate_segment(request, self.segment_bytes(request).max(request.size))
     }
@@ -104,14 +106,14 @@ impl<P: Platform> Holdings<'_, P> {
     pub(crate) fn allocate_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         // Full tables are found before the device is called. The request uses the pair, so the heap
         // keeps its stream while the lock is dropped.
-        self.heaps().lock(request.slot).make_room_for_segment(bytes, request.size)?;
+        self.heaps.lock(request.slot).make_room_for_segment(bytes, request.size)?;
         // Charge first: two threads that both saw room below the limit cannot both exceed it.
-        if !self.ledger().charge(bytes) {
+        if !self.ledger.charge(bytes) {
             return Ok(None);
         }
         // Until the segment is in the heap, another request of the heap finds neither room below
         // the limit nor a free block. The count tells that request to wait and search again.
-        let pending = &self.heaps().slot(request.slot).pending_segments;
+        let pending = &self.heaps.slot(request.slot).pending_segments;
         pending.fetch_add(1, Ordering::Relaxed);
         let served = self.allocate_charged_segment(request, bytes);
         // Release: a thread that reads zero with Acquire sees the heap with the new segment.
@@ -119,58 +121,35 @@ impl<P: Platform> Holdings<'_, P> {
         served
     }
 
-    /// Allocates `bytes`, which are charged against the limit, by `obtain`. Lists them as `owner`'s
-    /// in the page map. Returns `None` if the memory is lacking. Refunds the charge unless the
-    /// memory is returned.
-    pub(super) fn allocate_charged(
-        self,
-        bytes: u64,
-        owner: Owner,
-        obtain: impl FnOnce(&P::Device) -> DeviceResult<DevicePtr>,
-    ) -> Result<Option<DevicePtr>, Error> {
-        let base = match self.driver().call(obtain) {
-            Ok(base) => base,
-            Err(error) => {
-                self.ledger().refund(bytes);
-                // Only a certain lack of memory lets the ladder go on: any other error is reported.
-                return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
-            }
-        };
-        // Listed before any block of the segment can be returned, so every `free` finds the owner.
-        if let Err(error) = self.pages().insert(base, bytes, owner) {
-            self.ledger().release(self.driver(), base, bytes)?;
-            return Err(error);
-        }
-        Ok(Some(base))
-    }
-
     /// Allocates a segment whose bytes are charged against the limit, and serves the request from
     /// the segment. Refunds the charge on failure.
     fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
-        let owner = Owner::Heap(self.heaps().heap_ref(request.slot));
-        let is_supplied = self.heaps().source(request) == Source::Host;
+        let owner = Owner::Heap(self.heaps.heap_ref(request.slot));
+        let is_supplied = self.heaps.source(request) == Source::Host;
         // The request keeps the pool in use, and so its name.
-        let supplied = is_supplied.then(|| self.heaps().shared_pool(request.pool).id());
+        let supplied = is_supplied.then(|| self.heaps.shared_pool(request.pool).id());
         // In a captured graph, an allocation in the order of a stream would be a part of the graph.
-        let may_order = self.driver().flags.has(flags::DIRECT) && !request.capturing;
+        let may_order = self.driver.flags.has(flags::DIRECT) && !request.capturing;
         let obtain = |device: &P::Device| match supplied {
             Some(pool) => device.obtain_for(pool, bytes),
             None if may_order && device.is_ordered() => device.obtain_on(request.stream, bytes),
             None => device.obtain(bytes),
         };
-        let Some(base) = self.allocate_charged(bytes, owner, obtain)? else { return Ok(None) };
-        let slot = self.heaps().slot(request.slot);
-        let mut heap = self.heaps().lock(request.slot);
+        let Some(base) = self.ledger.allocate_charged::<P>(&self.driver, self.pages, bytes, owner, obtain)? else {
+            return Ok(None);
+        };
+        let slot = self.heaps.slot(request.slot);
+        let mut heap = self.heaps.lock(request.slot);
         // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
-            self.undo_allocation(base, bytes)?;
+            self.ledger.undo_allocation::<P>(&self.driver, self.pages, base, bytes)?;
             return Err(Error::TableFull("segments"));
         }
-        self.peaks().device.count(Occurrence::DeviceAlloc);
+        self.peaks.device.count(Occurrence::DeviceAlloc);
         self.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes));
         let segment = heap.add_segment(base, bytes, request.size, &slot.counters);
-        if self.settings().policy().traits().grows_regions && !self.driver().flags.has(flags::DIRECT) {
+        if self.settings.policy().traits().grows_regions && !self.driver.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         // Served under the lock that added the segment: no other request can take the block first.
@@ -191,10 +170,10 @@ impl<P: Platform> Holdings<'_, P> {
     fn add_segment(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
         // Ordinary segments cannot use spare pages.
-        if self.paging().bytes().spare > 0 {
-            self.destroy_spares()?;
+        if self.paging.bytes().spare > 0 {
+            self.holdings().destroy_spares()?;
         }
-        if bytes > self.settings().policy().max_segment_bytes() {
+        if bytes > self.settings.policy().max_segment_bytes() {
             return Ok(None);
         }
         // Some policies accept a smaller segment than the preferred size: try each size in turn.
@@ -204,17 +183,52 @@ impl<P: Platform> Holdings<'_, P> {
             if served.is_some() {
                 return Ok(served);
             }
-            match self.settings().policy().smaller_segment(bytes, request.size) {
+            match self.settings.policy().smaller_segment(bytes, request.size) {
                 Some(smaller) => bytes = smaller,
                 None => return Ok(None),
             }
         }
     }
+}
 
-    /// Undoes [`allocate_charged`](Holdings::allocate_charged).
-    pub(super) fn undo_allocation(self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
-        self.pages().remove(base, bytes);
-        self.ledger().release(self.driver(), base, bytes)
+impl Ledger {
+    /// Allocates `bytes`, which are charged against the limit, by `obtain`. Lists them as `owner`'s
+    /// in the page map. Returns `None` if the memory is lacking. Refunds the charge unless the
+    /// memory is returned.
+    pub(super) fn allocate_charged<P: Platform>(
+        &self,
+        driver: &Driver<P::Device>,
+        pages: &OwnerMap<P>,
+        bytes: u64,
+        owner: Owner,
+        obtain: impl FnOnce(&P::Device) -> DeviceResult<DevicePtr>,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let base = match driver.call(obtain) {
+            Ok(base) => base,
+            Err(error) => {
+                self.refund(bytes);
+                // Only a certain lack of memory lets the ladder go on: any other error is reported.
+                return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
+            }
+        };
+        // Listed before any block of the segment can be returned, so every `free` finds the owner.
+        if let Err(error) = pages.insert(base, bytes, owner) {
+            self.release(driver, base, bytes)?;
+            return Err(error);
+        }
+        Ok(Some(base))
+    }
+
+    /// Undoes [`allocate_charged`](Self::allocate_charged).
+    pub(super) fn undo_allocation<P: Platform>(
+        &self,
+        driver: &Driver<P::Device>,
+        pages: &OwnerMap<P>,
+        base: DevicePtr,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        pages.remove(base, bytes);
+        self.release(driver, base, bytes)
     }
 }
 
@@ -230,7 +244,7 @@ impl<P: Platform> Heaps<P> {
 }
 
 impl<R: Lock> Settings<R> {
-    /// Returns the size in bytes of the segment that [`grow`](Holdings::grow) would try first for a
+    /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
     /// request; of the memory to be mapped, in a heap of the stitched policy.
     pub(crate) fn segment_bytes<P: Platform<Lock = R>>(
         &self,

@@ -23,6 +23,7 @@ use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::units::{Unit, UnitKind};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::holdings::Holdings;
+use crate::arena::paging::growth::PageGrowth;
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
@@ -385,25 +386,25 @@ impl<P: Platform> Heaps<P> {
 
 impl<P: Platform> Holdings<'_, P> {
     /// Returns the bytes that the request's heap would grow by.
-    pub(in crate::arena) fn growth_bytes(self, request: &Request) -> u64 {
-        match self.heaps().source_now(&self.driver().flags, request) {
+    pub(in crate::arena) fn growth_bytes(&self, request: &Request) -> u64 {
+        match self.heaps.source_now(&self.driver.flags, request) {
             // A smaller segment may do.
-            Source::Device | Source::Host if self.settings().policy().traits().shrinks_segments => request.size,
+            Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
             Source::Device | Source::Host => self.segment_bytes(request),
-            Source::Pages => self.page_growth().map_or(request.size, |growth| growth.bytes_to_map(request)),
+            Source::Pages => PageGrowth::of(self).map_or(request.size, |growth| growth.bytes_to_map(request)),
         }
     }
 
     /// Returns the tag of the request's pool and the bytes by which the growth for the request
     /// would exceed the tag's `max`, if it would.
     #[cold]
-    fn excess(self, request: &Request) -> Option<(Tag, u64)> {
-        let limits = self.driver().flags.has(flags::TENANTS);
-        if limits { self.heaps().excess(request, self.growth_bytes(request)) } else { None }
+    fn excess(&self, request: &Request) -> Option<(Tag, u64)> {
+        let limits = self.driver.flags.has(flags::TENANTS);
+        if limits { self.heaps.excess(request, self.growth_bytes(request)) } else { None }
     }
 
     /// Returns whether the growth for the request would exceed the `max` of the tag of its pool.
-    pub(in crate::arena) fn is_held_to_max(self, request: &Request) -> bool {
+    pub(in crate::arena) fn is_held_to_max(&self, request: &Request) -> bool {
         // The default pool has no tag.
         request.pool != 0 && self.excess(request).is_some()
     }
@@ -416,10 +417,10 @@ impl<P: Platform> Holdings<'_, P> {
     /// # Errors
     /// Those of the device.
     #[cold]
-    pub(in crate::arena) fn is_refused_by_max(self, request: &Request) -> Result<bool, Error> {
+    pub(in crate::arena) fn is_refused_by_max(&self, request: &Request) -> Result<bool, Error> {
         while let Some((tag, excess)) = self.excess(request) {
-            let may_give = !request.capturing && !self.heaps().is_full_of_blocks(request, tag);
-            if !may_give || self.heaps().give_of_tag(tag, excess, false, |unit| self.give_up(unit))? == 0 {
+            let may_give = !request.capturing && !self.heaps.is_full_of_blocks(request, tag);
+            if !may_give || self.heaps.give_of_tag(tag, excess, false, |unit| self.give_up(unit))? == 0 {
                 return Ok(true);
             }
         }
@@ -428,9 +429,9 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Returns the address of the first memory that [`is_refused_by_max`](Self::is_refused_by_max)
     /// would give back.
-    pub(in crate::arena) fn first_for_max(self, request: &Request) -> Option<DevicePtr> {
+    pub(in crate::arena) fn first_for_max(&self, request: &Request) -> Option<DevicePtr> {
         let (tag, _) = self.excess(request)?;
-        if self.heaps().is_full_of_blocks(request, tag) { None } else { self.heaps().first_of_tag(tag, u64::MAX) }
+        if self.heaps.is_full_of_blocks(request, tag) { None } else { self.heaps.first_of_tag(tag, u64::MAX) }
     }
 
     /// Gives free memory back for `growth` bytes that the device or the limit refuses, if tags have
@@ -439,21 +440,21 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// Those of the device.
-    pub(in crate::arena) fn give_by_shares(self, growth: u64) -> Result<u64, Error> {
-        if !self.driver().flags.has(flags::TENANTS) {
+    pub(in crate::arena) fn give_by_shares(&self, growth: u64) -> Result<u64, Error> {
+        if !self.driver.flags.has(flags::TENANTS) {
             return Ok(0);
         }
-        let wanted = self.ledger().wanted(self.driver(), growth, self.paging().bytes().spare);
+        let wanted = self.ledger.wanted(self.driver, growth, self.paging.bytes().spare);
         // The last of those that have nothing to give. Only lower shares come after.
         let (mut given, mut spent) = (0, None);
-        let releases = self.settings().policy().releases_cache();
+        let releases = self.settings.policy().releases_cache();
         let give_up = |unit| self.give_up(unit);
         while given < wanted
-            && let Some((giver, most)) = self.heaps().next_giver(self.ledger().reserved(), spent)
+            && let Some((giver, most)) = self.heaps.next_giver(self.ledger.reserved(), spent)
         {
             let bytes = match giver.name {
-                Some(tag) => self.heaps().give_of_tag(tag, most.min(wanted - given), true, give_up)?,
-                None => self.heaps().give_untagged(releases, most.min(wanted - given), give_up)?,
+                Some(tag) => self.heaps.give_of_tag(tag, most.min(wanted - given), true, give_up)?,
+                None => self.heaps.give_untagged(releases, most.min(wanted - given), give_up)?,
             };
             if bytes == 0 {
                 spent = Some(giver);
@@ -465,12 +466,12 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Returns the address of the first memory in the way of
     /// [`give_by_shares`](Self::give_by_shares).
-    pub(in crate::arena) fn first_by_shares(self) -> Option<DevicePtr> {
+    pub(in crate::arena) fn first_by_shares(&self) -> Option<DevicePtr> {
         let mut spent = None;
-        while let Some((giver, _)) = self.heaps().next_giver(self.ledger().reserved(), spent) {
+        while let Some((giver, _)) = self.heaps.next_giver(self.ledger.reserved(), spent) {
             let first = match giver.name {
-                Some(tag) => self.heaps().first_of_tag(tag, giver.over),
-                None => self.heaps().first_untagged(self.driver(), self.settings().policy().releases_cache()),
+                Some(tag) => self.heaps.first_of_tag(tag, giver.over),
+                None => self.heaps.first_untagged(self.driver, self.settings.policy().releases_cache()),
             };
             if first.is_some() {
                 return first;
@@ -483,18 +484,18 @@ impl<P: Platform> Holdings<'_, P> {
     /// Gives a unit back, once the work of its stream is complete. Returns the number of bytes: 0
     /// if another thread has taken memory of the unit since it was found, or the stream is
     /// capturing. The caller keeps the pair of heaps in use, so that it stays.
-    pub(in crate::arena) fn give_up(self, unit: Unit) -> Result<u64, Error> {
+    pub(in crate::arena) fn give_up(&self, unit: Unit) -> Result<u64, Error> {
         if unit.kind == UnitKind::Segment {
             return self.give([unit]);
         }
         let Some(mapper) = self.heap_mapper() else { return Ok(0) };
         let (detached, stream) = {
-            let mut heap = self.heaps().lock(unit.slot);
+            let mut heap = self.heaps.lock(unit.slot);
             (unit.detach(&mut heap)?, heap.stream)
         };
         let Some(block) = detached else { return Ok(0) };
-        if let Err(error) = self.driver().call(|device| device.synchronize(stream)) {
-            self.heaps().lock(unit.slot).attach_range(block);
+        if let Err(error) = self.driver.call(|device| device.synchronize(stream)) {
+            self.heaps.lock(unit.slot).attach_range(block);
             return if error.kind == ErrorKind::NotPermittedInCapture { Ok(0) } else { Err(error.into()) };
         }
         mapper.unmap_detached(unit.slot, block)?;

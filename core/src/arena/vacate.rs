@@ -8,7 +8,7 @@ use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::holdings::Holdings;
 use crate::arena::platform::Platform;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::sync::Ordering;
@@ -17,31 +17,31 @@ use crate::units::{DevicePtr, StreamId};
 impl<P: Platform> Holdings<'_, P> {
     /// Releases the free segments of marked heaps of ended streams, and the caches of idle streams
     /// if a sweep of the pairs has asked for the release.
-    pub(crate) fn release_ended(self) {
+    pub(crate) fn release_ended(&self) {
         // Heaps that are marked again have to wait for the next call.
         let mut from = 0;
-        while let Some(slot) = self.heaps().pop_ended(from) {
+        while let Some(slot) = self.heaps.pop_ended(from) {
             from = slot + 1;
-            let Some(used) = self.heaps().enter_pair(slot / 2) else { continue };
+            let Some(used) = self.heaps.enter_pair(slot / 2) else { continue };
             // The pair may serve a live stream again since the heap was marked.
-            if self.heaps().lock(slot).ended {
+            if self.heaps.lock(slot).ended {
                 // Ignore a failure: the request may succeed.
                 let _failed = self.release_of_ended(slot);
             }
             drop(used);
         }
         // `swap` gives the sweep to one thread only.
-        if self.heaps().idle_due.swap(0, Ordering::Relaxed) != 0 {
+        if self.heaps.idle_due.swap(0, Ordering::Relaxed) != 0 {
             self.release_idle();
         }
     }
 
     /// Releases the cache of a heap whose stream has ended. If something is left, as while the
     /// stream captures a graph, the heap is marked: a later request tries again.
-    fn release_of_ended(self, slot: u32) -> Result<(), Error> {
+    fn release_of_ended(&self, slot: u32) -> Result<(), Error> {
         let released = self.release_heap(slot);
-        if self.heaps().units_of(slot).next().is_some() {
-            self.heaps().queue_if_ended(self.heaps().slot(slot));
+        if self.heaps.units_of(slot).next().is_some() {
+            self.heaps.queue_if_ended(self.heaps.slot(slot));
         }
         released
     }
@@ -52,30 +52,30 @@ impl<P: Platform> Holdings<'_, P> {
     /// The sweep also finds streams that ended without a report: a driver does not report the end
     /// of a stream.
     #[cold]
-    fn release_idle(self) {
+    fn release_idle(&self) {
         let mut next = 0;
-        while let Some((pair, idle)) = self.heaps().sweep_pair(next) {
+        while let Some((pair, idle)) = self.heaps.sweep_pair(next) {
             next = pair + 1;
-            if let Some(used) = idle.then(|| self.heaps().enter_pair(pair)).flatten() {
+            if let Some(used) = idle.then(|| self.heaps.enter_pair(pair)).flatten() {
                 self.release_pair(used);
             }
         }
         // Set the threshold of the next sweep from the pairs left after the release.
-        self.heaps().registry.lock().finish_sweep();
+        self.heaps.registry.lock().finish_sweep();
     }
 
     /// Releases the cache of one idle pair, and makes the pair vacant. Returns false if no pair is
     /// idle, or if the pair could not be emptied.
     #[cold]
-    pub(crate) fn release_one_idle(self) -> bool {
-        let Some(used) = self.heaps().idle_pair() else { return false };
+    pub(crate) fn release_one_idle(&self) -> bool {
+        let Some(used) = self.heaps.idle_pair() else { return false };
         let pair = used.pair;
         self.release_pair(used);
-        !self.heaps().registry.lock().pairs[pair as usize].exists
+        !self.heaps.registry.lock().pairs[pair as usize].exists
     }
 
     /// Releases the caches of both heaps of a pair, and makes the pair vacant if nothing is left.
-    fn release_pair(self, used: PairUse<'_, P>) {
+    fn release_pair(&self, used: PairUse<'_, P>) {
         for kind in [PoolKind::Small, PoolKind::Large] {
             // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
             let _counted = self.release_heap(used.slot(kind));
@@ -83,7 +83,7 @@ impl<P: Platform> Holdings<'_, P> {
         let pair = used.pair;
         // A pair in use cannot become vacant, so the guard is dropped first.
         drop(used);
-        self.heaps().vacate_if_empty(pair);
+        self.heaps.vacate_if_empty(pair);
     }
 
     /// Releases the cache of a stream that has ended, in every pool. The stream's number may be
@@ -96,14 +96,18 @@ impl<P: Platform> Holdings<'_, P> {
     /// # Errors
     ///
     /// The first failure; the release goes on after a failure.
-    pub(crate) fn stream_destroyed(self, waits: Waiting<'_, P>, stream: StreamId) -> Result<(), Error> {
-        self.heaps().end_captures_on(self.driver(), stream);
+    pub(crate) fn stream_destroyed<'w>(
+        &self,
+        waits: DeviceWaits<'w, P, impl Outside<'w, P>>,
+        stream: StreamId,
+    ) -> Result<(), Error> {
+        self.heaps.end_captures_on(self.driver, stream);
         // Gathered frees wait for an event that is recorded while the stream exists.
         let mut result = waits.record_all_open();
         let mut next = 0;
         // `end_next_pair` marks each pair before the release: a block freed after the release finds
         // the mark of the pair, and marks its heap.
-        while let Some((pool, ended)) = self.heaps().end_next_pair(next, stream) {
+        while let Some((pool, ended)) = self.heaps.end_next_pair(next, stream) {
             next = pool + 1;
             for kind in [PoolKind::Small, PoolKind::Large] {
                 result = result.and(self.release_of_ended(ended.slot(kind)));

@@ -10,6 +10,7 @@ pub trait Forwarder: Send + Sync + 'static {
 
     /// Returns the inner device.
     ///
+    /// # Errors
     /// The error that each forwarded call returns while there is no inner device. Methods that
     /// cannot fail then answer like [`Bare`](crate::Bare).
     fn inner(&self) -> DeviceResult<&Self::Inner>;

@@ -36,7 +36,7 @@ fn malloc(allocator: &Simulated, stream: StreamId, mib: u64) -> DevicePtr {
 fn quiesce(allocator: &Simulated, stream: StreamId) {
     let arena = allocator.arena(DEVICE).unwrap();
     let slot = arena.heaps.find_pair(0, stream).unwrap().slot(PoolKind::Large);
-    assert!(arena.given_up().begin_epoch(slot, STREAM));
+    assert!(allocator.on(DEVICE).unwrap().holdings().given_up().begin_epoch(slot, STREAM));
     allocator.device(DEVICE).unwrap().complete(stream);
 }
 
@@ -96,7 +96,7 @@ fn of_equal_segments_too_small_alone_the_last_is_released_first() {
     let blocks = [60, 60].map(|mib| malloc(&allocator, STREAM, mib));
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
     quiesce(&allocator, STREAM);
-    allocator.arena(DEVICE).unwrap().given_up().poll_departures();
+    allocator.on(DEVICE).unwrap().holdings().given_up().poll_departures();
     let last = blocks.into_iter().max_by_key(|block| block.0).unwrap();
     assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(200 * MIB, STREAM), Ok(Forecast::Release(last)));
     malloc(&allocator, STREAM, 200);
@@ -174,7 +174,7 @@ fn segments_of_one_block_are_exact_and_released_before_a_larger_one_is_cut() {
     assert_eq!(segments(&allocator), [3, 129]);
     allocator.free(close).unwrap();
     quiesce(&allocator, STREAM);
-    allocator.arena(DEVICE).unwrap().given_up().poll_departures();
+    allocator.on(DEVICE).unwrap().holdings().given_up().poll_departures();
     assert_eq!(allocator.forecast(DEVICE).unwrap().malloc(127 * MIB, STREAM), Ok(Forecast::Release(close)));
     malloc(&allocator, STREAM, 127);
     assert_eq!(segments(&allocator), [3, 127]);
@@ -218,7 +218,7 @@ fn no_segment_is_released_for_an_exact_one_that_a_lowered_limit_forbids() {
     let _live = malloc(&allocator, STREAM, 50);
     cache(&allocator, STREAM, &[7]);
     quiesce(&allocator, STREAM);
-    allocator.arena(DEVICE).unwrap().given_up().poll_departures();
+    allocator.on(DEVICE).unwrap().holdings().given_up().poll_departures();
     allocator.settings(DEVICE).unwrap().set_limit(Some(40 * MIB));
     let forecast = allocator.forecast(DEVICE).unwrap().malloc(2 * MIB, STREAM);
     assert_eq!(forecast, Ok(Forecast::Hit(malloc(&allocator, STREAM, 2))));
@@ -233,7 +233,7 @@ fn a_release_of_a_quiet_segment_is_foretold() {
     let forecast = || allocator.forecast(DEVICE).unwrap().malloc(80 * MIB, STREAM).unwrap();
     assert_eq!(forecast(), Forecast::Obtain(80 * MIB), "the device may still use both");
     quiesce(&allocator, STREAM);
-    allocator.arena(DEVICE).unwrap().given_up().poll_departures();
+    allocator.on(DEVICE).unwrap().holdings().given_up().poll_departures();
     let Forecast::Release(first) = forecast() else { panic!("{:?}", forecast()) };
     malloc(&allocator, STREAM, 80);
     assert_eq!(segments(&allocator), [80]);

@@ -34,7 +34,7 @@ struct Device {
 }
 
 impl Device {
-    /// `Waiting::gather`, of a block just used by the stream.
+    /// `DeviceWaits::gather`, of a block just used by the stream.
     fn free(&self, block: u32) {
         self.free_of(0, block);
     }
@@ -54,7 +54,7 @@ impl Device {
         }
     }
 
-    /// `Waiting::record_queue`.
+    /// `DeviceWaits::record_queue`.
     fn record(&self, queue: usize) {
         let begun = self.queues.lock().unwrap().begin_recording(queue);
         if begun.is_none() {
@@ -75,12 +75,12 @@ impl Device {
         self.queues.lock().unwrap().finish_recording(queue, Some(Fence { stream: STREAM, number, event }));
     }
 
-    /// `Waiting::poll_queue`. Checks for each freed block, once, that the event covers the block.
+    /// `DeviceWaits::poll_queue`. Checks for each freed block, once, that the event covers the block.
     fn poll(&self, queue: usize) -> u32 {
         self.pass(queue, |_heap| true)
     }
 
-    /// `Waiting::order_first`: passes the first event of a queue for the blocks of the heaps with
+    /// `DeviceWaits::order_first`: passes the first event of a queue for the blocks of the heaps with
     /// `leaves` true.
     fn pass(&self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         let begun = self.queues.lock().unwrap().begin_poll(queue);

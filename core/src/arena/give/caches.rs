@@ -22,11 +22,11 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
-    fn give_each(self, units: impl Iterator<Item = Unit>) -> Result<(), Error> {
+    fn give_each(&self, units: impl Iterator<Item = Unit>) -> Result<(), Error> {
         let mut result = Ok(());
         for unit in units {
             result = result.and(self.give([unit]).map(|_bytes| ()));
-            if self.driver().flags.has(flags::LOST) {
+            if self.driver.flags.has(flags::LOST) {
                 break;
             }
         }
@@ -37,11 +37,11 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// The free has succeeded, so a failed release is not reported here. The leaked bytes count the
     /// failure, and the health of the context shows a lost device.
-    pub(in crate::arena) fn release_directly(self, slot: u32) {
+    pub(in crate::arena) fn release_directly(&self, slot: u32) {
         // If the freed block was the pair's last, another stream may have the pair by now. In
         // direct mode the free segments of the other stream are to be released as well.
-        if let Some(_used) = self.heaps().enter_pair(slot / 2) {
-            let _counted = self.give_each(self.heaps().segments_of(slot));
+        if let Some(_used) = self.heaps.enter_pair(slot / 2) {
+            let _counted = self.give_each(self.heaps.segments_of(slot));
         }
     }
 
@@ -50,37 +50,37 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
-    pub(in crate::arena) fn release_heap(self, slot: u32) -> Result<(), Error> {
+    pub(in crate::arena) fn release_heap(&self, slot: u32) -> Result<(), Error> {
         // The addresses that pages have left keep the pair from becoming vacant.
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
         let emptied = unmapped.and(self.empty_heap(slot));
         // Under the stitched policy, spare pages serve other heaps within the same budget.
-        if self.settings().policy().traits().moves_pages { emptied } else { emptied.and(self.destroy_spares()) }
+        if self.settings.policy().traits().moves_pages { emptied } else { emptied.and(self.destroy_spares()) }
     }
 
     /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become
     /// spare.
-    pub(super) fn empty_heap(self, slot: u32) -> Result<(), Error> {
-        let segments = self.give_each(self.heaps().segments_of(slot));
+    pub(super) fn empty_heap(&self, slot: u32) -> Result<(), Error> {
+        let segments = self.give_each(self.heaps.segments_of(slot));
         let released = segments.and(self.unmap_cached(slot));
-        self.heaps().drop_tables(&mut self.heaps().lock(slot));
+        self.heaps.drop_tables(&mut self.heaps.lock(slot));
         released
     }
 
     /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory. A heap
     /// asleep also gives up the places of freed pages. The caller uses the pair, so no park begins.
-    pub(in crate::arena) fn unmap_cached(self, slot: u32) -> Result<(), Error> {
+    pub(in crate::arena) fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
         let Some(mapper) = self.heap_mapper() else { return Ok(()) };
-        if self.heaps().lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
+        if self.heaps.lock(slot).asleep { mapper.try_to_give_up_freed(slot) } else { mapper.unmap_cached(slot) }
     }
 
     /// Returns the memory of spare pages to the device.
     ///
     /// # Errors
     /// The first error of the device, after all pages were tried.
-    pub(in crate::arena) fn destroy_spares(self) -> Result<(), Error> {
+    pub(in crate::arena) fn destroy_spares(&self) -> Result<(), Error> {
         // Asking a device for its virtual memory may open the device.
-        if self.paging().bytes().spare == 0 {
+        if self.paging.bytes().spare == 0 {
             return Ok(());
         }
         self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_any| ()))
@@ -88,7 +88,7 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Releases every wholly free segment and every spare page, as
     /// [`empty_heaps`](Self::empty_heaps) does.
-    pub(crate) fn release_cached(self, only: Option<u32>) -> Result<(), Error> {
+    pub(crate) fn release_cached(&self, only: Option<u32>) -> Result<(), Error> {
         // A page with a stale mapping cannot go back to the device.
         let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
         let decommitted = if only.is_none() { self.wait_for_departures() } else { Ok(()) };
@@ -101,13 +101,13 @@ impl<P: Platform> Holdings<'_, P> {
     /// # Errors
     /// Those of the attempt; without memory, the first failure of a release.
     pub(in crate::arena) fn release_and_retry<T>(
-        self,
+        &self,
         attempt: impl FnOnce() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         // A page with a stale mapping cannot go back to the device for a longer one.
         self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
         self.empty_heaps(None)?;
-        self.peaks().device.count(Occurrence::AllocRetry);
+        self.peaks.device.count(Occurrence::AllocRetry);
         // Maps spare pages first; those that are left go back to the device.
         let served = attempt()?;
         let destroyed = self.destroy_spares();
@@ -124,10 +124,10 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
-    pub(in crate::arena) fn empty_heaps(self, only: Option<u32>) -> Result<(), Error> {
+    pub(in crate::arena) fn empty_heaps(&self, only: Option<u32>) -> Result<(), Error> {
         let retired = if only.is_none() { self.release_retired(true) } else { Ok(()) };
-        let pools = self.heaps().giving_pools().filter(|&pool| only.is_none_or(|only| only == pool));
-        let heaps = self.heaps().heaps_of(pools, rules::by_pool);
+        let pools = self.heaps.giving_pools().filter(|&pool| only.is_none_or(|only| only == pool));
+        let heaps = self.heaps.heaps_of(pools, rules::by_pool);
         heaps.fold(retired, |result, (slot, _used)| result.and(self.empty_heap(slot)))
     }
 
@@ -138,8 +138,8 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// The first failure, which ends the trimming.
-    pub(crate) fn trim(self, keep: u64, plans: Option<PlanSwitch<'_, P>>) -> Result<(), Error> {
-        let exceeds = || self.ledger().reserved() > keep;
+    pub(crate) fn trim(&self, keep: u64, plans: Option<PlanSwitch<'_, P>>) -> Result<(), Error> {
+        let exceeds = || self.ledger.reserved() > keep;
         self.collect_departed(u32::MAX);
         if exceeds() {
             self.release_retired(true)?;
@@ -150,18 +150,17 @@ impl<P: Platform> Holdings<'_, P> {
         {
             stitcher.unmap_all_stale()?;
         }
-        for (slot, _used) in self.heaps().heaps_of(self.heaps().giving_pools(), |_| [PoolKind::Large, PoolKind::Small])
-        {
+        for (slot, _used) in self.heaps.heaps_of(self.heaps.giving_pools(), |_| [PoolKind::Large, PoolKind::Small]) {
             if exceeds() {
                 self.unmap_cached(slot)?;
                 self.destroy_spares()?;
-                self.heaps().drop_tables(&mut self.heaps().lock(slot));
+                self.heaps.drop_tables(&mut self.heaps.lock(slot));
             }
         }
         if exceeds() {
             self.destroy_spares()?;
         }
-        self.trim_pools(self.heaps().tenant_pools(), || self.ledger().reserved(), keep)?;
+        self.trim_pools(self.heaps.tenant_pools(), || self.ledger.reserved(), keep)?;
         // Last, since what a plan has learned goes with its memory.
         plans.map_or(Ok(()), |plans| plans.give_idle_up(keep))
     }
@@ -173,14 +172,14 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// The last failure. All other segments are given back even so.
-    pub(in crate::arena) fn release_retired(self, all: bool) -> Result<(), Error> {
+    pub(in crate::arena) fn release_retired(&self, all: bool) -> Result<(), Error> {
         let mut outcome = Ok(());
-        while !self.driver().flags.has(flags::LOST)
+        while !self.driver.flags.has(flags::LOST)
             && let Some((base, bytes)) = self.given_up().take_retired(all)
         {
-            self.peaks().device.count(Occurrence::DeviceFree);
-            match self.ledger().release(self.driver(), base, bytes) {
-                Ok(()) => self.paging().note_retired_end(bytes),
+            self.peaks.device.count(Occurrence::DeviceFree);
+            match self.ledger.release(self.driver, base, bytes) {
+                Ok(()) => self.paging.note_retired_end(bytes),
                 Err(error) => outcome = Err(error),
             }
         }

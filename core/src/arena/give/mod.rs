@@ -18,7 +18,7 @@
 //! | `units_of` (heaps/units.rs) | segments, then pages | any | the whole cache |
 //! | `next` (idle/give.rs) | heap by heap, the largest first | idle, quiet and worthwhile | the time and the budget of `reclaim:auto` |
 //! | `first_quiet` (stitched/maintain.rs) | the shortest page, from the emptiest surroundings | a quiet page of the default pool | the budget of `stitched` |
-//! | `segments_of` (old_form.rs) | the smallest first | a segment of the default pool | all: they retire |
+//! | `segments_of` (`old_form.rs`) | the smallest first | a segment of the default pool | all: they retire |
 //!
 //! # Several settings together
 //!

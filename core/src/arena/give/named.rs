@@ -11,7 +11,7 @@ use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::holdings::Holdings;
 use crate::arena::plans::PlanSwitch;
 use crate::arena::platform::Platform;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::Keeps;
@@ -51,9 +51,9 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// The first failure. The release goes on after a failure unless the context is lost.
-    pub(crate) fn empty(self, plans: Option<PlanSwitch<'_, P>>) -> Result<(), Error> {
+    pub(crate) fn empty(&self, plans: Option<PlanSwitch<'_, P>>) -> Result<(), Error> {
         let mut result = plans.map_or(Ok(()), |plans| plans.give_idle_up(0));
-        for (slot, _used) in self.heaps().heaps_of(self.heaps().tenant_pools(), by_pool) {
+        for (slot, _used) in self.heaps.heaps_of(self.heaps.tenant_pools(), by_pool) {
             result = result.and(self.empty_heap(slot));
         }
         result.and(self.release_cached(None))
@@ -63,9 +63,13 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// [`Error::GraphMemory`]; the first failure of the device.
-    pub(crate) fn empty_pool(self, waits: Waiting<'_, P>, pool: PoolId) -> Result<(), Error> {
+    pub(crate) fn empty_pool<'w>(
+        &self,
+        waits: DeviceWaits<'w, P, impl Outside<'w, P>>,
+        pool: PoolId,
+    ) -> Result<(), Error> {
         let (number, is_in_use) = {
-            let registry = self.heaps().registry.lock();
+            let registry = self.heaps.registry.lock();
             let number = registry.private_pool(pool)?;
             (number, registry.is_in_use(number))
         };
@@ -77,9 +81,9 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// [`Error::GraphMemory`]; the first failure of the device.
-    pub(crate) fn trim_pool(self, pool: PoolId, keep: u64) -> Result<(), Error> {
-        let number = self.heaps().private_pool(pool)?;
-        let held = || self.heaps().held_by(&self.heaps().registry.lock(), number);
+    pub(crate) fn trim_pool(&self, pool: PoolId, keep: u64) -> Result<(), Error> {
+        let number = self.heaps.private_pool(pool)?;
+        let held = || self.heaps.held_by(&self.heaps.registry.lock(), number);
         self.trim_pools(once(number), held, keep)?;
         self.refuse_graphs(held() > keep, once(number))
     }
@@ -89,8 +93,8 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// [`Error::UnknownTag`], [`Error::GraphMemory`]; the first failure of the device.
-    pub(crate) fn trim_tag(self, tag: Tag, keep: u64) -> Result<(), Error> {
-        let heaps = self.heaps();
+    pub(crate) fn trim_tag(&self, tag: Tag, keep: u64) -> Result<(), Error> {
+        let heaps = self.heaps;
         let pools = || {
             let mut from = 0;
             from_fn(move || {
@@ -112,15 +116,15 @@ impl<P: Platform> Holdings<'_, P> {
     /// # Errors
     /// The first failure.
     pub(in crate::arena) fn trim_pools(
-        self,
+        &self,
         pools: impl Iterator<Item = u32>,
         held: impl Fn() -> u64,
         keep: u64,
     ) -> Result<(), Error> {
-        for (slot, _used) in self.heaps().heaps_of(pools, |_| [PoolKind::Large, PoolKind::Small]) {
+        for (slot, _used) in self.heaps.heaps_of(pools, |_| [PoolKind::Large, PoolKind::Small]) {
             while let excess = held().saturating_sub(keep)
                 && excess > 0
-                && let Some(unit) = self.heaps().unit_within(slot, excess, u64::MAX)
+                && let Some(unit) = self.heaps.unit_within(slot, excess, u64::MAX)
             {
                 if self.give_up(unit)? == 0 {
                     break;
@@ -135,9 +139,9 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Refuses a call that leaves `more` than it was to keep, if one of the pools has memory of a
     /// captured graph.
-    fn refuse_graphs(self, more: bool, mut pools: impl Iterator<Item = u32>) -> Result<(), Error> {
+    fn refuse_graphs(&self, more: bool, mut pools: impl Iterator<Item = u32>) -> Result<(), Error> {
         let graphs = |pool: u32| {
-            let registry = self.heaps().registry.lock();
+            let registry = self.heaps.registry.lock();
             (registry.keeps(pool) == Keeps::ForGraphs).then(|| registry.pools[pool as usize].id)
         };
         if more && let Some(pool) = pools.find_map(graphs) { Err(Error::GraphMemory(pool)) } else { Ok(()) }

@@ -23,14 +23,14 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// Those of the device.
-    pub(crate) fn give_old_form_back(self, tuning: &Ranked<P::Lock, TuningState>, all: bool) -> Result<(), Error> {
+    pub(crate) fn give_old_form_back(&self, tuning: &Ranked<P::Lock, TuningState>, all: bool) -> Result<(), Error> {
         self.given_up().poll_departures();
         let mut released = self.release_retired(false);
-        if tuning.lock().has_leftovers && !self.driver().flags.has(flags::CAPTURE) {
+        if tuning.lock().has_leftovers && !self.driver.flags.has(flags::CAPTURE) {
             let mut any = false;
-            for (slot, pair) in self.heaps().heaps_of(once(0), |_| [PoolKind::Large, PoolKind::Small]) {
+            for (slot, pair) in self.heaps.heaps_of(once(0), |_| [PoolKind::Large, PoolKind::Small]) {
                 let (maps_pages, is_empty) = {
-                    let heap = self.heaps().lock(slot);
+                    let heap = self.heaps.lock(slot);
                     (heap.rules.source.maps_pages(), heap.is_empty())
                 };
                 if all || maps_pages {
@@ -51,23 +51,23 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Returns whether the stream of a heap has no unfinished work, if the heap has pages to give
     /// back.
-    fn is_stream_at_rest(self, slot: u32) -> bool {
+    fn is_stream_at_rest(&self, slot: u32) -> bool {
         // An epoch that is complete at once.
-        if self.heaps().pages_of(slot).next().is_none() || !self.given_up().begin_epoch(slot, NO_STREAM) {
+        if self.heaps.pages_of(slot).next().is_none() || !self.given_up().begin_epoch(slot, NO_STREAM) {
             return false;
         }
         self.given_up().poll_departures();
-        let heap = self.heaps().lock(slot);
+        let heap = self.heaps.lock(slot);
         heap.sets.is_made() && heap.sets.quiet == heap.clock
     }
 
     /// Retires the wholly free segments of the heap in `slot`, of a pair in use.
-    fn retire_segments(self, _used: &PairUse<'_, P>, slot: u32) {
+    fn retire_segments(&self, _used: &PairUse<'_, P>, slot: u32) {
         // Kept until the event is recorded: no capture begins in between.
-        let Some(_permission) = self.driver().may_record() else { return };
-        let stream = self.driver().usable_stream(&self.heaps().lock(slot), NO_STREAM);
+        let Some(_permission) = self.driver.may_record() else { return };
+        let stream = self.driver.usable_stream(&self.heaps.lock(slot), NO_STREAM);
         let Some(stream) = stream else { return };
-        for unit in self.heaps().segments_of(slot) {
+        for unit in self.heaps.segments_of(slot) {
             // A segment that cannot be taken stays in the heap. The fence is recorded afterwards:
             // another thread may have used the segment until it was taken.
             if let Ok(Some(taken)) = unit.take(self) {

@@ -21,8 +21,8 @@ pub(in crate::arena) fn by_pool(pool: u32) -> [PoolKind; 2] {
 /// The rule of `garbage_collection_threshold`: large segments of the default pool, as long as more
 /// than the threshold is held. Each pass computes the average age of the segments, and yields every
 /// segment at least as old.
-pub(in crate::arena) fn old<P: Platform>(held: Holdings<'_, P>) -> impl Iterator<Item = Unit> {
-    let heaps = held.heaps();
+pub(in crate::arena) fn old<P: Platform>(held: &Holdings<'_, P>) -> impl Iterator<Item = Unit> {
+    let heaps = held.heaps;
     let large = || heaps.heaps_of(once(0), |_| [PoolKind::Large]).flat_map(|(slot, _used)| heaps.segments_of(slot));
     let pass = move || {
         if !exceeds_threshold(held) {
@@ -40,11 +40,10 @@ pub(in crate::arena) fn old<P: Platform>(held: Holdings<'_, P>) -> impl Iterator
 
 /// Returns whether more is held than the collection threshold allows. Without a limit and a
 /// threshold, nothing is too much.
-fn exceeds_threshold<P: Platform>(held: Holdings<'_, P>) -> bool {
-    let threshold = || held.settings().config.lock().garbage_collection_threshold();
-    let most = |threshold: f64| (threshold * held.ledger().limit() as f64) as u64;
-    held.driver().flags.has(flags::AGES)
-        && threshold().is_some_and(|threshold| held.ledger().reserved() > most(threshold))
+fn exceeds_threshold<P: Platform>(held: &Holdings<'_, P>) -> bool {
+    let threshold = || held.settings.config.lock().garbage_collection_threshold();
+    let most = |threshold: f64| (threshold * held.ledger.limit() as f64) as u64;
+    held.driver.flags.has(flags::AGES) && threshold().is_some_and(|threshold| held.ledger.reserved() > most(threshold))
 }
 
 /// The rule of `max_split_size_mb` for a request short of memory: oversize segments of the
@@ -71,14 +70,14 @@ pub(in crate::arena) fn oversize<P: Platform>(
 
 /// The rule of [`trim`](super::caches::trim): the largest segment of all heaps, of equal segments
 /// the last by address, as long as more than `keep` bytes are held.
-pub(super) fn largest<P: Platform>(held: Holdings<'_, P>, keep: u64) -> impl Iterator<Item = Unit> {
+pub(super) fn largest<P: Platform>(held: &Holdings<'_, P>, keep: u64) -> impl Iterator<Item = Unit> {
     from_fn(move || {
-        if held.ledger().reserved() <= keep {
+        if held.ledger.reserved() <= keep {
             return None;
         }
         // One walk over the heaps for each segment: only the largest of each heap is compared.
-        let heaps = held.heaps().heaps_of(held.heaps().giving_pools(), |_| [PoolKind::Large, PoolKind::Small]);
-        let of_each = heaps.filter_map(|(slot, _used)| segments_down(&held.heaps().lock(slot), slot).next());
+        let heaps = held.heaps.heaps_of(held.heaps.giving_pools(), |_| [PoolKind::Large, PoolKind::Small]);
+        let of_each = heaps.filter_map(|(slot, _used)| segments_down(&held.heaps.lock(slot), slot).next());
         of_each.max_by_key(|unit| (unit.bytes, unit.at))
     })
 }

@@ -35,7 +35,7 @@ impl<P: Platform> Holdings<'_, P> {
     /// # Errors
     /// The first failure; no other unit is given back. The bytes are counted as leaked if the
     /// device failed.
-    pub(in crate::arena) fn give(self, units: impl IntoIterator<Item = Unit>) -> Result<u64, Error> {
+    pub(in crate::arena) fn give(&self, units: impl IntoIterator<Item = Unit>) -> Result<u64, Error> {
         units.into_iter().try_fold(0, |bytes, unit| {
             let taken = unit.take(self)?;
             Ok(bytes + taken.map_or(Ok(0), |taken| taken.release(self))?)
@@ -50,22 +50,22 @@ impl Unit {
     /// # Errors
     /// The loss of the context, and [`Error::TableFull`] if a block cannot be cut. Nothing has
     /// changed then.
-    pub(in crate::arena) fn take<P: Platform>(self, held: Holdings<'_, P>) -> Result<Option<TakenUnit>, Error> {
-        held.driver().health()?;
-        let Some(_used) = held.heaps().enter_pair(self.slot / 2) else { return Ok(None) };
+    pub(in crate::arena) fn take<P: Platform>(self, held: &Holdings<'_, P>) -> Result<Option<TakenUnit>, Error> {
+        held.driver.health()?;
+        let Some(_used) = held.heaps.enter_pair(self.slot / 2) else { return Ok(None) };
         if self.kind == UnitKind::Pages {
-            return Ok(self.take_pages(held.heaps())?.map(|block| TakenUnit { unit: self, block }));
+            return Ok(self.take_pages(held.heaps)?.map(|block| TakenUnit { unit: self, block }));
         }
-        let mut heap = held.heaps().lock(self.slot);
+        let mut heap = held.heaps.lock(self.slot);
         let Some(block) = self.find(&mut heap) else { return Ok(None) };
-        let (base, bytes) = heap.remove_segment(block, &held.heaps().slot(self.slot).counters);
+        let (base, bytes) = heap.remove_segment(block, &held.heaps.slot(self.slot).counters);
         // Before the release: the device may return the same addresses to another thread at once,
         // and the new segment must find the pages unlisted.
-        held.pages().remove(base, bytes);
+        held.pages.remove(base, bytes);
         held.trace(|recorder| recorder.release(&mut heap, Action::SegmentFree, base, bytes));
         // In direct mode the next request would make the tables again.
-        if !held.driver().flags.has(flags::DIRECT) {
-            held.heaps().drop_tables(&mut heap);
+        if !held.driver.flags.has(flags::DIRECT) {
+            held.heaps.drop_tables(&mut heap);
         }
         Ok(Some(TakenUnit { unit: self, block }))
     }
@@ -102,15 +102,15 @@ impl TakenUnit {
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
-    pub(in crate::arena) fn release<P: Platform>(self, held: Holdings<'_, P>) -> Result<u64, Error> {
+    pub(in crate::arena) fn release<P: Platform>(self, held: &Holdings<'_, P>) -> Result<u64, Error> {
         let Unit { kind, slot, bytes, .. } = self.unit;
         match kind {
             UnitKind::Segment => {
-                held.peaks().device.count(Occurrence::DeviceFree);
+                held.peaks.device.count(Occurrence::DeviceFree);
                 // Unlike a segment's release, to unmap waits for nothing.
-                let behind = held.heaps().lock(slot).stream;
+                let behind = held.heaps.lock(slot).stream;
                 if !held.release_guarded(self.unit.ptr(), Some(behind))? {
-                    held.ledger().release(held.driver(), self.unit.ptr(), bytes)?;
+                    held.ledger.release(held.driver, self.unit.ptr(), bytes)?;
                 }
             }
             // A device with pages has virtual memory.
@@ -121,7 +121,7 @@ impl TakenUnit {
 
     /// Lets the memory of a segment go back once the present work of its `stream` is complete; at
     /// once if that cannot be noted. The caller has permission to record.
-    pub(in crate::arena) fn retire<P: Platform>(self, held: Holdings<'_, P>, stream: StreamId) {
+    pub(in crate::arena) fn retire<P: Platform>(self, held: &Holdings<'_, P>, stream: StreamId) {
         if held.given_up().retire(stream, self.unit.ptr(), self.unit.bytes).is_err() {
             // Counted as leaked if the device fails.
             let _counted = self.release(held);

@@ -65,9 +65,9 @@ fn cache_old_and_young(allocator: &Simulated) -> DevicePtr {
 fn quiesce(allocator: &Simulated) {
     let arena = allocator.arena(DEVICE).unwrap();
     let slot = arena.heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
-    assert!(arena.given_up().begin_epoch(slot, STREAM));
+    assert!(allocator.on(DEVICE).unwrap().holdings().given_up().begin_epoch(slot, STREAM));
     allocator.device(DEVICE).unwrap().complete(STREAM);
-    arena.given_up().poll_departures();
+    allocator.on(DEVICE).unwrap().holdings().given_up().poll_departures();
 }
 
 /// The sizes of the released large segments, in MiB and in order.

@@ -100,7 +100,8 @@ impl<P: Platform> OnDevice<'_, P> {
         Restoring { heap: &mut self.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
         let peaks_stale = if segment.is_expandable {
             require(self.ledger.has_room_for(bytes), OVER_LIMIT)?;
-            let growth = PageGrowth::of(self).ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+            let growth =
+                PageGrowth::of(&self.holdings()).ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
             // As where the segment was, whatever the policy here.
             let growth = growth.under(PageRules::Stay);
             let part = growth.map_part(slot, segment)?;
@@ -116,10 +117,12 @@ impl<P: Platform> OnDevice<'_, P> {
     /// Allocates the memory of an ordinary segment, which has to be placed at `base`.
     fn obtain_at(self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
         require(self.ledger.charge(bytes), OVER_LIMIT)?;
-        let obtained =
-            self.holdings().allocate_charged(bytes, owner, |device| device.obtain(bytes))?.ok_or(LACKS_MEMORY)?;
+        let obtained = self
+            .ledger
+            .allocate_charged::<P>(&self.driver, self.pages, bytes, owner, |device| device.obtain(bytes))?
+            .ok_or(LACKS_MEMORY)?;
         if obtained != base {
-            self.holdings().undo_allocation(obtained, bytes)?;
+            self.ledger.undo_allocation::<P>(&self.driver, self.pages, obtained, bytes)?;
             return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
         }
         Ok(())

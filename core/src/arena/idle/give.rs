@@ -73,23 +73,23 @@ impl<P: Platform> Holdings<'_, P> {
     ///
     /// # Errors
     /// The first error of the device; then nothing more is given back.
-    pub(super) fn give_worthwhile(self, idle: &Ranked<P::Lock, IdleMemory>, round: &Round) -> Result<bool, Error> {
+    pub(super) fn give_worthwhile(&self, idle: &Ranked<P::Lock, IdleMemory>, round: &Round) -> Result<bool, Error> {
         round.more.set(false);
         let (mut kept, mut began, mut result) = ([0; 3], false, Ok(()));
-        for used in self.heaps().idle_pairs() {
+        for used in self.heaps.idle_pairs() {
             for slot in [PoolKind::Large, PoolKind::Small].map(|kind| used.slot(kind)) {
                 // Nothing is given back while a graph is captured: the driver may refuse, and the
                 // capture fail.
                 while result.is_ok()
-                    && !self.driver().flags.has(flags::CAPTURE)
-                    && let Some(chosen) = round.next(self.driver(), self.heaps(), idle, slot)
+                    && !self.driver.flags.has(flags::CAPTURE)
+                    && let Some(chosen) = round.next(self.driver, self.heaps, idle, slot)
                 {
                     // A tag keeps its `low`.
-                    let Ok(_giving) = self.heaps().begin_giving_of_heap(slot, chosen.run.bytes) else { break };
+                    let Ok(_giving) = self.heaps.begin_giving_of_heap(slot, chosen.run.bytes) else { break };
                     result = self.give_chosen(idle, round, chosen);
                 }
                 // What is free now is quiet at one of the next calls.
-                if round.count_kept(self.heaps(), idle, slot, &mut kept) {
+                if round.count_kept(self.heaps, idle, slot, &mut kept) {
                     began |= self.given_up().begin_epoch(slot, NO_STREAM);
                 }
             }
@@ -101,10 +101,15 @@ impl<P: Platform> Holdings<'_, P> {
 
     /// Gives the chosen units back, and accounts for them. Gives nothing back if another thread has
     /// used the units since they were chosen.
-    fn give_chosen(self, idle: &Ranked<P::Lock, IdleMemory>, round: &Round, chosen: ReleaseBatch) -> Result<(), Error> {
+    fn give_chosen(
+        &self,
+        idle: &Ranked<P::Lock, IdleMemory>,
+        round: &Round,
+        chosen: ReleaseBatch,
+    ) -> Result<(), Error> {
         let ReleaseBatch { run, bytes, count, age, cost } = chosen;
         let Some(taken) = run.take(self)? else { return Ok(()) };
-        let (result, ticks) = self.driver().timed(|| {
+        let (result, ticks) = self.driver.timed(|| {
             let mut result = taken.release(self).map(|_bytes| ());
             if run.kind == UnitKind::Pages
                 && let Some(mapper) = self.mapper()
@@ -114,7 +119,7 @@ impl<P: Platform> Holdings<'_, P> {
             }
             result
         });
-        let us = self.driver().ticks_to_us(ticks);
+        let us = self.driver.ticks_to_us(ticks);
         round.left.set(round.left.get().saturating_sub((us * 1000).max(chosen.give_ns())));
         let excess = round.excess.get();
         round.excess.set(excess.saturating_sub(run.bytes));

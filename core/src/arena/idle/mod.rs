@@ -102,16 +102,16 @@ impl<P: Platform> Holdings<'_, P> {
     /// # Errors
     /// The first error of the device. The bytes of the unit are counted as leaked, and the rest is
     /// left to the next call. [`Error::TableFull`] if a block cannot be cut.
-    pub(crate) fn give_idle_back(self, idle: &Ranked<P::Lock, IdleMemory>, max_us: u64) -> Result<bool, Error> {
-        let Some(share) = self.settings().config.lock().reclaim() else { return Ok(false) };
-        let memory = self.driver().device();
+    pub(crate) fn give_idle_back(&self, idle: &Ranked<P::Lock, IdleMemory>, max_us: u64) -> Result<bool, Error> {
+        let Some(share) = self.settings.config.lock().reclaim() else { return Ok(false) };
+        let memory = self.driver.device();
         let now_us = memory.time_us(memory.ticks());
-        if now_us == 0 || self.driver().flags.has(flags::DIRECT) {
+        if now_us == 0 || self.driver.flags.has(flags::DIRECT) {
             return Ok(false);
         }
-        let held = self.ledger().reserved();
-        let most = self.peaks().most_with(&self.counters(), Stat::ReservedBytes, 0);
-        let live = self.peaks().most_live_with(&self.counters(), 0, || self.paging().bytes().asleep);
+        let held = self.ledger.reserved();
+        let most = self.peaks.most_with(&self.counters(), Stat::ReservedBytes, 0);
+        let live = self.peaks.most_live_with(&self.counters(), 0, || self.paging.bytes().asleep);
         let round = Round {
             now: Moment((now_us / 1000) as u32),
             driver_share: share,
@@ -121,7 +121,7 @@ impl<P: Platform> Holdings<'_, P> {
             blocked: Cell::new(false),
             more: Cell::new(false),
         };
-        if !round.look(self.heaps(), idle, now_us) {
+        if !round.look(self.heaps, idle, now_us) {
             return Ok(false);
         }
         self.given_up().poll_departures();

@@ -356,8 +356,8 @@ fn quiesce(allocator: &Simulated) {
     pass(allocator, 150, 50);
     let arena = allocator.arena(DEVICE).unwrap();
     let slot = arena.heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large);
-    assert!(arena.given_up().begin_epoch(slot, STREAM));
-    arena.given_up().poll_departures();
+    assert!(allocator.on(DEVICE).unwrap().holdings().given_up().begin_epoch(slot, STREAM));
+    allocator.on(DEVICE).unwrap().holdings().given_up().poll_departures();
 }
 
 /// Caches blocks, which are idle and quiet afterwards.

@@ -158,17 +158,17 @@ mod tests {
     fn a_block_is_quiet_once_an_event_recorded_after_its_free_is_complete() {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
-        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
-        assert!(arena.given_up().begin_epoch(slot, STREAM), "an epoch before the free");
+        let (held, slot) = (allocator.on(DEVICE).unwrap().holdings(), slot(&allocator));
+        assert!(held.given_up().begin_epoch(slot, STREAM), "an epoch before the free");
         allocator.free(block).unwrap();
         device.complete(STREAM);
-        arena.given_up().poll_departures();
+        held.given_up().poll_departures();
         assert!(!is_quiet(&allocator), "the event precedes the last work on the block");
-        assert!(arena.given_up().begin_epoch(slot, STREAM));
-        arena.given_up().poll_departures();
+        assert!(held.given_up().begin_epoch(slot, STREAM));
+        held.given_up().poll_departures();
         assert!(!is_quiet(&allocator), "the event is pending");
         device.complete(STREAM);
-        arena.given_up().poll_departures();
+        held.given_up().poll_departures();
         assert!(is_quiet(&allocator));
         assert_eq!(device.calls(Call::CreateEvent), 1, "the second epoch uses the first event again");
         assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
@@ -178,23 +178,23 @@ mod tests {
     fn no_epoch_begins_during_a_capture_nor_on_an_ended_stream_nor_beyond_the_bound() {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
-        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
+        let (held, slot) = (allocator.on(DEVICE).unwrap().holdings(), slot(&allocator));
         let pool = allocator.pools(DEVICE).unwrap().create(PoolOptions::default()).unwrap();
         allocator.pools(DEVICE).unwrap().begin_route(pool, Route::Stream(StreamId(2)), RoutePurpose::Capture).unwrap();
-        assert!(!arena.given_up().begin_epoch(slot, STREAM), "a graph is captured on another stream");
+        assert!(!held.given_up().begin_epoch(slot, STREAM), "a graph is captured on another stream");
         allocator.pools(DEVICE).unwrap().end_route(pool, RoutePurpose::Capture).unwrap();
         device.set_capturing(STREAM, true);
-        assert!(!arena.given_up().begin_epoch(slot, STREAM), "the stream captures, which nothing announced");
+        assert!(!held.given_up().begin_epoch(slot, STREAM), "the stream captures, which nothing announced");
         device.set_capturing(STREAM, false);
         for _ in 0..MAX_UNFINISHED {
-            assert!(arena.given_up().begin_epoch(slot, STREAM));
+            assert!(held.given_up().begin_epoch(slot, STREAM));
         }
-        assert!(!arena.given_up().begin_epoch(slot, STREAM), "as many epochs as may be unfinished");
+        assert!(!held.given_up().begin_epoch(slot, STREAM), "as many epochs as may be unfinished");
         device.complete(STREAM);
-        arena.given_up().poll_departures();
+        held.given_up().poll_departures();
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         let recorded = device.calls(Call::Record);
-        assert!(!arena.given_up().begin_epoch(slot, STREAM), "the stream has ended");
+        assert!(!held.given_up().begin_epoch(slot, STREAM), "the stream has ended");
         assert_eq!(device.calls(Call::Record), recorded);
         allocator.free(block).unwrap();
     }
@@ -203,21 +203,21 @@ mod tests {
     fn a_failed_call_begins_no_epoch_or_ends_one_and_leaves_blocks_busy() {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
-        let (arena, slot) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
+        let (held, slot) = (allocator.on(DEVICE).unwrap().holdings(), slot(&allocator));
         allocator.free(block).unwrap();
         let error = DeviceError::new(ErrorKind::Other, 7);
         for call in [Call::CreateEvent, Call::Record, Call::IsComplete] {
             let nth = device.calls(call) + 1;
             device.fail(Failure { call, nth, persistent: false, error });
-            assert_eq!(arena.given_up().begin_epoch(slot, STREAM), call == Call::IsComplete);
+            assert_eq!(held.given_up().begin_epoch(slot, STREAM), call == Call::IsComplete);
             device.complete(STREAM);
-            arena.given_up().poll_departures();
+            held.given_up().poll_departures();
             assert!(!is_quiet(&allocator), "{call:?} failed");
-            assert_eq!(arena.heaps.lock(slot).epochs.newest(), 0, "{call:?} failed");
+            assert_eq!(held.heaps.lock(slot).epochs.newest(), 0, "{call:?} failed");
         }
-        assert!(arena.given_up().begin_epoch(slot, STREAM));
+        assert!(held.given_up().begin_epoch(slot, STREAM));
         device.complete(STREAM);
-        arena.given_up().poll_departures();
+        held.given_up().poll_departures();
         assert!(is_quiet(&allocator));
     }
 
@@ -225,8 +225,8 @@ mod tests {
     fn an_epoch_says_nothing_of_a_heap_that_has_changed_hands() {
         let (allocator, block) = with_block();
         let device = allocator.device(DEVICE).unwrap();
-        let (arena, old) = (allocator.arena(DEVICE).unwrap(), slot(&allocator));
-        assert!(arena.given_up().begin_epoch(old, STREAM));
+        let (held, old) = (allocator.on(DEVICE).unwrap().holdings(), slot(&allocator));
+        assert!(held.given_up().begin_epoch(old, STREAM));
         allocator.stream_destroyed(DEVICE, STREAM).unwrap();
         allocator.free(block).unwrap();
         allocator.empty_cache(DEVICE).unwrap();
@@ -235,7 +235,7 @@ mod tests {
         let heap = |slot| allocator.arena(DEVICE).unwrap().heaps.lock(slot);
         assert_eq!(heap(old).stream, StreamId(9), "the heap has changed hands");
         device.complete(STREAM);
-        arena.given_up().poll_departures();
+        held.given_up().poll_departures();
         assert_eq!(heap(old).sets.quiet, 0);
         assert_eq!(heap(old).epochs.newest(), 0);
     }

@@ -9,7 +9,9 @@
 //! (stitched/). What follows is the same. Every step is undone if a later step fails. No lock is
 //! held across a call to the device.
 
+use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::addresses::AddressRequest;
 use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Charge;
@@ -17,7 +19,6 @@ use crate::arena::paging::mapping::{PageGuard, Places};
 use crate::arena::paging::undo::Undo;
 use crate::arena::request::{Request, RequestCalls};
 use crate::arena::settings::Settings;
-use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::DeviceError;
 use crate::error::Error;
@@ -86,9 +87,9 @@ fn part_from<P: Platform>(heaps: &Heaps<P>, slot: u32, held: HeldRoom, from: u64
 
 impl<'a, P: Platform> PageGrowth<'a, P> {
     /// Returns the growth of heaps on a device, if it has virtual memory.
-    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
-        let settings = &device.arena.settings;
-        Some(Self { mapper: HeapMapper::of(device)?, settings, rules: PageRules::of(settings.policy()) })
+    pub(in crate::arena) fn of(held: &Holdings<'a, P>) -> Option<Self> {
+        let settings = held.settings;
+        Some(Self { mapper: HeapMapper::of(held)?, settings, rules: PageRules::of(settings.policy()) })
     }
 
     /// Returns the growth under other rules than those of the policy, for memory taken over.

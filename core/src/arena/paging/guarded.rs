@@ -5,13 +5,14 @@
 //! unmap_guarded ─ page spare ─ addresses kept ─ some frees later ─▶ addresses given back
 //! ```
 
+use crate::arena::Platform;
 use crate::arena::flags::{self, Flags};
+use crate::arena::holdings::Holdings;
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{PageGuard, Row};
 use crate::arena::paging::undo::Undo;
-use crate::arena::{OnDevice, Platform};
 use crate::config::Guard;
 use crate::device::StreamOrder;
 use crate::device::explanation::STREAMS;
@@ -148,13 +149,13 @@ impl<P: Platform> Mapper<'_, P> {
     }
 }
 
-impl<P: Platform> OnDevice<'_, P> {
+impl<P: Platform> Holdings<'_, P> {
     /// Unmaps a segment that was removed from its heap, if a guarded block, as
     /// [`unmap_guarded`](Mapper::unmap_guarded) does. Returns whether it was one.
     ///
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
-    pub(in crate::arena) fn release_guarded(self, base: DevicePtr, behind: Option<StreamId>) -> Result<bool, Error> {
+    pub(in crate::arena) fn release_guarded(&self, base: DevicePtr, behind: Option<StreamId>) -> Result<bool, Error> {
         if !self.driver.flags.has(flags::GUARDED) {
             return Ok(false);
         }
@@ -163,7 +164,7 @@ impl<P: Platform> OnDevice<'_, P> {
     }
 
     /// Gives back the addresses of all unmapped guarded blocks.
-    pub(crate) fn end_quarantine(self) {
+    pub(crate) fn end_quarantine(&self) {
         if self.driver.flags.has(flags::GUARDED)
             && let Some(mapper) = self.mapper()
         {

@@ -5,12 +5,13 @@
 //! these three.
 
 use crate::arena::heaps::Slot;
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::undo::Undo;
 use crate::arena::peaks::{Counters, Peaks};
 use crate::arena::request::RequestCalls;
 use crate::arena::tracing::{History, Recorder};
-use crate::arena::{OnDevice, OwnerMap, Platform, flags};
+use crate::arena::{OwnerMap, Platform, flags};
 use crate::error::Error;
 use crate::heap::Outcome;
 use crate::heap::moves::PagedHeap;
@@ -44,10 +45,9 @@ impl<'a, P: Platform> Deref for HeapMapper<'a, P> {
 
 impl<'a, P: Platform> HeapMapper<'a, P> {
     /// Returns the operations on the pages of a device's heaps, if the device has virtual memory.
-    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
-        let OnDevice { arena, pages: owners } = device;
-        let mapper = Mapper::of(device)?;
-        Some(Self { mapper, owners, history: &arena.history, peaks: &arena.peaks, counters: arena.counters() })
+    pub(in crate::arena) fn of(held: &Holdings<'a, P>) -> Option<Self> {
+        let &Holdings { pages: owners, history, peaks, .. } = held;
+        Some(Self { mapper: Mapper::of(held)?, owners, history, peaks, counters: held.counters() })
     }
 
     /// Notes all later calls to virtual memory in `request`.

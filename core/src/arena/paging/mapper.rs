@@ -11,14 +11,15 @@
 //! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
 //! held across a call to the device.
 
+use crate::arena::Platform;
 use crate::arena::driver::Driver;
 use crate::arena::heaps::Heaps;
+use crate::arena::holdings::Holdings;
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
 use crate::arena::request::RequestCalls;
 use crate::arena::waits::Waits;
-use crate::arena::{Arena, OnDevice, Platform};
 use crate::device::{DeviceResult, ErrorKind, Host, Segments, VirtualMemory};
 use crate::error::Error;
 use crate::heap::addresses::AddressRange;
@@ -53,8 +54,8 @@ pub(in crate::arena) enum Charge {
 
 impl<'a, P: Platform> Mapper<'a, P> {
     /// Returns the operations on the virtual memory of a device, if it has any.
-    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
-        let Arena { driver, heaps, paging, waits, ledger, .. } = device.arena;
+    pub(in crate::arena) fn of(held: &Holdings<'a, P>) -> Option<Self> {
+        let &Holdings { driver, heaps, paging, waits, ledger, .. } = held;
         let memory = driver.device().virtual_memory()?;
         Some(Self { driver, heaps, paging, waits, ledger, memory, request: None })
     }

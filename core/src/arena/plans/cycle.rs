@@ -16,7 +16,7 @@
 use crate::arena::flags;
 use crate::arena::plans::switch::PlanSwitch;
 use crate::arena::platform::Platform;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::error::Error;
 use crate::planned::lanes::PlanServer;
 use crate::planned::recorder::Log;
@@ -28,18 +28,18 @@ use alloc::vec::Vec;
 impl<P: Platform> PlanSwitch<'_, P> {
     /// Ends an iteration and begins the next; see
     /// [`Planning::end_iteration`](crate::Planning::end_iteration).
-    pub(crate) fn announce(&self, waiting: Waiting<'_, P>) -> Result<(), Error> {
-        self.held.driver().health()?;
+    pub(crate) fn announce<'w>(&self, waits: DeviceWaits<'w, P, impl Outside<'w, P>>) -> Result<(), Error> {
+        self.held.driver.health()?;
         // Frees first, so that blocks whose events are complete return to the lanes before the
         // lanes restart.
-        let polled = if self.held.driver().flags.has(flags::CAPTURE) { Ok(()) } else { waiting.process_events() };
+        let polled = if self.held.driver.flags.has(flags::CAPTURE) { Ok(()) } else { waits.process_events() };
         let phase = {
             let mut planner = self.server.planner.lock();
             planner.report.announced += 1;
             match &mut planner.phase {
                 Phase::Observed(_) | Phase::Planning | Phase::Switching => return polled,
                 // Activating plans calls the device, which could invalidate the capture.
-                Phase::Ready(_) if self.held.driver().flags.has(flags::CAPTURE) => return polled,
+                Phase::Ready(_) if self.held.driver.flags.has(flags::CAPTURE) => return polled,
                 // This thread alone works on the phase now: every other announcement finds
                 // `Switching`.
                 phase => core::mem::replace(phase, Phase::Switching),
@@ -51,7 +51,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
             // `restart_lanes` runs at every announcement, so it must come first in the condition.
             // During a capture the plans stay even if they are bad: ending a lane releases memory.
             Phase::Serving
-                if !self.server.restart_lanes(self.held.heaps()) || self.held.driver().flags.has(flags::CAPTURE) =>
+                if !self.server.restart_lanes(self.held.heaps) || self.held.driver.flags.has(flags::CAPTURE) =>
             {
                 (Phase::Serving, Ok(()))
             }
@@ -72,7 +72,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
             let mut planner = self.server.planner.lock();
             if matches!(planner.phase, Phase::Switching) {
                 // Under the lock: a flag set before another thread gives up would outlive the log.
-                self.held.driver().flags.set(flags::OBSERVED, matches!(next, Phase::Observing(_)));
+                self.held.driver.flags.set(flags::OBSERVED, matches!(next, Phase::Observing(_)));
                 planner.phase = next;
                 return Ok(());
             }
@@ -113,7 +113,7 @@ impl<P: Platform> PlanSwitch<'_, P> {
         {
             let mut planner = self.server.planner.lock();
             planner.phase = Phase::Waiting;
-            self.held.driver().flags.set(flags::OBSERVED, false);
+            self.held.driver.flags.set(flags::OBSERVED, false);
         }
         self.end_lanes()
     }
@@ -122,11 +122,11 @@ impl<P: Platform> PlanSwitch<'_, P> {
     /// are held. The next announcement gives the others up: plans are made for all streams
     /// together.
     pub(in crate::arena) fn give_idle_up(&self, keep: u64) -> Result<(), Error> {
-        let held = self.held;
+        let held = &self.held;
         // As for bad plans: during a capture no memory is released for plans.
-        while held.ledger().reserved() > keep
-            && !held.driver().flags.has(flags::CAPTURE)
-            && let Some(number) = self.plans.largest_idle(held.heaps())
+        while held.ledger.reserved() > keep
+            && !held.driver.flags.has(flags::CAPTURE)
+            && let Some(number) = self.plans.largest_idle(held.heaps)
         {
             match &mut *self.server.planner.lock() {
                 PlannerState { phase: Phase::Serving, incomplete, .. } => *incomplete = true,

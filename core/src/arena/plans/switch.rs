@@ -53,17 +53,17 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
                 return self.end_lanes().and(begun);
             }
         }
-        self.held.driver().flags.set(flags::PLANNED, true);
+        self.held.driver.flags.set(flags::PLANNED, true);
         Ok(true)
     }
 
     /// Begins the lane `number` in a new private pool. Returns false if there is no memory.
     fn begin_lane(&self, number: usize, prepared: &Prepared) -> Result<bool, Error> {
         let bytes = prepared.peak.next_multiple_of(SEGMENT_GRAIN);
-        let pool = create_planned_pool(self.held.heaps())?;
+        let pool = create_planned_pool(self.held.heaps)?;
         let begun = self.begin_lane_in(number, prepared, pool, bytes);
         if !matches!(begun, Ok(true)) {
-            self.held.heaps().release_pool(pool)?;
+            self.held.heaps.release_pool(pool)?;
         }
         begun
     }
@@ -73,29 +73,33 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
     fn begin_lane_in(&self, number: usize, prepared: &Prepared, pool: PoolId, bytes: u64) -> Result<bool, Error> {
         debug_assert_eq!(bytes % SEGMENT_GRAIN, 0, "the segment ends on a page");
         // The pair stays in use until the segment keeps it from becoming vacant.
-        let pair = self.held.heaps().use_pair(self.held.heaps().private_pool(pool)?, prepared.stream)?;
+        let pair = self.held.heaps.use_pair(self.held.heaps.private_pool(pool)?, prepared.stream)?;
         let home = pair.slot(PoolKind::Large);
         // Everything that can fail cheaply comes before the device call: room in the tables, the
         // limit.
-        self.held.heaps().lock(home).make_room_for_plan()?;
-        if !self.held.ledger().charge(bytes) {
+        self.held.heaps.lock(home).make_room_for_plan()?;
+        if !self.held.ledger.charge(bytes) {
             return Ok(false);
         }
         // From now on frees find the lane by address, although the program holds no address yet.
-        let owner = Owner::Lane(LaneRef { device: self.held.heaps().device(), lane: number as u32 });
-        let Some(base) = self.held.allocate_charged(bytes, owner, |device| device.obtain(bytes))? else {
+        let owner = Owner::Lane(LaneRef { device: self.held.heaps.device(), lane: number as u32 });
+        let Some(base) =
+            self.held.ledger.allocate_charged::<P>(self.held.driver, self.held.pages, bytes, owner, |device| {
+                device.obtain(bytes)
+            })?
+        else {
             return Ok(false);
         };
-        let slot = self.held.heaps().slot(home);
-        let mut heap = self.held.heaps().lock(home);
+        let slot = self.held.heaps.slot(home);
+        let mut heap = self.held.heaps.lock(home);
         // The heap was unlocked during the device call, and empty heaps may drop their tables. Make
         // room again under the lock that uses it.
         if let Err(full) = heap.make_room_for_plan() {
             drop(heap);
-            self.held.undo_allocation(base, bytes)?;
+            self.held.ledger.undo_allocation::<P>(self.held.driver, self.held.pages, base, bytes)?;
             return Err(full.into());
         }
-        self.held.peaks().device.count(Occurrence::DeviceAlloc);
+        self.held.peaks.device.count(Occurrence::DeviceAlloc);
         self.held.trace(|recorder| recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes));
         let begun = heap.begin_plan(base, bytes, &slot.counters);
         let oversize = heap.rules.max_split;
@@ -117,7 +121,7 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
             let lane = self.end_lane(number);
             ended = ended.and(lane);
         }
-        self.held.driver().flags.set(flags::PLANNED, false);
+        self.held.driver.flags.set(flags::PLANNED, false);
         ended
     }
 
@@ -136,23 +140,23 @@ impl<'a, P: Platform> PlanSwitch<'a, P> {
         let mut guard = lane_slot.lane.lock();
         let Some(lane) = guard.as_mut() else { return Ok(()) };
         // Can fail for lack of table entries, so this comes before anything that cannot be undone.
-        let peaks_stale = self.held.heaps().delegate_all(lane_slot, lane)?;
+        let peaks_stale = self.held.heaps.delegate_all(lane_slot, lane)?;
         let Lane { home, pool, base, bytes, .. } = *lane;
-        self.held.heaps().lock(home).end_plan();
+        self.held.heaps.lock(home).end_plan();
         // A thread that has read the old owner waits for the lane's lock, finds no lane, and reads
         // the page map again. So the map must change before the lock is released.
-        self.held.pages().change(DevicePtr(base), bytes, Owner::Heap(self.held.heaps().heap_ref(home)));
+        self.held.pages.change(DevicePtr(base), bytes, Owner::Heap(self.held.heaps.heap_ref(home)));
         self.server.assign(number, None);
         let ended = guard.take();
         drop(guard);
         if let Some(lane) = ended {
             lane.add_to(&mut self.server.planner.lock().report);
         }
-        self.held.settle_peaks(self.held.heaps().slot(home), peaks_stale);
+        self.held.settle_peaks(self.held.heaps.slot(home), peaks_stale);
         // Releasing the pool makes its empty pairs vacant. The use keeps this pair until the
         // segment is released, so that `home` cannot become the heap of another stream.
-        let _used = self.held.heaps().enter_pair(home / 2);
-        self.held.heaps().release_pool(pool)?;
+        let _used = self.held.heaps.enter_pair(home / 2);
+        self.held.heaps.release_pool(pool)?;
         self.held.release_heap(home)
     }
 }

@@ -22,7 +22,7 @@
 
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::device::{ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::units::{NO_STREAM, StreamId};
@@ -30,7 +30,7 @@ use crate::units::{NO_STREAM, StreamId};
 /// Number of streams ordered after one event at most.
 const STREAMS: usize = 16;
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Passes one event after the other for a request, and calls `done` after each that has freed a
     /// block. Returns the first value of `done`, or `None` if no event can be passed any more.
     /// Passes none while a graph is captured.
@@ -108,7 +108,7 @@ impl<P: Platform> Waiting<'_, P> {
     /// Returns the number of ended waits.
     fn order_first(self, named: StreamId, group: u32, queue: usize) -> Result<u32, Error> {
         let (event, heaps) = {
-            let mut order = self.waits().queues.lock(group);
+            let mut order = self.waits.queues.lock(group);
             let Some(event) = order.begin_poll(queue) else { return Ok(0) };
             (event, order.covered_heaps(queue))
         };

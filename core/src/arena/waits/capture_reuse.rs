@@ -21,14 +21,14 @@
 use crate::arena::driver::Driver;
 use crate::arena::flags;
 use crate::arena::platform::Platform;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::device::{CaptureMark, DeviceMemory, StreamOrder};
 use crate::streams::deferred_frees::EndOfUses;
 use crate::streams::pending::PendingBlock;
 use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Frees the deferred blocks of `stream`, which is capturing, if all that it captures from now
     /// on comes after their uses.
     pub(in crate::arena) fn free_ordered_in_graph(self, stream: StreamId) {
@@ -37,15 +37,15 @@ impl<P: Platform> Waiting<'_, P> {
         }
         let mut from = 0;
         loop {
-            let taken = self.waits().deferred.lock().take_marked(stream, from);
+            let taken = self.waits.deferred.lock().take_marked(stream, from);
             let Some((entry, mark)) = taken else { return };
             let is_behind = self.driver().call(|device| device.is_behind(stream, mark)).unwrap_or(false);
-            from = self.waits().deferred.lock().get(entry).age + 1;
+            from = self.waits.deferred.lock().get(entry).age + 1;
             if is_behind {
                 // The graph orders all uses before the next one: no event is needed.
                 self.end_deferred(entry);
             } else {
-                self.waits().deferred.lock().put_back(entry);
+                self.waits.deferred.lock().put_back(entry);
             }
         }
     }
@@ -66,7 +66,7 @@ fn mark_captured<D: DeviceMemory>(
     driver.call(|device| device.mark_capture(stream, mark)).ok()?
 }
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and
     /// the block's own stream and all its user streams capture one graph. The caller keeps the mark
     /// with the block.

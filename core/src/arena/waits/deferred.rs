@@ -6,8 +6,8 @@
 use crate::arena::driver::Driver;
 use crate::arena::flags;
 use crate::arena::platform::Platform;
-use crate::arena::waits::Waiting;
 use crate::arena::waits::events::Recorded;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::block::FRONTIER_BIT;
@@ -15,20 +15,20 @@ use crate::streams::deferred_frees::{DeferredFree, Until};
 use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Defers the free of a pending block, which keeps its uses, and traces the free.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not deferred then.
     pub(in crate::arena) fn defer(self, PendingFree { block, site }: PendingFree, until: Until) -> Result<(), Error> {
         // The entry is busy until the free is traced: afterwards the free can no longer fail.
-        let added = self.waits().deferred.lock().add(block, until);
+        let added = self.waits.deferred.lock().add(block, until);
         let full = if matches!(until, Until::Fence(_)) { "events" } else { "deferred frees" };
         let entry = added.map_err(|CapacityError| Error::TableFull(full))?;
         if let Some(site) = site.filter(|_| self.driver().flags.has(flags::TRACE)) {
-            self.free_requested(&mut self.heaps().lock(block.slot), block.index, site);
+            self.outside.free_requested(&mut self.heaps().lock(block.slot), block.index, site);
         }
-        let mut blocks = self.waits().deferred.lock();
+        let mut blocks = self.waits.deferred.lock();
         blocks.put_back(entry);
         self.driver().flags.follow_deferred(&blocks);
         Ok(())
@@ -41,20 +41,20 @@ impl<P: Platform> Waiting<'_, P> {
         while self.driver().flags.has(flags::DEFERRED) {
             let Some(_permission) = self.driver().may_record() else { break };
             // Other blocks that a capturing stream uses are passed over: one call answers for all.
-            let taken = self.waits().deferred.lock().take_captured(from, capturing);
+            let taken = self.waits.deferred.lock().take_captured(from, capturing);
             let Some(entry) = taken else { break };
-            let deferred = self.waits().deferred.lock().get(entry);
+            let deferred = self.waits.deferred.lock().get(entry);
             from = deferred.age + 1;
             match self.record_one_deferred(&deferred) {
                 Ok(Recorded::All) => self.remove_deferred(self.driver(), entry),
                 Ok(Recorded::Capturing(stream)) => {
                     capturing = Some(stream);
-                    self.waits().deferred.lock().put_back_by(entry, stream);
+                    self.waits.deferred.lock().put_back_by(entry, stream);
                 }
                 Err(error) => {
                     // Goes to the end of the list, so that a block that always fails blocks no
                     // other.
-                    self.waits().deferred.lock().move_to_end(entry);
+                    self.waits.deferred.lock().move_to_end(entry);
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
@@ -77,7 +77,7 @@ impl<P: Platform> Waiting<'_, P> {
     /// Ends the wait of a taken block, for which nothing is left to do, and frees the block unless
     /// it waits for something else.
     pub(in crate::arena) fn end_deferred(self, entry: u32) {
-        let DeferredFree { block, until, .. } = self.waits().deferred.lock().get(entry);
+        let DeferredFree { block, until, .. } = self.waits.deferred.lock().get(entry);
         if let Until::Fence(_) = until {
             self.end_use_fences(block);
         }
@@ -87,7 +87,7 @@ impl<P: Platform> Waiting<'_, P> {
             let events = &mut heap.blocks[block.index].events;
             debug_assert!(*events & FRONTIER_BIT != 0, "the block waits for the frontier");
             *events &= !FRONTIER_BIT;
-            self.free_if_unused(heap, block);
+            self.outside.free_if_unused(heap, block);
         } else {
             self.end_uses(heap, PendingFree { block, site: None });
         }
@@ -96,7 +96,7 @@ impl<P: Platform> Waiting<'_, P> {
     /// Removes a taken block, and its mark in a graph.
     fn remove_deferred(self, driver: &Driver<P::Device>, entry: u32) {
         let captured = {
-            let mut blocks = self.waits().deferred.lock();
+            let mut blocks = self.waits.deferred.lock();
             let captured = blocks.get(entry).captured();
             blocks.remove(entry);
             driver.flags.follow_deferred(&blocks);

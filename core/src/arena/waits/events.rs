@@ -6,7 +6,7 @@
 //! The block becomes free when all events are complete.
 //!
 //! ```text
-//! begin_wait ────┬─ every use has its event ──────────────▶ deferred until they are complete ─▶ free
+//! wait_for_uses ─┬─ every use has its event ──────────────▶ deferred until they are complete ─▶ free
 //!                └─ wait_from_now ─┬─ frees are gathered ──▶ queued, event later ─────────────▶ free
 //!                                  ├─ no graph is captured ▶ queued with its events ──────────▶ free
 //!                                  └─ a graph is captured ─▶ deferred ─ capture ends ─ queued ▶ free
@@ -26,7 +26,7 @@ use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::HeapGuard;
 use crate::arena::platform::Platform;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::device::StreamOrder;
 use crate::error::Error;
 use crate::heap::Heap;
@@ -47,7 +47,7 @@ pub(in crate::arena) enum Recorded {
     Capturing(StreamId),
 }
 
-impl<'a, P: Platform> Waiting<'a, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Lets a pending block wait until the user streams have finished with it. Unlocks the heap.
     ///
     /// Records the events now, unless the uses have theirs, or defers the recording during a
@@ -56,13 +56,13 @@ impl<'a, P: Platform> Waiting<'a, P> {
     /// # Errors
     /// [`Error::TableFull`]; those of the device. The block then waits for nothing, and has all
     /// user streams.
-    pub(in crate::arena) fn begin_wait(self, mut heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
+    pub(in crate::arena) fn wait_for_uses(self, mut heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
         let recorded = heap.uses().events(free.block.index);
         if recorded == Events::None && !self.driver().flags.may_reuse_in_graph() {
             return self.wait_from_now(heap, free);
         }
         drop(heap);
-        self.follow_pending(free.block.slot);
+        self.outside.follow_pending(free.block.slot);
         self.wait_by_events(free, recorded)
     }
 
@@ -101,7 +101,7 @@ impl<'a, P: Platform> Waiting<'a, P> {
             };
         }
         drop(heap);
-        self.follow_pending(free.block.slot);
+        self.outside.follow_pending(free.block.slot);
         self.defer(free, Until::Captured(Captured::default()))
     }
 
@@ -141,10 +141,10 @@ impl<'a, P: Platform> Waiting<'a, P> {
         let mut next = heap.blocks[block.index].uses;
         // The waits are counted before they are queued: a thread that polls a queue may find the
         // event complete at once, and decrements the count.
-        let group_of = |stream| self.waits().queues.of(stream);
+        let group_of = |stream| self.waits.queues.of(stream);
         let mut streams = heap.uses().begin_waits(block.index, &mut next, group_of);
         drop(heap);
-        self.follow_pending(block.slot);
+        self.outside.follow_pending(block.slot);
         loop {
             for (queued, &stream) in streams.iter().enumerate() {
                 if let Err(error) = queue(stream) {
@@ -184,7 +184,7 @@ impl<'a, P: Platform> Waiting<'a, P> {
     /// Waits until no event is pending, and frees all blocks that wait for them. Blocks that a
     /// stream uses that still captures stay pending.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
-        self.count_sync();
+        self.outside.count_sync();
         if !self.driver().flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
             return Ok(());
         }
@@ -228,7 +228,7 @@ impl<'a, P: Platform> Waiting<'a, P> {
             };
             cancelled = 0;
             for group in groups.iter() {
-                let mut order = self.waits().queues.lock(group);
+                let mut order = self.waits.queues.lock(group);
                 cancelled += order.cancel(block);
                 self.driver().flags.follow(group, &order);
             }
@@ -240,14 +240,14 @@ impl<'a, P: Platform> Waiting<'a, P> {
 
     /// Records a fence after the announced work of `stream`, and queues a block with the fence.
     fn record_wait(self, driver: &Driver<P::Device>, stream: StreamId, block: PendingBlock) -> Result<(), Error> {
-        let fence = self.waits().record_fence(driver, stream, Waiter::Blocks)?;
-        let group = self.waits().queues.of(stream);
-        let mut order = self.waits().queues.lock(group);
+        let fence = self.waits.record_fence(driver, stream, Waiter::Blocks)?;
+        let group = self.waits.queues.of(stream);
+        let mut order = self.waits.queues.lock(group);
         let queued = order.push(fence, block);
         driver.flags.follow(group, &order);
         drop(order);
         queued.map_err(|CapacityError| {
-            self.waits().end_fence(driver, fence, Waiter::Blocks);
+            self.waits.end_fence(driver, fence, Waiter::Blocks);
             Error::TableFull("events")
         })
     }
@@ -259,19 +259,19 @@ fn is_captured<S: Storage>(flags: &Flags, heap: &mut Heap<S>, block: u32) -> boo
     flags.has(flags::CAPTURE) && heap.uses().is_any_captured(block)
 }
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Forgets the user streams of a pending block, which waits for its events alone from now on,
     /// and frees the block if all of them are complete. Traces the free. Unlocks the heap.
     pub(in crate::arena) fn end_uses(self, mut heap: HeapGuard<'_, P>, PendingFree { block, site }: PendingFree) {
         if let Some(site) = site {
-            self.free_requested(&mut heap, block.index, site);
+            self.outside.free_requested(&mut heap, block.index, site);
         }
         // Until here `uses` kept the block pending, even if all its events were complete already.
         // Dropping the uses and the check must therefore happen under one lock.
         heap.uses().clear(block.index);
         // Mostly an event was recorded a moment ago.
         if heap.blocks[block.index].events == 0 {
-            self.free_if_unused(heap, block);
+            self.outside.free_if_unused(heap, block);
         }
     }
 }

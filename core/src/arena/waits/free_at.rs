@@ -12,7 +12,7 @@
 //! ```
 
 use crate::arena::platform::Platform;
-use crate::arena::waits::{Waiting, Waits};
+use crate::arena::waits::{DeviceWaits, Outside, Waits};
 use crate::error::Error;
 use crate::streams::deferred_frees::Until;
 use crate::streams::pending::PendingBlock;
@@ -49,7 +49,7 @@ impl<P: Platform> Waits<P> {
     }
 }
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
     /// is there already.
     pub(crate) fn set_safe_frontier(self, count: u64) {
@@ -58,7 +58,7 @@ impl<P: Platform> Waiting<'_, P> {
         // one of them.
         loop {
             let taken = {
-                let mut frees = self.waits().deferred.lock();
+                let mut frees = self.waits.deferred.lock();
                 frees.reached = frees.reached.max(count);
                 frees.take_reached()
             };

@@ -12,7 +12,7 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
-//! [`process_events`](Waiting::process_events) frees all of them, without a look at an event, where
+//! [`process_events`](DeviceWaits::process_events) frees all of them, without a look at an event, where
 //! a stream is idle.
 //!
 //! An idle stream needs no event: all blocks waiting for the stream are free. While the last
@@ -27,7 +27,7 @@ use crate::arena::flags;
 use crate::arena::heaps::HeapGuard;
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::device::{DeviceResult, Event, StreamOrder};
 use crate::error::Error;
 use crate::streams::event_queue::{DueRecording, GATHER};
@@ -37,7 +37,7 @@ use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 use crate::units::DevicePtr;
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Queues a pending block for the next event of each user stream, and traces the free. Unlocks
     /// the heap, and then follows the pending block in the peaks.
     ///
@@ -47,8 +47,8 @@ impl<P: Platform> Waiting<'_, P> {
     pub(in crate::arena) fn gather(self, heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
         let mut due = None;
         let queued = self.queue_waits(heap, free.block, |stream| {
-            let group = self.waits().queues.of(stream);
-            let mut order = self.waits().queues.lock(group);
+            let group = self.waits.queues.of(stream);
+            let mut order = self.waits.queues.lock(group);
             let queue = order.gather(stream, free.block).map_err(|CapacityError| Error::TableFull("events"))?;
             self.driver().flags.follow(group, &order);
             due = queue.map(|queue| (group, queue)).or(due);
@@ -163,12 +163,12 @@ impl<P: Platform> Waiting<'_, P> {
         for (group, queue) in self.each_queue(self.driver().flags.waiting(), |order, from| order.next_open(from, None))
         {
             let Some(_permission) = self.driver().may_record() else { break };
-            let begun = self.waits().queues.lock(group).begin_recording(queue);
+            let begun = self.waits.queues.lock(group).begin_recording(queue);
             let Some(DueRecording { stream, is_first }) = begun else { continue };
             // Without an earlier event the recording asks the same.
             let answer = if is_first { Ok(None) } else { self.driver().call(|memory| memory.is_idle(stream)) };
             if answer != Ok(Some(true)) {
-                self.waits().queues.lock(group).finish_recording(queue, None);
+                self.waits.queues.lock(group).finish_recording(queue, None);
                 answer?;
                 continue;
             }
@@ -176,7 +176,7 @@ impl<P: Platform> Waiting<'_, P> {
             while matches!(polled, Ok(1..)) {
                 polled = self.poll_queue(group, queue);
             }
-            let mut order = self.waits().queues.lock(group);
+            let mut order = self.waits.queues.lock(group);
             let first = order.finish_idle(queue);
             self.free_from(group, order, first, None);
             polled?;
@@ -195,7 +195,7 @@ impl<P: Platform> Waiting<'_, P> {
             let mut from = 0;
             loop {
                 let next = {
-                    let order = self.waits().queues.lock(group);
+                    let order = self.waits.queues.lock(group);
                     order.next_open(from, None).map(|queue| (queue, order.is_recording(queue)))
                 };
                 let Some((queue, is_recording)) = next else { break };
@@ -245,7 +245,7 @@ impl<P: Platform> Waiting<'_, P> {
     /// waits.
     fn ask_whether_idle(self, group: u32, queue: usize, least: u32) -> Result<u32, Error> {
         let Some(_permission) = self.driver().may_record() else { return Ok(0) };
-        let begun = self.waits().queues.lock(group).begin_question(queue, least);
+        let begun = self.waits.queues.lock(group).begin_question(queue, least);
         let Some(stream) = begun else { return Ok(0) };
         let answer = self.driver().call(|memory| memory.is_idle(stream));
         let ended = self.finish_question(group, queue, answer.unwrap_or(None));
@@ -257,15 +257,15 @@ impl<P: Platform> Waiting<'_, P> {
     /// left out, if the stream is idle. Returns the number of ended waits. The caller has the
     /// permission to record.
     fn record_queue(self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
-        let begun = self.waits().queues.lock(group).begin_recording(queue);
+        let begun = self.waits.queues.lock(group).begin_recording(queue);
         let Some(DueRecording { stream, is_first }) = begun else { return Ok(0) };
         let answer = if asks && is_first { self.driver().call(|memory| memory.is_idle(stream)) } else { Ok(None) };
         if answer == Ok(Some(true)) {
             return Ok(self.finish_question(group, queue, Some(true)));
         }
         let recorded =
-            answer.map_err(Error::from).and_then(|_| self.waits().record_fence(self.driver(), stream, Waiter::Blocks));
-        let mut order = self.waits().queues.lock(group);
+            answer.map_err(Error::from).and_then(|_| self.waits.record_fence(self.driver(), stream, Waiter::Blocks));
+        let mut order = self.waits.queues.lock(group);
         order.finish_recording(queue, recorded.as_ref().ok().copied());
         if answer == Ok(Some(false)) {
             order.note_at_once(queue, false);
@@ -283,7 +283,7 @@ impl<P: Platform> Waiting<'_, P> {
     /// that have ended.
     fn poll_recorded(self, group: u32, queue: usize) -> Result<u32, Error> {
         let ended = self.poll_queue(group, queue)?;
-        self.waits().queues.lock(group).note_at_once(queue, ended > 0);
+        self.waits.queues.lock(group).note_at_once(queue, ended > 0);
         Ok(ended)
     }
 
@@ -302,7 +302,7 @@ impl<P: Platform> Waiting<'_, P> {
         queue: usize,
         ask: impl FnOnce(&P::Device, Event) -> DeviceResult<bool>,
     ) -> Result<Option<u32>, Error> {
-        let begun = self.waits().queues.lock(group).begin_poll(queue);
+        let begun = self.waits.queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(None) };
         let answer = self.driver().call(|memory| ask(memory, event));
         let ended = self.finish_poll(group, queue, |_heap| answer == Ok(true));

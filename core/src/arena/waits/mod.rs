@@ -22,19 +22,69 @@ mod gathered;
 mod ordered;
 mod polls;
 pub(in crate::arena) mod search;
-mod waiting;
 
-pub(crate) use self::waiting::Waiting;
-
+use crate::arena::driver::Driver;
 use crate::arena::flags::Flags;
+use crate::arena::heaps::{HeapGuard, Heaps};
 use crate::arena::platform::Platform;
+use crate::heap::Heap;
 use crate::streams::deferred_frees::DeferredFrees;
 use crate::streams::groups::Groups;
+use crate::streams::pending::PendingBlock;
 use crate::sync::{AtomicU32, Ordering, Rank, Ranked, empty, impl_empty};
 #[cfg(feature = "alloc")]
 use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
+
+/// What the waits use of the arena besides their own tables. They know nothing else of it.
+pub(crate) trait Outside<'a, P: Platform>: Copy {
+    /// The device.
+    fn driver(self) -> &'a Driver<P::Device>;
+
+    /// The heaps, with the blocks that wait.
+    fn heaps(self) -> &'a Heaps<P>;
+
+    /// Keeps the peaks exact after a block of the heap in `slot` has become pending.
+    fn follow_pending(self, slot: u32);
+
+    /// Records in the trace that the program has freed a block, with the call site of the free.
+    fn free_requested(self, heap: &mut Heap<P::Storage>, block: u32, site: u32);
+
+    /// Counts a wait for all streams.
+    fn count_sync(self);
+
+    /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without another
+    /// wait.
+    fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>);
+
+    /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
+    ///
+    /// The caller removed a use or an event under the lock passed here. Of several threads removing
+    /// uses and events of a block, exactly one finds the block unused.
+    fn free_if_unused(self, heap: HeapGuard<'_, P>, block: PendingBlock);
+}
+
+/// The waits of a device, with what they use outside of their tables.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceWaits<'a, P: Platform, O> {
+    pub(super) waits: &'a Waits<P>,
+    pub(super) outside: O,
+}
+
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
+    /// Returns the device.
+    #[inline(always)]
+    fn driver(self) -> &'a Driver<P::Device> {
+        self.outside.driver()
+    }
+
+    /// Returns the heaps, with the blocks that wait.
+    #[inline(always)]
+    fn heaps(self) -> &'a Heaps<P> {
+        self.outside.heaps()
+    }
+}
 
 /// What waits for one device.
 pub(crate) struct Waits<P: Platform> {

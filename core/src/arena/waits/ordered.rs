@@ -25,7 +25,7 @@ use crate::arena::flags;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::streams::deferred_frees::{Until, UseFence};
@@ -34,7 +34,7 @@ use crate::streams::pending::{PendingBlock, PendingFree};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
     /// after the work. Returns false, and notes nothing, while a graph is captured.
     pub(in crate::arena) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<bool, Error> {
@@ -48,19 +48,19 @@ impl<P: Platform> Waiting<'_, P> {
         if is_own {
             return Ok(true);
         }
-        if self.waits().is_short_of_events() {
+        if self.waits.is_short_of_events() {
             // What is complete gives its events back, before events are shared.
             self.poll_ordered()?;
         }
         let permission = self.driver().may_record();
-        let fence =
-            match permission.map(|_permission| self.waits().record_fence(self.driver(), stream, Waiter::Streams)) {
-                Some(Ok(fence)) => fence,
-                None => return Ok(false),
-                // The program captures without `begin_capture`.
-                Some(Err(error)) if error.is_of_capture() => return Ok(false),
-                Some(Err(error)) => return Err(error),
-            };
+        let fence = match permission.map(|_permission| self.waits.record_fence(self.driver(), stream, Waiter::Streams))
+        {
+            Some(Ok(fence)) => fence,
+            None => return Ok(false),
+            // The program captures without `begin_capture`.
+            Some(Err(error)) if error.is_of_capture() => return Ok(false),
+            Some(Err(error)) => return Err(error),
+        };
         let mut heap = self.heaps().lock(slot);
         let noted = match heap.lookup(ptr) {
             Some(block) => heap.uses().add_until(block, fence).map_err(Error::from),
@@ -69,7 +69,7 @@ impl<P: Platform> Waiting<'_, P> {
         drop(heap);
         let unneeded = noted.as_ref().map_or(Some(fence), |earlier| *earlier);
         if let Some(fence) = unneeded {
-            self.waits().end_fence(self.driver(), fence, Waiter::Streams);
+            self.waits.end_fence(self.driver(), fence, Waiter::Streams);
         }
         noted.map(|_earlier| true)
     }
@@ -80,7 +80,7 @@ impl<P: Platform> Waiting<'_, P> {
         let mut next = self.heaps().lock(slot).blocks[index].uses;
         while next != NONE {
             let ended = self.heaps().lock(slot).uses().take_fences(&mut next);
-            ended.into_iter().for_each(|fence| self.waits().end_fence(self.driver(), fence, Waiter::Streams));
+            ended.into_iter().for_each(|fence| self.waits.end_fence(self.driver(), fence, Waiter::Streams));
         }
     }
 
@@ -143,7 +143,7 @@ impl<P: Platform> Waiting<'_, P> {
     ) -> Result<Option<T>, Error> {
         let mut own = None;
         loop {
-            let taken = self.waits().deferred.lock().take_oldest(slot);
+            let taken = self.waits.deferred.lock().take_oldest(slot);
             let Some(entry) = taken else { return Ok(None) };
             // Asked once: all blocks of a heap have the same stream.
             if own.is_none() {
@@ -172,11 +172,11 @@ impl<P: Platform> Waiting<'_, P> {
     ) -> Result<Option<T>, Error> {
         let mut age = 0;
         loop {
-            let taken = self.waits().deferred.lock().take_oldest_from(age);
+            let taken = self.waits.deferred.lock().take_oldest_from(age);
             let Some((entry, oldest)) = taken else { return Ok(None) };
             // The later blocks of a heap that cannot be ordered are passed over with the oldest.
             age = oldest + 1;
-            let slot = self.waits().deferred.lock().get(entry).block.slot;
+            let slot = self.waits.deferred.lock().get(entry).block.slot;
             let own = self.or_put_back(entry, self.stream_to_order(slot, named, false))?;
             let passed = own.map_or(Ok(false), |own| self.order_behind_uses(own, entry));
             if self.end_or_put_back(entry, passed)? {
@@ -193,7 +193,7 @@ impl<P: Platform> Waiting<'_, P> {
     pub(in crate::arena) fn poll_ordered(self) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
         while self.driver().flags.has(flags::ORDERED) {
-            let next = self.waits().deferred.lock().next_heap(from);
+            let next = self.waits.deferred.lock().next_heap(from);
             let Some(slot) = next else { break };
             ended += self.poll_ordered_of(slot)?;
             from = slot + 1;
@@ -209,7 +209,7 @@ impl<P: Platform> Waiting<'_, P> {
     fn poll_ordered_of(self, slot: u32) -> Result<u32, Error> {
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
         loop {
-            let taken = self.waits().deferred.lock().take_watched(slot, from);
+            let taken = self.waits.deferred.lock().take_watched(slot, from);
             let Some((entry, watched)) = taken else { return Ok(ended) };
             let Fence { stream, number, event } = watched.fence;
             let complete = self.or_put_back(entry, is_complete(self.driver(), event))?;
@@ -218,7 +218,7 @@ impl<P: Platform> Waiting<'_, P> {
                 self.end_deferred(entry);
                 ended += 1;
             } else if !complete {
-                self.waits().deferred.lock().put_back(entry);
+                self.waits.deferred.lock().put_back(entry);
             }
             // After an event that is not complete, the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
@@ -229,13 +229,13 @@ impl<P: Platform> Waiting<'_, P> {
     /// whether all are complete; if not, the block is watched at the first that is not, and no
     /// longer taken.
     fn watch_on(self, entry: u32, watched: UseFence) -> Result<bool, Error> {
-        let slot = self.waits().deferred.lock().get(entry).block.slot;
+        let slot = self.waits.deferred.lock().get(entry).block.slot;
         let mut next = watched.next;
         loop {
             let later = self.heaps().lock(slot).uses().next_fence(next);
             let Some(later) = later else { return Ok(true) };
             if !is_complete(self.driver(), later.fence.event)? {
-                self.waits().deferred.lock().watch(entry, later);
+                self.waits.deferred.lock().watch(entry, later);
                 return Ok(false);
             }
             next = later.next;
@@ -246,11 +246,11 @@ impl<P: Platform> Waiting<'_, P> {
     /// another thread works.
     pub(in crate::arena) fn wait_for_ordered(self) -> Result<(), Error> {
         while self.driver().flags.has(flags::ORDERED) {
-            let taken = self.waits().deferred.lock().take_oldest_from(0);
+            let taken = self.waits.deferred.lock().take_oldest_from(0);
             if let Some((entry, _)) = taken {
                 let waited = self.each_fence(entry, P::Device::wait);
                 self.end_or_put_back(entry, waited.map(|()| true))?;
-            } else if self.waits().deferred.lock().is_at_work() {
+            } else if self.waits.deferred.lock().is_at_work() {
                 self.driver().give_way();
             }
         }
@@ -278,7 +278,7 @@ impl<P: Platform> Waiting<'_, P> {
 
     /// Calls the device for each event of a taken block not known to be complete.
     fn each_fence(self, entry: u32, mut call: impl FnMut(&P::Device, Event) -> DeviceResult<()>) -> Result<(), Error> {
-        let deferred = self.waits().deferred.lock().get(entry);
+        let deferred = self.waits.deferred.lock().get(entry);
         let mut next = deferred.watched();
         while let Some(used) = next {
             self.driver().call(|memory| call(memory, used.fence.event))?;
@@ -289,7 +289,7 @@ impl<P: Platform> Waiting<'_, P> {
 
     /// Returns a result, after an error with the block no longer taken.
     fn or_put_back<T>(self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|_| self.waits().deferred.lock().put_back(entry))
+        result.inspect_err(|_| self.waits.deferred.lock().put_back(entry))
     }
 
     /// Ends the waits of a taken block if `ends`, else puts the block back.
@@ -297,7 +297,7 @@ impl<P: Platform> Waiting<'_, P> {
         if ends == Ok(true) {
             self.end_deferred(entry);
         } else {
-            self.waits().deferred.lock().put_back(entry);
+            self.waits.deferred.lock().put_back(entry);
         }
         ends
     }

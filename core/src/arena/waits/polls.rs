@@ -5,7 +5,7 @@
 
 use crate::arena::flags;
 use crate::arena::platform::Platform;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::device::{Event, StreamOrder};
 use crate::error::Error;
 use crate::streams::event_queue::EventQueues;
@@ -14,7 +14,7 @@ use crate::sync::MutexGuard;
 use crate::tables::slot_table::NONE;
 use core::iter::from_fn;
 
-impl<'a, P: Platform> Waiting<'a, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Polls the oldest event of every stream in `groups`, then the next event of the stream as
     /// long as events are complete; with `slot`, only of streams for which blocks of that heap may
     /// wait. With `wait`, waits for the events, also for those that another thread is polling or
@@ -47,7 +47,7 @@ impl<'a, P: Platform> Waiting<'a, P> {
         groups.iter().flat_map(move |group| {
             let mut from = 0;
             from_fn(move || {
-                let queue = next(&self.waits().queues.lock(group), from)?;
+                let queue = next(&self.waits.queues.lock(group), from)?;
                 from = queue + 1;
                 Some((group, queue))
             })
@@ -60,7 +60,7 @@ impl<'a, P: Platform> Waiting<'a, P> {
         // Events of one stream complete in order, so the first of a queue answers for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
         // then.
-        let mut next = self.waits().queues.lock(group).next_to_poll(0, slot);
+        let mut next = self.waits.queues.lock(group).next_to_poll(0, slot);
         loop {
             let Some((queue, event)) = next else {
                 if !wait || failed.is_some() {
@@ -68,7 +68,7 @@ impl<'a, P: Platform> Waiting<'a, P> {
                 }
                 // The only queues left are busy: another thread is inside its device call. Looked
                 // for first: the thread may have recorded an event, and left, since the last look.
-                let mut order = self.waits().queues.lock(group);
+                let mut order = self.waits.queues.lock(group);
                 next = order.next_to_poll(0, slot);
                 if next.is_none() && !order.is_at_work() {
                     break;
@@ -104,7 +104,7 @@ impl<'a, P: Platform> Waiting<'a, P> {
     /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the
     /// blocks waiting for nothing else, if the stream was idle. Returns the number of ended waits.
     pub(in crate::arena) fn finish_question(self, group: u32, queue: usize, idle: Option<bool>) -> u32 {
-        let mut order = self.waits().queues.lock(group);
+        let mut order = self.waits.queues.lock(group);
         let first = order.finish_question(queue, idle);
         self.free_from(group, order, first, None).0
     }
@@ -120,7 +120,7 @@ impl<'a, P: Platform> Waiting<'a, P> {
         leaves: impl Fn(u32) -> bool,
         then: Option<(usize, Option<u32>)>,
     ) -> (u32, Option<(usize, Event)>) {
-        let mut order = self.waits().queues.lock(group);
+        let mut order = self.waits.queues.lock(group);
         let first = order.finish_poll(queue, leaves);
         self.free_from(group, order, first, then)
     }
@@ -143,12 +143,12 @@ impl<'a, P: Platform> Waiting<'a, P> {
             drop(order);
             count += finished.len() as u32;
             for of_heap in finished.chunk_by(|one, next| one.slot == next.slot) {
-                self.end_waits(of_heap[0].slot, of_heap.iter().map(|block| block.index));
+                self.outside.end_waits(of_heap[0].slot, of_heap.iter().map(|block| block.index));
             }
             if is_last {
                 return (count, next);
             }
-            order = self.waits().queues.lock(group);
+            order = self.waits.queues.lock(group);
         }
     }
 }

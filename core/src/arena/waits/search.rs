@@ -10,11 +10,11 @@
 //! ```
 //!
 //! Each effort ends at the first block that serves the request. Under `stitched`, pages of other
-//! heaps serve as well: [`order_events`](Waiting::order_events) orders their streams.
+//! heaps serve as well: [`order_events`](DeviceWaits::order_events) orders their streams.
 
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
-use crate::arena::waits::Waiting;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::error::Error;
 use crate::units::DevicePtr;
 
@@ -29,7 +29,7 @@ pub(in crate::arena) enum Effort {
     Wait,
 }
 
-impl<P: Platform> Waiting<'_, P> {
+impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Serves a request that no free block could serve, from blocks that wait for the device: calls
     /// `search` after some have become free. Without a serving block, all blocks are free after
     /// [`Effort::Wait`], except those that a captured graph uses.

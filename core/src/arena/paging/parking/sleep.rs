@@ -7,7 +7,8 @@
 use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, pages_from};
 use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::undo::Undo;
-use crate::arena::waits::Waiting;
+use crate::arena::holdings::Holdings;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;
 use crate::device::{CopyMark, DeviceError, ErrorKind, StreamOrder};
@@ -54,7 +55,7 @@ impl<P: Platform> Parker<'_, P> {
         let _since = mapper.peaks.most_awake.compare_exchange(0, most, Ordering::Relaxed, Ordering::Relaxed);
         self.target.set_asleep(mapper.heaps, true);
         let result = self
-            .prepare(on.waiting(), order, mode)
+            .prepare(on.waiting(), &on.holdings(), order, mode)
             .and_then(|()| self.slots().try_for_each(|slot| self.put_to_sleep(slot, mode)));
         self.in_each_heap(Heap::end_stay);
         if result.is_err() {
@@ -87,7 +88,13 @@ impl<P: Platform> Parker<'_, P> {
     /// Marks what stays mapped on the way: afterwards no other page becomes movable. A block lent
     /// at this moment may be used and freed by its borrower at any later moment, and a page be
     /// unpinned. No wait ends work that the program numbers.
-    fn prepare(&self, on: Waiting<'_, P>, order: ParkOrder, mode: ParkMode) -> Result<(), Error> {
+    fn prepare<'w>(
+        &self,
+        on: DeviceWaits<'w, P, impl Outside<'w, P>>,
+        held: &Holdings<'_, P>,
+        order: ParkOrder,
+        mode: ParkMode,
+    ) -> Result<(), Error> {
         self.wait_for_requests()?;
         if self.lent_stays() {
             self.in_each_heap(Heap::keep_lent_pages);
@@ -98,8 +105,8 @@ impl<P: Platform> Parker<'_, P> {
         self.end_fills(on, order)?;
         self.in_each_heap(Heap::keep_pages_of_numbered_work);
         // A page with a second mapping, at the place that it left, cannot go back to the device.
-        on.holdings().wait_for_departures()?;
-        on.holdings().stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
+        held.wait_for_departures()?;
+        held.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
         self.slots().try_for_each(|slot| self.mapper.take_left(slot).and(self.mapper.unmap_cached(slot)))?;
         self.mapper.destroy_spares()?;
         if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
@@ -128,7 +135,7 @@ impl<P: Platform> Parker<'_, P> {
     }
 
     /// Waits for all work with the memory.
-    fn wait_for_work(&self, on: Waiting<'_, P>, order: ParkOrder) -> Result<(), Error> {
+    fn wait_for_work<'w>(&self, on: DeviceWaits<'w, P, impl Outside<'w, P>>, order: ParkOrder) -> Result<(), Error> {
         let mapper = &self.mapper;
         // Kept during the wait: no capture begins, which the wait would make invalid.
         let _permission = mapper.driver.may_record().ok_or_else(in_capture)?;
@@ -151,7 +158,7 @@ impl<P: Platform> Parker<'_, P> {
     /// Other threads free blocks in between. A block freed before its users are read is pending
     /// when the pending blocks are counted, or its own stream is ordered after the users: the own
     /// stream comes last.
-    fn wait_for_streams(&self, on: Waiting<'_, P>, slot: u32) -> Result<(), Error> {
+    fn wait_for_streams<'w>(&self, on: DeviceWaits<'w, P, impl Outside<'w, P>>, slot: u32) -> Result<(), Error> {
         let mapper = &self.mapper;
         let mut last = None;
         while let Some(other) = self.using_stream(slot, last) {
@@ -171,7 +178,7 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Waits for what the ends of frees have queued on the memory of the target. Later ends queue
     /// nothing.
-    fn end_fills(&self, on: Waiting<'_, P>, order: ParkOrder) -> Result<(), Error> {
+    fn end_fills<'w>(&self, on: DeviceWaits<'w, P, impl Outside<'w, P>>, order: ParkOrder) -> Result<(), Error> {
         if !self.guarding.tends_frees() {
             return Ok(());
         }

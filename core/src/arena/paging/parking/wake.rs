@@ -8,7 +8,8 @@ use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Mapping, PageGuard, Row};
 use crate::arena::paging::parking::ParkState;
 use crate::arena::paging::undo::Undo;
-use crate::arena::waits::Waiting;
+use crate::arena::holdings::Holdings;
+use crate::arena::waits::{DeviceWaits, Outside};
 use crate::arena::{OnDevice, Platform};
 use crate::device::CopyMark;
 use crate::error::Error;
@@ -144,7 +145,7 @@ impl<P: Platform> Parker<'_, P> {
     fn map_replacement(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
         let bytes = home.bytes;
         let mut guard = PageGuard::empty(&self.mapper);
-        if !self.provide(on.waiting(), bytes, &mut guard.batch)? {
+        if !self.provide(on.waiting(), &on.holdings(), bytes, &mut guard.batch)? {
             return Err(lacks_memory(on, bytes));
         }
         let lost = Cell::new(false);
@@ -163,7 +164,13 @@ impl<P: Platform> Parker<'_, P> {
     /// Provides a page of `bytes`. If the limit or the device does not allow the bytes, waits for
     /// pending frees, and releases cached memory elsewhere. Returns false if even so the memory
     /// does not suffice.
-    fn provide(&self, on: Waiting<'_, P>, bytes: u64, batch: &mut Batch) -> Result<bool, Error> {
+    fn provide<'w>(
+        &self,
+        on: DeviceWaits<'w, P, impl Outside<'w, P>>,
+        held: &Holdings<'_, P>,
+        bytes: u64,
+        batch: &mut Batch,
+    ) -> Result<bool, Error> {
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
             return Ok(true);
         }
@@ -171,12 +178,12 @@ impl<P: Platform> Parker<'_, P> {
         if let Some(_permission) = self.mapper.driver.may_record() {
             on.wait_for_events()?;
         }
-        while on.holdings().give_by_shares(bytes)? > 0 {
+        while held.give_by_shares(bytes)? > 0 {
             if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
                 return Ok(true);
             }
         }
-        on.holdings().release_cached(None)?;
+        held.release_cached(None)?;
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
     }
 

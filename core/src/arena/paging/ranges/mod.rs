@@ -27,6 +27,7 @@ mod tests;
 
 use crate::arena::guarding::Guarding;
 use crate::arena::holdings::Holdings;
+use crate::arena::paging::Paging;
 use crate::arena::paging::mapper::Mapper;
 use crate::arena::paging::ranges::table::Part;
 use crate::arena::paging::stitched::Stitcher;
@@ -57,10 +58,10 @@ pub struct Reservation {
     pub page_bytes: u64,
 }
 
-impl<'a, P: Platform> OnDevice<'a, P> {
+impl<'a, P: Platform> Holdings<'a, P> {
     /// Removes up to `most` stale mappings of ranges whose work is complete, so their pages are
     /// spare. Errors are not reported: a mapping that cannot be removed is counted as leaked.
-    pub(crate) fn collect_departed(self, most: u32) {
+    pub(crate) fn collect_departed(&self, most: u32) {
         if let Some(mapper) = self.mapper_with_departures() {
             let _counted = mapper.collect_stale(most);
         }
@@ -68,7 +69,7 @@ impl<'a, P: Platform> OnDevice<'a, P> {
 
     /// Removes a few stale mappings, as [`collect_departed`](Self::collect_departed) does, before
     /// more memory is obtained.
-    pub(crate) fn collect_few_departed(self) {
+    pub(crate) fn collect_few_departed(&self) {
         self.collect_departed(FEW);
     }
 
@@ -76,10 +77,17 @@ impl<'a, P: Platform> OnDevice<'a, P> {
     ///
     /// # Errors
     /// The first error of the device, after all mappings were tried.
-    pub(crate) fn wait_for_departures(self) -> Result<(), Error> {
+    pub(crate) fn wait_for_departures(&self) -> Result<(), Error> {
         self.mapper_with_departures().map_or(Ok(()), |mapper| mapper.wait_for_departures())
     }
 
+    /// Returns the operations on virtual memory, if any mapping of a range may be stale.
+    fn mapper_with_departures(&self) -> Option<Mapper<'a, P>> {
+        if self.paging.has_departures() { self.mapper() } else { None }
+    }
+}
+
+impl<P: Platform> OnDevice<'_, P> {
     /// Keeps the order after the work of a stream about to be destroyed, for every range used on
     /// the stream. Departures of a later stream with the number are told apart from then on.
     ///
@@ -94,12 +102,12 @@ impl<'a, P: Platform> OnDevice<'a, P> {
         self.paging.pool.lock().departures.forget_stream(stream);
         Ok(())
     }
+}
 
-    /// Returns the operations on virtual memory, if any mapping of a range may be stale.
-    fn mapper_with_departures(self) -> Option<Mapper<'a, P>> {
-        // The lock's guard must be gone before the device is asked.
-        let some = self.paging.pool.lock().departures.has_pages();
-        if some { self.mapper() } else { None }
+impl<P: Platform> Paging<P> {
+    /// Returns whether any mapping of a range may be stale.
+    pub(in crate::arena) fn has_departures(&self) -> bool {
+        self.pool.lock().departures.has_pages()
     }
 }
 
@@ -128,8 +136,9 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
     /// Returns the operations on the elastic ranges of a device, if it has virtual memory.
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
         let Arena { guarding, peaks, .. } = device.arena;
-        let (mapper, stitcher) = (Mapper::of(device)?, Stitcher::of(device));
-        Some(Self { mapper, stitcher, guarding, peaks, counters: device.arena.counters() })
+        let held = device.holdings();
+        let (mapper, stitcher) = (Mapper::of(&held)?, Stitcher::of(&held));
+        Some(Self { mapper, stitcher, guarding, peaks, counters: held.counters() })
     }
 
     /// Notes all later calls to virtual memory in `request`.
@@ -138,7 +147,7 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
     }
 
     /// Reserves addresses for `bytes`, rounded up to whole pages. No memory is used.
-    pub(crate) fn reserve_elastic(&self, on: Holdings<'_, P>, bytes: u64) -> Result<Reservation, Error> {
+    pub(crate) fn reserve_elastic(&self, on: &Holdings<'_, P>, bytes: u64) -> Result<Reservation, Error> {
         let page_bytes = self.range_step();
         if bytes == 0 {
             return Err(Error::RangeRefused("it has no bytes"));
@@ -172,7 +181,7 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
     ///
     /// # Errors
     /// [`Error::OutOfAddresses`]; those of the device.
-    fn reserve_for_range(&self, on: Holdings<'_, P>, bytes: u64) -> Result<DevicePtr, Error> {
+    fn reserve_for_range(&self, on: &Holdings<'_, P>, bytes: u64) -> Result<DevicePtr, Error> {
         if let Some(base) = self.reserve_again(bytes)? {
             return Ok(base);
         }

@@ -29,6 +29,7 @@ mod stale;
 
 pub(in crate::arena) use gather::{PageRequest, Requester};
 
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::growth::PageGrowth;
 use crate::arena::paging::heap_mapper::HeapMapper;
 use crate::arena::paging::mapper::Charge;
@@ -50,13 +51,13 @@ pub(crate) struct Stitcher<'a, P: Platform> {
 impl<'a, P: Platform> Stitcher<'a, P> {
     /// Returns the operations of the stitched policy on a device, if the policy is active and the
     /// device has virtual memory.
-    pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
-        let Policy::Stitched(options) = device.settings.policy() else { return None };
+    pub(in crate::arena) fn of(held: &Holdings<'a, P>) -> Option<Self> {
+        let Policy::Stitched(options) = held.settings.policy() else { return None };
         // Asking a device that no request has reached yet may open the device.
-        if !device.driver.has_virtual_memory() {
+        if !held.driver.has_virtual_memory() {
             return None;
         }
-        Some(Self { growth: PageGrowth::of(device)?, options })
+        Some(Self { growth: PageGrowth::of(held)?, options })
     }
 
     /// Notes all later calls to virtual memory in `request`.
