@@ -115,6 +115,14 @@ type On<D, R, S> = Built<Called<D>, R, S>;
 ///
 /// All sizes are in bytes. The devices of an allocator must not use the same addresses.
 ///
+/// # Parts of a device
+/// Methods of the allocator itself make, use and free blocks. Everything else about a device is in
+/// a view, which borrows the allocator and costs a look-up of the device: [`pools`](Self::pools),
+/// [`tags`](Self::tags), [`ranges`](Self::ranges), [`pages`](Self::pages),
+/// [`parking`](Self::parking), [`plans`](Self::plans), [`tuning`](Self::tuning),
+/// [`settings`](Self::settings), [`stats`](Self::stats), [`trace`](Self::trace),
+/// [`forecast`](Self::forecast).
+///
 /// # Stream order
 /// A block is allocated on one stream, the block's *own* stream. Work on the own stream may use the
 /// block at once. Work on another stream may use the block after that stream has waited for the own
