@@ -4,6 +4,7 @@
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, Stage, StreamId, UNIT};
 use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
+use cachalot_tests::claims::Ranges;
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::strategies::proptest_config;
@@ -351,8 +352,8 @@ fn threads_in_any_order_get_blocks_of_their_own() {
     println!("seed {seed}");
     let allocator = subject("policy:planned");
     let stop = AtomicBool::new(false);
-    // Size of each block held by any thread, by address.
-    let names = std::sync::Mutex::new(BTreeMap::new());
+    // The blocks held by any thread.
+    let names = std::sync::Mutex::new(Ranges::default());
     let allocator = &allocator;
     thread::scope(|scope| {
         for number in 0..THREADS {
@@ -365,22 +366,20 @@ fn threads_in_any_order_get_blocks_of_their_own() {
                     if held.len() < 8 && random.bool() {
                         let bytes = UNIT << random.u64(..6);
                         let ptr = allocator.malloc(DEVICE, bytes, stream).expect("there is memory");
-                        let mut names = names.lock().expect("nobody fails");
-                        let before = names.range(..ptr.0 + bytes).next_back().map(|(&addr, &bytes)| addr + bytes);
-                        assert!(before.is_none_or(|end: u64| end <= ptr.0), "{ptr} is somebody's");
-                        names.insert(ptr.0, bytes);
+                        let claimed = names.lock().expect("nobody fails").claim(ptr.0..ptr.0 + bytes, ());
+                        assert_eq!(claimed, Ok(()), "{ptr} is somebody's");
                         held.push((ptr, bytes));
                     } else if !held.is_empty() {
                         let (ptr, bytes) = held.swap_remove(random.usize(..held.len()));
                         if random.u8(..3) == 0 {
                             allocator.record_stream(ptr, StreamId(number % 3)).expect("it is held");
                         }
-                        names.lock().expect("nobody fails").remove(&ptr.0);
+                        names.lock().expect("nobody fails").give_up(ptr.0);
                         allocator.free_sized(ptr, bytes).expect("it is held");
                     }
                 }
                 for (ptr, _) in held {
-                    names.lock().expect("nobody fails").remove(&ptr.0);
+                    names.lock().expect("nobody fails").give_up(ptr.0);
                     allocator.free(ptr).expect("it is held");
                 }
             });
@@ -417,7 +416,7 @@ fn what_never_repeats_is_served_rightly() {
     for seed in 0..200_u64 {
         let allocator = subject("policy:planned");
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut names: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut names = Ranges::default();
         let mut held: Vec<(DevicePtr, u64)> = Vec::new();
         for step in 0..3000 {
             if step % 97 == 0 {
@@ -433,16 +432,15 @@ fn what_never_repeats_is_served_rightly() {
             if held.len() < 32 && random.bool() {
                 let bytes = UNIT << random.u64(..6);
                 let ptr = allocator.malloc(DEVICE, bytes, StreamId(random.u64(..2))).expect("there is memory");
-                let before = names.range(..ptr.0 + bytes).next_back().map(|(&addr, &bytes)| addr + bytes);
-                assert!(before.is_none_or(|end: u64| end <= ptr.0), "seed {seed}, step {step}: {ptr} is somebody's");
-                names.insert(ptr.0, bytes);
+                let claimed = names.claim(ptr.0..ptr.0 + bytes, ());
+                assert_eq!(claimed, Ok(()), "seed {seed}, step {step}: {ptr} is somebody's");
                 held.push((ptr, bytes));
             } else if !held.is_empty() {
                 let (ptr, bytes) = held.swap_remove(random.usize(..held.len()));
                 if random.u8(..8) == 0 {
                     allocator.record_stream(ptr, StreamId(random.u64(..3))).expect("it is held");
                 }
-                names.remove(&ptr.0);
+                names.give_up(ptr.0);
                 if let Err(error) = allocator.free_sized(ptr, bytes) {
                     panic!("seed {seed}, step {step}: {error}");
                 }

@@ -6,10 +6,11 @@ use cachalot_core::{
     Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Route, RoutePurpose, Storage,
     StreamId,
 };
+use cachalot_tests::claims::Ranges;
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::{Hooked, thread_id};
 use cachalot_tests::policies::policies;
-use std::collections::BTreeMap;
+use fastrand::Rng;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -29,32 +30,18 @@ const SIDE: StreamId = StreamId(100);
 /// A stream on which blocks are also used. Its work completes on command only.
 const BUSY: StreamId = StreamId(200);
 
-/// Address ranges in use, recorded independently of the allocator: start and end.
+/// Address ranges in use, recorded independently of the allocator.
 #[derive(Default)]
-struct Shadow(Mutex<BTreeMap<u64, u64>>);
+struct Shadow(Mutex<Ranges<()>>);
 
 impl Shadow {
     fn take(&self, ptr: DevicePtr, bytes: u64) {
-        let mut ranges = self.0.lock().unwrap();
-        let (start, end) = (ptr.0, ptr.0 + bytes);
-        if let Some((&other, &reached)) = ranges.range(..end).next_back() {
-            assert!(reached <= start, "{start:#x}..{end:#x} was handed out while {other:#x}..{reached:#x} was in use");
-        }
-        ranges.insert(start, end);
+        let taken = self.0.lock().unwrap().claim(ptr.0..ptr.0 + bytes, ());
+        assert_eq!(taken, Ok(()), "{bytes} bytes at {ptr} were handed out while in use");
     }
 
     fn give(&self, ptr: DevicePtr) {
-        assert!(self.0.lock().unwrap().remove(&ptr.0).is_some());
-    }
-}
-
-/// Linear congruential generator (Knuth's MMIX).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
+        assert!(self.0.lock().unwrap().give_up(ptr.0).is_some());
     }
 }
 
@@ -91,13 +78,13 @@ where
         &self.allocator.device(DEVICE).unwrap().inner
     }
 
-    fn malloc(&self, random: &mut Random) -> Option<DevicePtr> {
-        let bytes = match random.below(10) {
-            0..6 => 1 + random.below(8192),
-            6..8 => 1 + random.below(2 * MIB),
-            _ => 1 + random.below(24 * MIB),
+    fn malloc(&self, random: &mut Rng) -> Option<DevicePtr> {
+        let bytes = match random.u64(..10) {
+            0..6 => 1 + random.u64(..8192),
+            6..8 => 1 + random.u64(..2 * MIB),
+            _ => 1 + random.u64(..24 * MIB),
         };
-        match self.allocator.malloc(DEVICE, bytes, STREAMS[random.below(3) as usize]) {
+        match self.allocator.malloc(DEVICE, bytes, STREAMS[random.usize(..3)]) {
             Ok(ptr) => {
                 self.shadow.take(ptr, bytes);
                 Some(ptr)
@@ -107,20 +94,20 @@ where
         }
     }
 
-    fn free(&self, ptr: DevicePtr, random: &mut Random) {
+    fn free(&self, ptr: DevicePtr, random: &mut Rng) {
         let noted = |noted: Result<(), Error>| match noted {
             Ok(()) => true,
             Err(Error::TableFull(_)) => false,
             Err(error) => panic!("{error}"),
         };
-        let side = match random.below(8) {
+        let side = match random.u64(..8) {
             0 => noted(self.allocator.record_stream(ptr, SIDE)),
             1 => noted(self.allocator.record_use(ptr, SIDE)),
             _ => false,
         };
         // Not `record_use`, after which the own stream may wait for the busy one and reuse the
         // block.
-        let busy = !self.wild && !self.orders && random.below(8) == 0 && noted(self.allocator.record_stream(ptr, BUSY));
+        let busy = !self.wild && !self.orders && random.u64(..8) == 0 && noted(self.allocator.record_stream(ptr, BUSY));
         if !busy {
             self.shadow.give(ptr);
         }
@@ -146,13 +133,13 @@ where
 
     /// Runs one thread's share of a phase.
     fn work(&self, seed: u64, steps: u32) {
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let mut own: Vec<DevicePtr> = Vec::new();
         for _ in 0..steps {
-            match random.below(100) {
+            match random.u64(..100) {
                 0..50 => own.extend(self.malloc(&mut random)),
                 50..85 if !own.is_empty() => {
-                    let ptr = own.swap_remove(random.below(own.len() as u64) as usize);
+                    let ptr = own.swap_remove(random.usize(..own.len()));
                     self.free(ptr, &mut random);
                 }
                 85..90 if !own.is_empty() => self.left.lock().unwrap().extend(own.pop()),
@@ -164,9 +151,9 @@ where
                 }
                 94 => self.allocator.process_events(DEVICE).unwrap(),
                 95 => self.look(&own),
-                96 if random.below(4) == 0 => self.ask(&mut random),
+                96 if random.u64(..4) == 0 => self.ask(&mut random),
                 // Pools whose blocks wait for the busy stream stay: not too many of them.
-                97 if self.wild || random.below(100) == 0 => self.in_a_pool(&mut random),
+                97 if self.wild || random.u64(..100) == 0 => self.in_a_pool(&mut random),
                 _ => self.give_back(&mut random),
             }
             if own.len() > 60 {
@@ -187,10 +174,10 @@ where
 
     /// Asks whether requests would fit, up to more than there is: the answer waits for pending
     /// frees, in a copy.
-    fn ask(&self, random: &mut Random) {
-        let sizes = [1 + random.below(24 * MIB), 1 + random.below(8192), 400 * MIB, 400 * MIB];
+    fn ask(&self, random: &mut Rng) {
+        let sizes = [1 + random.u64(..24 * MIB), 1 + random.u64(..8192), 400 * MIB, 400 * MIB];
         let rehearsal = self.allocator.forecast(DEVICE).unwrap();
-        match rehearsal.would_fit(&sizes, STREAMS[random.below(3) as usize]) {
+        match rehearsal.would_fit(&sizes, STREAMS[random.usize(..3)]) {
             Ok(fit) => assert!(fit.served <= sizes.len() && (fit.bound.is_some() || fit.served == sizes.len())),
             Err(Error::TableFull(_)) => {}
             Err(error) => panic!("{error}"),
@@ -198,7 +185,7 @@ where
     }
 
     /// Allocates and frees a few blocks in a pool of the thread.
-    fn in_a_pool(&self, random: &mut Random) {
+    fn in_a_pool(&self, random: &mut Rng) {
         let Ok(pool) = self.allocator.pools(DEVICE).unwrap().create(PoolOptions { use_on_oom: true, no_split: false })
         else {
             return;
@@ -218,11 +205,11 @@ where
         self.allocator.pools(DEVICE).unwrap().release(pool).unwrap();
     }
 
-    fn give_back(&self, random: &mut Random) {
-        let result = match random.below(4) {
+    fn give_back(&self, random: &mut Rng) {
+        let result = match random.u64(..4) {
             _ if !self.wild => return,
             0 => self.allocator.empty_cache(DEVICE),
-            1 => self.allocator.trim(DEVICE, random.below(400) * MIB),
+            1 => self.allocator.trim(DEVICE, random.u64(..400) * MIB),
             2 => {
                 self.allocator.configure(&self.allocator.settings(DEVICE).unwrap().config());
                 Ok(())
@@ -264,7 +251,7 @@ where
 
     /// Frees all remaining blocks, and checks that the device is as new.
     fn finish(&self) {
-        let mut random = Random(1);
+        let mut random = Rng::with_seed(1);
         let left = std::mem::take(&mut *self.left.lock().unwrap());
         left.into_iter().for_each(|ptr| self.free(ptr, &mut random));
         self.busy.lock().unwrap().clear();
