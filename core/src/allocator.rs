@@ -1,9 +1,9 @@
 //! The public interface of the allocator.
 //!
-//! An [`Allocator`] finds the device and the heap that a call concerns, and passes the call on to
-//! the state of the device (`arena`). Decisions are made there.
+//! An [`Allocator`] finds the device and the heap for a call, and passes the call on to the state
+//! of the device (`arena`), which makes the decisions.
 
-/// Declares a view of an allocator: the operations on a part of a device.
+/// Declares a view of an allocator: the operations on one part of a device.
 macro_rules! view {
     ($(#[$doc:meta])* $View:ident, $(#[$returns:meta])* $view:ident) => {
         $(#[$doc])*
@@ -19,7 +19,7 @@ macro_rules! view {
                 crate::arena::OnDevice { arena: self.arena, pages: &self.allocator.pages }
             }
 
-            /// Begins an operation on the device.
+            /// Starts an operation on the device.
             #[allow(dead_code, reason = "not every view has an operation that is checked")]
             pub(super) fn begin(&self, operation: &'static str) -> crate::allocator::Begun<'a, D, R, S> {
                 let checked = self.allocator.checked(operation, DeviceIndex(self.arena.number()));
@@ -108,12 +108,11 @@ type On<D, R, S> = Built<Called<D>, R, S>;
 /// Caches the memory of one or more devices, and serves requests for blocks from the cache.
 ///
 /// * `D`: the devices.
-/// * `R`: the lock of a heap. A parking lock where there is an operating system, a spin lock
-///   elsewhere.
-/// * `S`: where the tables live, [`Growable`](crate::tables::Growable) or
+/// * `R`: the lock of a heap. Use a parking lock on an operating system, and a spin lock elsewhere.
+/// * `S`: the tables, either [`Growable`](crate::tables::Growable) or
 ///   [`Fixed`](crate::tables::Fixed).
 ///
-/// All sizes are in bytes. The devices of an allocator must not use the same addresses.
+/// All sizes are in bytes. The devices of an allocator must not share addresses.
 ///
 /// # Parts of a device
 /// Methods of the allocator itself make, use and free blocks. Everything else about a device is in
@@ -124,41 +123,41 @@ type On<D, R, S> = Built<Called<D>, R, S>;
 /// [`forecast`](Self::forecast).
 ///
 /// # Stream order
-/// A block is allocated on one stream, the block's *own* stream. Work on the own stream may use the
-/// block at once. Work on another stream may use the block after that stream has waited for the own
-/// stream, and is announced with [`record_stream`](Self::record_stream).
+/// A block is allocated on one stream, which is the block's *own* stream. Work on this stream may
+/// use the block at once. Work on another stream may use it after that stream has waited for the
+/// own stream, and must be announced with [`record_stream`](Self::record_stream).
 ///
-/// The program frees a block as soon as the last use on the own stream is queued, without waiting
-/// for the use to finish. The next block at the address goes to the same stream, behind the last
-/// use. A block with announced streams stays *pending* until their work is done.
+/// The program frees a block as soon as its last use on the own stream is queued, without waiting
+/// for it to finish. The next block at this address goes to the same stream, after the last use. If
+/// other streams were announced, the block remains *pending* until their work is done.
 ///
 /// # Threads
-/// Every method may be called from any thread at any time. Requests on different streams share no
-/// lock. No lock is held during a call to the device, except as
-/// [`DeviceMemory`](crate::DeviceMemory) says.
+/// Any thread may call any method at any time. Requests on different streams share no lock. No lock
+/// is held during a call to the device, except as described in
+/// [`DeviceMemory`](crate::DeviceMemory).
 ///
 /// # Calls to the device
-/// A method calls the device, and may block, only where a *Device* line says so. After the first
-/// error that loses the context the device is not called again. Dropping the allocator calls
-/// nothing: the memory goes back to the device with the context.
+/// A method calls the device, and may block, only if a *Device* line says so. After the first error
+/// that means the context is lost, the device is not called again. Dropping the allocator calls
+/// nothing: the memory is freed with the context.
 ///
 /// # Errors
-/// A failed call leaves every block as it was. Segments may have been released, and pending blocks
-/// may have become free, in the attempt. [`Error::Device`] is a failed call to the device, or the
-/// loss of the context in an earlier call. [`Error::TableFull`] is a lack of host memory, or of
-/// entries in a table of fixed capacity.
+/// A failed call leaves every block as it was. In the attempt, segments may have been released, and
+/// pending blocks may have become free. [`Error::Device`] means that a call to the device failed,
+/// or that an earlier call lost the context. [`Error::TableFull`] means that there is no host
+/// memory, or no entry left in a table of fixed capacity.
 pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
-    /// The devices, by [`DeviceIndex`].
+    /// The devices, indexed by [`DeviceIndex`].
     arenas: S::Devices<Arena<On<D, R, S>>>,
-    /// The owner of every page of device memory, for all devices.
+    /// The owner of every page of device memory, for all devices together.
     pages: PageMap<R, S>,
-    /// Told of blocks that could not be freed on drop.
+    /// The function that is called for blocks that could not be freed on drop.
     failed_drop: lock_api::Mutex<R, Option<fn(&FailedDrop)>>,
     /// Initialized ⟺ the allocator has its devices.
     started: Once<()>,
 }
 
-/// A device on which an operation has begun, until the value is dropped.
+/// A device on which an operation is running, until the value is dropped.
 struct Begun<'a, D: DeviceMemory, R: Lock, S: Storage> {
     device: OnDevice<'a, On<D, R, S>>,
     _checked: Checked<'a, On<D, R, S>>,
@@ -180,7 +179,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(OnDevice { arena: self.arena(device)?, pages: &self.pages })
     }
 
-    /// Returns the device of an owner found in the page map. The map names only devices that exist.
+    /// Returns the device of an owner that the page map returned. The map only contains devices
+    /// that exist.
     #[inline(always)]
     fn on_owner(&self, device: u32) -> OnDevice<'_, On<D, R, S>> {
         OnDevice { arena: &self.arenas.published()[device as usize], pages: &self.pages }
@@ -192,15 +192,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
     }
 
-    /// Begins an operation on one device, or on all devices for `None`. Under the feature
-    /// `paranoid` every invariant of the device is checked here, and again when the returned value
-    /// is dropped.
+    /// Starts an operation on one device, or on all devices if it is `None`. With the feature
+    /// `paranoid`, this checks every invariant of the device, and dropping the returned value
+    /// checks them again.
     #[inline(always)]
     fn checked(&self, operation: &'static str, device: impl Into<Option<DeviceIndex>>) -> Checked<'_, On<D, R, S>> {
         Checked::begin(operation, || self.arenas.published(), || device.into())
     }
 
-    /// Begins an operation on one device, as [`checked`](Self::checked) does, and returns the
+    /// Starts an operation on one device, as [`checked`](Self::checked) does, and returns the
     /// device.
     #[inline(always)]
     fn begin(&self, operation: &'static str, device: DeviceIndex) -> Result<Begun<'_, D, R, S>, Error> {
@@ -208,7 +208,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(Begun { device: self.on(device)?, _checked: checked })
     }
 
-    /// Begins an operation on the device that owns `ptr`, or on all devices if the page map does
+    /// Starts an operation on the device that owns `ptr`, or on all devices if the page map does
     /// not know the owner.
     #[inline(always)]
     fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, On<D, R, S>> {
@@ -222,7 +222,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         )
     }
 
-    /// Returns the device with this number, `None` if there is none.
+    /// Returns the device with this number, or `None` if there is none.
     pub fn device(&self, device: DeviceIndex) -> Option<&D> {
         self.arenas.get(device.0 as usize).map(|arena| arena.driver.device().borrow())
     }
@@ -232,22 +232,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arenas.published().len() as u32
     }
 
-    /// Allocates a block of at least `bytes` bytes on `device`, and returns the address of the
+    /// Allocates a block of at least `bytes` bytes on `device`, and returns the address of its
     /// first byte.
     ///
     /// The address is a multiple of 512, or of 256 under [`Policy::Bfc`](crate::config::Policy).
-    /// Work on `stream` may use the block at once. The contents are unspecified. For zero bytes the
+    /// Work on `stream` may use the block at once. Its contents are undefined. For zero bytes, the
     /// result is the null address.
     ///
     /// Device: called if no cached block fits, if frees are pending, and while a graph is captured.
-    /// Otherwise a cached block is handed out without a call.
+    /// Otherwise a cached block is returned without a call.
     ///
     /// # Errors
     /// * [`Error::UnknownDevice`].
-    /// * [`Error::OutOfMemory`]: the device has too little memory, or the limit is reached, after
-    ///   the release of all memory that could be released.
+    /// * [`Error::OutOfMemory`]: the device has too little memory, or the limit is reached, even
+    ///   after all memory that can be released was released.
     /// * [`Error::Rejected`]: the request would exceed the memory fraction, and the configuration
-    ///   sets `throw_on_cudamalloc_oom`. Nothing was released for the request.
+    ///   sets `throw_on_cudamalloc_oom`. No memory was released for it.
     /// * [`Error::TooLarge`]: `bytes`, rounded up, is 1 EiB or more.
     /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
     /// * [`Error::TableFull`], [`Error::Device`].
@@ -257,9 +257,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.on(device)?.malloc(bytes, stream)
     }
 
-    /// Allocates a block as [`malloc`](Self::malloc) does. Inlined where it is called, for the
-    /// function of another language's interface through which all requests come. An error becomes
-    /// that of the interface off the path, so that the result of the path fits into registers.
+    /// Allocates a block as [`malloc`](Self::malloc) does. This is inlined into its caller, which
+    /// is the one function of another language's interface that serves all requests. An error is
+    /// converted to that of the interface off the fast path, so that the result fits into
+    /// registers.
     ///
     /// # Errors
     /// Those of [`malloc`](Self::malloc).
@@ -274,21 +275,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.on(device)?.malloc_inlined(bytes, stream)
     }
 
-    /// Frees the block at `ptr`, in the order of the own stream. Does nothing for the null address.
+    /// Frees the block at `ptr`, in the order of its own stream. Does nothing for the null address.
     ///
     /// The last use on the own stream must be queued, but need not be done. If streams were
-    /// announced by [`record_stream`](Self::record_stream), the block stays pending until their
-    /// present work is done.
+    /// announced with [`record_stream`](Self::record_stream), the block remains pending until the
+    /// work that they have now is done.
     ///
-    /// Device: called to record an event on each announced stream, and with the cache [turned
-    /// off](DeviceSettings::set_caching) to release the memory.
+    /// Device: called to record an event on each announced stream, and, if the cache is
+    /// [turned off](DeviceSettings::set_caching), to release the memory.
     ///
     /// # Errors
-    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte. A second free
-    ///   of a block is detected until the address is handed out again.
-    /// * [`Error::TableFull`], [`Error::Device`]: an event cannot be recorded.
+    /// * [`Error::InvalidPointer`]: the program has no block that starts here. A double free is
+    ///   detected until the address is allocated again.
+    /// * [`Error::TableFull`], [`Error::Device`]: an event could not be recorded.
     ///
-    /// After an error the program still holds the block.
+    /// After an error, the program still has the block.
     #[inline]
     pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
         self.free_by::<false, _>(ptr, None)
@@ -296,13 +297,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 
     /// Frees the block at `ptr` once the safe frontier has reached `count`.
     ///
-    /// For programs that number their work and do not order it by streams. The work is numbered 1,
-    /// 2, 3 …, and a block last used by work 7 is freed at count 7. After
+    /// This is for programs that number their work instead of ordering it by streams. The work is
+    /// numbered 1, 2, 3 …, and a block that work 7 uses last is freed with count 7. After
     /// [`set_safe_frontier(device, 7)`](Self::set_safe_frontier), or a higher count, the block can
-    /// be reused. Until then the block is pending. Neither a shortage of memory nor
-    /// [`empty_cache`](Self::empty_cache) makes the block available earlier. Announced streams are
-    /// waited for as by [`free`](Self::free). With a `count` already reached the call is a plain
-    /// free.
+    /// be reused. Until then it is pending, and neither a shortage of memory nor
+    /// [`empty_cache`](Self::empty_cache) makes it available earlier. Announced streams are waited
+    /// for as with [`free`](Self::free). If the `count` is already reached, this is a plain free.
     ///
     /// Device: as [`free`](Self::free).
     ///
@@ -316,13 +316,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.at_owner(ptr, |device, heap| device.free_at(heap, ptr, count))
     }
 
-    /// Declares all work numbered up to `count` as done, and frees the blocks that wait for these
-    /// counts; see [`free_at`](Self::free_at).
+    /// Declares that all work numbered up to `count` is done, and frees the blocks that wait for
+    /// these counts; see [`free_at`](Self::free_at).
     ///
     /// Each device has its own frontier, which begins at 0 and never goes back. A `count`
     /// below the frontier changes nothing.
     ///
-    /// Device: called only with the cache [turned off](DeviceSettings::set_caching), to release memory.
+    /// Device: called only if the cache is [turned off](DeviceSettings::set_caching), to release
+    /// memory.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -332,12 +333,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Frees the block at `ptr` if the program requested the block with exactly `bytes` bytes; see
+    /// Frees the block at `ptr` if the program requested exactly `bytes` bytes for it; see
     /// [`free`](Self::free).
     ///
     /// # Errors
-    /// * [`Error::WrongSize`]: the block was requested with another size. The program still holds
-    ///   the block.
+    /// * [`Error::WrongSize`]: the block was requested with another size. The program still has the
+    ///   block.
     /// * Those of [`free`](Self::free).
     #[inline]
     pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
@@ -345,8 +346,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Frees the block at `ptr` as [`free`](Self::free) does, or as
-    /// [`free_sized`](Self::free_sized) does if `bytes` is given. Inlined where it is called, as
-    /// [`malloc_inlined`](Self::malloc_inlined) is.
+    /// [`free_sized`](Self::free_sized) does if `bytes` is given. Inlined into its caller, like
+    /// [`malloc_inlined`](Self::malloc_inlined).
     ///
     /// # Errors
     /// Those of [`free_sized`](Self::free_sized).
@@ -355,16 +356,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.free_by::<true, E>(ptr, bytes)
     }
 
-    /// Frees the block at `ptr`, after a check of the requested size if `bytes` is given.
-    /// `INLINED`: the caller is [`free_inlined`](Self::free_inlined).
+    /// Frees the block at `ptr`. If `bytes` is given, checks the requested size first. `INLINED`:
+    /// the caller is [`free_inlined`](Self::free_inlined).
     #[inline(always)]
     fn free_by<const INLINED: bool, E: From<Error>>(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), E> {
         let _checked = self.checked_at("free", ptr);
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        // One test of one bit tells whether a heap owns the page: lanes and shared pages share that
-        // bit.
+        // Testing one bit is enough to know whether a heap owns the page: lanes and shared pages
+        // share this bit.
         let word = self.pages.word(ptr);
         // `get` instead of an index keeps the code for a panic off the fast path.
         if let Some(heap) = word.heap()
@@ -376,8 +377,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.free_elsewhere(word, ptr, bytes)?)
     }
 
-    /// Calls `act` with the heap that owns `ptr`. A block of a lane is first delegated to the heap
-    /// behind the lane. `act` returns [`Error::InvalidPointer`] if the heap has no such block.
+    /// Calls `act` with the heap that owns `ptr`. If the block belongs to a lane, it is first
+    /// delegated to the lane's heap. `act` returns [`Error::InvalidPointer`] if the heap has no
+    /// such block.
     fn at_owner<T>(
         &self,
         ptr: DevicePtr,
@@ -394,10 +396,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         }
     }
 
-    /// Describes the block that contains `ptr`, which may point anywhere into the block.
+    /// Describes the block that contains `ptr`, which may be anywhere in the block.
     ///
     /// # Errors
-    /// [`Error::InvalidPointer`]: the program holds no block there.
+    /// [`Error::InvalidPointer`]: the program has no block there.
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
         let _checked = self.checked_at("base_of", ptr);
         if let Owner::Lane(lane) = self.pages.owner(ptr)
@@ -410,32 +412,31 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         })
     }
 
-    /// Frees the pending blocks whose events are complete. Does not wait. [`malloc`](Self::malloc)
-    /// does so by itself.
+    /// Frees the pending blocks that only waited for events that are now complete. Does not wait.
+    /// [`malloc`](Self::malloc) does this by itself.
     ///
     /// Device: polled if frees are pending.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure. A block whose event cannot
-    /// be polled stays pending, and the rest are freed.
+    /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure. If the event of a block
+    /// cannot be polled, the block remains pending, and the others are freed.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("process_events", device)?;
         device.holdings().collect_departed(u32::MAX);
         device.waiting().process_events()
     }
 
-    /// Waits for the pending frees, then releases every segment without blocks in use, except for
-    /// the segments of private pools with users. Those of pools with users are released, too, whose
-    /// tags have [limits](Tags::limit) and that have no memory of a captured graph. Under
-    /// `policy:planned`, plans without a block in use end.
+    /// Waits for the pending frees, then releases every segment without blocks in use. Private
+    /// pools with users keep their segments, unless their tag has [limits](Tags::limit) and no
+    /// captured graph uses their memory. Under `policy:planned`, plans without a block in use end.
     ///
-    /// While a graph is captured, pending frees stay pending, and plans stay.
+    /// While a graph is captured, pending frees remain pending, and no plans end.
     ///
     /// Device: called, and waited for.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure. The
-    /// rest of the cache is released even so, unless the context is lost.
+    /// rest of the cache is still released, unless the context is lost.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
         let device = self.begin("empty_cache", device)?;
         let waited = device.waiting().wait_for_events();
@@ -445,9 +446,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
-    /// most `keep` bytes of the device or no such segment is left. Then, if more is held: free
-    /// memory of pools with users whose tags have limits, and plans without a block in use, as for
-    /// [`empty_cache`](Self::empty_cache). Does not wait for pending frees.
+    /// most `keep` bytes of the device or no such segment is left. If it still holds more, releases
+    /// free memory of pools with users if their tags have limits, and plans without a block in use,
+    /// as [`empty_cache`](Self::empty_cache) does. Does not wait for pending frees.
     ///
     /// Device: called if a segment is released. For expandable segments, waits for their stream.
     ///
@@ -461,8 +462,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         trimmed
     }
 
-    /// Replaces the configuration of every device, except for the policy. Blocks and segments stay
-    /// as they are, and so does the limit: a memory fraction in `config` takes effect through
+    /// Replaces the configuration of every device, except for the policy. Blocks and segments do
+    /// not change, and neither does the limit: to apply a memory fraction in `config`, call
     /// [`DeviceSettings::set_memory_fraction`].
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked("configure", None);
@@ -471,11 +472,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         }
     }
 
-    /// Announces that a stream is about to be destroyed, so its number may name another stream.
+    /// Announces that a stream is about to be destroyed, so that its number may name another stream
+    /// later.
     ///
-    /// Releases the memory cached for the stream. Captures begun on the stream end. Blocks held by
-    /// the program stay valid, and are freed as usual. Work on the stream need not be done. Call
-    /// this before the stream is destroyed.
+    /// Releases the memory cached for the stream. Captures that were started on the stream end.
+    /// Blocks that the program has remain valid, and are freed as usual. The work on the stream
+    /// need not be done. Call this before the stream is destroyed.
     ///
     /// Device: called to release memory.
     ///
@@ -498,17 +500,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.arena(device)?.driver.health()?)
     }
 
-    /// Passes on the result of a call that the host has made to the device by itself. Takes note if
-    /// the call has lost the context.
+    /// Passes on the result of a call that the host made to the device by itself. If the call lost
+    /// the context, the allocator remembers this.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`]; [`Error::Device`] with the result's.
+    /// [`Error::UnknownDevice`]; [`Error::Device`] with the error of the result.
     pub fn note_result<T>(&self, device: DeviceIndex, result: DeviceResult<T>) -> Result<T, Error> {
         Ok(self.arena(device)?.driver.note_loss(result)?)
     }
 
     /// Lists the segments of all devices with their blocks, by address. Heaps are locked one at a
-    /// time. The picture is exact only if no other thread allocates or frees during the call.
+    /// time, so the result is exact only if no other thread allocates or frees during the call.
     #[cfg(feature = "alloc")]
     pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
         let _checked = self.checked("snapshot", None);
@@ -532,8 +534,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two
-    /// segments.
+    /// Calls `act` with one heap after another until one owns `ptr`, for a page that several
+    /// segments share.
     #[cold]
     fn search_every_heap<T>(
         &self,
@@ -541,12 +543,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         act: &impl Fn(OnDevice<'_, On<D, R, S>>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for arena in self.arenas.published() {
-            // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
-            // there.
+            // Delegate the blocks of lanes first, because the walk over heaps only finds blocks
+            // that have an entry there.
             arena.delegate_lanes();
             for slot in arena.heaps.slot_numbers() {
                 match act(OnDevice { arena, pages: &self.pages }, arena.heaps.heap_ref(slot)) {
-                    // The address lies in none of this heap's segments.
+                    // The address is in none of this heap's segments.
                     Err(Error::InvalidPointer { fault: PointerFault::Foreign, .. }) => {}
                     acted => return acted,
                 }
@@ -555,8 +557,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Err(Error::foreign(ptr))
     }
 
-    /// Frees the block at an address owned by a lane, or by no single heap.
-    // Out of line, so that the fast path needs no register for lanes: 3 instructions of a pair.
+    /// Frees the block at an address that a lane owns, or that no single heap owns.
+    // Out of line, so that the fast path needs no register for lanes. This saves 3 instructions of
+    // a pair.
     #[inline(never)]
     fn free_elsewhere(&self, word: OwnerWord, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         match word.owner() {

@@ -1,4 +1,4 @@
-//! A self-freeing block: the owner of device memory in Rust programs.
+//! A block that frees itself: the owner of device memory in Rust programs.
 
 use super::Allocator;
 use crate::arena::allocation::Allocation;
@@ -12,25 +12,25 @@ use core::mem;
 use core::ops::Deref;
 
 mod sealed {
-    /// Keeps foreign crates from implementing [`BlockAllocator`](super::BlockAllocator).
+    /// Prevents other crates from implementing [`BlockAllocator`](super::BlockAllocator).
     pub trait SealedAllocator {}
 }
 
-/// An allocator as the owners of its memory see it: the owner's type names neither devices nor lock
-/// nor tables. Every [`Allocator`] is one, and nothing else.
+/// An allocator as the owners of its memory see it, so that their types need not name devices, lock
+/// and tables. Every [`Allocator`] implements it, and nothing else does.
 pub trait BlockAllocator: sealed::SealedAllocator {
     /// The devices.
     type Device: DeviceMemory;
     /// The lock of a heap.
     type Lock: Lock;
-    /// Where the tables live.
+    /// The tables.
     type Storage: Storage;
 
     /// Returns the allocator.
     fn as_allocator(&self) -> &Allocator<Self::Device, Self::Lock, Self::Storage>;
 }
 
-/// The memory of a [`Block`] after a failed free on drop. The allocator still holds the memory.
+/// The memory of a [`Block`] that could not be freed on drop. It is still allocated.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct FailedDrop {
@@ -38,7 +38,7 @@ pub struct FailedDrop {
     pub ptr: DevicePtr,
     /// The size requested at allocation, in bytes.
     pub bytes: u64,
-    /// The reason.
+    /// The reason why the free failed.
     pub error: Error,
 }
 
@@ -55,8 +55,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> BlockAllocator for Allocator<D, R, S>
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Allocates a block freed on drop, which borrows the allocator. [`Block::new`] makes a block
-    /// with a share of the allocator.
+    /// Allocates a block that is freed on drop and borrows the allocator. [`Block::new`] creates a
+    /// block that owns a share of the allocator.
     ///
     /// # Errors
     /// The errors of [`malloc`](Self::malloc).
@@ -64,19 +64,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Block::new(self, device, bytes, stream)
     }
 
-    /// Sets the function called for each [`Block`] with a failed free on drop, or no function.
+    /// Sets the function that is called when a [`Block`] could not be freed on drop. `None` removes
+    /// it.
     ///
-    /// A drop cannot return an error. Frees fail only for lack of host memory and for errors of the
-    /// device: see [`free`](Self::free). Without a hook the error is lost; the block stays
-    /// allocated and counts in the [statistics](Self::stats). The hook may take the block over with
-    /// [`Block::from_raw`]. The hook must not panic: a panic inside a drop may end the process.
+    /// A drop cannot return an error. Frees fail only if there is no host memory, and for errors of
+    /// the device: see [`free`](Self::free). Without a hook the error is lost; the block remains
+    /// allocated and counts in the [statistics](Self::stats). The hook may take over the block with
+    /// [`Block::from_raw`]. It must not panic, because a panic inside a drop may end the process.
     pub fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>) {
         *self.failed_drop.lock() = hook;
     }
 
-    /// Tells the hook of [`on_failed_drop`](Self::on_failed_drop) of a block.
+    /// Passes a block to the hook of [`on_failed_drop`](Self::on_failed_drop).
     pub(super) fn report_failed_drop(&self, failed: &FailedDrop) {
-        // Copied out first: the hook may call the allocator, and set another hook.
+        // Copy the hook first, because it may call the allocator, and set another hook.
         let hook = *self.failed_drop.lock();
         if let Some(hook) = hook {
             hook(failed);
@@ -84,14 +85,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 }
 
-/// An owned block of device memory. The drop of a block frees the memory.
+/// An owned block of device memory. Dropping it frees the memory.
 ///
-/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>` for blocks beyond a scope or
-/// on several threads. The memory is the device's, so a block does not dereference: programs pass
-/// [`ptr`](Self::ptr) to kernels and copies.
+/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>` for blocks that outlive a
+/// scope or are used on several threads. The memory is on the device, so a block does not
+/// dereference: programs pass [`ptr`](Self::ptr) to kernels and copies.
 ///
-/// The free is ordered after the work queued on the block's [`stream`](Self::stream), as
-/// [`Allocator::free`] says. Drop the block once the last use is queued; no wait is needed.
+/// The free is ordered after the work queued on the block's [`stream`](Self::stream), as described
+/// in [`Allocator::free`]. Drop the block once its last use is queued; there is no need to wait.
 ///
 /// ```
 /// use cachalot_core::simulated::SimulatedDevice;
@@ -126,15 +127,15 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
         Ok(Self { allocator, device, stream, ptr, bytes })
     }
 
-    /// Takes over the live block with the first byte `ptr`. The counterpart of
+    /// Takes over the live block that starts at `ptr`. This is the counterpart of
     /// [`into_raw`](Self::into_raw) and of [`Allocator::malloc`].
     ///
-    /// The block must have no owner before. A block with two owners is freed twice, and
-    /// [`Error::InvalidPointer`] goes to the [hook](Allocator::on_failed_drop) unless the address
-    /// was handed out again in between.
+    /// The block must not have an owner yet. A block with two owners is freed twice, and the
+    /// [hook](Allocator::on_failed_drop) gets [`Error::InvalidPointer`], unless the address was
+    /// allocated again in between.
     ///
     /// # Errors
-    /// [`Error::InvalidPointer`]: no live block begins at `ptr`.
+    /// [`Error::InvalidPointer`]: no live block starts at `ptr`.
     pub fn from_raw(allocator: H, ptr: DevicePtr) -> Result<Self, Error> {
         let Allocation { base, requested, stream, device, .. } = allocator.as_allocator().base_of(ptr)?;
         if base != ptr {
@@ -143,16 +144,16 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
         Ok(Self { allocator, device, stream, ptr, bytes: requested })
     }
 
-    /// Gives the memory up without a free, and returns the address. [`from_raw`](Self::from_raw)
-    /// followed by a drop, or [`Allocator::free`], frees the memory later. The null address, of an
-    /// empty block, needs no free.
+    /// Gives up the block without freeing it, and returns the address. To free the memory later,
+    /// call [`from_raw`](Self::from_raw) and drop the block, or call [`Allocator::free`]. The null
+    /// address of an empty block need not be freed.
     #[must_use = "the memory is lost without its address"]
     pub fn into_raw(mut self) -> DevicePtr {
-        // The drop of a block without an address drops the handle, and frees nothing.
+        // Dropping a block without an address drops the handle, and frees nothing.
         mem::replace(&mut self.ptr, DevicePtr::NULL)
     }
 
-    /// Returns the address of the first byte; the null address if the block is empty.
+    /// Returns the address of the first byte, or the null address if the block is empty.
     pub fn ptr(&self) -> DevicePtr {
         self.ptr
     }
@@ -162,7 +163,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
         self.bytes
     }
 
-    /// Returns the own stream, behind whose work the block is freed.
+    /// Returns the own stream. The block is freed after the work on it.
     pub fn stream(&self) -> StreamId {
         self.stream
     }
@@ -194,7 +195,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
         self.allocator.as_allocator().record_use(self.ptr, stream)
     }
 
-    /// Frees the block as a drop does, and returns the error of a drop.
+    /// Frees the block as a drop does, and returns the error if there is one.
     ///
     /// # Errors
     /// The errors of [`Allocator::free`], with the block, which still owns the memory.
@@ -212,7 +213,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
         self.freed(freed)
     }
 
-    /// Gives the block up if the memory was freed.
+    /// Gives up the block if the memory was freed.
     fn freed(mut self, freed: Result<(), Error>) -> Result<(), (Self, Error)> {
         match freed {
             Ok(()) => {
@@ -226,7 +227,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
 
 impl<H: Deref<Target: BlockAllocator>> Drop for Block<H> {
     fn drop(&mut self) {
-        // The null address is not asked about: the allocator would find nothing to do.
+        // Skip the null address, because the allocator would do nothing.
         if self.ptr != DevicePtr::NULL
             && let Err(error) = self.allocator.as_allocator().free(self.ptr)
         {

@@ -1,4 +1,4 @@
-//! A typed buffer: a block for a number of values of a single type.
+//! A typed buffer: a block for a number of values of one type.
 
 use super::Allocator;
 use super::block::{Block, BlockAllocator};
@@ -12,8 +12,8 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Allocates a buffer for `len` values of type `T`, which borrows the allocator.
-    /// [`Buffer::new`] makes a buffer with a share of the allocator.
+    /// Allocates a buffer for `len` values of type `T` that borrows the allocator. [`Buffer::new`]
+    /// creates a buffer that owns a share of the allocator.
     ///
     /// # Errors
     /// The errors of [`malloc`](Self::malloc).
@@ -22,10 +22,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 }
 
-/// An owned buffer for values of type `T` in device memory. The drop of a buffer frees the memory.
+/// An owned buffer for values of type `T` in device memory. Dropping it frees the memory.
 ///
-/// The contents are the device's: the host neither reads nor drops a `T`, and a new buffer is not
-/// initialised. Handles `H` and the order of the free are as for [`Block`].
+/// The contents are on the device: the host neither reads nor drops a `T`, and a new buffer is not
+/// initialised. The handle `H`, and the order of the free, are the same as for [`Block`].
 ///
 /// ```
 /// use cachalot_core::simulated::SimulatedDevice;
@@ -42,12 +42,12 @@ pub struct Buffer<T, H: Deref<Target: BlockAllocator>> {
     block: Block<H>,
     /// The number of values; `len · size_of::<T>() ≤ block.bytes()`.
     len: usize,
-    /// A buffer holds no `T` of the host, so the buffer may go to any thread for every `T`.
+    /// A buffer contains no `T` on the host, so it may go to any thread, whatever `T` is.
     values: PhantomData<fn() -> T>,
 }
 
 impl<T, H: Deref<Target: BlockAllocator>> Buffer<T, H> {
-    /// The size of a value in bytes. Fails the build for types too large for a block.
+    /// The size of a value in bytes. Types that are too large for a block fail to compile.
     const VALUE_BYTES: usize = {
         assert!(size_of::<T>() > 0, "a buffer's type has a size");
         assert!(align_of::<T>() as u64 <= GRAIN, "blocks are aligned to 256 bytes");
@@ -59,13 +59,14 @@ impl<T, H: Deref<Target: BlockAllocator>> Buffer<T, H> {
     /// # Errors
     /// The errors of [`Allocator::malloc`].
     pub fn new(allocator: H, device: DeviceIndex, len: usize, stream: StreamId) -> Result<Self, Error> {
-        // A product beyond 64 bits is too large as well: the allocator refuses `u64::MAX`.
+        // If the product exceeds 64 bits, it is too large as well: the allocator refuses
+        // `u64::MAX`.
         let bytes = (len as u64).saturating_mul(Self::VALUE_BYTES as u64);
         let block = Block::new(allocator, device, bytes, stream)?;
         Ok(Self { block, len, values: PhantomData })
     }
 
-    /// Makes a buffer of a block, for as many values as the block has room for.
+    /// Turns a block into a buffer for as many values as it has room for.
     pub fn from_block(block: Block<H>) -> Self {
         let len = block.bytes() as usize / Self::VALUE_BYTES;
         Self { block, len, values: PhantomData }
@@ -76,12 +77,12 @@ impl<T, H: Deref<Target: BlockAllocator>> Buffer<T, H> {
         self.block
     }
 
-    /// Returns the block, with the size, device and stream.
+    /// Returns the block, which knows the size, device and stream.
     pub fn block(&self) -> &Block<H> {
         &self.block
     }
 
-    /// Returns the address of the first value; the null address if the buffer is empty.
+    /// Returns the address of the first value, or the null address if the buffer is empty.
     pub fn ptr(&self) -> DevicePtr {
         self.block.ptr()
     }

@@ -1,4 +1,4 @@
-//! Addresses explained: which block a kernel has missed, and what became of the block.
+//! Explanations of addresses: which block a kernel missed, and what happened to it.
 
 use crate::allocator::Allocator;
 use crate::arena::invalid_pointer::not_in_heap;
@@ -10,18 +10,19 @@ use crate::tables::{Devices, Storage};
 use crate::units::{DeviceIndex, DevicePtr};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Explains an address, such as that of a kernel's fault: the block at the address or beside
-    /// it, who has the block, its call sites, and the streams that were said to use it.
+    /// Explains an address, such as one at which a kernel faulted: the block at the address or next
+    /// to it, who holds the block, its call sites, and the streams that the program declared as its
+    /// users.
     ///
-    /// Knows the blocks that the program holds or that still wait for work, with the free memory
-    /// behind, and under [`guard`](crate::config::Guard) those unmapped last, with the addresses
-    /// around. The call site of a request is known while a trace is recorded, and for each guarded
-    /// block.
+    /// The allocator knows the blocks that the program has or that still wait for work, with the
+    /// free memory after them. With [`guard`](crate::config::Guard) it also knows the blocks that
+    /// were unmapped last, with the addresses around them. The call site of a request is known
+    /// while a trace is recorded, and for each guarded block.
     ///
-    /// Device: not called, so that the method works after the loss of the context.
+    /// Device: not called, so this works even after the context is lost.
     ///
     /// # Errors
-    /// [`Error::InvalidPointer`]: nothing is known of the address.
+    /// [`Error::InvalidPointer`]: nothing is known about the address.
     pub fn explain(&self, address: DevicePtr) -> Result<Explanation, Error> {
         let _checked = self.checked_at("explain", address);
         let guarded =
@@ -30,14 +31,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             if explanation.holder != Holder::Program {
                 return Ok(explanation);
             }
-            // The heap knows the uses of a block that the program holds.
+            // The heap knows the uses of a block that the program has.
             let of_heap = self.explain_live(explanation.block);
             return Ok(if let Ok(live) = of_heap { explanation.with_uses(&live) } else { explanation });
         }
         self.explain_live(address)
     }
 
-    /// Explains an address in a block that the program holds, or that waits for work.
+    /// Explains an address in a block that the program has, or that waits for work.
     fn explain_live(&self, address: DevicePtr) -> Result<Explanation, Error> {
         self.at_owner(address, |device, heap| {
             let explained = device.heaps.explain(&device.history.sites, heap.heap, address);

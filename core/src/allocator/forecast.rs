@@ -1,4 +1,4 @@
-//! What requests would do, without making them.
+//! Forecasts: the effects of requests, without making them.
 
 use super::Allocator;
 use crate::arena::request::Forecast;
@@ -17,15 +17,15 @@ view! {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Forecasts<'_, D, R, S> {
-    /// Predicts the first action of [`Allocator::malloc`] for a request made now. Hands out
-    /// nothing.
+    /// Predicts the first step that [`Allocator::malloc`] would take for a request made now.
+    /// Allocates nothing.
     ///
-    /// Pending frees count as pending, and decommitted memory of ranges as in use, although
+    /// Pending frees count as pending, and decommitted memory of ranges counts as in use, although
     /// [`Allocator::malloc`] would poll their events. With `compact`, work counts as running until
-    /// a request has asked the device.
+    /// a request has polled the device.
     ///
-    /// Device: asked for the size of its memory where the limit or the policy depends on the size,
-    /// and whether streams capture a graph. No memory is obtained or released.
+    /// Device: called to get the size of its memory, if the limit or the policy depends on it, and
+    /// to find out whether streams capture a graph. No memory is obtained or released.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::InvalidStream`], [`Error::TableFull`], [`Error::Device`], as

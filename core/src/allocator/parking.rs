@@ -1,4 +1,4 @@
-//! Parked memory of a device.
+//! Parking: memory of a device that the program does not need for a while.
 
 use crate::allocator::{Allocator, On};
 use crate::arena::OnDevice;
@@ -12,30 +12,30 @@ use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
 view! {
-    /// Memory parked for a while and woken at the old addresses: a view of an
+    /// Memory that is parked for a while and woken at the same addresses: a view of an
     /// [`Allocator`].
     ///
-    /// For programs of several parts using the device in turn, for example a generating model and a
-    /// model in training: the memory of the idle part is *parked*, and *wakes* before the part runs
-    /// again. Pointers to blocks, and captured graphs, stay valid, and must not be used while the
-    /// memory is parked.
+    /// This is for programs in which several parts take turns using the device, for example a model
+    /// that generates and a model that is trained: the memory of the idle part is *parked*, and
+    /// *wakes* before this part runs again. Pointers to blocks, and captured graphs, remain valid,
+    /// but must not be used while the memory is parked.
     ///
-    /// Blocks in parked memory stay valid, and may be freed. A request for memory of a parked pool
-    /// is refused with [`Error::Parked`], unless such requests are
+    /// Blocks in parked memory remain valid, and may be freed. A request for memory of a parked
+    /// pool is refused with [`Error::Parked`], unless such requests are
     /// [served elsewhere](Self::serve_elsewhere), and so is a pin of a parked block. Statistics
-    /// count the blocks as allocated and not as reserved.
+    /// count the blocks as allocated, but not as reserved.
     ///
-    /// Threads: any. A call while another thread's call parks or wakes memory of the device is
-    /// refused. Requests and frees outside the target never wait for these calls.
+    /// Threads: any. If another thread's call is parking or waking memory of the device, the call
+    /// is refused. Requests and frees outside the target never wait for these calls.
     Parking,
     /// Returns the operations that park memory of `device`.
     parking
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
-    /// Sets the tag under which the memory of a private pool is parked; `None` removes the tag.
-    /// Present segments stay as they are: tag a pool before the first request. New segments of a
-    /// tagged pool are mapped under the caching policy, too. Only mapped memory can be parked:
+    /// Sets the tag under which the memory of a private pool is parked. `None` removes the tag.
+    /// Existing segments do not change, so tag a pool before its first request. New segments of a
+    /// tagged pool are mapped, even under the caching policy. Only mapped memory can be parked:
     /// under the caching and the stitched policy, and under best fit with coalescing with
     /// expandable segments.
     ///
@@ -52,10 +52,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         device.heaps.tag_pool(pool, tag, device.settings.uses_pages(PoolMemory::Parkable))
     }
 
-    /// Sets whether the default pool serves requests for parked pools with `tag`. If not, as at
-    /// first, the requests are refused. The choice holds for all pools with the tag, present and
-    /// future. Blocks so served are ordinary blocks of the default pool. Requests of a capture are
-    /// refused even so, since a graph's memory must lie in the graph's pool.
+    /// Sets whether the default pool serves requests for parked pools with `tag`. By default it
+    /// does not, and the requests are refused. The choice applies to all pools with the tag,
+    /// present and future. Blocks that are served in this way are ordinary blocks of the default
+    /// pool. Requests of a capture are refused in any case, because the memory of a graph must be
+    /// in the graph's pool.
     ///
     /// Device: not called.
     ///
@@ -66,38 +67,39 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         if known { Ok(()) } else { Err(Error::UnknownTag(tag)) }
     }
 
-    /// Parks the memory of `target`: gives the memory of pages, and cached memory, back to the
-    /// device. The memory of pinned pages and of ordinary segments stays on the device;
-    /// [`report`](Self::report) tells how much. If the memory is parked, parks the pages left on
-    /// the device by an earlier call: pages left after a failure, and pages pinned at the earlier
-    /// call. Does nothing if no pages are left. Memory on the device keeps the contents in every
-    /// mode.
+    /// Parks the memory of `target`: gives the memory of its pages, and its cached memory, back to
+    /// the device. Pinned pages and ordinary segments remain on the device;
+    /// [`report`](Self::report) says how much. If the memory is already parked, this parks the
+    /// pages that an earlier call left on the device, because it failed or because they were pinned
+    /// then. Does nothing if no pages are left. Memory that remains on the device keeps its
+    /// contents in every mode.
     ///
-    /// Stream order: waits as `order` says. No work queued later may use the memory before waking.
+    /// Stream order: waits as `order` says. Work that is queued later must not use the memory
+    /// before it wakes.
     ///
-    /// Device: called. With [`ParkMode::Keep`] the contents are copied to the host's memory.
+    /// Device: called. With [`ParkMode::Keep`], the contents are copied to host memory.
     ///
     /// # Errors
     /// * [`Error::UnknownTag`].
     /// * [`Error::ParkingRefused`]: see the text.
-    /// * [`Error::NoHostMemory`]: with [`ParkMode::Keep`], the host lacks the memory for the
-    ///   contents.
+    /// * [`Error::NoHostMemory`]: with [`ParkMode::Keep`], the host does not have enough memory for
+    ///   the contents.
     /// * [`Error::Device`], with
     ///   [`ErrorKind::NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a
     ///   graph is captured.
     ///
-    /// All memory is awake then, with two exceptions. If the device fails in the middle and then
-    /// fails to map again the part parked by then, the part stays parked, with all contents.
-    /// Without contents to be kept, all pages unmapped by the device stay parked. Another call
-    /// parks the rest.
+    /// After an error, all memory is awake, with two exceptions. If the device fails in the middle,
+    /// and then fails to map again what was parked by then, this part remains parked, with all
+    /// contents. If no contents have to be kept, all pages that the device has unmapped remain
+    /// parked. Another call parks the rest.
     pub fn park(&self, target: ParkTarget, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let _begun = self.begin("park");
         let device = self.healthy()?;
         Parker::of(device, target)?.park(device, mode, order)
     }
 
-    /// Wakes the memory of `target`, at the old addresses: [`wake_start`](Self::wake_start) and
-    /// [`wake_wait`](Self::wake_wait). Does nothing if the memory is awake.
+    /// Wakes the memory of `target`, at the same addresses: calls [`wake_start`](Self::wake_start)
+    /// and [`wake_wait`](Self::wake_wait). Does nothing if the memory is awake.
     ///
     /// Stream order: the contents are complete when the call returns, for work on every stream.
     ///
@@ -105,21 +107,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     ///
     /// # Errors
     /// * [`Error::UnknownTag`], [`Error::ParkingRefused`], [`Error::Device`].
-    /// * [`Error::OutOfMemory`]: the limit or the device lacks the memory, also after everything
+    /// * [`Error::OutOfMemory`]: the limit or the device does not allow it, even after everything
     ///   cached was released.
     ///
-    /// All memory is parked then, and the contents are kept. The next call handles pages that the
-    /// device fails to unmap.
+    /// After an error, all memory is parked, and the contents are kept. If the device fails to
+    /// unmap pages, the next call takes care of them.
     pub fn wake(&self, target: ParkTarget) -> Result<(), Error> {
         self.wake_wait(target)
     }
 
-    /// Begins to wake the memory of `target`: maps all pages, and begins to copy the contents.
+    /// Starts to wake the memory of `target`: maps all pages, and starts to copy the contents.
     /// Targets wake in the order of these calls.
     ///
     /// Stream order: no work may use the memory before [`wake_wait`](Self::wake_wait) has returned.
     ///
-    /// Device: called; waits for no copy.
+    /// Device: called; does not wait for copies.
     ///
     /// # Errors
     /// The errors of [`wake`](Self::wake).
@@ -130,7 +132,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
     }
 
     /// Waits until the contents of `target` are complete, and lets the memory serve requests again.
-    /// Begins to wake the memory first, unless begun before.
+    /// Starts to wake the memory first, if [`wake_start`](Self::wake_start) has not.
     ///
     /// # Errors
     /// The errors of [`wake`](Self::wake).
@@ -140,7 +142,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         Parker::of(device, target)?.wake_wait(device)
     }
 
-    /// Returns the device, if it works.
+    /// Returns the device, unless its context is lost.
     fn healthy(&self) -> Result<OnDevice<'_, On<D, R, S>>, Error> {
         let device = self.on();
         device.driver.health()?;
@@ -160,10 +162,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Parking<'_, D, R, S> {
         Ok(ParkReport::of(&arena.heaps, &arena.paging, target))
     }
 
-    /// Returns the memory in use on the device, by name, for example once everything was parked.
-    /// Heaps are read in turn, so the sums may disagree slightly while threads allocate.
+    /// Returns what uses the memory of the device, by name, for example after everything was
+    /// parked. Heaps are read in turn, so the sums may disagree slightly while threads allocate.
     ///
-    /// Device: called, to tell the free memory.
+    /// Device: called, to get the free memory.
     ///
     /// # Errors
     /// [`Error::Device`].

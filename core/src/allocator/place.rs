@@ -11,8 +11,8 @@ use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Allocates the `size` bytes from `ptr` on for a request of `requested` bytes in `pool`. The
-    /// block belongs to the stream of the memory at `ptr`. Memory before and behind the block stays
-    /// free.
+    /// block belongs to the stream that the memory at `ptr` belongs to. The memory before and after
+    /// the block remains free.
     ///
     /// To restore an earlier state of a pool, a program frees the blocks of the pool, and then
     /// allocates the blocks of the earlier state at their old addresses.
@@ -20,7 +20,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Device: not called.
     ///
     /// # Errors
-    /// * [`Error::InvalidPointer`]: no segment of the allocator has the address.
+    /// * [`Error::InvalidPointer`]: no segment of the allocator contains the address.
     /// * [`Error::SnapshotRefused`]: the bytes are not free and mapped, not in this pool, or no
     ///   multiple of the unit; or the policy divides segments by its own rules.
     /// * [`Error::TableFull`].

@@ -1,8 +1,8 @@
-//! Private pools and captures, as programs call for them.
+//! Private pools and captures, as programs use them.
 //!
-//! A *private pool* keeps the pool's blocks apart from all other blocks. A *route* leads requests
-//! into a pool. Memory written by a captured graph must stay untouched between launches, so a graph
-//! is captured with a route into a private pool.
+//! A *private pool* keeps its blocks separate from all other blocks. A *route* leads requests to a
+//! pool. A captured graph writes to its memory at every launch, and this memory must not be used by
+//! others between launches, so a graph is captured with a route to a private pool.
 
 use super::{Allocator, On};
 use crate::arena::Arena;
@@ -17,8 +17,8 @@ use crate::units::DeviceIndex;
 use core::{fmt, mem};
 
 view! {
-    /// The private pools of a device, and the routes into them: a view of an [`Allocator`],
-    /// returned by [`Allocator::pools`].
+    /// The private pools of a device, and the routes to them: a view of an [`Allocator`], returned
+    /// by [`Allocator::pools`].
     ///
     /// ```
     /// use cachalot_core::simulated::SimulatedDevice;
@@ -40,7 +40,7 @@ view! {
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
-    /// Makes a private pool under an unused name, with the caller as the only user.
+    /// Creates a private pool with an unused name. The caller is its only user.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -48,7 +48,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
         self.begin("create_pool").heaps.create_pool(None, options)
     }
 
-    /// Adds a user to the private pool named `pool`, or makes the pool with one user. `options`
+    /// Adds a user to the private pool named `pool`, or creates the pool with one user. `options`
     /// apply to a new pool, and to a pool without users.
     ///
     /// # Errors
@@ -58,9 +58,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
         self.begin("retain_pool").heaps.retain_pool(pool, options)
     }
 
-    /// Removes a user from a private pool. The free segments of a pool without users are released
-    /// with the rest of the cache, and a capture into the pool that was not ended, ends. The name
-    /// of the pool is forgotten with the last segment, and at once if the pool has none.
+    /// Removes a user from a private pool. If the pool has no users left, its free segments are
+    /// released with the rest of the cache, and a capture to the pool that was not ended, ends. The
+    /// name of the pool is forgotten with its last segment, or at once if it has none.
     ///
     /// # Errors
     /// [`Error::UnknownPool`], also for a pool without users.
@@ -85,19 +85,19 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
         self.begin("set_pool_options").heaps.set_pool_options(pool, options)
     }
 
-    /// Passes the reserved bytes of the heaps of the private pools to `visit`, with the pool and
-    /// the kind of blocks. A pool has two heaps for each stream that has used the pool. Takes time
-    /// for each heap, and none for blocks and segments.
+    /// Calls `visit` with the reserved bytes of each heap of the private pools, and with the pool
+    /// and the kind of blocks. A pool has two heaps for each stream that has used it. The time
+    /// depends on the number of heaps, not on that of blocks and segments.
     ///
-    /// Thread-safe; `visit` must not call the allocator, whose registry of pools is locked. Device:
-    /// not called.
+    /// Threads: any, but `visit` must not call the allocator, because the registry of pools is
+    /// locked. Device: not called.
     pub fn reserved(&self, visit: impl FnMut(PoolId, PoolKind, u64)) {
         self.arena.heaps.reserved_of_pools(visit);
     }
 
-    /// Routes the requests selected by `route` into a private pool, until the returned scope ends.
-    /// Of several matching routes the latest decides. The pool gains a user, which stays after the
-    /// route until [`release`](Self::release), and so do the blocks in the pool.
+    /// Routes the requests selected by `route` to a private pool until the returned scope ends. If
+    /// several routes match, the latest one decides. The pool gains a user. It remains after the
+    /// route, until [`release`](Self::release), and so do the blocks in the pool.
     ///
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
@@ -106,8 +106,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
         Ok(RouteScope { allocator: self.allocator, arena: self.arena, pool, route, purpose })
     }
 
-    /// Begins a route as [`route`](Self::route) does, without a scope: [`end_route`](Self::end_route)
-    /// ends it. For interfaces of other languages, where the start and the end are separate calls.
+    /// Starts a route as [`route`](Self::route) does, but without a scope:
+    /// [`end_route`](Self::end_route) ends it. This is for interfaces of other languages, where
+    /// start and end are separate calls.
     ///
     /// # Errors
     /// Those of [`route`](Self::route).
@@ -116,39 +117,38 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
         device.heaps.begin_route(&device.driver, pool, route, purpose)
     }
 
-    /// Ends the latest route of this purpose into the pool, and returns the route.
+    /// Ends the latest route of this purpose to the pool, and returns the route.
     ///
     /// # Errors
     /// * [`Error::UnknownPool`].
-    /// * [`Error::NotRouted`]: no route of this purpose leads into the pool.
+    /// * [`Error::NotRouted`]: no route of this purpose leads to the pool.
     pub fn end_route(&self, pool: PoolId, purpose: RoutePurpose) -> Result<Route, Error> {
         let device = self.begin("end_route");
         device.heaps.end_route(&device.driver, pool, purpose, None)
     }
 
-    /// Returns whether a graph is being captured on the device, or may be, as far as the allocator
-    /// was told: a route for a capture has begun and not ended.
+    /// Returns whether a graph is being captured on the device, or may be, according to what the
+    /// program told the allocator: a route for a capture was started and has not ended.
     pub fn are_capturing(&self) -> bool {
         self.arena.driver.flags.has(flags::CAPTURE)
     }
 
     /// Waits for the pending frees of the device, then releases the segments of one private pool
-    /// with no block in use. The pool may have users, unless a captured graph has its memory.
+    /// that have no block in use. The pool may have users, unless a captured graph uses its memory.
     ///
     /// Device: called, and waited for.
     ///
     /// # Errors
     /// * [`Error::UnknownPool`], and the errors of [`Allocator::empty_cache`].
     /// * [`Error::GraphMemory`]: the pool has users, and a graph was captured into it. Its memory
-    ///   stays.
+    ///   is kept.
     pub fn empty(&self, pool: PoolId) -> Result<(), Error> {
         let device = self.begin("empty_pool");
         device.holdings().empty_pool(device.waiting(), pool)
     }
 
     /// Releases free memory of one private pool, with or without users, until the pool holds at
-    /// most `keep` bytes of the device or none of its memory is free. Does not wait for pending
-    /// frees.
+    /// most `keep` bytes of the device or has no free memory. Does not wait for pending frees.
     ///
     /// Device: called. For expandable segments, waits for their stream.
     ///
@@ -160,10 +160,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Pools<'a, D, R, S> {
     }
 }
 
-/// A route of requests into a private pool, which ends on drop: see [`Pools::route`].
+/// A route of requests to a private pool, which ends when it is dropped: see [`Pools::route`].
 ///
-/// Scopes may end in any order, and on any thread. A drop that finds the route ended, because the
-/// pool lost its last user, does nothing.
+/// Scopes may end in any order, and on any thread. Dropping one does nothing if the route has
+/// already ended because the pool lost its last user.
 #[must_use = "a route that is not kept ends at once"]
 pub struct RouteScope<'a, D: DeviceMemory, R: Lock, S: Storage> {
     allocator: &'a Allocator<D, R, S>,
@@ -179,11 +179,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RouteScope<'_, D, R, S> {
         self.pool
     }
 
-    /// Ends the route as a drop does, and returns the error of a drop.
+    /// Ends the route as a drop does, and returns the error if there is one.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`], [`Error::NotRouted`]: the route of a capture has ended with the last
-    /// user of the pool.
+    /// [`Error::UnknownPool`], [`Error::NotRouted`]: the route of a capture ended when the pool
+    /// lost its last user.
     pub fn end(self) -> Result<(), Error> {
         let ended = self.end_route();
         mem::forget(self);
@@ -199,7 +199,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RouteScope<'_, D, R, S> {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Drop for RouteScope<'_, D, R, S> {
     fn drop(&mut self) {
-        // Both errors say that the route has ended.
+        // Both errors mean that the route has already ended.
         let _ended = self.end_route();
     }
 }

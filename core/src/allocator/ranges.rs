@@ -1,4 +1,4 @@
-//! Elastic ranges, as programs call for them, and the owner of a range.
+//! Elastic ranges, as programs use them, and the owner of a range.
 
 use super::{Allocator, FailedDrop};
 use crate::allocator::block::BlockAllocator;
@@ -20,7 +20,7 @@ view! {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Ranges<'_, D, R, S> {
-    /// Reserves addresses for `bytes`, rounded up to whole pages. Uses no memory of the device.
+    /// Reserves addresses for `bytes`, rounded up to whole pages. Uses no device memory.
     ///
     /// Device: called.
     ///
@@ -34,15 +34,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ranges<'_, D, R, S> {
         device.require_ranges()?.reserve_elastic(&device.holdings(), bytes)
     }
 
-    /// Gives a part of a range memory. Pages of the part with memory keep the memory and the
-    /// contents.
+    /// Gives memory to a part of a range. Pages of the part that already have memory keep it, with
+    /// its contents.
     ///
-    /// Device: called, unless all of the part is committed.
+    /// Device: called, unless all of the part is committed already.
     ///
     /// # Errors
-    /// * [`Error::OutOfMemory`], after the release of all cached memory. The range is
-    ///   unchanged.
-    /// * [`Error::Device`], also if the device has failed to remove an earlier mapping of the part:
+    /// * [`Error::OutOfMemory`], after all cached memory was released. The range is unchanged.
+    /// * [`Error::Device`], also if the device failed to remove an earlier mapping of the part:
     ///   these addresses are never used again. Other parts of the range can be committed.
     /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
     /// * [`Error::Device`] of the kind
@@ -55,11 +54,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ranges<'_, D, R, S> {
         device.require_ranges()?.commit(*device, range, (offset, bytes), stream)
     }
 
-    /// Gives the memory of a part up, behind the present work on `stream`. Pages of the part
-    /// without memory stay so.
+    /// Gives up the memory of a part, after the current work on `stream`. Pages of the part that
+    /// have no memory do not change.
     ///
-    /// A commit may have mapped the committed part in physical pages longer than a page, but never
-    /// longer than the part. The memory of a longer page is given up once the whole page is
+    /// A commit may have mapped the part in physical pages that are longer than a page, but never
+    /// longer than the part. The memory of such a longer page is given up once all of it is
     /// decommitted.
     ///
     /// Device: called, unless nothing of the part is committed.
@@ -74,14 +73,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ranges<'_, D, R, S> {
         self.begin("decommit_range").require_ranges()?.decommit(range, offset, bytes, stream)
     }
 
-    /// Releases a range: gives all memory of the range up, behind the present work of every stream
-    /// named in a commit or a decommit of the range. Of several streams, a single stream waits for
-    /// the rest. The addresses are released once this work is complete, without a wait of the host.
+    /// Releases a range: gives up all of its memory, after the current work of every stream that a
+    /// commit or a decommit of the range has named. If there are several such streams, one of them
+    /// waits for the others. The addresses are released once this work is complete, without a wait
+    /// of the host.
     ///
     /// Device: called.
     ///
     /// # Errors
-    /// As for [`decommit`](Self::decommit). The program still holds the range.
+    /// The errors of [`decommit`](Self::decommit). The program still has the range.
     pub fn release(&self, range: RangeId) -> Result<(), Error> {
         self.begin("release_range").require_ranges()?.release_elastic(range)
     }
@@ -99,29 +99,30 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ranges<'_, D, R, S> {
 type RangesOf<'a, A> =
     Ranges<'a, <A as BlockAllocator>::Device, <A as BlockAllocator>::Lock, <A as BlockAllocator>::Storage>;
 
-/// An owned elastic range. A drop releases the range.
+/// An owned elastic range. Dropping it releases the range.
 ///
 /// An *elastic range* is a range of addresses without memory, for a table or a cache that grows in
-/// place. The program commits, uses and decommits parts. The memory comes from the pages of the
-/// allocator, under every policy, and counts against the common limit: pages given up by ranges or,
-/// under [`Policy::Stitched`](crate::config::Policy), by blocks serve the range, and the reverse.
+/// place. The program commits, uses and decommits parts of it. The memory comes from the pages of
+/// the allocator, under every policy, and counts against the common limit: pages that other ranges
+/// gave up or, under [`Policy::Stitched`](crate::config::Policy), that blocks gave up serve the
+/// range, and the other way round.
 ///
-/// Offsets and sizes of parts are multiples of [`Reservation::page_bytes`], 2 MiB on today's GPUs.
-/// Every other value is refused, as by `cuMemMap`.
+/// Offsets and sizes of parts must be multiples of [`Reservation::page_bytes`], which is 2 MiB on
+/// today's GPUs. All other values are refused, as `cuMemMap` refuses them.
 ///
 /// # Stream order
 /// Work queued on the stream of a commit, after the commit, may use the part. Work on other streams
-/// must be ordered after the commit. A decommit takes effect after the work queued so far on the
-/// decommit's stream: work of other streams on the part must precede this work. From then on the
-/// memory serves later requests, after the work before the decommit; contents are lost.
+/// must be ordered after the commit. A decommit takes effect after the work queued so far on its
+/// stream, and work of other streams on the part must come before that work. From then on, the
+/// memory serves later requests, after the work before the decommit; the contents are lost.
 ///
-/// The host does not wait for the device, with two exceptions. A commit waits instead of running
-/// out of memory. A commit of decommitted addresses waits for unfinished work before the decommit
-/// if the old page serves another use already.
+/// The host does not wait for the device, with two exceptions. A commit waits rather than run out
+/// of memory. And a commit of addresses that were decommitted waits for unfinished work from before
+/// the decommit, if the old page is already used elsewhere.
 ///
 /// # Captures
-/// While the program captures a graph, nothing can be decommitted or released, and a commit gets
-/// only memory without unfinished work.
+/// While the program captures a graph, nothing can be decommitted or released, and a commit only
+/// gets memory that no unfinished work uses.
 ///
 /// # Errors of every operation on a range
 /// * [`Error::UnknownDevice`].
@@ -131,8 +132,8 @@ type RangesOf<'a, A> =
 ///   [`Unsupported`](crate::ErrorKind::Unsupported) if the device has no virtual memory.
 ///
 /// # Owner
-/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>`. A release that fails on
-/// drop goes to the [hook](Allocator::on_failed_drop) of blocks, with the base of the range.
+/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>`. If the release fails on
+/// drop, the [hook](Allocator::on_failed_drop) of blocks is called with the base of the range.
 ///
 /// ```
 /// use cachalot_core::simulated::SimulatedDevice;
@@ -152,7 +153,7 @@ pub struct Range<H: Deref<Target: BlockAllocator>> {
     allocator: H,
     device: DeviceIndex,
     reserved: Reservation,
-    /// The range was released, and a drop has nothing to do.
+    /// Whether the range was released, so that a drop has nothing to do.
     is_released: bool,
 }
 
@@ -176,7 +177,7 @@ impl<H: Deref<Target: BlockAllocator>> Range<H> {
         self.reserved.bytes
     }
 
-    /// Returns the bytes of a page. Offsets and sizes of parts are multiples of a page.
+    /// Returns the size of a page in bytes. Offsets and sizes of parts are multiples of it.
     pub fn page_bytes(&self) -> u64 {
         self.reserved.page_bytes
     }
@@ -194,7 +195,7 @@ impl<H: Deref<Target: BlockAllocator>> Range<H> {
         self.ranges()?.committed_bytes(self.reserved.range)
     }
 
-    /// Gives a part memory; see [`Ranges::commit`].
+    /// Gives memory to a part; see [`Ranges::commit`].
     ///
     /// # Errors
     /// The errors of [`Ranges::commit`].
@@ -202,7 +203,7 @@ impl<H: Deref<Target: BlockAllocator>> Range<H> {
         self.ranges()?.commit(self.reserved.range, offset, bytes, stream)
     }
 
-    /// Gives the memory of a part up; see [`Ranges::decommit`].
+    /// Gives up the memory of a part; see [`Ranges::decommit`].
     ///
     /// # Errors
     /// The errors of [`Ranges::decommit`].
@@ -210,10 +211,10 @@ impl<H: Deref<Target: BlockAllocator>> Range<H> {
         self.ranges()?.decommit(self.reserved.range, offset, bytes, stream)
     }
 
-    /// Releases the range as a drop does, and returns the error of a drop.
+    /// Releases the range as a drop does, and returns the error if there is one.
     ///
     /// # Errors
-    /// The errors of [`Ranges::release`], with the range, still held by the program.
+    /// The errors of [`Ranges::release`], with the range, which the program still has.
     pub fn release(mut self) -> Result<(), (Self, Error)> {
         match self.release_range() {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! How an allocator gets its devices: all at once when it is made, or later, where it lies in a
+//! Where an allocator gets its devices: all at once when it is created, or later, if it is a
 //! static.
 
 use crate::allocator::{Allocator, Called, On};
@@ -11,15 +11,15 @@ use crate::sync::{Lock, empty};
 use crate::tables::{Devices, Storage, Table};
 use spin::Once;
 
-/// The devices that an allocator is to have, each with its memory if the configuration limits the
+/// The devices that an allocator will have, each with its memory if the configuration limits the
 /// allocator to a fraction.
 type Given<D, S> = <S as Storage>::ForDevices<(Called<D>, Option<MemoryInfo>)>;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// Makes an allocator over `devices`, numbered from 0 in the given order, all configured by
-    /// `config`. Obtains no memory.
+    /// Creates an allocator over `devices`, which are numbered from 0 in the given order. `config`
+    /// applies to all of them. Obtains no memory.
     ///
-    /// Device: asked for the size of its memory if `config` limits the allocator to a fraction.
+    /// Device: called to get the size of its memory if `config` limits the allocator to a fraction.
     ///
     /// # Errors
     /// * [`Error::PolicyUnavailable`]: the policy needs the feature `alloc`.
@@ -38,8 +38,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Self { arenas, pages, failed_drop: lock_api::Mutex::new(None), started }
     }
 
-    /// Checks the devices and the configuration of an allocator. Calls the devices as
-    /// [`new`](Self::new) says, and starts nothing, so that a failure leaves nothing to undo.
+    /// Checks the devices and the configuration of an allocator. Calls the devices as described in
+    /// [`new`](Self::new), but starts nothing, so that there is nothing to undo after a failure.
     fn given(devices: impl IntoIterator<Item = D>, config: &Config) -> Result<Given<D, S>, Error> {
         if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
             return Err(Error::PolicyUnavailable(config.policy_name()));
@@ -57,7 +57,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(given)
     }
 
-    /// Starts the devices, for which there are places. Of a device, at most the clock is read.
+    /// Starts the devices, which must have places. At most, this reads the clock of a device.
     fn start_with(&self, mut devices: Given<D, S>, config: &Config) {
         let count = devices.len();
         while let Some((device, memory)) = devices.pop() {
@@ -68,18 +68,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 }
 
-/// An allocator of fixed tables may lie in a static.
+/// An allocator of fixed tables can be a static.
 impl<D, R, const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>
     Allocator<D, R, crate::tables::Fixed<DEVICES, HEAPS, BLOCKS, PAGES>>
 where
     D: DeviceMemory,
     R: Lock,
 {
-    /// Returns an allocator without devices, to be [started](Self::start). Every call is answered
-    /// as for a device that is not there.
+    /// Returns an allocator without devices, which must be [started](Self::start). Until then,
+    /// every call answers that the device is unknown.
     ///
-    /// The value is a constant: in a `static`, the compiler makes it, and no table passes over the
-    /// stack.
+    /// The value is a constant: for a `static`, the compiler creates it, and no table has to be on
+    /// the stack.
     ///
     /// ```
     /// # use cachalot_core::simulated::SimulatedDevice;
@@ -102,16 +102,17 @@ where
     }
 
     /// Gives an [`empty`](Self::empty) allocator its devices and its configuration, as
-    /// [`new`](Self::new) does. Obtains no memory. Of threads that start the allocator at the same
-    /// time, the others wait for the first.
+    /// [`new`](Self::new) does. Obtains no memory. If several threads start the allocator at the
+    /// same time, the others wait for the first.
     ///
-    /// Device: asked for the size of its memory if `config` limits the allocator to a fraction.
+    /// Device: called to get the size of its memory if `config` limits the allocator to a fraction.
     ///
     /// # Errors
-    /// * [`Error::AlreadyStarted`]: the allocator has its devices.
+    /// * [`Error::AlreadyStarted`]: the allocator already has its devices.
     /// * Those of [`new`](Self::new).
     ///
-    /// After an error nothing has changed; an allocator that has no devices may be started again.
+    /// After an error nothing has changed. An allocator that still has no devices may be started
+    /// again.
     pub fn start(&self, devices: impl IntoIterator<Item = D>, config: &Config) -> Result<(), Error> {
         let mut is_first = false;
         self.started.try_call_once(|| {

@@ -1,9 +1,8 @@
-//! Every figure of a device beside PyTorch's statistics: a row of one table. Rust, C, C++, Python,
-//! the metrics and the documentation read the table, so another statistic is another row and
-//! nothing else there.
+//! All figures of a device besides PyTorch's statistics, as rows of one table. Rust, C, C++,
+//! Python, the metrics and the documentation read this table, so a new statistic is just a new row.
 //!
-//! The rows read a [`Reading`], which is taken at once. What counts is the part of the allocator
-//! that acts.
+//! The rows read a [`Reading`], which is taken in one go. The part of the allocator that does
+//! something also counts it.
 
 use crate::allocator::{Allocator, On, PageStats, Pages, Planning, Tuning};
 use crate::arena::Arena;
@@ -18,7 +17,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StatisticKind {
-    /// A present value, which rises and falls.
+    /// A current value, which rises and falls.
     Gauge,
     /// A sum since the allocator was created, which only rises.
     Counter,
@@ -38,8 +37,8 @@ impl StatisticKind {
     }
 }
 
-/// A statistic of a device beside those of `torch.cuda.memory_stats()`, which
-/// [`Stats`](crate::Stats) has.
+/// A statistic of a device besides those of `torch.cuda.memory_stats()`, which are in
+/// [`Stats`](crate::Stats).
 ///
 /// ```
 /// use cachalot_core::Statistic;
@@ -51,16 +50,16 @@ impl StatisticKind {
 #[non_exhaustive]
 pub struct Statistic {
     /// The name: a group, a dot, and a name within the group, such as `pages.moved_bytes`. The part
-    /// behind the last dot is never `current`, `peak`, `allocated` or `freed`, which end the names
-    /// of PyTorch's statistics.
+    /// after the last dot is never `current`, `peak`, `allocated` or `freed`, because these end the
+    /// names of PyTorch's statistics.
     pub name: &'static str,
-    /// The unit in the plural, such as `bytes`, `microseconds` and `calls`.
+    /// The unit in the plural, such as `bytes`, `microseconds` or `calls`.
     pub unit: &'static str,
     /// How the value changes.
     pub kind: StatisticKind,
     /// The meaning, in a sentence.
     pub text: &'static str,
-    /// The name of the metric, where [`metric`](Self::metric) does not derive the name.
+    /// The name of the metric, if [`metric`](Self::metric) cannot derive it.
     exported_as: Option<&'static str>,
     of: fn(&Reading) -> u64,
 }
@@ -224,7 +223,7 @@ const STATISTICS: &[Statistic] = &[
         .exported_as("cachalot_leaked_bytes"),
 ];
 
-/// Declares a present value. The unit is the last word of the name.
+/// Declares a current value. The unit is the last word of the name.
 const fn gauge(name: &'static str, text: &'static str, of: fn(&Reading) -> u64) -> Statistic {
     Statistic { name, unit: last_word(name), kind: StatisticKind::Gauge, text, exported_as: None, of }
 }
@@ -239,7 +238,7 @@ const fn peak(name: &'static str, text: &'static str, of: fn(&Reading) -> u64) -
     Statistic { kind: StatisticKind::Peak, ..gauge(name, text, of) }
 }
 
-/// Returns the word behind the last dot or underscore of a name, and `microseconds` for `us`.
+/// Returns the word after the last dot or underscore of a name, and `microseconds` for `us`.
 const fn last_word(name: &'static str) -> &'static str {
     let mut at = name.len();
     while !matches!(name.as_bytes()[at - 1], b'.' | b'_') {
@@ -255,7 +254,7 @@ impl Statistic {
     /// Every statistic, group by group.
     pub const ALL: &'static [Self] = STATISTICS;
 
-    /// Names the unit, where the last word of the name is none.
+    /// Sets the unit, for a name that does not end in one.
     const fn in_units(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }
@@ -264,7 +263,7 @@ impl Statistic {
         Self { exported_as: Some(metric), ..self }
     }
 
-    /// Returns the statistic with a name.
+    /// Returns the statistic with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::ALL.iter().find(|statistic| statistic.name == name)
@@ -276,7 +275,7 @@ impl Statistic {
         self.name.split('.').next().unwrap_or_default()
     }
 
-    /// Returns the name of the metric, which ends with the unit, as `OpenMetrics` demands.
+    /// Returns the name of the metric. It ends with the unit, as `OpenMetrics` requires.
     #[must_use]
     pub fn metric(&self) -> impl fmt::Display + use<> {
         Metric(*self)
@@ -324,8 +323,8 @@ impl Reading {
         (statistic.of)(self)
     }
 
-    /// Returns whether the settings use what a statistic counts. Otherwise the value stays as it
-    /// is, 0 at first.
+    /// Returns whether the settings use what this statistic counts. If they do not, its value does
+    /// not change, and is 0 at first.
     #[must_use]
     pub fn is_in_use(&self, statistic: &Statistic) -> bool {
         match statistic.group() {
@@ -342,8 +341,7 @@ mod tests {
     use super::*;
     use crate::stats::{CallCount, MemoryCalls};
 
-    /// Returns a reading in which no two numbers are the same, and how many numbers there are: from
-    /// 1 up.
+    /// Returns a reading in which all numbers differ, counted from 1 up, and how many there are.
     fn numbered() -> (Reading, u64) {
         let mut last = 0;
         let mut next = || {
@@ -431,8 +429,8 @@ mod tests {
         (reading, last)
     }
 
-    /// A structure with a new field does not compile here, and a number without a row is missing
-    /// from the values.
+    /// If a structure gets a new field, this does not compile, and a number without a row is
+    /// missing from the values.
     #[test]
     fn every_number_has_one_row() {
         let (reading, last) = numbered();

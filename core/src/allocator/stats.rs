@@ -1,4 +1,4 @@
-//! The statistics of a device, read and reset.
+//! The statistics of a device: reading and resetting them.
 
 use super::{Allocator, Reading};
 use crate::device::DeviceMemory;
@@ -11,15 +11,15 @@ use crate::units::DeviceIndex;
 view! {
     /// The statistics of a device: a view of an [`Allocator`], returned by [`Allocator::stats`].
     ///
-    /// Device: not called by any of the methods.
+    /// Device: no method calls it.
     Statistics,
     /// Returns the statistics of `device`.
     stats
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Statistics<'_, D, R, S> {
-    /// Returns the counters of memory, blocks and requests. Peaks are exact, except that one of two
-    /// calls which overlap in time may be missing until the next call.
+    /// Returns the counters of memory, blocks and requests. Peaks are exact, except that if two
+    /// calls overlap in time, one of them may be missing until the next call.
     pub fn totals(&self) -> Stats {
         self.arena.peaks.locked(|totals| totals.stats(self.arena.counters().all()))
     }
@@ -36,14 +36,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Statistics<'_, D, R, S> {
         arena.peaks.locked(|totals| totals.reset_peaks(arena.counters().all()));
     }
 
-    /// Sets the amounts ever allocated and freed, and the counts of events, to 0.
+    /// Sets the totals of allocated and freed amounts, and the counts of events, to 0.
     pub fn reset_accumulated(&self) {
         let arena = self.begin("reset_accumulated_stats");
         arena.peaks.locked(|totals| totals.reset_accumulated(arena.counters().all()));
     }
 
-    /// Returns the bytes whose release failed. The device may still hold the memory, which is never
-    /// handed out again and counts as held.
+    /// Returns how many bytes could not be released. The device may still hold this memory. It is
+    /// never allocated again, and counts as held.
     pub fn leaked_bytes(&self) -> u64 {
         self.arena.ledger.leaked()
     }

@@ -1,4 +1,4 @@
-//! The events of a device: recorded, and reported to the host.
+//! The events of a device: recording them, and reporting them to the host.
 
 use super::Allocator;
 use crate::device::DeviceMemory;
@@ -11,18 +11,18 @@ use crate::units::DeviceIndex;
 view! {
     /// The events of a device: a view of an [`Allocator`], returned by [`Allocator::trace`].
     ///
-    /// Device: not called by any of the methods.
+    /// Device: no method calls it.
     Tracing,
     /// Returns the events of `device`.
     trace
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Tracing<'_, D, R, S> {
-    /// Records the latest `capacity` events from now on, 40 bytes each; 0 ends the recording.
+    /// Records the latest `capacity` events from now on, in 40 bytes each; 0 stops the recording.
     /// Earlier events are dropped.
     ///
-    /// Events are reported without gaps: with more than 16 streams and pools busy at a time, up to
-    /// a few hundred of the `capacity` events may be left out.
+    /// Events are reported without gaps. For this, up to a few hundred of the `capacity` events may
+    /// be left out if more than 16 streams and pools are busy at the same time.
     ///
     /// # Errors
     /// [`Error::TableFull`]: there is no room for `capacity` events.
@@ -32,34 +32,35 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tracing<'_, D, R, S> {
         if arena.recorder().start(capacity, tunes) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
     }
 
-    /// Calls `visit` with every recorded event, oldest first. `visit` must not call the allocator:
-    /// the trace is locked.
+    /// Calls `visit` with every recorded event, oldest first. `visit` must not call the allocator,
+    /// because the trace is locked.
     pub fn for_each(&self, visit: impl FnMut(&TraceEntry)) {
         self.begin("for_each_trace_entry").recorder().visit(visit);
     }
 
-    /// Returns how much of the history [`for_each`](Self::for_each) has. If events were dropped,
-    /// peaks of the history are those of its rest.
+    /// Returns how much of the history is available to [`for_each`](Self::for_each). If events were
+    /// dropped, the peaks of the history are those of the rest.
     pub fn extent(&self) -> TraceExtent {
         self.begin("trace_extent").recorder().extent()
     }
 
-    /// Sets whether each event is reported to the host at the moment of the event, through
-    /// [`Host::on_event`](crate::Host::on_event). At first no event is. For a call in progress on
-    /// another thread, the last event may be missing or reported in excess.
+    /// Sets whether each event is reported to the host as it happens, through
+    /// [`Host::on_event`](crate::Host::on_event). By default, no events are reported. If another
+    /// thread's call is in progress, its last event may be missing or may be reported although
+    /// reports are off.
     ///
-    /// The events are [recorded](Self::record) independently of the reports.
+    /// [Recorded](Self::record) events are independent of these reports.
     pub fn report(&self, on: bool) {
         self.arena.recorder().set_reports(on);
     }
 
-    /// Sets whether the free of each block requested from now on waits for the work of the block's
-    /// own stream, as for that of announced streams. The event
-    /// [`FreeCompleted`](crate::Action::FreeCompleted) then tells that no work known at the free
-    /// uses the block. At first no free does: the next block at the address goes to the same
-    /// stream.
+    /// Sets whether the free of each block requested from now on also waits for the work of the
+    /// block's own stream, in the same way as for announced streams. The event
+    /// [`FreeCompleted`](crate::Action::FreeCompleted) then means that no work known at the free
+    /// uses the block. By default, frees do not wait for it: the next block at the address goes to
+    /// the same stream anyway.
     ///
-    /// Blocks served from a plan are left out. Later frees call the device to record an event.
+    /// Blocks served from a plan are not affected. Later frees call the device to record an event.
     pub fn watch_frees(&self, on: bool) {
         self.arena.guarding.watch_frees(&self.arena.driver.flags, on);
     }

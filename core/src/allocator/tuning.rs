@@ -1,5 +1,5 @@
-//! Self-adjusting settings (`tune:auto`): the host's interface to search for better settings and to
-//! activate the settings.
+//! Settings that adjust themselves (`tune:auto`): the host's interface to search for better
+//! settings and to activate them.
 
 use crate::allocator::Allocator;
 use crate::arena::tuning::{TuneReport, TuneStage};
@@ -15,8 +15,7 @@ use crate::{pool::PoolId, snapshot::SnapshotSegment, trace::TraceEntry};
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 
-/// The latest requests of a device, and the device's memory after the requests: the default pool
-/// alone.
+/// The latest requests of a device, and its memory after them. Only the default pool is included.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Debug)]
 pub struct Window {
@@ -28,7 +27,7 @@ pub struct Window {
     pub config: Config,
     /// The limit of the device in bytes, if any.
     pub limit: Option<u64>,
-    /// Counts the program's changes of the configuration.
+    /// How often the program has changed the configuration.
     pub serial: u64,
 }
 
@@ -59,8 +58,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         arena.settings.own_config(&arena.tuning)
     }
 
-    /// Returns the latest requests, up to 131072 events, and the memory after them. Exact only if
-    /// no other thread allocates or frees during the call.
+    /// Returns the latest requests, up to 131072 events, and the memory after them. This is exact
+    /// only if no other thread allocates or frees during the call.
     #[cfg(feature = "alloc")]
     pub fn window(&self) -> Window {
         let arena = self.begin("tuning window");
@@ -76,20 +75,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         Window { events, segments, config, limit: arena.ledger.limit_if_set(), serial }
     }
 
-    /// Activates the settings of placement of `settings`. All other settings stay. Idle
-    /// segments of the default pool serve no request any more, and go back once the device has
-    /// finished with them, at the latest when cached memory is released. Call this at an idle
+    /// Activates those settings in `settings` that concern placement. All others do not change.
+    /// Idle segments of the default pool serve no more requests, and are given back once the device
+    /// has finished with them, at the latest when cached memory is released. Call this at an idle
     /// moment.
     ///
     /// Returns false, and changes nothing, if a graph is being captured, if `tune:auto` is off, or
-    /// if the program has changed the configuration since the window of this `serial` was read.
+    /// if the program has changed the configuration since the window with this `serial` was read.
     ///
     /// `predicted_bytes` is for the trace.
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
     /// # Errors
-    /// [`Error::Device`]: memory could not be released. The settings are active even so.
+    /// [`Error::Device`]: memory could not be released. The settings are active anyway.
     pub fn put_in_force(&self, settings: &Config, serial: u64, predicted_bytes: u64) -> Result<bool, Error> {
         self.change(settings, serial, Action::SettingsChanged, predicted_bytes)
     }
@@ -115,10 +114,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         Ok(true)
     }
 
-    /// Gives idle memory back with the form of earlier settings, if the device has finished with
-    /// the memory. Call this method at idle moments. Needs the feature `alloc`; without the
-    /// feature, cached memory goes back by [`Allocator::trim`] and [`Allocator::empty_cache`]
-    /// alone.
+    /// Gives back idle memory that still has the form of earlier settings, if the device has
+    /// finished with it. Call this at idle moments. This needs the feature `alloc`; without it,
+    /// such memory is only given back by [`Allocator::trim`] and [`Allocator::empty_cache`].
     ///
     /// Device: called to release memory. Never waits for the device.
     ///
@@ -137,7 +135,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Tuning<'_, D, R, S> {
         TuneReport { given_back_bytes, retired_bytes, ..arena.tuning.lock().report }
     }
 
-    /// Changes the figures kept by a host. The stage is [`TuneStage::Off`] while `tune` is off.
+    /// Changes the figures that a host keeps. The stage is [`TuneStage::Off`] while `tune` is off.
     pub fn update_report(&self, update: impl FnOnce(&mut TuneReport)) {
         let arena = self.arena;
         let is_on = arena.settings.config.lock().tunes();

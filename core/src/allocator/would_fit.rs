@@ -1,4 +1,4 @@
-//! Whether requests would be served, tried on a copy.
+//! Tests whether requests would be served, on a copy of the allocator's state.
 
 use super::{Allocator, Called, Forecasts};
 use crate::arena::hosted::copy::copy_onto;
@@ -19,16 +19,16 @@ pub enum Bound {
     Limit,
     /// The fraction above which `throw_on_cudamalloc_oom` refuses requests.
     Fraction,
-    /// The `max` of the tag of the pool that the request is routed into.
+    /// The `max` of the tag of the pool that the request is routed to.
     TagMax,
-    /// The free memory of the device, by the device's latest answer.
+    /// The free memory of the device, according to its latest answer.
     Device,
-    /// Another reason, for example addresses of virtual memory or parked memory.
+    /// Another reason, for example addresses of virtual memory, or parked memory.
     Other,
 }
 
 impl Bound {
-    /// Returns the reason of a failure after the release of the cache.
+    /// Returns the reason why a request failed after the cache was released.
     fn of(report: &OutOfMemory) -> Self {
         if report.held_to_max {
             return Self::TagMax;
@@ -47,44 +47,43 @@ impl Bound {
 /// The answer of [`Forecasts::would_fit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
-    /// Number of requests served, from the first on: the index of the first failing request, or the
-    /// number of all requests.
+    /// How many requests would be served, counted from the first: the index of the first that
+    /// fails, or the number of all requests.
     pub served: usize,
-    /// Bytes held from the device after the served requests.
+    /// Bytes held from the device after these requests.
     pub reserved_bytes: u64,
-    /// Bytes to be added by the served requests to the bytes held from the device.
+    /// How many bytes these requests would add to the bytes held from the device.
     pub new_bytes: u64,
-    /// The reason why the next request behind the served requests would fail. `None` if all would
-    /// be served.
+    /// The reason why the next request would fail. `None` if all would be served.
     pub bound: Option<Bound>,
-    /// Free memory of the device assumed by the answer: the device's latest answer, changed by the
-    /// memory obtained and given back since. `None` if the device was never asked; the answer then
-    /// assumes enough.
+    /// The free memory of the device that the answer assumes: the device's latest answer, changed
+    /// by the memory obtained and given back since then. `None` if the device was never asked; the
+    /// answer then assumes that there is enough.
     pub device_free: Option<u64>,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Forecasts<'_, D, R, S> {
-    /// Tells whether requests of `sizes` bytes on `stream` would be served now, in order, without a
-    /// free in between. Changes nothing.
+    /// Returns whether requests of `sizes` bytes on `stream` would be served if they were made now,
+    /// in order, without a free in between. Changes nothing.
     ///
     /// The requests are made on a copy of the device's heaps, pools, pages and plans, by the code
-    /// for real requests. So the answer is exact for the policy, if no other call comes between.
-    /// The answer assumes:
-    /// * no work of a stream is complete unless the allocator has found so before, until a request
-    ///   would wait for the work: call [`process_events`](Allocator::process_events) first;
+    /// that serves real requests. So the answer is exact for the policy, if no other call comes in
+    /// between. It assumes that:
+    /// * no work of a stream is complete unless the allocator has already found this out, until a
+    ///   request would wait for it: call [`process_events`](Allocator::process_events) first;
     /// * [`Host::on_shortage`](crate::Host::on_shortage) frees nothing, and no other thread frees
     ///   while a request waits;
-    /// * new memory has higher addresses than all present memory, and a host with a supplied pool
+    /// * new memory has higher addresses than all existing memory, and a host that supplies a pool
     ///   has enough;
-    /// * mapping takes no time, which matters only to `strict_stall` of the stitched policy.
+    /// * mapping takes no time, which matters only for `strict_stall` of the stitched policy.
     ///
     /// The copy takes about as long as a [`snapshot`](Allocator::snapshot), and as much memory as
-    /// the allocator's tables. The copy is the state of a single moment: other threads' calls wait
-    /// while the copy is made. Calls in progress on other threads count as unfinished, and the
-    /// frees queried by these calls as pending.
+    /// the allocator's tables. It is the state of a single moment: calls of other threads wait
+    /// while it is made. Calls that are in progress on other threads count as unfinished, and the
+    /// frees that they poll as pending.
     ///
-    /// Device: asked for the device's virtual memory, which may open the device, and while a graph
-    /// is captured, for the capturing streams. Otherwise not called.
+    /// Device: called for its virtual memory, which may open the device, and, while a graph is
+    /// captured, to find the capturing streams. Otherwise not called.
     ///
     /// # Errors
     /// * [`Error::InvalidStream`], [`Error::TooLarge`].
@@ -95,10 +94,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Forecasts<'_, D, R, S> {
         self.would_fit_on(onto, sizes, stream)
     }
 
-    /// Answers as [`would_fit`](Self::would_fit), with the copy over a device of the caller: `onto`
-    /// has the state of the allocator's device, with equal addresses, events and pages. So the
-    /// answer assumes nothing over a [`duplicate`](crate::simulated::SimulatedDevice::duplicate) of
-    /// a simulated device.
+    /// Answers as [`would_fit`](Self::would_fit) does, but with the copy over a device of the
+    /// caller. `onto` must be in the state of the allocator's device, with the same addresses,
+    /// events and pages. Over a [`duplicate`](crate::simulated::SimulatedDevice::duplicate) of a
+    /// simulated device, the answer therefore assumes nothing.
     ///
     /// Device: not called.
     ///
@@ -130,15 +129,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Forecasts<'_, D, R, S> {
         Ok(answer(sizes.len(), ledger.reserved(), None))
     }
 
-    /// Stores the memory of a device, after the program has asked the device: a later
-    /// [`would_fit`](Self::would_fit) assumes the stored memory. The allocator stores the answers
-    /// to its own questions.
+    /// Stores the memory of a device, after the program has asked the device, so that a later
+    /// [`would_fit`](Self::would_fit) uses it. The allocator itself stores the answers to its own
+    /// questions.
     pub fn note_memory(&self, memory: MemoryInfo) {
         let arena = self.arena;
         arena.driver.note_memory(memory, arena.ledger.reserved());
     }
 
-    /// Returns an allocator over `onto` with the state of a single device, which becomes device 0.
+    /// Returns an allocator over `onto` with the state of one device, which becomes device 0.
     fn copy_onto<T: DeviceMemory>(&self, onto: T) -> Result<Allocator<T, R, S>, Error> {
         let mut arenas = S::Devices::with_places(1).ok_or(Error::TableFull("devices"))?;
         let (arena, pages) = copy_onto(self.on(), Called::<T>::from(onto))?;
@@ -156,7 +155,7 @@ mod tests {
     use crate::tables::Fixed;
     use crate::units::MIB;
 
-    /// A report of a request for a segment of 100 MiB beside 1000 MiB.
+    /// Returns a report of a request for a segment of 100 MiB while 1000 MiB are held.
     fn report(limit: Option<u64>, free: u64, held_to_max: bool) -> OutOfMemory {
         oom::tests::report(|report| {
             report.memory = MemoryInfo { free, total: 4096 * MIB };
