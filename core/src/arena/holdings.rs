@@ -58,7 +58,7 @@ impl<'a, P: Platform> Holdings<'a, P> {
     }
 
     /// Returns what memory that is given up while work may use it needs.
-    pub(in crate::arena) fn given_up(&self) -> GivenUp<'a, P> {
+    pub(crate) fn given_up(&self) -> GivenUp<'a, P> {
         GivenUp { driver: self.driver, heaps: self.heaps, paging: self.paging, waits: self.waits }
     }
 

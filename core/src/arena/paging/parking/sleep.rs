@@ -5,9 +5,9 @@
 //! page goes back only after the contents are safe. After a failure, parked pages are woken again.
 
 use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, pages_from};
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::departures::in_capture;
 use crate::arena::paging::undo::Undo;
-use crate::arena::holdings::Holdings;
 use crate::arena::waits::{DeviceWaits, Outside};
 use crate::arena::{OnDevice, Platform};
 use crate::config::rounding::PoolKind;

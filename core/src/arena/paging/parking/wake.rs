@@ -4,11 +4,11 @@
 //! takes the replacements away again, and everything is asleep as before.
 
 use super::Parker;
+use crate::arena::holdings::Holdings;
 use crate::arena::paging::mapper::{Charge, Mapper};
 use crate::arena::paging::mapping::{Mapping, PageGuard, Row};
 use crate::arena::paging::parking::ParkState;
 use crate::arena::paging::undo::Undo;
-use crate::arena::holdings::Holdings;
 use crate::arena::waits::{DeviceWaits, Outside};
 use crate::arena::{OnDevice, Platform};
 use crate::device::CopyMark;
