@@ -42,7 +42,8 @@ pub enum SettingDefault {
     Unset(&'static str),
 }
 
-/// When the value of a setting is read. Settings read at one time are read in the order of the string.
+/// When the value of a setting is read. Settings read at one time are read in the order of the
+/// string.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum ReadOrder {
     /// First: other values are checked against it.
