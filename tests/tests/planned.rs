@@ -224,7 +224,7 @@ impl Run {
                 self.perform_reach_and_wait()?;
             }
             Op::Trace { capacity } => {
-                allocator.trace(DEVICE).expect("there is room").record(capacity.into()).expect("there is room")
+                allocator.trace(DEVICE).expect("there is room").record(capacity.into()).expect("there is room");
             }
             Op::Destroy { stream } => {
                 // Completes all uses of the stream first.
