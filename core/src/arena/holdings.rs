@@ -26,9 +26,9 @@ use crate::arena::tracing::{History, Recorder};
 use crate::arena::waits::Waits;
 use crate::heap::Outcome;
 
-/// What giving memory back needs of a device: the heaps and their settings, the pages, the page map,
-/// the ledger, and where events are counted and recorded. Of the waits it needs the fences, and of
-/// the plans their counters. It does not have the guarded blocks, what `reclaim:auto` and
+/// What giving memory back needs of a device: the heaps and their settings, the pages, the page
+/// map, the ledger, and where events are counted and recorded. Of the waits it needs the fences,
+/// and of the plans their counters. It does not have the guarded blocks, what `reclaim:auto` and
 /// `tune:auto` have learned, or the way of a request.
 pub(crate) struct Holdings<'a, P: Platform> {
     pub(in crate::arena) driver: &'a Driver<P::Device>,

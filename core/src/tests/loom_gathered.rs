@@ -75,7 +75,8 @@ impl Device {
         self.queues.lock().unwrap().finish_recording(queue, Some(Fence { stream: STREAM, number, event }));
     }
 
-    /// `DeviceWaits::poll_queue`. Checks for each freed block, once, that the event covers the block.
+    /// `DeviceWaits::poll_queue`. Checks for each freed block, once, that the event covers the
+    /// block.
     fn poll(&self, queue: usize) -> u32 {
         self.pass(queue, |_heap| true)
     }

@@ -23,8 +23,8 @@ fn key_of(slot: u32) -> Key {
 
 impl<P: Platform> Heaps<P> {
     /// Marks the heap in `slot` if its stream has ended: a segment of the heap may be wholly free.
-    /// `Holdings::release_ended` releases the segments of marked heaps before the device is asked for
-    /// more memory.
+    /// `Holdings::release_ended` releases the segments of marked heaps before the device is asked
+    /// for more memory.
     #[inline]
     pub(crate) fn queue_if_ended(&self, slot: &Slot<P>) {
         // One relaxed load for a live stream. A report that is just being stored is not lost:

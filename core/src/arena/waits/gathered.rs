@@ -12,8 +12,8 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
-//! [`process_events`](DeviceWaits::process_events) frees all of them, without a look at an event, where
-//! a stream is idle.
+//! [`process_events`](DeviceWaits::process_events) frees all of them, without a look at an event,
+//! where a stream is idle.
 //!
 //! An idle stream needs no event: all blocks waiting for the stream are free. While the last
 //! question found the stream idle, a request asks again, and a free records nothing.
