@@ -240,7 +240,7 @@ fn check_driver(shared: &Shared, taken: u64, report: &Value) {
     let used = used_bytes(report);
     let mut allowed = taken;
     for stage in shared.devices {
-        allowed += shared.subject.stats(stage.index).map(|view| view.leaked_bytes()).unwrap_or(0);
+        allowed += shared.subject.stats(stage.index).map_or(0, |stats| stats.leaked_bytes());
         if shared.options.identity == Identity::Asked || shared.options.faults.is_some() {
             allowed += KEPT_BYTES;
         }

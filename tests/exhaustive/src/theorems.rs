@@ -147,7 +147,7 @@ fn check_blocks(world: &World, snapshot: &[SnapshotSegment]) -> Result<(), Viola
     }
     let more = held.next();
     ensure!(Loss, more.is_none(), "the core has {more:?}, and the program does not");
-    let leaked = world.core.stats(DEVICE).map(|stats| stats.leaked_bytes()).unwrap_or(u64::MAX);
+    let leaked = world.core.stats(DEVICE).map_or(u64::MAX, |stats| stats.leaked_bytes());
     ensure!(Loss, leaked == 0 || world.device().books().is_in_doubt, "{leaked} bytes are lost");
     let mut pieces = Vec::new();
     for live in world.live.iter().filter(|live| !world.parked[usize::from(live.stream)]) {
