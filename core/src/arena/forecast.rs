@@ -5,7 +5,6 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::paging::Paging;
-use crate::arena::paging::growth::PageGrowth;
 use crate::arena::plans;
 use crate::arena::platform::Platform;
 use crate::arena::request::{Forecast, Request};
@@ -72,7 +71,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 self.stitcher().map_or(Ok(None), |stitcher| stitcher.forecast(request, spare))
             }
             Source::Pages => {
-                let growth = PageGrowth::of(&self.holdings()).filter(|_| self.ledger.has_room_without(spare, bytes));
+                let growth = self.holdings().page_growth().filter(|_| self.ledger.has_room_without(spare, bytes));
                 let Some(growth) = growth else { return Ok(None) };
                 Ok(growth.has_addresses(request)?.then_some(Forecast::Expand))
             }

@@ -14,9 +14,6 @@ use crate::arena::heaps::{Heaps, Slot};
 use crate::arena::ledger::Ledger;
 use crate::arena::paging::Paging;
 use crate::arena::paging::departures::GivenUp;
-use crate::arena::paging::heap_mapper::HeapMapper;
-use crate::arena::paging::mapper::Mapper;
-use crate::arena::paging::stitched::Stitcher;
 use crate::arena::peaks::{Counters, Peaks};
 use crate::arena::plans::Plans;
 use crate::arena::platform::{OwnerMap, Platform};
@@ -60,22 +57,6 @@ impl<'a, P: Platform> Holdings<'a, P> {
     /// Returns what memory that is given up while work may use it needs.
     pub(crate) fn given_up(&self) -> GivenUp<'a, P> {
         GivenUp { driver: self.driver, heaps: self.heaps, paging: self.paging, waits: self.waits }
-    }
-
-    /// Returns the operations on virtual memory, if the device has any.
-    pub(in crate::arena) fn mapper(&self) -> Option<Mapper<'a, P>> {
-        Mapper::of(self)
-    }
-
-    /// Returns the operations on the pages of heaps, if the device has virtual memory.
-    pub(in crate::arena) fn heap_mapper(&self) -> Option<HeapMapper<'a, P>> {
-        HeapMapper::of(self)
-    }
-
-    /// Returns the operations of the stitched policy, if the policy is active and the device has
-    /// virtual memory.
-    pub(in crate::arena) fn stitcher(&self) -> Option<Stitcher<'a, P>> {
-        Stitcher::of(self)
     }
 
     /// Records an event, if a trace is recorded.

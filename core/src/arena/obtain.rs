@@ -10,7 +10,6 @@ use crate::arena::driver::Driver;
 use crate::arena::flags::{self, Flags};
 use crate::arena::heaps::Heaps;
 use crate::arena::ledger::Ledger;
-use crate::arena::paging::growth::PageGrowth;
 use crate::arena::platform::{OwnerMap, Platform};
 use crate::arena::request::Request;
 use crate::arena::settings::Settings;
@@ -68,7 +67,7 @@ impl<P: Platform> OnDevice<'_, P> {
                 // Checked and not charged: `expand` counts each mapped range. Whole granules may
                 // exceed the limit by less than one granule for each request, as in PyTorch.
                 let bytes = self.segment_bytes(request);
-                let growth = PageGrowth::of(&self.holdings()).filter(|growth| growth.has_room_to_map(bytes));
+                let growth = self.holdings().page_growth().filter(|growth| growth.has_room_to_map(bytes));
                 let served = growth.map_or(Ok(None), |growth| growth.for_request(&request.mapping).expand(request));
                 self.or_without_addresses(request, served)
             }

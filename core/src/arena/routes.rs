@@ -56,8 +56,8 @@ impl<P: Platform> Heaps<P> {
         Ok(())
     }
 
-    /// Ends the latest route of `purpose` into the pool named `id`, of those that select what `only`
-    /// does if it is given, and returns the route. The route's user remains until
+    /// Ends the latest route of `purpose` into the pool named `id`, of those that select what
+    /// `only` does if it is given, and returns the route. The route's user remains until
     /// [`end_use`](Self::end_use).
     ///
     /// # Errors

@@ -23,7 +23,6 @@ use crate::arena::heaps::registry::Registry;
 use crate::arena::heaps::units::{Unit, UnitKind};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::holdings::Holdings;
-use crate::arena::paging::growth::PageGrowth;
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
@@ -391,7 +390,7 @@ impl<P: Platform> Holdings<'_, P> {
             // A smaller segment may do.
             Source::Device | Source::Host if self.settings.policy().traits().shrinks_segments => request.size,
             Source::Device | Source::Host => self.segment_bytes(request),
-            Source::Pages => PageGrowth::of(self).map_or(request.size, |growth| growth.bytes_to_map(request)),
+            Source::Pages => self.page_growth().map_or(request.size, |growth| growth.bytes_to_map(request)),
         }
     }
 

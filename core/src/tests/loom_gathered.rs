@@ -81,8 +81,8 @@ impl Device {
         self.pass(queue, |_heap| true)
     }
 
-    /// `DeviceWaits::order_first`: passes the first event of a queue for the blocks of the heaps with
-    /// `leaves` true.
+    /// `DeviceWaits::order_first`: passes the first event of a queue for the blocks of the heaps
+    /// with `leaves` true.
     fn pass(&self, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         let begun = self.queues.lock().unwrap().begin_poll(queue);
         let Some(event) = begun else { return 0 };

@@ -333,6 +333,13 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                 let core = self.real.pools(device).unwrap().end_route(id, RoutePurpose::Undeclared);
                 self.judge(&core, |model| model.end_route(id, Purpose::Unsaid))
             }
+            _ => self.act_on_captures(op),
+        }
+    }
+
+    fn act_on_captures(&mut self, op: &Op) -> Result<(), String> {
+        let device = self.device;
+        match *op {
             Op::Capture { pool, stream: number } => {
                 let id = self.pool(pool);
                 let core = self.real.pools(device).unwrap().begin_route(

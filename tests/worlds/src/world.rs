@@ -241,18 +241,14 @@ pub fn run(seed: u64, rules: &Rules) -> Result<Outcome, Box<Finding>> {
     if let Some(what) = shared.finding.take() {
         return Err(finding(what));
     }
+    let pools = shared.core.pools(DEVICE).expect("there is one device");
     for pool in targets.into_iter().filter_map(|(_, pool)| pool) {
-        let ended = shared
-            .core
-            .pools(DEVICE)
-            .unwrap()
-            .end_route(pool, RoutePurpose::Requests)
-            .and_then(|_| shared.core.pools(DEVICE).unwrap().release(pool));
-        let ended = ended.and_then(|_| shared.core.pools(DEVICE).unwrap().release(pool));
+        let ended = pools.end_route(pool, RoutePurpose::Requests);
+        let ended = ended.and_then(|_| pools.release(pool)).and_then(|()| pools.release(pool));
         ended.map_err(|error| finding(format!("the end of a tagged pool: {error}")))?;
     }
     for &(_, pool) in guests.iter() {
-        let ended = shared.core.pools(DEVICE).unwrap().release(pool);
+        let ended = pools.release(pool);
         ended.map_err(|error| finding(format!("the end of a pool of guests: {error}")))?;
     }
     ended(&shared).map_err(finding)?;

@@ -101,7 +101,7 @@ impl<P: Platform> OnDevice<'_, P> {
         let peaks_stale = if segment.is_expandable {
             require(self.ledger.has_room_for(bytes), OVER_LIMIT)?;
             let growth =
-                PageGrowth::of(&self.holdings()).ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+                self.holdings().page_growth().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
             // As where the segment was, whatever the policy here.
             let growth = growth.under(PageRules::Stay);
             let part = growth.map_part(slot, segment)?;

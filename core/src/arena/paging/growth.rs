@@ -85,13 +85,15 @@ fn part_from<P: Platform>(heaps: &Heaps<P>, slot: u32, held: HeldRoom, from: u64
     heaps.lock(slot).part_from(held, from)
 }
 
-impl<'a, P: Platform> PageGrowth<'a, P> {
-    /// Returns the growth of heaps on a device, if it has virtual memory.
-    pub(in crate::arena) fn of(held: &Holdings<'a, P>) -> Option<Self> {
-        let settings = held.settings;
-        Some(Self { mapper: HeapMapper::of(held)?, settings, rules: PageRules::of(settings.policy()) })
+impl<'a, P: Platform> Holdings<'a, P> {
+    /// Returns the growth of heaps on pages, if the device has virtual memory.
+    pub(in crate::arena) fn page_growth(&self) -> Option<PageGrowth<'a, P>> {
+        let settings = self.settings;
+        Some(PageGrowth { mapper: self.heap_mapper()?, settings, rules: PageRules::of(settings.policy()) })
     }
+}
 
+impl<'a, P: Platform> PageGrowth<'a, P> {
     /// Returns the growth under other rules than those of the policy, for memory taken over.
     #[cfg(feature = "alloc")]
     pub(in crate::arena) fn under(self, rules: PageRules) -> Self {

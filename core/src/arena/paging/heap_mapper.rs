@@ -43,13 +43,15 @@ impl<'a, P: Platform> Deref for HeapMapper<'a, P> {
     }
 }
 
-impl<'a, P: Platform> HeapMapper<'a, P> {
-    /// Returns the operations on the pages of a device's heaps, if the device has virtual memory.
-    pub(in crate::arena) fn of(held: &Holdings<'a, P>) -> Option<Self> {
-        let &Holdings { pages: owners, history, peaks, .. } = held;
-        Some(Self { mapper: Mapper::of(held)?, owners, history, peaks, counters: held.counters() })
+impl<'a, P: Platform> Holdings<'a, P> {
+    /// Returns the operations on the pages of the heaps, if the device has virtual memory.
+    pub(in crate::arena) fn heap_mapper(&self) -> Option<HeapMapper<'a, P>> {
+        let &Self { pages: owners, history, peaks, .. } = self;
+        Some(HeapMapper { mapper: self.mapper()?, owners, history, peaks, counters: self.counters() })
     }
+}
 
+impl<'a, P: Platform> HeapMapper<'a, P> {
     /// Notes all later calls to virtual memory in `request`.
     pub(in crate::arena) fn for_request(self, request: &'a RequestCalls) -> Self {
         Self { mapper: self.mapper.for_request(request), ..self }

@@ -52,14 +52,16 @@ pub(in crate::arena) enum Charge {
     Checked,
 }
 
-impl<'a, P: Platform> Mapper<'a, P> {
-    /// Returns the operations on the virtual memory of a device, if it has any.
-    pub(in crate::arena) fn of(held: &Holdings<'a, P>) -> Option<Self> {
-        let &Holdings { driver, heaps, paging, waits, ledger, .. } = held;
+impl<'a, P: Platform> Holdings<'a, P> {
+    /// Returns the operations on the virtual memory of the device, if it has any.
+    pub(in crate::arena) fn mapper(&self) -> Option<Mapper<'a, P>> {
+        let &Self { driver, heaps, paging, waits, ledger, .. } = self;
         let memory = driver.device().virtual_memory()?;
-        Some(Self { driver, heaps, paging, waits, ledger, memory, request: None })
+        Some(Mapper { driver, heaps, paging, waits, ledger, memory, request: None })
     }
+}
 
+impl<'a, P: Platform> Mapper<'a, P> {
     /// Returns what memory that is given up while work may use it needs.
     pub(in crate::arena) fn given_up(&self) -> GivenUp<'a, P> {
         GivenUp { driver: self.driver, heaps: self.heaps, paging: self.paging, waits: self.waits }

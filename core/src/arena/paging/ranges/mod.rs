@@ -137,7 +137,7 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
     pub(in crate::arena) fn of(device: OnDevice<'a, P>) -> Option<Self> {
         let Arena { guarding, peaks, .. } = device.arena;
         let held = device.holdings();
-        let (mapper, stitcher) = (Mapper::of(&held)?, Stitcher::of(&held));
+        let (mapper, stitcher) = (held.mapper()?, held.stitcher());
         Some(Self { mapper, stitcher, guarding, peaks, counters: held.counters() })
     }
 

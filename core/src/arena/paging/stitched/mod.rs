@@ -48,18 +48,20 @@ pub(crate) struct Stitcher<'a, P: Platform> {
     pub(in crate::arena) options: Stitched,
 }
 
-impl<'a, P: Platform> Stitcher<'a, P> {
-    /// Returns the operations of the stitched policy on a device, if the policy is active and the
-    /// device has virtual memory.
-    pub(in crate::arena) fn of(held: &Holdings<'a, P>) -> Option<Self> {
-        let Policy::Stitched(options) = held.settings.policy() else { return None };
+impl<'a, P: Platform> Holdings<'a, P> {
+    /// Returns the operations of the stitched policy, if it is active and the device has virtual
+    /// memory.
+    pub(in crate::arena) fn stitcher(&self) -> Option<Stitcher<'a, P>> {
+        let Policy::Stitched(options) = self.settings.policy() else { return None };
         // Asking a device that no request has reached yet may open the device.
-        if !held.driver.has_virtual_memory() {
+        if !self.driver.has_virtual_memory() {
             return None;
         }
-        Some(Self { growth: PageGrowth::of(held)?, options })
+        Some(Stitcher { growth: self.page_growth()?, options })
     }
+}
 
+impl<'a, P: Platform> Stitcher<'a, P> {
     /// Notes all later calls to virtual memory in `request`.
     pub(crate) fn for_request(self, request: &'a RequestCalls) -> Self {
         Self { growth: self.growth.for_request(request), ..self }
