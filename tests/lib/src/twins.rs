@@ -590,6 +590,9 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     /// # Errors
     /// A message that names the difference, the violated invariant, or the block that cannot be
     /// freed.
+    ///
+    /// # Panics
+    /// Never: the device is there.
     pub fn give_everything_back(&mut self) -> Result<(), String> {
         while !self.captures.is_empty() {
             self.step(&Op::EndCapture { tidily: true })?;

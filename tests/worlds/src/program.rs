@@ -419,7 +419,7 @@ impl Program {
                 shared.refused("the end of a pool's route", &error);
             }
         }
-        if let Err(error) = begun.and_then(|_| core.pools(DEVICE).unwrap().release(pool)) {
+        if let Err(error) = begun.and_then(|()| core.pools(DEVICE).unwrap().release(pool)) {
             shared.refused("release_pool", &error);
         }
     }
@@ -511,7 +511,7 @@ impl Program {
                 .unwrap()
                 .end_route(pool, RoutePurpose::Capture)
                 .and_then(|_| core.pools(DEVICE).unwrap().release(pool));
-            if let Err(error) = ended.and_then(|_| core.pools(DEVICE).unwrap().release(pool)) {
+            if let Err(error) = ended.and_then(|()| core.pools(DEVICE).unwrap().release(pool)) {
                 shared.refused("the end of a capture", &error);
             }
             return shared.captures.set(false);

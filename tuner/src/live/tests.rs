@@ -62,7 +62,7 @@ fn settings_in_trace(allocator: &OnDevice) -> Vec<(Action, u64)> {
             if matches!(entry.action, Action::SettingsChanged | Action::SettingsTakenBack) {
                 found.push((entry.action, entry.size));
             }
-        })
+        });
     });
     visit.expect("the device");
     found

@@ -216,7 +216,7 @@ mod tests {
         let entries = run.allocator.trace(DEVICE).map(|trace| {
             trace.for_each(|entry| {
                 freed.extend((entry.action == Action::FreeCompleted).then_some(entry.size));
-            })
+            });
         });
         entries.expect("the trace");
         assert_eq!(freed, [30 * MIB, MIB, 40 * MIB], "the block in use comes last");
