@@ -15,6 +15,7 @@
 
 use crate::arena::give::rules;
 use crate::arena::heaps::units::Unit;
+use crate::arena::holdings::Holdings;
 use crate::arena::ledger::fraction_of;
 use crate::arena::platform::{Built, Platform};
 use crate::arena::request::Forecast;
@@ -94,6 +95,8 @@ enum Way {
 /// A request on the ladder.
 struct Ladder<'a, P: Platform> {
     device: OnDevice<'a, P>,
+    /// The memory of the device. Made once for all steps, because it has ten parts.
+    held: Holdings<'a, P>,
     request: &'a Request,
     way: Way,
     /// Whether free blocks may serve the request. In direct mode none may.
@@ -119,13 +122,13 @@ impl<P: Platform> Ladder<'_, P> {
         }),
         LadderStep::waiting("Release the free memory of ended streams.", |on| {
             let release = || {
-                on.device.holdings().release_ended();
+                on.held.release_ended();
                 Ok(())
             };
             on.release(release, || on.device.heaps.first_ended(&on.device.driver, on.request.slot / 2))
         }),
         LadderStep::new("Release old free segments, if a limit and `garbage_collection_threshold` are set.", |on| {
-            on.give(rules::old(&on.device.holdings()))
+            on.give(rules::old(&on.held))
         }),
         // Before the steps that give up cached memory for the request.
         LadderStep::of_cache(
@@ -135,13 +138,13 @@ impl<P: Platform> Ladder<'_, P> {
         LadderStep::of_cache(
             "With `compact`, use any free block where another segment would exceed the budget.",
             |on| {
-                if on.device.holdings().any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
+                if on.held.any_block_serves_first(on.request) { on.search_any() } else { Ok(None) }
             },
         ),
         LadderStep::new(
             "With `compact`, release segments that the device has finished with, down to the budget.",
             |on| {
-                let held = on.device.holdings();
+                let held = &on.held;
                 let release = || {
                     if held.release_excess(on.request)? {
                         on.device.apply_config();
@@ -226,7 +229,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Gives the units of a rule back.
     fn give(&self, rule: impl Iterator<Item = Unit>) -> Effect {
         match self.way {
-            Way::Take => self.device.holdings().give(rule).map(|_bytes| None),
+            Way::Take => self.held.give(rule).map(|_bytes| None),
             Way::Predict => Ok(first_of(rule).map(Forecast::Release)),
         }
     }
@@ -289,13 +292,13 @@ impl<P: Platform> Ladder<'_, P> {
         let (device, request) = (self.device, self.request);
         if !self.caches {
             device.waiting().wait_for_events()?;
-            device.holdings().wait_for_departures()?;
+            self.held.wait_for_departures()?;
             return device.grow(request);
         }
         if let Some(ptr) = device.waiting().search_pending(request, Effort::Wait, || device.search(request))? {
             return Ok(Some(ptr));
         }
-        device.holdings().wait_for_departures()?;
+        self.held.wait_for_departures()?;
         // `single_search` switches to PyTorch's order without the search.
         if device.settings.single_search.load(Ordering::Relaxed) == 0
             && let Some(ptr) = device.search(request)?
@@ -308,16 +311,16 @@ impl<P: Platform> Ladder<'_, P> {
     /// Gives memory back as the limits of tags say, and serves the request from new memory.
     fn release_by_tags(&self) -> Effect {
         let device = self.device;
-        if device.holdings().is_held_to_max(self.request) {
+        if self.held.is_held_to_max(self.request) {
             // Since the wait, the tag may have more free memory.
             return self.grow(true);
         }
         if self.way == Way::Predict {
-            return Ok(device.holdings().first_by_shares().map(Forecast::Release));
+            return Ok(self.held.first_by_shares().map(Forecast::Release));
         }
         // Enough bytes may lie in pieces that the device cannot put together: more then, as long as
         // there are any.
-        while device.holdings().give_by_shares(device.holdings().growth_bytes(self.request))? > 0 {
+        while self.held.give_by_shares(self.held.growth_bytes(self.request))? > 0 {
             let served = self.grow(true)?;
             if served.is_some() {
                 return Ok(served);
@@ -333,7 +336,7 @@ impl<P: Platform> Ladder<'_, P> {
         if device.driver.flags.has(flags::TENANTS) {
             let effect = self.release_by_tags()?;
             // The whole cache would not help against `max`.
-            if effect.is_some() || device.holdings().is_held_to_max(self.request) {
+            if effect.is_some() || self.held.is_held_to_max(self.request) {
                 return Ok(effect);
             }
         }
@@ -343,7 +346,7 @@ impl<P: Platform> Ladder<'_, P> {
             return if pages.spare + pages.departed > 0 { self.grow(true) } else { Ok(None) };
         }
         match self.way {
-            Way::Take => device.holdings().release_and_retry(|| self.grow(true)),
+            Way::Take => self.held.release_and_retry(|| self.grow(true)),
             Way::Predict => match device.heaps.first_releasable(&device.driver, &device.paging) {
                 Some(first) => Ok(Some(Forecast::Release(first))),
                 None => self.grow(true),
@@ -354,7 +357,7 @@ impl<P: Platform> Ladder<'_, P> {
     /// Gives the plans up, and serves the request from new memory.
     fn give_plans_up(&self) -> Effect {
         let device = self.device;
-        if !device.driver.flags.has(flags::PLANNED) || device.holdings().is_held_to_max(self.request) {
+        if !device.driver.flags.has(flags::PLANNED) || self.held.is_held_to_max(self.request) {
             return Ok(None);
         }
         let released = self.release(
@@ -384,8 +387,8 @@ impl<P: Platform> Ladder<'_, P> {
             {
                 return Ok(Some(ptr));
             }
-            if self.device.settings.policy().releases_cache() && !self.device.holdings().is_held_to_max(request) {
-                self.device.holdings().release_cached(None)?;
+            if self.device.settings.policy().releases_cache() && !self.held.is_held_to_max(request) {
+                self.held.release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
             let served = if self.device.heaps.source_now(&self.device.driver.flags, request).maps_pages() {
@@ -470,7 +473,7 @@ impl<P: Platform> OnDevice<'_, P> {
 
     fn on_ladder(self, request: &Request, way: Way) -> Effect {
         let caches = !self.driver.flags.has(flags::DIRECT);
-        Ladder { device: self, request, way, caches }.go()
+        Ladder { device: self, held: self.holdings(), request, way, caches }.go()
     }
 
     /// Waits for segments that other calls are adding to the request's heap, and searches again.
