@@ -1,24 +1,28 @@
-//! Pending memory used for requests before the device has finished.
+//! Pending memory that serves requests before the device has finished with it.
 //!
-//! A block that other streams use is pending until the events of the uses are complete. A request
-//! that would otherwise make the device's memory short has the block's own stream ordered after the
-//! events: the block is then free for later work of the own stream, and its pages may move as those
-//! of any free block. The host does not wait.
+//! A block that other streams use is pending until the events of these uses are complete. When a
+//! request would otherwise run short of device memory, the block's own stream is ordered after the
+//! events. The block is then free for later work of its own stream, and its pages may move like
+//! those of any free block. The host does not wait.
 //!
 //! ```text
 //! pending ─┬─ the events are complete ────────────────────────────────▶ free
 //!          └─ a request is short ─ own stream ordered after them ────▶ free
 //! ```
 //!
-//! The oldest uses of each stream come first, since their events are the first to be complete:
-//! those of the request's own heap, whose blocks serve the request in place, and then the rest. One
-//! event after the other is passed, so no stream waits for more work than the request needs.
+//! The oldest uses of each stream come first, because their events complete first. The request's
+//! own heap is searched before the others, because its blocks serve the request in place. Events
+//! are passed one at a time, so that no stream waits for more work than the request needs.
 //!
-//! Blocks in private pools stay pending, since graphs may use them on any stream, and so do blocks
-//! if their own stream has ended, may have gone or captures, blocks that the host uses, which would
-//! wait, and blocks that wait for an event for which only the host can wait, where the device has
-//! no more of the others. They delay what waits after them in the queue of the same using stream,
-//! until their event is complete. Nothing is ordered while a graph is captured.
+//! Some blocks stay pending:
+//! * blocks in private pools, because graphs may use them on any stream;
+//! * blocks whose own stream has ended, may be gone or captures;
+//! * blocks that the host uses, because it would wait;
+//! * blocks that wait for an event for which only the host can wait. Such events are used when the
+//!   device has no more of the others.
+//!
+//! Until their event is complete, these blocks delay what waits after them in the queue of the same
+//! user stream. Nothing is ordered while a graph is captured.
 
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
@@ -27,13 +31,13 @@ use crate::device::{ErrorKind, Event, StreamOrder};
 use crate::error::Error;
 use crate::units::{NO_STREAM, StreamId};
 
-/// Number of streams ordered after one event at most.
+/// The maximum number of streams ordered after one event.
 const STREAMS: usize = 16;
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
-    /// Passes one event after the other for a request, and calls `done` after each that has freed a
-    /// block. Returns the first value of `done`, or `None` if no event can be passed any more.
-    /// Passes none while a graph is captured.
+    /// Passes one event after the other for a request, and calls `done` after each one that has
+    /// freed a block. Returns the first value of `done`, or `None` if no other event can be passed.
+    /// Passes no event while a graph is captured.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. Each block is pending or free then.
@@ -42,8 +46,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         request: &Request,
         mut done: impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
-        // An event of no graph must not be waited for inside a graph, and none is captured while
-        // the permission lasts. The device is asked as well, for programs that announce no capture.
+        // A graph must not wait for an event from outside, and no capture starts while this
+        // permission is held. The device is asked too, because some programs announce no capture.
         let Some(_permission) = self.driver().may_record() else { return Ok(None) };
         if self.driver().call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
@@ -61,9 +65,9 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         Ok(None)
     }
 
-    /// Passes all events, as [`order_events`](Self::order_events) does, for a device whose segments
-    /// are released in the order of their streams: a memory checker follows that order, and not
-    /// what the host has asked.
+    /// Passes all events, as [`order_events`](Self::order_events) does. Used on a device that
+    /// releases segments in the order of their streams, because a memory checker follows this
+    /// order, and not the answers that the host got.
     ///
     /// # Errors
     /// The first error of the device. Each block is pending or free then.
@@ -76,9 +80,9 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         Ok(())
     }
 
-    /// [Passes](Self::order_events) the events of queues in which blocks of the heap in `slot`
-    /// wait; of any heap, if `slot` is `None`: the first event of each queue, then the next of
-    /// each.
+    /// [Passes](Self::order_events) the events of the queues in which blocks of the heap in `slot`
+    /// wait, or of all queues if `slot` is `None`. Takes the first event of each queue, then the
+    /// next one of each.
     fn order_queues<T>(
         self,
         named: StreamId,
@@ -104,8 +108,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         }
     }
 
-    /// Orders the own streams of the blocks covered by the first event of a queue after the event.
-    /// Returns the number of ended waits.
+    /// Orders the own streams of the blocks that wait for the first event of a queue after this
+    /// event. Returns the number of waits that have ended.
     fn order_first(self, named: StreamId, group: u32, queue: usize) -> Result<u32, Error> {
         let (event, heaps) = {
             let mut order = self.waits.queues.lock(group);
@@ -131,9 +135,9 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         result.map(|()| ended)
     }
 
-    /// Orders the own stream of a heap after an event, unless the stream is one of `streams`, which
-    /// are ordered already. Returns false if the stream must not be ordered. The heap has a pending
-    /// block, so it keeps its stream.
+    /// Orders the own stream of a heap after an event, unless it is one of `streams`, which are
+    /// already ordered. Returns false if the stream must not be ordered. The heap keeps its stream
+    /// meanwhile, because it has a pending block.
     fn order_behind(
         self,
         named: StreamId,

@@ -1,4 +1,4 @@
-//! Reuse of a block by the graph that uses the block, before the capture of the graph ends
+//! Reuse of a block by the same graph that uses it, before the capture of this graph ends
 //! (`graph_capture_record_stream_reuse`).
 //!
 //! ```text
@@ -6,17 +6,18 @@
 //! user stream              └── use ── work ──┴ mark ────────┘
 //! ```
 //!
-//! A captured event can neither be queried nor waited for. But the graph tells what comes before
-//! what: at the free of a block, the work that its own stream and all its user streams have
-//! captured is marked. When all that the own stream will capture comes after the mark, a new use of
-//! the block does so, too.
+//! A captured event can neither be queried nor waited for, but the graph itself says what comes
+//! before what. When a block is freed, all that its own stream and its user streams have captured
+//! so far is marked. Once everything that the own stream will capture comes after this mark, a new
+//! use of the block comes after it, too.
 //!
-//! The decisions are those of PyTorch's allocator (2.10 and 2.11). A block that is used by a stream
-//! that does not capture stays deferred until the capture ends. Uses announced before the capture
-//! are taken to be complete: `torch.cuda.graph` waits for the device before it begins a capture.
+//! The decisions are those of PyTorch's allocator (2.10 and 2.11). If a stream that uses the block
+//! does not capture, the block stays deferred until the capture ends. Uses announced before the
+//! capture count as complete, because `torch.cuda.graph` waits for the device before it starts a
+//! capture.
 //!
-//! A stream whose end the host does not [report](crate::device::StreamOrder::reports_end) may be
-//! gone at the free, and is not asked: the block stays deferred.
+//! If the host does not [report](crate::device::StreamOrder::reports_end) the end of a stream, the
+//! stream may be gone at the free. It is not asked then, and the block stays deferred.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags;
@@ -29,8 +30,8 @@ use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, StreamId};
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
-    /// Frees the deferred blocks of `stream`, which is capturing, if all that it captures from now
-    /// on comes after their uses.
+    /// Frees the deferred blocks of `stream`, which is capturing, if everything that it captures
+    /// from now on comes after their uses.
     pub(in crate::arena) fn free_ordered_in_graph(self, stream: StreamId) {
         if !self.driver().flags.has(flags::REUSES) || !self.driver().flags.has(flags::DEFERRED) {
             return;
@@ -51,9 +52,9 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     }
 }
 
-/// Marks what `stream` has captured, in addition to what `mark` marks. `None` if the order is not
-/// known: the stream captures no graph or another one, may be gone, or the device fails. `mark` is
-/// removed then, and the block waits for the end of the capture.
+/// Marks what `stream` has captured, in addition to what `mark` marks already. Returns `None` if
+/// the order is not known, because the stream captures no graph or another graph, may be gone, or
+/// the device fails. `mark` is then removed, and the block waits for the end of the capture.
 fn mark_captured<D: DeviceMemory>(
     driver: &Driver<D>,
     stream: StreamId,
@@ -67,14 +68,14 @@ fn mark_captured<D: DeviceMemory>(
 }
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
-    /// Marks the end of the uses of a pending block. Returns `None` unless the setting is on, and
-    /// the block's own stream and all its user streams capture one graph. The caller keeps the mark
-    /// with the block.
+    /// Marks the end of the uses of a pending block. Returns `None` if the setting is off, or if
+    /// the block's own stream and its user streams do not all capture the same graph. The caller
+    /// keeps the mark with the block.
     pub(in crate::arena) fn mark_end_in_graph(self, PendingBlock { slot, index }: PendingBlock) -> Option<EndOfUses> {
         if !self.driver().flags.may_reuse_in_graph() {
             return None;
         }
-        // A pending block is in no set, so only this call changes its list of uses.
+        // A pending block is in no set, so nothing but this call changes its list of uses.
         let (own, mut next) = {
             let heap = self.heaps().lock(slot);
             (heap.stream, heap.blocks[index].uses)

@@ -1,7 +1,7 @@
-//! Freed blocks whose events are recorded once no graph is being captured.
+//! Freed blocks that get their events once no graph is being captured.
 //!
-//! Recording an event on a stream during a capture would add the event to the graph. The block
-//! keeps its list of user streams until then.
+//! An event recorded on a stream during a capture would become part of the graph. The block keeps
+//! its list of user streams until the capture ends.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags;
@@ -16,12 +16,13 @@ use crate::streams::pending::PendingFree;
 use crate::tables::CapacityError;
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
-    /// Defers the free of a pending block, which keeps its uses, and traces the free.
+    /// Defers the free of a pending block, which keeps its uses. Traces the free.
     ///
     /// # Errors
     /// [`Error::TableFull`]. The block is not deferred then.
     pub(in crate::arena) fn defer(self, PendingFree { block, site }: PendingFree, until: Until) -> Result<(), Error> {
-        // The entry is busy until the free is traced: afterwards the free can no longer fail.
+        // The entry is busy until the free is traced, because the free can no longer fail after
+        // that.
         let added = self.waits.deferred.lock().add(block, until);
         let full = if matches!(until, Until::Fence(_)) { "events" } else { "deferred frees" };
         let entry = added.map_err(|CapacityError| Error::TableFull(full))?;
@@ -35,12 +36,13 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     }
 
     /// Records the events of deferred blocks, except for blocks used by a stream that still
-    /// captures. Returns false if the table of events has no room for all.
+    /// captures. Returns false if the table of events is too full for all of them.
     pub(in crate::arena) fn record_deferred(self) -> Result<bool, Error> {
         let (mut from, mut capturing) = (0, None);
         while self.driver().flags.has(flags::DEFERRED) {
             let Some(_permission) = self.driver().may_record() else { break };
-            // Other blocks that a capturing stream uses are passed over: one call answers for all.
+            // Skips the other blocks of a stream found to capture: one call answers for all of
+            // them.
             let taken = self.waits.deferred.lock().take_captured(from, capturing);
             let Some(entry) = taken else { break };
             let deferred = self.waits.deferred.lock().get(entry);
@@ -52,8 +54,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
                     self.waits.deferred.lock().put_back_by(entry, stream);
                 }
                 Err(error) => {
-                    // Goes to the end of the list, so that a block that always fails blocks no
-                    // other.
+                    // Moved to the end of the list, so that a block that always fails does not
+                    // block the others.
                     self.waits.deferred.lock().move_to_end(entry);
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
@@ -62,7 +64,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         Ok(true)
     }
 
-    /// Records the events of a deferred block, unless the user stream that captured still does.
+    /// Records the events of a deferred block, unless the user stream that was capturing still is.
     fn record_one_deferred(self, deferred: &DeferredFree) -> Result<Recorded, Error> {
         let DeferredFree { block, .. } = *deferred;
         match deferred.captured().and_then(|captured| captured.by) {
@@ -74,8 +76,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         }
     }
 
-    /// Ends the wait of a taken block, for which nothing is left to do, and frees the block unless
-    /// it waits for something else.
+    /// Ends the wait of a taken block, for which nothing is left to do. Frees the block unless it
+    /// waits for something else.
     pub(in crate::arena) fn end_deferred(self, entry: u32) {
         let DeferredFree { block, until, .. } = self.waits.deferred.lock().get(entry);
         if let Until::Fence(_) = until {

@@ -1,4 +1,4 @@
-//! The one place in which events are created and recorded: [fences](crate::streams::fences) of a
+//! The only place that creates and records events: the [fences](crate::streams::fences) of a
 //! device.
 //!
 //! No lock is held during a call to the device.
@@ -13,14 +13,14 @@ use crate::sync::Ordering;
 use crate::tables::CapacityError;
 use crate::units::StreamId;
 
-/// How many idle events after which streams are ordered a group of streams keeps where memory is
-/// given back in part.
+/// The number of idle events for streams that a group of streams keeps when memory is given back in
+/// part.
 const KEPT_EVENTS: usize = 4;
 
 impl<P: Platform> Waits<P> {
-    /// Records a fence on `stream` for a waiter, which the caller [ends](Self::end_fence): for
-    /// blocks after the announced work, and for streams after all work that the stream has. The
-    /// caller has permission to record.
+    /// Records a fence on `stream` for a waiter. The fence comes after the announced work if blocks
+    /// wait, and after all work of the stream if streams wait. The caller has permission to record,
+    /// and must [end](Self::end_fence) the fence.
     ///
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device. No fence is left then.
@@ -38,7 +38,7 @@ impl<P: Platform> Waits<P> {
     }
 
     /// Records a fence after the present work of every stream of the device, as
-    /// [`record_fence`](Self::record_fence) does. The fence counts as one of `stream`, which may be
+    /// [`record_fence`](Self::record_fence) does. It counts as a fence of `stream`, which may be
     /// gone.
     pub(in crate::arena) fn record_fence_of_all(
         &self,
@@ -73,13 +73,13 @@ impl<P: Platform> Waits<P> {
         }
     }
 
-    /// Takes an event for a fence on `stream`, and the number of its loan: an idle one, or a new
-    /// one. If the device has no more events for streams: an idle one of other streams, or one that
-    /// the stream has on loan. Without any, the event is one for which the host would wait,
-    /// [which](StreamOrder::orders) the caller can tell.
+    /// Takes an event for a fence on `stream`: an idle one, or a new one. Returns the number of its
+    /// loan as well. If the device has no more events for streams, takes an idle one from other
+    /// streams, or shares one that the stream has on loan. Failing that, returns an event for which
+    /// the host would wait; the caller can tell with [`orders`](StreamOrder::orders).
     ///
     /// # Errors
-    /// [`Error::TableFull`]. The loan is to be ended, also if no event could be made.
+    /// [`Error::TableFull`]. The caller must end the loan, even if no event could be made.
     fn take_event(
         &self,
         driver: &Driver<P::Device>,
@@ -105,20 +105,20 @@ impl<P: Platform> Waits<P> {
         self.short.store(u32::from(!is_enough), Ordering::Relaxed);
         let better = if is_enough || is_short { None } else { self.take_used_event(driver, stream, number) };
         let Some((number, better)) = better else { return Ok((number, made)) };
-        // What was made is not lost: blocks can wait for it.
+        // The event that was made is not lost: blocks can wait for it.
         self.keep_for_blocks(stream, event);
         Ok((number, Ok(better)))
     }
 
-    /// Takes an event that was made before, for the loan `number` of `stream`: an idle one of other
-    /// streams, or one that the stream has on loan, which is then another loan. Returns the number
-    /// of the loan, and the event.
+    /// Takes an event that was made earlier for the loan `number` of `stream`: an idle one from
+    /// other streams, or one that the stream has on loan, which then replaces this loan. Returns
+    /// the number of the loan, and the event.
     fn take_used_event(&self, driver: &Driver<P::Device>, stream: StreamId, number: u64) -> Option<(u64, Event)> {
         let take = |group| self.queues.lock(group).events_for(Waiter::Streams).take_idle();
         if let Some(event) = (0..self.queues.count()).find_map(take) {
             return Some((number, event));
         }
-        // A fence on a stream that captures would take the event from the others.
+        // A fence on a stream that captures would take the event away from its other users.
         if driver.call(|device| device.is_capturing(stream)) != Ok(false) {
             return None;
         }
@@ -128,13 +128,13 @@ impl<P: Platform> Waits<P> {
         Some(shared)
     }
 
-    /// Keeps an event, after which no stream can be ordered, for blocks of a stream's group.
+    /// Keeps an event after which no stream can be ordered, for blocks of the stream's group.
     fn keep_for_blocks(&self, stream: StreamId, event: Event) {
-        // Without room the event is lost until the context ends.
+        // If there is no room, the event is lost until the context ends.
         let _kept = self.queues.lock_of(stream).events_for(Waiter::Blocks).accept(event);
     }
 
-    /// Creates an event, one after which a stream can be ordered where the waiter wants this.
+    /// Creates an event. If the waiter needs it, a stream can be ordered after the event.
     fn make_event(&self, driver: &Driver<P::Device>, waiter: Waiter) -> DeviceResult<Event> {
         // An ordered device orders streams before a release.
         let orders = || self.orders.load(Ordering::Relaxed) != 0 || driver.device().is_ordered();
@@ -143,13 +143,13 @@ impl<P: Platform> Waits<P> {
         driver.call(if can_order { P::Device::create_order_event } else { P::Device::create_event })
     }
 
-    /// Ends a fence for a waiter: its event is recorded again.
+    /// Ends a fence for a waiter, so that its event can be recorded again.
     pub(in crate::arena) fn end_fence(&self, driver: &Driver<P::Device>, fence: Fence, waiter: Waiter) {
         let is_left = waiter == Waiter::Streams && !driver.device().orders(fence.event);
         let idle = if is_left { None } else { Some(fence.event) };
         self.queues.lock_of(fence.stream).events_for(waiter).end(idle);
         if is_left {
-            // The next fence of a stream asks the device again for an event made for it.
+            // The next fence of a stream asks the device again for an event made for streams.
             self.keep_for_blocks(fence.stream, fence.event);
         }
     }
@@ -159,8 +159,8 @@ impl<P: Platform> Waits<P> {
         self.short.load(Ordering::Relaxed) != 0
     }
 
-    /// Orders later work on `stream` after the work that the stream `first` has now. Returns false
-    /// if only the host could wait, because there are no more events. The caller has permission to
+    /// Orders later work on `stream` after the present work of the stream `first`. Returns false if
+    /// only the host could wait, because there are no more events. The caller has permission to
     /// record.
     ///
     /// # Errors
@@ -173,34 +173,35 @@ impl<P: Platform> Waits<P> {
     ) -> Result<bool, Error> {
         let fence = self.record_fence(driver, first, Waiter::Streams)?;
         let orders = driver.device().orders(fence.event);
-        // The order stays if the event is recorded again: the driver takes the event's state at the
-        // call.
+        // The order remains when the event is recorded again, because the driver takes the event's
+        // state at the call.
         let ordered = if orders { driver.call(|device| device.order_behind(stream, fence.event)) } else { Ok(()) };
         self.end_fence(driver, fence, Waiter::Streams);
         ordered?;
         Ok(orders)
     }
 
-    /// Gives the idle events after which streams are ordered back to the device: a process has few
-    /// of them, for the program, too. A failure leaves an event that nothing uses.
+    /// Gives the idle events for streams back to the device, because a process has few of them and
+    /// the program needs some, too. A failure leaves an event that nothing uses.
     pub(crate) fn give_events_back(&self, driver: &Driver<P::Device>) {
         self.give_back_above(driver, 0);
     }
 
-    /// Gives idle events back as [`give_events_back`](Self::give_events_back) does, but for a few.
+    /// Gives idle events back as [`give_events_back`](Self::give_events_back) does, but keeps a
+    /// few.
     pub(crate) fn give_spare_events_back(&self, driver: &Driver<P::Device>) {
         self.give_back_above(driver, KEPT_EVENTS);
     }
 
-    /// Gives the idle events after which streams are ordered back to the device, but for `kept` of
-    /// each group and waiter.
+    /// Gives the idle events for streams back to the device, but keeps `kept` for each group and
+    /// waiter.
     fn give_back_above(&self, driver: &Driver<P::Device>, kept: usize) {
-        // Blocks wait for such events, too, under a policy that orders streams after them.
+        // Under a policy that orders streams after such events, blocks wait for them, too.
         let _unused = self.destroy_idle(driver, kept, |event| driver.device().orders(event));
         self.short.store(0, Ordering::Relaxed);
     }
 
-    /// Destroys the events of no fence.
+    /// Destroys the events that no fence uses.
     ///
     /// # Errors
     /// The first error of the device, after all events were tried.
@@ -208,7 +209,8 @@ impl<P: Platform> Waits<P> {
         self.destroy_idle(driver, 0, |_| true).map_err(Error::from)
     }
 
-    /// Destroys idle events of which `is_spare` is true, but for `kept` of each group and waiter.
+    /// Destroys the idle events for which `is_spare` returns true, but keeps `kept` for each group
+    /// and waiter.
     ///
     /// # Errors
     /// The first error of the device, after all events were tried.
@@ -220,13 +222,13 @@ impl<P: Platform> Waits<P> {
     ) -> DeviceResult<()> {
         let mut result = Ok(());
         if self.made.load(Ordering::Relaxed) == 0 {
-            // Most programs have one stream and no events: the visits of all groups would be a
+            // Most programs have one stream and no events, and visiting all groups would take a
             // tenth of a cold request.
             return result;
         }
         let next = |group| self.queues.lock(group).take_idle_above(kept, &is_spare);
         for group in 0..self.queues.count() {
-            // The lock ends before the call to the device.
+            // The lock is released before the call to the device.
             while let Some(event) = next(group) {
                 result = result.and(driver.call(|device| device.destroy_event(event)));
             }

@@ -1,9 +1,9 @@
 //! Frees at a count: a block stays pending until the safe frontier reaches the count.
 //!
-//! A program that numbers its work frees a block with the number of the last work using the block.
-//! The *safe frontier* is the number up to which all work is done. The bit
-//! [`FRONTIER_BIT`](crate::heap::block::FRONTIER_BIT) of a block's `events` is set while the block
-//! waits for the frontier, so a wait for the frontier and waits for events end by the same test.
+//! A program that numbers its work frees a block with the number of the last work that uses it. The
+//! *safe frontier* is the number up to which all work is done. While a block waits for the
+//! frontier, the bit [`FRONTIER_BIT`](crate::heap::block::FRONTIER_BIT) of its `events` is set, so
+//! the same test ends a wait for the frontier and waits for events.
 //!
 //! ```text
 //! free_at ─ add, busy ─ detach ─ pend, set FRONTIER_BIT ─ put back, by count
@@ -20,8 +20,8 @@ use crate::tables::CapacityError;
 use crate::tables::slot_table::NONE;
 
 impl<P: Platform> Waits<P> {
-    /// Adds a free at `count`, without its block yet. Returns the entry; `None` if the frontier has
-    /// reached the count.
+    /// Adds a free at `count`, for now without its block. Returns the entry, or `None` if the
+    /// frontier has already reached the count.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -50,12 +50,12 @@ impl<P: Platform> Waits<P> {
 }
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
-    /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
-    /// is there already.
+    /// Moves the frontier up to `count`, and frees the blocks that it reaches. Does nothing if the
+    /// frontier is already there.
     pub(crate) fn set_safe_frontier(self, count: u64) {
-        // One block at a time: the end of a wait locks a heap, which must not happen under the lock
-        // of the deferred frees. Several threads may take blocks out at once, each block goes to
-        // one of them.
+        // One block at a time, because the end of a wait locks a heap, which must not happen under
+        // the lock of the deferred frees. Several threads may take blocks out at once; each block
+        // goes to one of them.
         loop {
             let taken = {
                 let mut frees = self.waits.deferred.lock();

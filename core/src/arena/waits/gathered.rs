@@ -1,8 +1,9 @@
-//! Gathered frees: one event for several blocks, and no question before an answer is needed.
+//! Gathered frees: one event for several blocks, and no question to the device before an answer is
+//! needed.
 //!
-//! An event for each free, and a poll at each request, are `PyTorch`'s moments. Both are calls to
-//! the driver, which lets one thread in at a time. Where nothing depends on the moments, a free
-//! only queues the block:
+//! `PyTorch` records an event at each free and polls at each request. Both are calls to the driver,
+//! which lets in one thread at a time. If no decision depends on these moments, a free only queues
+//! the block:
 //!
 //! ```text
 //! free ─ open ─┬─ no event of a busy stream is incomplete ──▶ record ─ event ─┐
@@ -12,16 +13,16 @@
 //!                                                      complete ⟹ every block before is free
 //! ```
 //!
-//! [`process_events`](DeviceWaits::process_events) frees all of them, without a look at an event,
-//! where a stream is idle.
+//! If a stream is idle, [`process_events`](DeviceWaits::process_events) frees all the blocks that
+//! wait for it without looking at an event.
 //!
-//! An idle stream needs no event: all blocks waiting for the stream are free. While the last
-//! question found the stream idle, a request asks again, and a free records nothing.
+//! An idle stream needs no event, because all blocks that wait for it are free. As long as the last
+//! answer was that the stream is idle, a request asks again, and a free records nothing.
 //!
-//! An event recorded later than a free covers the free. The stream must exist until then: the
-//! announced end of a stream records the event first.
+//! An event that is recorded later than a free covers this free as well. The stream must exist
+//! until then, so the announced end of a stream first records the event.
 //!
-//! During a capture no event is recorded: the blocks stay open.
+//! No event is recorded during a capture, so the blocks stay open.
 
 use crate::arena::flags;
 use crate::arena::heaps::HeapGuard;
@@ -39,11 +40,12 @@ use crate::units::DevicePtr;
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Queues a pending block for the next event of each user stream, and traces the free. Unlocks
-    /// the heap, and then follows the pending block in the peaks.
+    /// the heap, and then updates the peaks for the pending block.
     ///
     /// # Errors
-    /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. A failure
-    /// of the device is no error here: the blocks stay open, and a later call tries again.
+    /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. Other
+    /// failures of the device are not errors here: the blocks stay open, and a later call tries
+    /// again.
     pub(in crate::arena) fn gather(self, heap: HeapGuard<'_, P>, free: PendingFree) -> Result<(), Error> {
         let mut due = None;
         let queued = self.queue_waits(heap, free.block, |stream| {
@@ -74,8 +76,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     }
 
     /// Serves a request that no free block could serve, from blocks whose work is complete. Polls
-    /// events for which blocks of the request's own heap wait; under `stitched`, where the pages of
-    /// other heaps can serve as well, then all others.
+    /// the events that blocks of the request's own heap wait for. Under `stitched`, polls all other
+    /// events afterwards, because the pages of other heaps can serve the request as well.
     pub(in crate::arena) fn search_gathered(
         self,
         request: &Request,
@@ -85,7 +87,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
             return Ok(None);
         }
         self.driver().health()?;
-        // Deferred by a capture, while frees were not gathered yet.
+        // These were deferred by a capture, before frees were gathered.
         self.record_deferred()?;
         let served = self.search_queues(Some(request.slot), search)?;
         if served.is_none() && self.heaps().moves_pages(request) {
@@ -95,9 +97,9 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         }
     }
 
-    /// Serves a request from blocks that wait for the events of queues with blocks of the heap in
-    /// `slot`; of any heap, if `slot` is `None`. Polls the recorded events first, and asks whether
-    /// streams without one are idle. Records events for open blocks only if that is not enough.
+    /// Serves a request from blocks in the queues that hold blocks of the heap in `slot`, or in all
+    /// queues if `slot` is `None`. First polls the recorded events, and asks whether streams
+    /// without an event are idle. Records events for open blocks only if this is not enough.
     fn search_queues(
         self,
         slot: Option<u32>,
@@ -114,7 +116,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     }
 
     /// Waits for the oldest event of one stream after the other, until a block that becomes free
-    /// can serve the request. Returns `None` if all are complete and none could.
+    /// can serve the request. Returns `None` if all events are complete and no block could serve
+    /// it.
     pub(in crate::arena) fn search_event_by_event(
         self,
         search: &mut impl FnMut() -> Result<Option<DevicePtr>, Error>,
@@ -141,10 +144,10 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         }
     }
 
-    /// Records events for the blocks with an event not recorded yet.
+    /// Records events for the blocks that have none yet.
     pub(in crate::arena) fn record_open(self) -> Result<u32, Error> {
-        // PyTorch's decisions poll at each request, and a look at the queues takes 142 instructions
-        // of a cycle of two streams.
+        // Under PyTorch's decisions each request polls, and a look at the queues would cost 142
+        // instructions of a cycle of two streams.
         if !self.driver().flags.has(flags::HAS_GATHERED) {
             return Ok(0);
         }
@@ -153,9 +156,9 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         asked.and(recorded)
     }
 
-    /// Frees the blocks that wait for idle streams, where an earlier event of the stream was not
-    /// polled yet. An event that is recorded now may not be complete at the question that follows
-    /// it, although the stream had nothing to do.
+    /// Frees the blocks that wait for idle streams, if an earlier event of the stream has not been
+    /// polled yet. An event recorded now might not be complete when it is polled right away, even
+    /// if the stream had nothing to do.
     ///
     /// # Errors
     /// The first error of the device.
@@ -165,7 +168,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
             let Some(_permission) = self.driver().may_record() else { break };
             let begun = self.waits.queues.lock(group).begin_recording(queue);
             let Some(DueRecording { stream, is_first }) = begun else { continue };
-            // Without an earlier event the recording asks the same.
+            // If there is no earlier event, recording asks the same question.
             let answer = if is_first { Ok(None) } else { self.driver().call(|memory| memory.is_idle(stream)) };
             if answer != Ok(Some(true)) {
                 self.waits.queues.lock(group).finish_recording(queue, None);
@@ -184,8 +187,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         Ok(())
     }
 
-    /// Records events for all blocks open at the call, also where another thread is recording: the
-    /// thread's event may stand before the latest blocks.
+    /// Records events for all blocks that are open at the call. Waits for another thread that is
+    /// recording, because its event may come before the latest blocks.
     ///
     /// # Errors
     /// As for [`record_queues`](Self::record_queues).
@@ -211,13 +214,13 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         result
     }
 
-    /// Records an event for the open blocks of queues in `groups` with blocks of the heap in
-    /// `slot`; of any heap, if `slot` is `None`. Polls an event at once if it is the only one of
-    /// its stream. Returns the number of waits that have ended.
+    /// Records an event for the open blocks of each queue in `groups` that holds blocks of the heap
+    /// in `slot`, or of every queue if `slot` is `None`. Polls an event at once if it is the only
+    /// one of its stream. Returns the number of waits that have ended.
     ///
     /// # Errors
-    /// The first error of the device, after all streams were tried. The blocks of a stream that
-    /// captures stay open, which is no error.
+    /// The first error of the device, after all streams have been tried. If a stream captures, its
+    /// blocks stay open, which is not an error.
     pub(in crate::arena) fn record_queues(self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let (mut sum, mut result) = (0, Ok(()));
         for (group, queue) in self.each_queue(groups, move |order, from| order.next_open(from, slot)) {
@@ -233,16 +236,17 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         result.map(|()| sum)
     }
 
-    /// Asks whether the streams of queues in `groups` with open blocks are idle and blocks of the
-    /// heap in `slot`; of any heap, if `slot` is `None`. Returns the number of ended waits.
+    /// Asks whether streams are idle, for the queues in `groups` that have open blocks and hold
+    /// blocks of the heap in `slot` (of any heap, if `slot` is `None`). Returns the number of waits
+    /// that have ended.
     fn ask_idle(self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let mut open = self.each_queue(groups, move |order, from| order.next_open(from, slot));
         open.try_fold(0, |sum, (group, queue)| Ok(sum + self.ask_whether_idle(group, queue, 1)?))
     }
 
-    /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and there is
-    /// hope. One question then takes the place of an event and a poll. Returns the number of ended
-    /// waits.
+    /// Asks whether the stream of a queue is idle, if at least `least` blocks are open and an idle
+    /// stream can be hoped for. This one question then replaces an event and a poll. Returns the
+    /// number of waits that have ended.
     fn ask_whether_idle(self, group: u32, queue: usize, least: u32) -> Result<u32, Error> {
         let Some(_permission) = self.driver().may_record() else { return Ok(0) };
         let begun = self.waits.queues.lock(group).begin_question(queue, least);
@@ -252,10 +256,10 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         answer.map(|_idle| ended).map_err(Error::from)
     }
 
-    /// Records an event for the open blocks of a queue. `asks` tells whether a request needs the
-    /// blocks now: then the event is polled at once, if it would be the only one of the queue, or
-    /// left out, if the stream is idle. Returns the number of ended waits. The caller has the
-    /// permission to record.
+    /// Records an event for the open blocks of a queue. `asks` is true if a request needs the
+    /// blocks now. No event is then recorded if the stream is idle, and the event is polled at once
+    /// if it is the only one of the queue. Returns the number of waits that have ended. The caller
+    /// has permission to record.
     fn record_queue(self, group: u32, queue: usize, asks: bool) -> Result<u32, Error> {
         let begun = self.waits.queues.lock(group).begin_recording(queue);
         let Some(DueRecording { stream, is_first }) = begun else { return Ok(0) };
@@ -287,15 +291,15 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         Ok(ended)
     }
 
-    /// Polls the oldest event of a queue. Returns the number of ended waits.
+    /// Polls the oldest event of a queue. Returns the number of waits that have ended.
     fn poll_queue(self, group: u32, queue: usize) -> Result<u32, Error> {
         let polled = self.ask_of_first(group, queue, P::Device::is_complete)?;
         Ok(polled.unwrap_or(0))
     }
 
     /// Asks the device with `ask` whether the oldest event of a queue is complete, and frees the
-    /// blocks that waited for nothing else. Returns the number of ended waits; `None` if the queue
-    /// has no event to poll now.
+    /// blocks that waited for nothing else. Returns the number of waits that have ended, or `None`
+    /// if the queue has no event to poll now.
     fn ask_of_first(
         self,
         group: u32,

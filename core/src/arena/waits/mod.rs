@@ -1,4 +1,4 @@
-//! What waits for the device: blocks that other streams use, and the free memory of heaps.
+//! The blocks and the free memory that wait for the device.
 //!
 //! ```text
 //! a use of a block has         at the free, the block waits                      table
@@ -8,8 +8,8 @@
 //! a number of the program      for the safe frontier                             streams/deferred_frees.rs: by count
 //! ```
 //!
-//! A free ends in [`events`], which chooses the table. A request finds pending memory by
-//! [`search`], with more effort on each step of the ladder. With the last wait, the block becomes
+//! A free ends in [`events`], which chooses the table. A request looks for pending memory with
+//! [`search`], and each step of the ladder makes more effort. The last wait to end makes the block
 //! free (`arena/free.rs`).
 
 mod behind;
@@ -37,7 +37,8 @@ use crate::{streams::event_queue::EventQueues, sync::MutexGuard};
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 
-/// What the waits use of the arena besides their own tables. They know nothing else of it.
+/// The parts of the arena that the waits use, besides their own tables. They know nothing else
+/// about it.
 pub(crate) trait Outside<'a, P: Platform>: Copy {
     /// The device.
     fn driver(self) -> &'a Driver<P::Device>;
@@ -54,18 +55,18 @@ pub(crate) trait Outside<'a, P: Platform>: Copy {
     /// Counts a wait for all streams.
     fn count_sync(self);
 
-    /// Ends a wait of each of some pending blocks of a heap, and frees the blocks without another
-    /// wait.
+    /// Ends one wait of each of the given pending blocks of a heap, and frees those that wait for
+    /// nothing else.
     fn end_waits(self, slot: u32, blocks: impl Iterator<Item = u32>);
 
-    /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
+    /// Frees a pending block if it has no user stream and no event left. Unlocks the heap.
     ///
-    /// The caller removed a use or an event under the lock passed here. Of several threads removing
-    /// uses and events of a block, exactly one finds the block unused.
+    /// The caller has removed a use or an event under the lock that it passes here. If several
+    /// threads remove uses and events of a block, exactly one of them finds that it is unused.
     fn free_if_unused(self, heap: HeapGuard<'_, P>, block: PendingBlock);
 }
 
-/// The waits of a device, with what they use outside of their tables.
+/// The waits of a device, with the parts of the arena that they use.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceWaits<'a, P: Platform, O> {
     pub(super) waits: &'a Waits<P>,
@@ -86,19 +87,20 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     }
 }
 
-/// What waits for one device.
+/// The tables of everything that waits for one device.
 pub(crate) struct Waits<P: Platform> {
     /// Blocks that wait for fences recorded at their frees, and the events of all fences.
     queues: Groups<P::Lock, P::Storage>,
     /// Blocks that wait for fences of their uses, for the end of a capture, or for the safe
     /// frontier.
     deferred: Ranked<P::Lock, DeferredFrees<P::Storage>>,
-    /// Not 0 once an event was made: until then there is none to destroy.
+    /// Not 0 once an event has been made. Until then there is nothing to destroy.
     made: AtomicU32,
-    /// Not 0 while the device had no more events for streams at the last attempt: none is made
-    /// before all others are tried.
+    /// Not 0 if the device had no more events for streams at the last attempt. Then all existing
+    /// events are tried before another is made.
     short: AtomicU32,
-    /// Not 0 ⟺ the policy orders streams after what blocks wait for, for requests that lack memory.
+    /// Not 0 ⟺ the policy lets a request that is short of memory order streams after the work that
+    /// blocks wait for.
     orders: AtomicU32,
 }
 
@@ -107,12 +109,12 @@ impl_empty! {
 }
 
 impl<P: Platform> Waits<P> {
-    /// Sets whether the policy orders streams after what blocks wait for.
+    /// Sets whether the policy orders streams after the work that blocks wait for.
     pub(in crate::arena) fn start(&self, orders: bool) {
         self.orders.store(u32::from(orders), Ordering::Relaxed);
     }
 
-    /// Sets the flags of what waits now.
+    /// Sets the flags to match what waits now.
     pub(in crate::arena) fn set_flags(&self, flags: &Flags) {
         for group in 0..self.queues.count() {
             flags.follow(group, &self.queues.lock(group));
@@ -121,7 +123,7 @@ impl<P: Platform> Waits<P> {
     }
 }
 
-/// All that waits for one device, locked.
+/// The tables of everything that waits for one device, locked.
 #[cfg(feature = "alloc")]
 pub(in crate::arena) struct LockedWaits<'a, P: Platform> {
     orders: bool,
@@ -131,9 +133,9 @@ pub(in crate::arena) struct LockedWaits<'a, P: Platform> {
 
 #[cfg(feature = "alloc")]
 impl<P: Platform> Waits<P> {
-    /// Locks all that waits.
+    /// Locks all the tables.
     pub(in crate::arena) fn lock_all(&self) -> LockedWaits<'_, P> {
-        // Fields are evaluated from top to bottom: in the order of the ranks.
+        // Fields are evaluated from top to bottom, which is the order of the ranks.
         let orders = self.orders.load(Ordering::Relaxed) != 0;
         LockedWaits { orders, queues: self.queues.lock_all(), deferred: self.deferred.lock_beside() }
     }
@@ -141,7 +143,7 @@ impl<P: Platform> Waits<P> {
 
 #[cfg(feature = "alloc")]
 impl<P: Platform> LockedWaits<'_, P> {
-    /// Returns a copy, on which no thread works.
+    /// Returns a copy, in which no thread is at work.
     pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Waits<Q> {
         let mut deferred = self.deferred.clone();
         deferred.forget_threads();

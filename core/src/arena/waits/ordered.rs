@@ -1,9 +1,9 @@
-//! Uses that have their own events: later work of the stream delays no reuse.
+//! Uses that have their own events, so that later work of the stream does not delay the reuse.
 //!
-//! [`Allocator::record_stream`](crate::Allocator::record_stream) has the event recorded at the
-//! free, after all work queued until then. [`Allocator::record_use`](crate::Allocator::record_use)
-//! records it at the use. A block whose uses all have events costs no call to the device at its
-//! free:
+//! With [`Allocator::record_stream`](crate::Allocator::record_stream), the event is recorded at the
+//! free, after all work that is queued by then. With
+//! [`Allocator::record_use`](crate::Allocator::record_use), it is recorded at the use. If all uses
+//! of a block have events, the free makes no call to the device:
 //!
 //! ```text
 //!                                                   ┌─ events complete ────────────────────▶ block free
@@ -11,14 +11,14 @@
 //!                                                   └─ own stream ordered after the events ▶ block free
 //! ```
 //!
-//! Ordering makes the own stream wait, and not the host; a stream that is the host's is not
-//! ordered. A request orders only as many blocks as needed, the oldest first, and only before it
-//! would obtain memory. A device may have no more events for streams
-//! ([`orders`](crate::device::StreamOrder::orders)): uses of a stream then share one, and a use
-//! without any waits as a pending block does. A captured graph cannot wait for an event from
-//! outside, so during a capture only complete events free a block.
+//! Ordering makes the own stream wait, and not the host. A stream that belongs to the host is not
+//! ordered. A request orders only as many blocks as it needs, the oldest first, and only before it
+//! would obtain memory. If the device has no more events for streams
+//! ([`orders`](crate::device::StreamOrder::orders)), the uses of one stream share an event, and a
+//! use without any event waits as a pending block does. A captured graph cannot wait for an event
+//! from outside, so during a capture a block becomes free only when its events are complete.
 //!
-//! Where some uses of a block have events and others need one, all get an event at the free.
+//! If some uses of a block have events and others do not, all of them get new events at the free.
 
 use crate::arena::driver::Driver;
 use crate::arena::flags;
@@ -35,8 +35,8 @@ use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
-    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event
-    /// after the work. Returns false, and notes nothing, while a graph is captured.
+    /// Notes that the present work of `stream` uses the block at `ptr`, and records an event after
+    /// this work. Returns false and notes nothing while a graph is captured.
     pub(in crate::arena) fn record_use(self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<bool, Error> {
         let is_own = {
             let heap = self.heaps().lock(slot);
@@ -49,7 +49,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
             return Ok(true);
         }
         if self.waits.is_short_of_events() {
-            // What is complete gives its events back, before events are shared.
+            // Before events are shared, complete uses give theirs back.
             self.poll_ordered()?;
         }
         let permission = self.driver().may_record();
@@ -74,7 +74,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         noted.map(|_earlier| true)
     }
 
-    /// Drops the events of a pending block's uses: the block gets new ones at the free.
+    /// Drops the events of a pending block's uses, because the block gets new ones at the free.
     pub(in crate::arena) fn end_use_fences(self, block: PendingBlock) {
         let PendingBlock { slot, index } = block;
         let mut next = self.heaps().lock(slot).blocks[index].uses;
@@ -97,8 +97,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         self.defer(free, Until::Fence(first))
     }
 
-    /// Serves a request that no free block could serve: from blocks of its heap whose uses are
-    /// complete, else by ordering the heap's stream after the uses of one block after the other.
+    /// Serves a request that no free block could serve. Tries blocks of its heap whose uses are
+    /// complete, and then orders the heap's stream after the uses of one block after the other.
     pub(in crate::arena) fn search_ordered(
         self,
         request: &Request,
@@ -108,7 +108,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
             return Ok(None);
         }
         self.driver().health()?;
-        // The pages of other heaps can serve as well under `stitched`.
+        // Under `stitched`, the pages of other heaps can serve the request as well.
         let is_stitched = self.heaps().moves_pages(request);
         let ended = if is_stitched { self.poll_ordered()? } else { self.poll_ordered_of(request.slot)? };
         if ended > 0
@@ -119,8 +119,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         if !self.driver().device().can_order(request.stream) {
             return Ok(None);
         }
-        // An event of no graph must not be waited for inside a graph, and none is captured while
-        // the permission lasts. The device is asked as well, for programs that announce no capture.
+        // A graph must not wait for an event from outside, and no capture starts while this
+        // permission is held. The device is asked too, because some programs announce no capture.
         let Some(_permission) = self.driver().may_record() else { return Ok(None) };
         if self.driver().call(|memory| memory.is_capturing(request.stream))? {
             return Ok(None);
@@ -128,10 +128,10 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         self.order_heap(request.slot, request.stream, search)
     }
 
-    /// Orders the stream of the heap in `slot` after the uses of one of its blocks after the other,
-    /// the oldest block first, and calls `done` after each. `named` is the stream that the call
-    /// names. Returns the first value of `done`, or `None` if no block can be ordered any more. The
-    /// caller has the permission to record.
+    /// Orders the stream of the heap in `slot` after the uses of its blocks, one block after the
+    /// other from the oldest on, and calls `done` after each. `named` is the stream that the call
+    /// names. Returns the first value of `done`, or `None` if no other block can be ordered. The
+    /// caller has permission to record.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
@@ -145,7 +145,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         loop {
             let taken = self.waits.deferred.lock().take_oldest(slot);
             let Some(entry) = taken else { return Ok(None) };
-            // Asked once: all blocks of a heap have the same stream.
+            // One question is enough, because all blocks of a heap have the same stream.
             if own.is_none() {
                 own = self.or_put_back(entry, self.stream_to_order(slot, named, true))?;
             }
@@ -161,7 +161,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     }
 
     /// Orders the streams of heaps of the default pool as [`order_heap`](Self::order_heap) does,
-    /// the oldest block of all first: a graph may use the memory of a private pool on any stream.
+    /// starting with the oldest block of all heaps. Private pools are left out, because a graph may
+    /// use their memory on any stream.
     ///
     /// # Errors
     /// The first error of the device, and those of `done`. The block stays pending then.
@@ -174,7 +175,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         loop {
             let taken = self.waits.deferred.lock().take_oldest_from(age);
             let Some((entry, oldest)) = taken else { return Ok(None) };
-            // The later blocks of a heap that cannot be ordered are passed over with the oldest.
+            // If a heap cannot be ordered, its later blocks are skipped along with the oldest.
             age = oldest + 1;
             let slot = self.waits.deferred.lock().get(entry).block.slot;
             let own = self.or_put_back(entry, self.stream_to_order(slot, named, false))?;
@@ -188,8 +189,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         }
     }
 
-    /// Frees the blocks of all heaps whose uses are complete, without a wait. Returns the number of
-    /// blocks whose waits for events have ended.
+    /// Frees the blocks of all heaps whose uses are complete, without waiting. Returns the number
+    /// of blocks whose waits for events have ended.
     pub(in crate::arena) fn poll_ordered(self) -> Result<u32, Error> {
         let (mut from, mut ended) = (0, 0);
         while self.driver().flags.has(flags::ORDERED) {
@@ -204,8 +205,9 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// Frees the blocks of the heap in `slot` whose uses are complete. Returns the number of blocks
     /// whose waits for events have ended.
     ///
-    /// Polls the events of one stream after the other, in the order of their recording, as long as
-    /// they are complete: the later ones are not complete before.
+    /// Polls the events of one stream after the other. The events of a stream are polled in the
+    /// order of their recording until one is not complete, because the later ones are not complete
+    /// before it.
     fn poll_ordered_of(self, slot: u32) -> Result<u32, Error> {
         let (mut from, mut ended) = ((StreamId(0), 0), 0);
         loop {
@@ -220,14 +222,14 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
             } else if !complete {
                 self.waits.deferred.lock().put_back(entry);
             }
-            // After an event that is not complete, the next stream.
+            // After an incomplete event, go on with the next stream.
             from = (stream, if complete { number + 1 } else { u64::MAX });
         }
     }
 
-    /// Polls the uses of a taken block after the watched one, whose event is complete. Returns
-    /// whether all are complete; if not, the block is watched at the first that is not, and no
-    /// longer taken.
+    /// Polls the uses of a taken block that come after the watched one, whose event is complete.
+    /// Returns whether all are complete. If not, the block is now watched at the first incomplete
+    /// one, and is no longer taken.
     fn watch_on(self, entry: u32, watched: UseFence) -> Result<bool, Error> {
         let slot = self.waits.deferred.lock().get(entry).block.slot;
         let mut next = watched.next;
@@ -242,8 +244,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         }
     }
 
-    /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which
-    /// another thread works.
+    /// Waits until the uses of all blocks are complete, and frees the blocks. This includes blocks
+    /// on which another thread is working.
     pub(in crate::arena) fn wait_for_ordered(self) -> Result<(), Error> {
         while self.driver().flags.has(flags::ORDERED) {
             let taken = self.waits.deferred.lock().take_oldest_from(0);
@@ -261,7 +263,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     /// stream forbids it, or if only the host could wait for a use.
     fn order_behind_uses(self, own: StreamId, entry: u32) -> Result<bool, Error> {
         let mut all = true;
-        // Not the host, which holds the permission to record.
+        // The host must not wait, because it holds the permission to record.
         self.each_fence(entry, |memory, event| {
             all &= memory.orders(event);
             Ok(())
@@ -270,13 +272,13 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
             return Ok(false);
         }
         match self.each_fence(entry, |memory, event| memory.order_behind(own, event)) {
-            // The capture of a program that announces none has begun since.
+            // The program announces no capture, and one has started in the meantime.
             Err(Error::Device(error)) if error.kind == ErrorKind::NotPermittedInCapture => Ok(false),
             ordered => ordered.map(|()| true),
         }
     }
 
-    /// Calls the device for each event of a taken block not known to be complete.
+    /// Calls the device for each event of a taken block that is not known to be complete.
     fn each_fence(self, entry: u32, mut call: impl FnMut(&P::Device, Event) -> DeviceResult<()>) -> Result<(), Error> {
         let deferred = self.waits.deferred.lock().get(entry);
         let mut next = deferred.watched();
@@ -287,12 +289,12 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         Ok(())
     }
 
-    /// Returns a result, after an error with the block no longer taken.
+    /// Returns the result. If it is an error, the block is no longer taken.
     fn or_put_back<T>(self, entry: u32, result: Result<T, Error>) -> Result<T, Error> {
         result.inspect_err(|_| self.waits.deferred.lock().put_back(entry))
     }
 
-    /// Ends the waits of a taken block if `ends`, else puts the block back.
+    /// Ends the waits of a taken block if `ends`; otherwise puts the block back.
     fn end_or_put_back(self, entry: u32, ends: Result<bool, Error>) -> Result<bool, Error> {
         if ends == Ok(true) {
             self.end_deferred(entry);
@@ -302,10 +304,10 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         ends
     }
 
-    /// Returns the stream of the heap in `slot`, if a call that names the stream `named` may order
-    /// it after uses of the heap's blocks: not if the stream has ended, may have gone or captures,
-    /// nor if the host would wait, nor in a private pool unless `private`. The heap has a pending
-    /// block, so it keeps its stream.
+    /// Returns the stream of the heap in `slot` if a call that names the stream `named` may order
+    /// it after uses of the heap's blocks. Returns `None` if the stream has ended, may be gone or
+    /// captures, if the host would wait, or if the pool is private and `private` is false. The heap
+    /// keeps its stream meanwhile, because it has a pending block.
     pub(in crate::arena) fn stream_to_order(
         self,
         slot: u32,

@@ -1,7 +1,7 @@
-//! Polls of the events that pending blocks wait for.
+//! Polling of the events that pending blocks wait for.
 //!
 //! The events of one stream complete in order, so only the oldest event of a queue is polled. No
-//! lock is held during the call to the device: the queue is marked busy.
+//! lock is held during the call to the device; the queue is marked busy instead.
 
 use crate::arena::flags;
 use crate::arena::platform::Platform;
@@ -15,12 +15,12 @@ use crate::tables::slot_table::NONE;
 use core::iter::from_fn;
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
-    /// Polls the oldest event of every stream in `groups`, then the next event of the stream as
-    /// long as events are complete; with `slot`, only of streams for which blocks of that heap may
-    /// wait. With `wait`, waits for the events, also for those that another thread is polling or
-    /// recording. Returns the number of ended waits.
+    /// Polls the oldest event of every stream in `groups`, and then the next one for as long as
+    /// they are complete. With `slot`, polls only streams that blocks of this heap may wait for.
+    /// With `wait`, waits for the events, including those that another thread is polling or
+    /// recording. Returns the number of waits that have ended.
     ///
-    /// An event with a failed call stays queued, and its blocks stay pending. Polling goes on with
+    /// If a call fails, its event stays queued, and the blocks stay pending. Polling continues with
     /// the other streams unless the context is lost, and the first error is returned.
     pub(in crate::arena) fn poll_queues(self, groups: GroupSet, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
         let mut result = Ok(0);
@@ -37,8 +37,9 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         result
     }
 
-    /// Iterates over the queues of `groups` that `next` finds, from a number in the group on: group
-    /// and queue. Other threads may work on the queues between two steps.
+    /// Iterates over the queues of `groups` that `next` finds, as pairs of group and queue. `next`
+    /// is passed the number of the queue to start from. Other threads may work on the queues
+    /// between two steps.
     pub(in crate::arena) fn each_queue(
         self,
         groups: GroupSet,
@@ -58,16 +59,16 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
     fn poll_group(self, group: u32, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
         let (mut failed, mut finished) = (None, 0);
         // Events of one stream complete in order, so the first of a queue answers for the rest. The
-        // queue is marked busy during the device call, since the lock of the queues is not held
-        // then.
+        // queue is marked busy because its lock is not held during the call to the device.
         let mut next = self.waits.queues.lock(group).next_to_poll(0, slot);
         loop {
             let Some((queue, event)) = next else {
                 if !wait || failed.is_some() {
                     break;
                 }
-                // The only queues left are busy: another thread is inside its device call. Looked
-                // for first: the thread may have recorded an event, and left, since the last look.
+                // The only queues left are busy: another thread is inside its call to the device.
+                // Look again first, because this thread may have recorded an event and left since
+                // the last look.
                 let mut order = self.waits.queues.lock(group);
                 next = order.next_to_poll(0, slot);
                 if next.is_none() && !order.is_at_work() {
@@ -85,7 +86,7 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
             let from = if complete { queue } else { queue + 1 };
-            // After a loss no other event is polled.
+            // After the context is lost, no other event is polled.
             let then = (!self.driver().flags.has(flags::LOST)).then_some((from, slot));
             let ended;
             (ended, next) = self.finish_and_go_on(group, queue, |_heap| complete, then);
@@ -94,23 +95,24 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         failed.map_or(Ok(finished), |error| Err(error.into()))
     }
 
-    /// Ends a poll of a queue. Blocks no longer wait for the event if `leaves` is true of their
-    /// heap, as of all heaps once the event is complete: frees those that waited for nothing else.
-    /// Returns the number of ended waits.
+    /// Ends a poll of a queue. Blocks stop waiting for the event if `leaves` returns true for their
+    /// heap; it does so for all heaps once the event is complete. Frees the blocks that waited for
+    /// nothing else, and returns the number of waits that have ended.
     pub(in crate::arena) fn finish_poll(self, group: u32, queue: usize, leaves: impl Fn(u32) -> bool) -> u32 {
         self.finish_and_go_on(group, queue, leaves, None).0
     }
 
-    /// Ends the question whether the stream of a queue is idle, by the device's answer. Frees the
-    /// blocks waiting for nothing else, if the stream was idle. Returns the number of ended waits.
+    /// Ends the question whether the stream of a queue is idle, with the device's answer. If the
+    /// stream was idle, frees the blocks that waited for nothing else. Returns the number of waits
+    /// that have ended.
     pub(in crate::arena) fn finish_question(self, group: u32, queue: usize, idle: Option<bool>) -> u32 {
         let mut order = self.waits.queues.lock(group);
         let first = order.finish_question(queue, idle);
         self.free_from(group, order, first, None).0
     }
 
-    /// Ends a poll of a queue as [`finish_poll`](Self::finish_poll) does. With `then`, begins the
-    /// next poll as well, as
+    /// Ends a poll of a queue as [`finish_poll`](Self::finish_poll) does. With `then`, also starts
+    /// the next poll, as
     /// [`EventQueues::next_to_poll`](crate::streams::event_queue::EventQueues::next_to_poll) does,
     /// and returns it.
     fn finish_and_go_on(
@@ -125,8 +127,8 @@ impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
         self.free_from(group, order, first, then)
     }
 
-    /// Frees the blocks out of a queue, from `first` on, if they wait for nothing else. Unlocks the
-    /// queues. `then` and the results as for [`finish_and_go_on`](Self::finish_and_go_on).
+    /// Frees the blocks that left a queue, from `first` on, if they wait for nothing else. Unlocks
+    /// the queues. For `then` and the results see [`finish_and_go_on`](Self::finish_and_go_on).
     pub(in crate::arena) fn free_from(
         self,
         group: u32,

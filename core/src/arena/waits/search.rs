@@ -1,5 +1,5 @@
-//! The search for pending memory: the one way from a request to the blocks that wait for the
-//! device.
+//! The search for pending memory, which is the only way from a request to the blocks that wait for
+//! the device.
 //!
 //! ```text
 //! effort    what may happen                                            host waits
@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Each effort ends at the first block that serves the request. Under `stitched`, pages of other
-//! heaps serve as well: [`order_events`](DeviceWaits::order_events) orders their streams.
+//! heaps can serve it as well, so [`order_events`](DeviceWaits::order_events) orders their streams
+//! too.
 
 use crate::arena::platform::Platform;
 use crate::arena::request::Request;
@@ -18,7 +19,7 @@ use crate::arena::waits::{DeviceWaits, Outside};
 use crate::error::Error;
 use crate::units::DevicePtr;
 
-/// What a search for pending memory may do.
+/// The effort that a search for pending memory may make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) enum Effort {
     /// Ask the device which uses are complete.
@@ -30,9 +31,9 @@ pub(in crate::arena) enum Effort {
 }
 
 impl<'a, P: Platform, O: Outside<'a, P>> DeviceWaits<'a, P, O> {
-    /// Serves a request that no free block could serve, from blocks that wait for the device: calls
-    /// `search` after some have become free. Without a serving block, all blocks are free after
-    /// [`Effort::Wait`], except those that a captured graph uses.
+    /// Serves a request that no free block could serve from blocks that wait for the device. Calls
+    /// `search` each time some of them have become free. If [`Effort::Wait`] finds nothing, all
+    /// blocks are free except those that a captured graph uses.
     ///
     /// # Errors
     /// The first error of the device.
