@@ -1,4 +1,4 @@
-//! Addresses without memory: a separate resource, which may run out while memory is free.
+//! Addresses without memory. They are a separate resource, which may run out while memory is free.
 //!
 //! ```text
 //! heap, range, guarded block ─▶ reserve ─▶ the device
@@ -7,12 +7,12 @@
 //!                                  └─▶ for a heap: a shorter reservation, down to what the request needs
 //! ```
 //!
-//! A heap reserves more addresses than the device has memory, so that it can grow in place. Where
-//! such reservations do not fit any more, a short one serves as well: a heap may have many. Without
-//! any addresses, a request goes on to an ordinary segment (obtain.rs), then down the ladder, where
-//! the cache goes back to the device with its addresses.
+//! A heap reserves more addresses than the device has memory, so that it can grow in place. When
+//! such reservations no longer fit, a short one works as well, because a heap may have many of
+//! them. If there are no addresses at all, the request tries an ordinary segment (obtain.rs) and
+//! then goes down the ladder, where the cache goes back to the device together with its addresses.
 //!
-//! Every reservation begins and ends here, and is counted.
+//! Every reservation is made and released here, and is counted.
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
@@ -23,17 +23,17 @@ use crate::stats::MemoryCall;
 use crate::sync::Ordering;
 use crate::units::DevicePtr;
 
-/// A reservation that the device refuses is followed by one of this part of the length. What is
-/// left when the first is refused is less than its length: halves of it would be gone after a few
-/// heaps, and the process has other needs.
+/// If the device refuses a reservation, the next attempt is this part of its length. What is left
+/// at that point is less than the length of the first; halving it would use it up after a few
+/// heaps, and the process needs addresses for other things.
 const SHORTER: u64 = 256;
 
-/// The addresses that a heap wants, in bytes. The lengths are multiples of the granule.
+/// The addresses that a heap wants, in bytes. All lengths are multiples of the granule.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::arena) struct AddressRequest {
     /// The length that leaves room to grow.
     pub bytes: u64,
-    /// What the request needs, at most `bytes`.
+    /// The length that the request needs, at most `bytes`.
     pub least: u64,
     pub granule: u64,
 }
@@ -58,15 +58,15 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Reserves `bytes` of addresses as [`reserve`](Self::reserve) does; where there are none, once
-    /// more after addresses that nothing uses any longer went back. Does not wait for the device.
+    /// Reserves `bytes` of addresses as [`reserve`](Self::reserve) does. If there are none, gives
+    /// unused addresses back and tries once more. Does not wait for the device.
     pub(in crate::arena) fn reserve_again(&self, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         let reserved = self.reserve(bytes)?;
         if reserved.is_none() && self.give_addresses_back() { self.reserve(bytes) } else { Ok(reserved) }
     }
 
-    /// Reserves addresses for a heap, fewer than wanted where the device has no more. Returns the
-    /// first address and the length.
+    /// Reserves addresses for a heap, or fewer of them if the device has no more. Returns the first
+    /// address and the length.
     fn reserve_for_heap(&self, wanted: AddressRequest) -> Result<Option<(DevicePtr, u64)>, Error> {
         let AddressRequest { mut bytes, least, granule } = wanted;
         let mut reserved = self.reserve_again(bytes)?;
@@ -78,7 +78,7 @@ impl<P: Platform> Mapper<'_, P> {
     }
 
     /// Releases the addresses of a segment without mapped parts. If the device refuses, the
-    /// addresses are never used again; no memory is lost.
+    /// addresses are never used again, but no memory is lost.
     pub(in crate::arena) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
         if let Some((base, bytes)) = segment
             && self.driver.health().is_ok()
@@ -88,11 +88,11 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Releases the addresses that nothing uses any longer: of released ranges, as soon as the work
-    /// with them is complete, and of unmapped guarded blocks. Returns whether there were any. Does
-    /// not wait for the device.
+    /// Releases addresses that nothing uses any more: those of released ranges, as soon as the work
+    /// with them is complete, and those of unmapped guarded blocks. Returns whether there were any.
+    /// Does not wait for the device.
     fn give_addresses_back(&self) -> bool {
-        // The device is asked about work and unmaps, which a capture might not survive.
+        // This asks the device about work and unmaps memory, which a capture might not survive.
         if self.driver.may_record().is_none() {
             return false;
         }
@@ -104,16 +104,16 @@ impl<P: Platform> Mapper<'_, P> {
         self.paging.address_bytes() < before
     }
 
-    /// Notes why the request lacks addresses, for its report.
+    /// Notes why the request is short of addresses, for its report.
     pub(in crate::arena) fn note_lack(&self, lack: AddressLack) {
         if let Some(calls) = self.request {
             calls.lack.set(lack);
         }
     }
 
-    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves the
-    /// addresses that `wanted` returns, adds them to the heap and tries again. Returns `None`
-    /// without enough addresses. The heap has room for two blocks and a range.
+    /// Takes addresses of the heap in `slot` with `take`. If this returns `None`, reserves the
+    /// addresses that `wanted` asks for, adds them to the heap and tries again. Returns `None` if
+    /// there are not enough addresses. On success the heap has room for two blocks and a range.
     pub(in crate::arena) fn hold_addresses<T>(
         &self,
         slot: u32,
@@ -132,8 +132,8 @@ impl<P: Platform> Mapper<'_, P> {
                 give_up(reserved);
                 return Err(Error::TableFull("blocks"));
             }
-            // Another thread may have added a range while the lock was dropped. If the other range
-            // suffices for both threads, the range reserved here is not needed.
+            // Another thread may have added a range while the lock was dropped. If that range is
+            // enough for both threads, this one is not needed.
             let mut found = take(&mut heap);
             if found.is_none()
                 && let Some((base, bytes, granule)) = reserved.take()

@@ -1,5 +1,5 @@
-//! Batches of pages: moving pages in the order in which they are mapped. Needs the pool alone, and
-//! never calls the device.
+//! Batches of pages: moving pages in the order in which they are mapped. This code needs only the
+//! pool, and never calls the device.
 
 use crate::arena::Platform;
 use crate::arena::paging::Paging;
@@ -9,12 +9,13 @@ use crate::pages::{Batch, Page};
 use crate::units::DevicePtr;
 
 impl<P: Platform> Paging<P> {
-    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long
-    /// as the batch has no more than `wanted` bytes.
+    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, until no
+    /// other page fits into `wanted` bytes.
     pub(in crate::arena) fn take_spares(&self, wanted: u64, longest: u64, batch: &mut Batch) {
         let mut pages = self.pool.lock();
         while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
-            // All pages of one length, without a search for the length between two of them.
+            // Takes all pages of one length, without searching for the length again between two of
+            // them.
             while bytes <= wanted - batch.bytes
                 && let Some(page) = pages.take_spare(bytes)
             {
@@ -23,9 +24,9 @@ impl<P: Platform> Paging<P> {
         }
     }
 
-    /// Iterates over the pages of a batch: number, copy of the entry, and address. `next` returns
-    /// the address of the page behind one that ends at an address; the page before the first ends
-    /// at `begin`. The pool is unlocked between two pages.
+    /// Iterates over the pages of a batch, as number, copy of the entry, and address. `next`
+    /// returns the address of the page that follows a page with the given end, and the first page
+    /// follows `begin`. The pool is unlocked between two pages.
     pub(in crate::arena) fn pages_at(
         &self,
         batch: &Batch,
@@ -48,7 +49,8 @@ impl<P: Platform> Paging<P> {
         core::iter::successors((batch.count > 0).then_some(batch.first), next)
     }
 
-    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`. Room was made.
+    /// Adds the pages of a batch, which are mapped from `at` on, to the pages of `heap`. The caller
+    /// has made room.
     pub(in crate::arena) fn list_batch(&self, heap: &mut Heap<P::Storage>, batch: &Batch, at: DevicePtr) {
         for (page, Page { bytes, .. }, at) in self.pages_at(batch, at.0, |end| end) {
             heap.sets.pages.insert(HomePage::new(at.0, bytes, page));

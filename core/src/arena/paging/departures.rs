@@ -1,7 +1,7 @@
-//! Departures of a device: fences behind pages and blocks given up, recorded, polled, and waited
-//! for.
+//! Departures of a device: fences after the last work with pages and blocks that are given up. They
+//! are recorded, polled and waited for here.
 //!
-//! One walk asks for all: an answer for the pages of ranges and for the free blocks of heaps alike.
+//! One walk polls all of them, for the pages of ranges and for the free blocks of heaps alike.
 //!
 //! ```text
 //! decommit ───┐                 ┌ complete ─▶ pages: their old places may be unmapped
@@ -23,8 +23,8 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Lazy};
 use crate::units::StreamId;
 
-/// Memory that is given up while work may still use it: the pages and the fences, and the heaps
-/// that learn of the end.
+/// The parts of a device that are needed when memory is given up while work may still use it: the
+/// pages and the fences, and the heaps that learn of the end.
 pub(crate) struct GivenUp<'a, P: Platform> {
     pub(in crate::arena) driver: &'a Driver<P::Device>,
     pub(in crate::arena) heaps: &'a Heaps<P>,
@@ -33,9 +33,9 @@ pub(crate) struct GivenUp<'a, P: Platform> {
 }
 
 impl<P: Platform> GivenUp<'_, P> {
-    /// Records a fence behind the present work on `stream`, on which `what` was given up; `None`
-    /// means that all work is complete. Returns the departure, with a reference. The caller has
-    /// permission to record.
+    /// Records a fence after the present work on `stream`, on which `what` was given up. `None`
+    /// means that all work is complete. Returns the departure, with a reference to it. The caller
+    /// has permission to record.
     ///
     /// # Errors
     /// [`Error::TableFull`]; the first error of the device.
@@ -44,11 +44,11 @@ impl<P: Platform> GivenUp<'_, P> {
         self.add_departure(fence, what)
     }
 
-    /// Adds the departure of `what` behind a recorded fence. Returns the departure, with a
-    /// reference.
+    /// Adds the departure of `what` after a recorded fence. Returns the departure, with a reference
+    /// to it.
     ///
     /// # Errors
-    /// [`Error::TableFull`]. The fence has ended then.
+    /// [`Error::TableFull`]. The fence has then been ended.
     pub(in crate::arena) fn add_departure(&self, fence: Option<Fence>, what: Departing) -> Result<u32, Error> {
         let departure = self.paging.pool.lock().departures.add(fence, what);
         departure.map_err(|CapacityError| {
@@ -70,13 +70,13 @@ impl<P: Platform> GivenUp<'_, P> {
         }
     }
 
-    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells
-    /// whether the caller has permission to record and the stream does not capture. The caller
-    /// holds the piece, or the reference, that keeps the departure.
+    /// Orders later work on `stream` after a departure, unless it already is. `orders` is true if
+    /// the caller has permission to record and the stream does not capture. The caller holds the
+    /// piece or the reference that keeps the departure.
     ///
     /// # Errors
-    /// Those of the device; [`ErrorKind::NotPermittedInCapture`] if the
-    /// order is needed and `orders` is false.
+    /// Those of the device; [`ErrorKind::NotPermittedInCapture`] if the order is needed and
+    /// `orders` is false.
     pub(super) fn order_behind_departure(&self, stream: StreamId, departure: u32, orders: bool) -> Result<(), Error> {
         if departure == NONE {
             return Ok(());
@@ -85,13 +85,12 @@ impl<P: Platform> GivenUp<'_, P> {
         self.order_behind_held(stream, (departure, entry), orders)
     }
 
-    /// Orders later work on `stream` behind the departure of a page, as
-    /// [`order_behind_departure`](Self::order_behind_departure) does. Returns the departure;
-    /// [`NONE`] if the page has none, and `last` if the page has that one, behind which the stream
-    /// is ordered.
+    /// Orders later work on `stream` after the departure of a page, as
+    /// [`order_behind_departure`](Self::order_behind_departure) does. Returns the departure, or
+    /// [`NONE`] if the page has none. If it is `last`, the stream is already ordered after it.
     ///
     /// # Errors
-    /// As for `order_behind_departure`.
+    /// Those of `order_behind_departure`.
     pub(super) fn order_behind_page(&self, stream: StreamId, page: u32, last: u32, orders: bool) -> Result<u32, Error> {
         let held = {
             let mut pages = self.paging.pool.lock();
@@ -99,15 +98,15 @@ impl<P: Platform> GivenUp<'_, P> {
             if behind == NONE || behind == last {
                 return Ok(behind);
             }
-            // Held before the lock is dropped: another thread may remove the stale mapping that
-            // keeps the departure.
+            // Held before the lock is dropped, because another thread may remove the stale mapping
+            // that keeps the departure.
             (behind, pages.departures.hold(behind))
         };
         self.order_behind_held(stream, held, orders)?;
         Ok(held.0)
     }
 
-    /// Orders later work on `stream` behind a departure, and gives up the caller's reference to it.
+    /// Orders later work on `stream` after a departure, and releases the caller's reference to it.
     fn order_behind_held(
         &self,
         stream: StreamId,
@@ -123,11 +122,11 @@ impl<P: Platform> GivenUp<'_, P> {
         Ok(ordered?)
     }
 
-    /// Asks the device which departures are complete, and draws the consequences. Does not wait.
+    /// Polls the departures, and acts on those that are complete. Does not wait.
     ///
-    /// A failed call is no error: the pages are then used no earlier, and the blocks stay busy,
-    /// though their work may be complete. A lost context is noted, so the next call to the device
-    /// reports it.
+    /// A failed call is not an error. The pages are then used no earlier, and the blocks stay busy
+    /// even if their work is complete. If the context is lost, this is noted, and the next call to
+    /// the device reports it.
     pub(crate) fn poll_departures(&self) {
         if self.paging.pool.lock().departures.is_empty() {
             return;
@@ -142,12 +141,12 @@ impl<P: Platform> GivenUp<'_, P> {
                 match complete {
                     Ok(true) => departures.complete(departure),
                     Ok(false) => {}
-                    // An epoch would be polled forever.
+                    // Otherwise an epoch would be polled forever.
                     Err(_) => departures.give_up(departure),
                 }
             }
             self.release_departure(departure);
-            // The later departures of the stream are not complete before.
+            // The later departures of the stream do not complete before this one.
             from = if complete == Ok(true) { queue } else { queue + 1 };
         }
         self.follow_completed();
@@ -174,36 +173,36 @@ impl<P: Platform> GivenUp<'_, P> {
     /// The first error of the device, after all departures were tried.
     pub(super) fn wait_for_pages(&self) -> Result<(), Error> {
         let (mut from, mut result) = (0, Ok(()));
-        // Other threads may add departures forever.
+        // Without this bound, other threads could add departures forever.
         let added = self.paging.pool.lock().departures.added();
         loop {
             let next = self.paging.pool.lock().departures.hold_oldest(from, Departure::is_of_pages);
             let Some((queue, departure, entry)) = next else { return result };
             let waited = if entry.age < added { self.wait_for_departure(departure) } else { Ok(()) };
-            // The departure is complete then, and another one the oldest of its queue.
+            // The departure is then complete, and another one is the oldest of its queue.
             from = if entry.age < added && waited.is_ok() { queue } else { queue + 1 };
             result = result.and(waited);
             self.release_departure(departure);
         }
     }
 
-    /// Asks the device after a departure.
+    /// Polls a departure, or waits for it, with `ask`.
     fn query_departure(
         &self,
         departure: Departure,
         ask: impl Fn(&P::Device, Event) -> DeviceResult<bool>,
     ) -> DeviceResult<bool> {
-        // Without a fence, a segment is retired for good.
+        // A segment without a fence stays retired until cached memory is released.
         let none = Ok(departure.is_of_pages());
         departure.fence.map_or(none, |fence| self.driver.call(|memory| ask(memory, fence.event)))
     }
 
-    /// Draws the consequences of complete departures: stale mappings of ranges are removable, and
-    /// free blocks are quiet.
+    /// Acts on complete departures: stale mappings of ranges become removable, and free blocks
+    /// become quiet.
     fn follow_completed(&self) {
         loop {
-            // Locked until the departure is followed: the references of pieces change under this
-            // lock.
+            // Locked until the departure has been handled, because the references of pieces change
+            // under this lock.
             let mut ranges = self.paging.ranges.lock();
             let completed = self.paging.pool.lock().departures.next_completed();
             let Some((departure, Departure { what, fence, .. })) = completed else { return };
@@ -215,8 +214,8 @@ impl<P: Platform> GivenUp<'_, P> {
                     drop(ranges);
                     let mut heap = self.heaps.lock(slot);
                     heap.epochs.end();
-                    // The heap may belong to another stream by now: the fence says nothing of its
-                    // work. A heap without tables has no block.
+                    // The heap may belong to another stream by now, and the fence says nothing
+                    // about the work of that stream. A heap without tables has no block.
                     let is_same = fence.is_some_and(|fence| fence.stream == heap.stream) && heap.pool == pool;
                     if is_same && heap.sets.is_made() {
                         heap.sets.quiet = heap.sets.quiet.max(stamp);
@@ -224,7 +223,7 @@ impl<P: Platform> GivenUp<'_, P> {
                     drop(heap);
                     self.release_departure(departure);
                 }
-                // Released at an idle moment: the device may wait for other work.
+                // Released at an idle moment, because the device may wait for other work.
                 Departing::Segment { .. } | Departing::Nothing => {}
             }
         }

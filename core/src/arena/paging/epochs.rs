@@ -1,10 +1,10 @@
-//! Quiet memory: begins epochs of heaps. The end of an epoch moves the mark below which a heap's
-//! free blocks are no longer used by any work of the device
+//! Quiet memory: starts epochs of heaps. Each heap keeps a mark, and free blocks below it are no
+//! longer used by any work of the device. The end of an epoch moves this mark
 //! ([`poll_departures`](GivenUp::poll_departures)).
 //!
-//! Nothing here waits for the device. A failed call leaves blocks busy that may be quiet, and is no
-//! error of the request: the request is then served without those blocks. A lost context is noted,
-//! so the next call to the device reports it.
+//! Nothing here waits for the device. If a call fails, blocks that may be quiet stay busy, which is
+//! not an error of the request: it is served without them. If the context is lost, this is noted,
+//! and the next call to the device reports it.
 
 use crate::arena::Platform;
 use crate::arena::paging::departures::GivenUp;
@@ -15,18 +15,18 @@ use crate::streams::fences::Waiter;
 use crate::sync::Ordering;
 use crate::units::{NO_STREAM, StreamId};
 
-/// Number of heaps with epochs behind one fence of all streams.
+/// The number of heaps that share one fence of all streams.
 const HEAPS_OF_FENCE: usize = 32;
 
 impl<P: Platform> GivenUp<'_, P> {
-    /// Begins an epoch of the heap in `slot`: once the fence is complete, all blocks that are free
-    /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
-    /// ended or captures, if the stream may have gone and is not the stream `named` by the call
-    /// ([`reports_end`](crate::device::StreamOrder::reports_end)), if
-    /// [`MAX_UNFINISHED`](crate::heap::epochs::MAX_UNFINISHED) epochs of
-    /// the heap are unfinished, or if the device refuses. The caller uses the pair.
+    /// Starts an epoch of the heap in `slot`: once its fence is complete, all blocks that are free
+    /// now are quiet. Returns false and starts none while a graph is captured, if the stream has
+    /// ended or captures, if the stream may be gone and is not the stream `named` by the call
+    /// ([`reports_end`](crate::device::StreamOrder::reports_end)), if the heap has
+    /// [`MAX_UNFINISHED`](crate::heap::epochs::MAX_UNFINISHED) unfinished epochs, or if the device
+    /// refuses. The caller uses the pair.
     pub(crate) fn begin_epoch(&self, slot: u32, named: StreamId) -> bool {
-        // Kept until the fence is recorded: no capture begins in between.
+        // Held until the fence is recorded, so that no capture starts in between.
         let Some(_permission) = self.driver.may_record() else { return false };
         let Some((stream, what)) = self.stamp_epoch(slot, |heap| self.driver.usable_stream(heap, named)) else {
             return false;
@@ -35,15 +35,15 @@ impl<P: Platform> GivenUp<'_, P> {
         self.keep_epoch(slot, begun.is_ok())
     }
 
-    /// Begins epochs of the heaps in `slots`, as [`begin_epoch`](Self::begin_epoch) does, after the
-    /// work of every stream of the device: for streams that may be gone, of which the call names no
-    /// handle. Begins none of a stream that has its own fence, or where the device has no such
-    /// fence. The caller knows that the calling thread captures no graph.
+    /// Starts epochs of the heaps in `slots`, as [`begin_epoch`](Self::begin_epoch) does, after the
+    /// work of every stream of the device. This is for streams that may be gone and are not named
+    /// by the call. Starts none for a stream that can have its own fence, and none at all if the
+    /// device has no such fence. The caller knows that the calling thread captures no graph.
     ///
-    /// One fence serves [`HEAPS_OF_FENCE`] heaps. That is as good as a fence for each, because each
-    /// heap is stamped before the fence is recorded: a block with an earlier stamp was free when
-    /// its heap was stamped, so the work that used the block was queued before the fence, on
-    /// whatever stream. A block freed since has the heap's later clock.
+    /// One fence serves [`HEAPS_OF_FENCE`] heaps. This is as good as a fence for each, because
+    /// every heap is stamped before the fence is recorded. A block with an earlier stamp was free
+    /// when its heap was stamped, so the work that used it was queued before the fence, on whatever
+    /// stream. A block freed since then carries the later clock of the heap.
     pub(in crate::arena) fn begin_epochs_of_all(&self, slots: impl IntoIterator<Item = u32>) -> bool {
         if !self.driver.device().can_record_all() {
             return false;
@@ -65,8 +65,8 @@ impl<P: Platform> GivenUp<'_, P> {
         self.begin_behind_all(&mut stamped) | begun
     }
 
-    /// Begins the stamped epochs of heaps (slot, stream, what departs) behind one fence after the
-    /// work of every stream. Returns whether any has begun.
+    /// Starts the stamped epochs of heaps (slot, stream, what departs) with one fence after the
+    /// work of every stream. Returns whether any epoch was started.
     fn begin_behind_all(&self, stamped: &mut heapless::Vec<(u32, StreamId, Departing), HEAPS_OF_FENCE>) -> bool {
         let Some(&(_, first, _)) = stamped.first() else { return false };
         let fence = self.waits.record_fence_of_all(self.driver, first, Waiter::Streams);
@@ -87,7 +87,8 @@ impl<P: Platform> GivenUp<'_, P> {
     }
 
     /// Stamps the free blocks of the heap in `slot` for an epoch of the stream that `of` returns.
-    /// Returns the stream, and what departs behind its fence. `None` without a stream or room.
+    /// Returns this stream, and what departs after its fence. Returns `None` if there is no stream
+    /// or no room.
     fn stamp_epoch(
         &self,
         slot: u32,
@@ -99,8 +100,9 @@ impl<P: Platform> GivenUp<'_, P> {
             if !heap.epochs.has_room() {
                 return None;
             }
-            // The count of the pool never decreases and is the clock of a heap that changes hands,
-            // so a stamp is unique in the pool, and later blocks never have an earlier one.
+            // The count of the pool never decreases, and it becomes the clock of the heap even when
+            // the heap changes hands. So a stamp is unique in the pool, and later blocks never get
+            // an earlier one.
             heap.clock = self.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             let stamp = heap.clock;
             heap.epochs.begin(stamp);
@@ -109,7 +111,7 @@ impl<P: Platform> GivenUp<'_, P> {
         Some((stream, Departing::Blocks { slot, pool, stamp }))
     }
 
-    /// Ends a stamped epoch at once unless its fence has `begun`. Returns `begun`.
+    /// Ends a stamped epoch at once, unless its fence has `begun`. Returns `begun`.
     fn keep_epoch(&self, slot: u32, begun: bool) -> bool {
         if !begun {
             self.heaps.lock(slot).epochs.end();

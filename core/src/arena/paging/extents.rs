@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The pages under a live block never change. Pages under a free block may move or be released,
-//! unless pinned. A block of an ordinary segment is an extent, and a pin keeps the
+//! unless they are pinned. A block of an ordinary segment is one extent, and a pin keeps the
 //! segment. A pinned page can be exported to another process.
 
 use crate::arena::heaps::Heaps;
@@ -29,7 +29,7 @@ pub struct Extent {
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The memory of the bytes.
+    /// The memory that contains the bytes.
     pub memory: Physical,
     /// Offset of the first byte within `memory`.
     pub within: u64,
@@ -40,14 +40,14 @@ pub struct Extent {
 /// Physical memory, allocated by a single call of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Physical {
-    /// A page of virtual memory, by its number on the device. The number stays the page's own until
-    /// the page goes back to the device; another page may get it then.
+    /// A page of virtual memory, by its number on the device. The page keeps its number until it
+    /// goes back to the device; then another page may get this number.
     Page(u32),
-    /// An ordinary segment, by address. Segments have no handle to export.
+    /// An ordinary segment, by address. Segments have no handle that could be exported.
     Segment(DevicePtr),
 }
 
-/// The extents of the blocks in one heap.
+/// Operations on the extents of the blocks in one heap.
 pub(crate) struct Extents<'a, P: Platform> {
     heaps: &'a Heaps<P>,
     paging: &'a Paging<P>,
@@ -94,11 +94,12 @@ impl<'a, P: Platform> Extents<'a, P> {
         Ok(())
     }
 
-    /// Returns whether the memory of a block in a heap asleep is on the device, and stays there.
+    /// Returns whether the memory of a block in a parked heap is on the device, and will stay
+    /// there.
     fn stays_awake(&self, heap: &mut Heap<P::Storage>, block: u32) -> bool {
         let is_lent = heap.uses().borrower(block).is_some();
-        // A park under way takes pages that it has neither found lent nor pinned. A finished one
-        // takes no more.
+        // A park in progress takes pages that it found neither lent nor pinned. A finished one
+        // takes no others.
         let is_settled = !self.paging.parking.is_taken();
         let mut at = heap.blocks[block].addr;
         while at < heap.blocks[block].end() {
@@ -112,9 +113,9 @@ impl<'a, P: Platform> Extents<'a, P> {
         true
     }
 
-    /// Undoes one pin of the memory that begins at `ptr`, whether or not a block is there.
+    /// Undoes one pin of the memory that starts at `ptr`, whether or not a block is there.
     pub(crate) fn unpin(device: OnDevice<'_, P>, ptr: DevicePtr) -> Result<(), Error> {
-        // The pool's lock ends with this statement: heaps are locked before the pool.
+        // The pool's lock ends with this statement, because heaps are locked before the pool.
         let pin = device.paging.pool.lock().pins.remove(ptr.0);
         let pin = pin.ok_or(Error::NotPinned(ptr))?;
         let mut heap = device.heaps.lock(pin.slot);
@@ -124,8 +125,8 @@ impl<'a, P: Platform> Extents<'a, P> {
     }
 }
 
-/// A page that one export holds in place, so another thread's unpin cannot release the page
-/// under the call of the device.
+/// A page that an export holds in place, so that another thread's unpin cannot release it during
+/// the call to the device.
 struct HeldPage {
     /// The slot of the heap with the page.
     slot: u32,
@@ -138,8 +139,8 @@ impl HeldPage {
     /// Holds the page under `ptr`, a byte of pinned memory.
     fn of<P: Platform>(device: OnDevice<'_, P>, ptr: DevicePtr) -> Result<Self, Error> {
         let not_pinned = Error::NotPinned(ptr);
-        // Only the pin tells the heap, and heaps are locked before the pool: the pin is looked up
-        // again under both locks.
+        // Only the pin shows which heap it is, and heaps are locked before the pool. So the pin is
+        // looked up again under both locks.
         let slot = device.paging.pool.lock().pins.containing(ptr.0).ok_or(not_pinned)?.slot;
         let mut heap = device.heaps.lock(slot);
         let pool = device.paging.pool.lock();

@@ -1,13 +1,13 @@
-//! Growth of heaps on pages: one transaction for pages that stay and for pages that move.
+//! Growth of heaps on pages. Pages that stay and pages that move use the same transaction.
 //!
 //! ```text
 //! hold room ─▶ charge the tag ─▶ provide pages ─▶ list the addresses ─▶ map ─▶ extend the heap, serve the request
 //! ```
 //!
-//! Where the heap grows is decided by the [rules](PageRules) of its pages, under its lock. Pages
-//! that stay are new, of one length; those that move are provided by the stitched policy
-//! (stitched/). What follows is the same. Every step is undone if a later step fails. No lock is
-//! held across a call to the device.
+//! The [rules](PageRules) of its pages decide where the heap grows, under its lock. Pages that stay
+//! are new and have one length. Pages that move are provided by the stitched policy (stitched/).
+//! Everything after that is the same. Each step is undone if a later step fails. No lock is held
+//! across a call to the device.
 
 use crate::arena::Platform;
 use crate::arena::heaps::Heaps;
@@ -34,30 +34,30 @@ use crate::trace::Action;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// Divisor for the excess of a reserved address range over the device's memory, if pages stay. With
-/// 1/8 more addresses than memory, one range can always hold all memory in spite of gaps
+/// The divisor for the excess of a reserved range of addresses over the device's memory, if pages
+/// stay. With 1/8 more addresses than memory, one range can always hold all memory in spite of gaps
 /// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
 const RESERVE_EXTRA: u64 = 8;
 
-/// Length of a range of addresses as a multiple of the device's memory, if pages move. A used-up
-/// range is replaced, and released once nothing in the range is mapped. With 4, an 80 GiB device
+/// The length of a range of addresses as a multiple of the device's memory, if pages move. A range
+/// that is used up is replaced, and released once nothing is mapped in it. With 4, an 80 GiB device
 /// has room for hundreds of heaps in the 128 TiB of addresses of a process; later heaps get shorter
 /// ranges. `expandable_segments_reserve` sets another length.
 const RANGE_TIMES_DEVICE: u64 = 4;
 
-/// Length of the longest page of a tagged pool, in bytes: the device takes 70 µs to unmap and
+/// The length of the longest page of a tagged pool, in bytes. The device takes 70 µs to unmap and
 /// release a page of 20 MiB, and hardly more for a longer one (H100, driver 580).
 pub(in crate::arena) const LONG_PAGE: u64 = 160 << 20;
 
 /// The growth of the heaps on pages of a device.
 pub(crate) struct PageGrowth<'a, P: Platform> {
     pub(in crate::arena) mapper: HeapMapper<'a, P>,
-    /// The lengths of ranges and of pages, where they are configured.
+    /// The settings that configure the lengths of ranges and pages.
     settings: &'a Settings<P::Lock>,
     rules: PageRules,
 }
 
-/// The parts of held room, as places of pages.
+/// The parts of held room, as places for pages.
 struct RoomParts<'a, P: Platform> {
     heaps: &'a Heaps<P>,
     slot: u32,
@@ -78,9 +78,9 @@ impl<P: Platform> Places for RoomParts<'_, P> {
     }
 }
 
-/// Returns the first part of held room that begins at `from` or after it. The heap's lock ends
-/// here: in the head of a `while let` it would last to the end of the loop's body, which locks
-/// again.
+/// Returns the first part of held room that starts at `from` or after it. The heap is unlocked
+/// here. In the head of a `while let` the lock would last to the end of the loop's body, which
+/// locks the heap again.
 fn part_from<P: Platform>(heaps: &Heaps<P>, slot: u32, held: HeldRoom, from: u64) -> Option<AddressRange> {
     heaps.lock(slot).part_from(held, from)
 }
@@ -94,7 +94,8 @@ impl<'a, P: Platform> Holdings<'a, P> {
 }
 
 impl<'a, P: Platform> PageGrowth<'a, P> {
-    /// Returns the growth under other rules than those of the policy, for memory taken over.
+    /// Returns the growth under other rules than those of the policy, for memory that is taken
+    /// over.
     #[cfg(feature = "alloc")]
     pub(in crate::arena) fn under(self, rules: PageRules) -> Self {
         Self { rules, ..self }
@@ -110,15 +111,15 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         self.mapper.has_room_to_map(more)
     }
 
-    /// Serves a request from new pages of one length, in the gaps of the request's heap or after
-    /// them. Returns `None` if the device lacks the memory or the addresses.
+    /// Serves a request from new pages of one length, which fill the gaps of the request's heap or
+    /// follow them. Returns `None` if the device does not have the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         self.grow(request, |held, batch| {
             let heaps = self.mapper.heaps;
             let long_pages = heaps.lock(request.slot).parkable;
             let mut from = 0;
             loop {
-                // The parts are held, so they stay as found.
+                // The parts are held, so they do not change.
                 let Some(part) = part_from(heaps, request.slot, *held, from) else { return Ok(true) };
                 let longest = if long_pages { LONG_PAGE / part.granule * part.granule } else { 0 };
                 let end = batch.bytes + part.bytes;
@@ -133,10 +134,10 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         })
     }
 
-    /// Serves a request from pages that `provide` appends to a batch, for held room: at least the
-    /// bytes needed, and at most those of the room. Returns `None` if `provide` returns false, or
-    /// if the device lacks the memory or the addresses. On `Ok(None)` and on errors nothing is
-    /// mapped.
+    /// Serves a request from pages that `provide` appends to a batch for the held room: at least
+    /// the bytes needed, and at most those of the room. Returns `None` if `provide` returns false,
+    /// or if the device does not have the memory or the addresses. On `Ok(None)` and on errors
+    /// nothing is mapped.
     pub(super) fn grow(
         &self,
         request: &Request,
@@ -161,7 +162,7 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         let Some(mapping) = mapper.map(&batch, parts)? else { return Ok(None) };
         let slot = mapper.heaps.slot(request.slot);
         let mut heap = mapper.heaps.lock(request.slot);
-        // Room was made before the lock was dropped; other calls may have used the room since.
+        // Room was made before the lock was dropped, and other calls may have used it since.
         if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
             return Err(Error::TableFull("blocks"));
         }
@@ -175,7 +176,8 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         let (block, parts) = extended.value;
         // Each part counts as one allocation of the device.
         (0..parts).for_each(|_| mapper.peaks.device.count(Occurrence::DeviceAlloc));
-        // Served under the lock that extended the heap: no other request can take the block first.
+        // The block is taken under the lock that extended the heap, so no other request can take it
+        // first.
         let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
         mapper.trace(|recorder| recorder.alloc(&mut heap, request.site, served.value, request.bytes));
         drop(heap);
@@ -185,19 +187,19 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         Ok(Some(mapper.reconcile(slot, served)))
     }
 
-    /// Detaches addresses of the request's heap for the bytes missing in the heap, and the free
-    /// blocks with them. Reserves a new range if no range has the addresses. Returns `None` without
-    /// enough addresses.
+    /// Detaches addresses of the request's heap for the bytes that it is short of, together with
+    /// the free blocks among them. Reserves a new range if no range has the addresses. Returns
+    /// `None` if there are not enough addresses.
     fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
-        // The choice among pages that move may have more bytes than wanted, by less than the
-        // largest page.
+        // When pages move, the chosen ones may exceed the wanted bytes by less than the largest
+        // page.
         let spare_room = match self.rules {
             PageRules::Stay => 0,
             PageRules::Move => self.mapper.paging.pool.lock().largest.max(self.granule(request.kind)),
         };
         let wanted = || {
             let (bytes, granule) = self.range_to_reserve(request.kind)?;
-            // Without this test a too short range would be reserved again and again.
+            // Without this test, a range that is too short would be reserved again and again.
             let fits = bytes >= self.least_range(request);
             Ok(fits.then_some(AddressRequest { bytes, least: request.size.next_multiple_of(granule), granule }))
         };
@@ -205,22 +207,22 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         self.mapper.hold_addresses(request.slot, wanted, hold)
     }
 
-    /// Returns the length of the shortest range for a request. A choice among pages that move may
+    /// Returns the length of the shortest range for a request. When pages move, the chosen ones may
     /// exceed the request.
     fn least_range(&self, request: &Request) -> u64 {
         let more = if self.rules == PageRules::Move { self.granule(request.kind) } else { 0 };
         request.size + more
     }
 
-    /// Returns whether addresses for a request exist, in a range of the heap or in one that
+    /// Returns whether there are addresses for a request, in a range of the heap or in one that
     /// [`grow`](Self::grow) would reserve.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
         let in_a_range = self.mapper.heaps.lock(request.slot).lacking(request.size).is_some();
         Ok(in_a_range || self.range_to_reserve(request.kind)?.0 >= self.least_range(request))
     }
 
-    /// Returns the bytes to be mapped in the request's heap for the request; in one without
-    /// addresses, those of the request.
+    /// Returns the bytes that must be mapped in the request's heap to serve the request. For a heap
+    /// without addresses, these are all bytes of the request.
     pub(in crate::arena) fn bytes_to_map(&self, request: &Request) -> u64 {
         let lacking = self.mapper.heaps.lock(request.slot).lacking(request.size);
         lacking.map_or_else(|| request.size.next_multiple_of(self.granule(request.kind)), |lacking| lacking.needed)
@@ -239,8 +241,8 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         Ok((wanted.max(granule).next_multiple_of(granule), granule))
     }
 
-    /// Returns the length of which the lengths of pages are multiples, in bytes. A page that stays
-    /// is as long as an ordinary shared segment of the same kind, rounded to the device's
+    /// Returns the granule in bytes. The lengths of pages are multiples of it. A page that stays is
+    /// as long as an ordinary shared segment of the same kind, rounded up to the device's
     /// granularity.
     pub(in crate::arena) fn granule(&self, kind: PoolKind) -> u64 {
         let bytes = match (self.rules, kind) {
@@ -273,15 +275,15 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         Ok(heap.trim_room(held, bytes))
     }
 
-    /// Lists the parts of held room as those of the heap in `slot` in the page map. Undone, they
-    /// are listed no longer.
+    /// Enters the parts of held room in the page map as addresses of the heap in `slot`. Undoing
+    /// this removes them again.
     ///
     /// # Errors
     /// [`Error::TableFull`].
     fn list(&self, slot: u32, held: HeldRoom) -> Result<Undo<impl FnOnce()>, Error> {
         let (heaps, owners) = (self.mapper.heaps, self.mapper.owners);
         let listed = Cell::new(0);
-        // Of the parts that begin below the end of what is listed.
+        // Removes the parts that start below the end of what has been entered.
         let undo = move |end: u64| {
             let mut from = 0;
             while let Some(part) = part_from(heaps, slot, held, from).filter(|part| part.at.0 < end) {
@@ -299,9 +301,9 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         Ok(Undo::by(move || undo(listed.get())))
     }
 
-    /// Adds the pages of a batch, mapped in the parts of held room, to the pages of `heap`, and
-    /// traces the parts. Room was made. The pages are arriving: another request must not move them
-    /// again before their old places are left.
+    /// Adds the pages of a batch, which are mapped in the parts of held room, to the pages of
+    /// `heap`, and traces the parts. The caller has made room. The pages are marked as arriving,
+    /// because another request must not move them before they have left their old places.
     fn list_pages(&self, heap: &mut Heap<P::Storage>, held: HeldRoom, batch: &Batch, site: u32) {
         let mut end = 0;
         for page in self.mapper.paging.numbers_of(batch) {
@@ -317,8 +319,8 @@ impl<'a, P: Platform> PageGrowth<'a, P> {
         }
     }
 
-    /// Leaves the old places of the batch's pages. The pages are in the heap of `slot`, the first
-    /// at `at`, in the order of their addresses. They may move again afterwards.
+    /// Leaves the old places of the batch's pages. The pages are in the heap of `slot`, in the
+    /// order of their addresses, and the first is at `at`. From then on they may move again.
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         if self.rules == PageRules::Move {
             self.mapper.leave_origins(batch);

@@ -1,7 +1,7 @@
-//! The pages of heaps: mapped into a heap and unmapped, with what has to be noted of it.
+//! The pages of heaps: maps them into a heap and unmaps them, and notes every change.
 //!
-//! A heap that gains or loses memory is noted in three places: its addresses in the page map, the
-//! event in the trace, and the bytes in the peaks. A [`HeapMapper`] is a [`Mapper`] that reaches
+//! When a heap gains or loses memory, this is noted in three places: its addresses in the page map,
+//! the event in the trace, and the bytes in the peaks. A [`HeapMapper`] is a [`Mapper`] that knows
 //! these three.
 
 use crate::arena::heaps::Slot;
@@ -26,11 +26,11 @@ use core::ops::Deref;
 /// Maps pages into heaps, and unmaps them.
 pub(crate) struct HeapMapper<'a, P: Platform> {
     mapper: Mapper<'a, P>,
-    /// The page map, which tells the heap of an address.
+    /// The page map, which finds the heap of an address.
     pub(super) owners: &'a OwnerMap<P>,
     history: &'a History<P::Lock>,
     pub(super) peaks: &'a Peaks<P::Lock>,
-    /// What the peaks are the peaks of.
+    /// The counters that the peaks follow.
     counters: Counters<'a, P>,
 }
 
@@ -64,8 +64,8 @@ impl<'a, P: Platform> HeapMapper<'a, P> {
         }
     }
 
-    /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
-    /// stale. The caller has unlocked the heap.
+    /// Returns the value of a heap operation, after reconciling the peaks if the operation made
+    /// them stale. The caller has unlocked the heap.
     pub(super) fn reconcile<T>(&self, slot: &Slot<P>, done: Outcome<T>) -> T {
         if done.peaks_stale {
             self.peaks.reconcile_slot(&self.counters, slot);
@@ -78,14 +78,14 @@ impl<'a, P: Platform> HeapMapper<'a, P> {
         self.peaks.current(&self.counters, stat)
     }
 
-    /// Returns the most bytes that were ever live at one time, or are with `more` bytes now, as
-    /// [`Peaks::most_live_with`] does.
+    /// Returns the most bytes that were ever live at one time, or would be live with `more` bytes
+    /// now, as [`Peaks::most_live_with`] does.
     pub(super) fn most_live_with(&self, more: u64) -> u64 {
         self.peaks.most_live_with(&self.counters, more, || self.paging.bytes().asleep)
     }
 
-    /// Lists addresses as those of the heap in `slot` in the page map. Undone, they are listed no
-    /// longer.
+    /// Enters addresses in the page map as those of the heap in `slot`. Undoing this removes them
+    /// again.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -100,7 +100,7 @@ impl<'a, P: Platform> HeapMapper<'a, P> {
         Ok(Undo::by(move || owners.remove(at, bytes)))
     }
 
-    /// Leaves the old places of the batch's pages stale.
+    /// Leaves stale mappings at the old places of the batch's pages.
     pub(super) fn leave_origins(&self, batch: &Batch) {
         let mut moved = 0;
         for page in self.paging.numbers_of(batch) {

@@ -7,9 +7,9 @@
 //!           └─▶ destroy_spares ─▶ (device)
 //! ```
 //!
-//! The bytes of a page are charged to the ledger from its creation to its destruction. A page or a
-//! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
-//! held across a call to the device.
+//! The bytes of a page are charged to the ledger from its creation to its destruction. If the
+//! device fails to remove a page or a mapping, its bytes count as leaked, and it is never used
+//! again. No lock is held across a call to the device.
 
 use crate::arena::Platform;
 use crate::arena::driver::Driver;
@@ -32,23 +32,23 @@ use crate::units::{DevicePtr, StreamId};
 /// The virtual memory of one device: its pages, its addresses, and the bytes that it holds.
 pub(crate) struct Mapper<'a, P: Platform> {
     pub(in crate::arena) driver: &'a Driver<P::Device>,
-    /// The heaps, to which pages return that were not mapped elsewhere.
+    /// The heaps. Pages that were not mapped elsewhere return to them.
     pub(in crate::arena) heaps: &'a Heaps<P>,
     pub(in crate::arena) paging: &'a Paging<P>,
     /// The fences of pages that have departed.
     waits: &'a Waits<P>,
     pub(in crate::arena) ledger: &'a Ledger,
     pub(in crate::arena) memory: &'a dyn VirtualMemory,
-    /// Where the calls are noted, if they are made for a request.
+    /// The request in which the calls are noted, if they are made for one.
     pub(super) request: Option<&'a RequestCalls>,
 }
 
-/// Whether the memory limit holds for a new page.
+/// Whether the memory limit applies to a new page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) enum Charge {
     /// The page is not created if the limit does not allow its bytes.
     WithinLimit,
-    /// The limit was checked before, for the request as a whole.
+    /// The limit has already been checked for the request as a whole.
     Checked,
 }
 
@@ -62,12 +62,12 @@ impl<'a, P: Platform> Holdings<'a, P> {
 }
 
 impl<'a, P: Platform> Mapper<'a, P> {
-    /// Returns what memory that is given up while work may use it needs.
+    /// Returns the parts needed to give up memory that work may still use.
     pub(in crate::arena) fn given_up(&self) -> GivenUp<'a, P> {
         GivenUp { driver: self.driver, heaps: self.heaps, paging: self.paging, waits: self.waits }
     }
 
-    /// Orders later work on `stream` behind the present work on `other`, as
+    /// Orders later work on `stream` after the present work on `other`, as
     /// [`Waits::order_behind_stream`] does.
     pub(super) fn order_behind_stream(&self, stream: StreamId, other: StreamId) -> Result<bool, Error> {
         self.waits.order_behind_stream(self.driver, stream, other)
@@ -78,15 +78,15 @@ impl<'a, P: Platform> Mapper<'a, P> {
         Self { request: Some(request), ..self }
     }
 
-    /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count: they are
-    /// used, or destroyed first.
+    /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count, because they
+    /// are used or destroyed first.
     pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
         let spare = self.paging.pool.lock().bytes.spare;
         self.ledger.has_room_without(spare, more)
     }
 
-    /// Creates a page of `bytes`, or takes a spare page of that length, and appends the page to
-    /// `batch`. Returns false if the limit or the device does not allow the bytes.
+    /// Creates a page of `bytes`, or takes a spare page of this length, and appends it to `batch`.
+    /// Returns false if the limit or the device does not allow the bytes.
     ///
     /// Spare pages of other lengths are destroyed if the memory is needed.
     pub(in crate::arena) fn new_page(&self, bytes: u64, charge: Charge, batch: &mut Batch) -> Result<bool, Error> {
@@ -96,7 +96,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 pages.append(batch, page);
                 return Ok(true);
             }
-            // Before the device is called: nothing is to be undone if the table is full.
+            // Before the call to the device, so that nothing must be undone if the table is full.
             pages.make_room().map_err(|_| Error::TableFull("pages of memory"))?;
         }
         if !self.ledger.charge(bytes) {
@@ -138,18 +138,18 @@ impl<'a, P: Platform> Mapper<'a, P> {
         Ok(true)
     }
 
-    /// Unmaps the pages at home in `range`, which lies in a detached block of the heap in `slot`,
-    /// and makes the pages spare. No stream uses the range. The bytes of pages whose mapping could
-    /// not be removed are counted as leaked.
+    /// Unmaps the pages at home in `range`, which is in a detached block of the heap in `slot`, and
+    /// makes them spare. No stream uses the range. If the mapping of a page cannot be removed, its
+    /// bytes count as leaked.
     ///
     /// # Errors
-    /// The first error of the device, after all pages were tried.
+    /// The first error of the device, after all pages have been tried.
     pub(in crate::arena) fn unmap_pages(&self, slot: u32, range: AddressRange) -> Result<(), Error> {
         self.unmap_each(slot, range, PagePool::make_spare)
     }
 
     /// Unmaps the pages at home in `range`, as [`unmap_pages`](Self::unmap_pages) does, and calls
-    /// `unmapped` with each, which is then moving.
+    /// `unmapped` with each page, which is then moving.
     pub(in crate::arena) fn unmap_each(
         &self,
         slot: u32,
@@ -184,22 +184,22 @@ impl<'a, P: Platform> Mapper<'a, P> {
         result
     }
 
-    /// Removes the mapping of a page whose memory is to go back to the device, as
-    /// [`unmap`](Self::unmap) does. If the device fails, the page stays in use, and the program is
-    /// told of the page once more.
+    /// Removes the mapping of a page that is to go back to the device, as [`unmap`](Self::unmap)
+    /// does. If the device fails, the page stays in use, and the program is told about it once
+    /// more.
     pub(in crate::arena) fn unmap_or_stay(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.unmap(at, bytes).inspect_err(|_| self.driver.device().on_map(at, bytes))
     }
 
-    /// Removes the mapping of one page, of which the program is told before. If the device fails,
-    /// the addresses are never used again.
+    /// Tells the program about a page that goes, and removes its mapping. If the device fails, the
+    /// addresses are never used again.
     pub(in crate::arena) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.driver.device().on_unmap(at, bytes);
         self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
     }
 
-    /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
-    /// others to the device. A page of the rest that is stuck in a mapping is counted as leaked.
+    /// Returns the pages of a batch that was not mapped. Pages that came from heaps go back to
+    /// them, and the others to the device. A page that is stuck in a mapping counts as leaked.
     pub(in crate::arena) fn return_batch(&self, batch: &Batch) {
         for page in self.paging.numbers_of(batch) {
             let origin = self.return_page(page);
@@ -207,13 +207,13 @@ impl<'a, P: Platform> Mapper<'a, P> {
                 PagedHeap(&mut self.heaps.lock(slot)).return_block(block);
             }
         }
-        // A failed call of the device leaves the bytes counted, and the request reports its own
+        // If a call to the device fails, the bytes stay counted, and the request reports its own
         // error.
         let _counted = self.destroy_spares();
     }
 
-    /// Marks a page not mapped as home again, and returns its origin; or disposes of the
-    /// page, if it has none.
+    /// Marks a page that was not mapped as home again, and returns its origin. Disposes of the page
+    /// if it has no origin.
     fn return_page(&self, page: u32) -> Option<(u32, u32)> {
         let mut pages = self.paging.pool.lock();
         let origin = pages[page].origin;
@@ -226,8 +226,8 @@ impl<'a, P: Platform> Mapper<'a, P> {
         origin
     }
 
-    /// Makes a page spare that came from no heap. A departed page departs again, and a page
-    /// that is stuck in a mapping is counted as leaked.
+    /// Makes a page that came from no heap spare. A departed page departs again, and a page that is
+    /// stuck in a mapping counts as leaked.
     pub(in crate::arena) fn spare_page(&self, page: u32) {
         let mut pages = self.paging.pool.lock();
         let Page { behind, stuck, bytes, .. } = pages[page];
@@ -241,10 +241,11 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
     }
 
-    /// Destroys the spare pages without aliases. Returns true if memory went back to the device.
+    /// Destroys the spare pages that have no aliases. Returns true if memory went back to the
+    /// device.
     ///
     /// # Errors
-    /// The first error of the device, after all pages were tried.
+    /// The first error of the device, after all pages have been tried.
     pub(crate) fn destroy_spares(&self) -> Result<bool, Error> {
         let (mut any, mut result) = (false, Ok(()));
         loop {
@@ -256,7 +257,7 @@ impl<'a, P: Platform> Mapper<'a, P> {
         }
     }
 
-    /// Destroys one spare page without aliases. Returns false if there is none.
+    /// Destroys one spare page that has no aliases. Returns false if there is none.
     pub(in crate::arena) fn destroy_spare(&self) -> Result<bool, Error> {
         let taken = {
             let mut pages = self.paging.pool.lock();
@@ -265,10 +266,10 @@ impl<'a, P: Platform> Mapper<'a, P> {
         taken.map_or(Ok(false), |page| self.destroy(page).map(|()| true))
     }
 
-    /// Destroys the handle of a page that is in no table, and refunds the bytes.
+    /// Destroys the handle of a page that is in no table, and refunds its bytes.
     ///
     /// # Errors
-    /// The error of the device, after the bytes were counted as leaked.
+    /// The error of the device. The bytes then count as leaked.
     pub(in crate::arena) fn destroy(&self, page: Page) -> Result<(), Error> {
         let destroyed = self.call(MemoryCall::Destroy, |memory| memory.destroy(page.handle));
         if destroyed.is_ok() && !page.stuck {

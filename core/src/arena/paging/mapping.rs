@@ -1,4 +1,4 @@
-//! The one way in which pages come to new places: a transaction of two guards.
+//! Mapping of pages at new places. Every such change is a transaction with two guards.
 //!
 //! ```text
 //! PageGuard                     Mapping
@@ -8,8 +8,8 @@
 //! back where they were      unmapped; what the device fails to unmap is lost
 //! ```
 //!
-//! An operation that fails returns at once: what it holds is undone, the mapping before the guard.
-//! No lock of a heap, of the ranges or of the pages is held where a guard drops.
+//! An operation that fails returns at once, and what it holds is undone, the mapping before the
+//! pages. No lock of a heap, of the ranges or of the pages is held when a guard is dropped.
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
@@ -20,8 +20,8 @@ use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// Pages in guard. Dropped, they return to the heaps that they come from, and the others to the
-/// device.
+/// Pages in a transaction. If dropped, they return to the heaps that they came from, or to the
+/// device if they came from none.
 pub(in crate::arena) struct PageGuard<'a, P: Platform> {
     mapper: &'a Mapper<'a, P>,
     /// The pages, which are moving.
@@ -34,7 +34,7 @@ impl<'a, P: Platform> PageGuard<'a, P> {
         Self { mapper, batch: Batch::EMPTY }
     }
 
-    /// Returns the pages, which the caller has put in their places, or puts there.
+    /// Returns the pages. The caller has put them in their places, or puts them there now.
     pub(in crate::arena) fn keep(mut self) -> Batch {
         core::mem::replace(&mut self.batch, Batch::EMPTY)
     }
@@ -50,17 +50,17 @@ impl<P: Platform> Drop for PageGuard<'_, P> {
 
 /// The places at which the pages of a batch are mapped.
 pub(in crate::arena) trait Places {
-    /// The end of the page before the first one.
+    /// Returns the end of the page before the first one.
     fn begin(&self) -> u64;
 
-    /// Returns the address of the page behind the one that ends at `end`.
+    /// Returns the address of the page after the one that ends at `end`.
     fn next(&self, end: u64) -> u64;
 
-    /// Notes that the device failed to unmap a page: the addresses must not be used again.
+    /// Notes that the device failed to unmap a page. The addresses must not be used again.
     fn lose(&self, at: DevicePtr, bytes: u64, error: DeviceError);
 }
 
-/// Places one behind the other.
+/// Places in one row, without gaps.
 pub(in crate::arena) struct Row<'c> {
     /// The first address.
     pub at: DevicePtr,
@@ -82,22 +82,22 @@ impl Places for Row<'_> {
     }
 }
 
-/// Pages mapped at new places, accessible, and known to the program. Dropped, the pages are
-/// unmapped.
+/// Pages that are mapped at new places, are accessible, and are known to the program. If dropped,
+/// they are unmapped.
 #[must_use]
 pub(in crate::arena) struct Mapping<'a, T: Places, P: Platform> {
     mapper: &'a Mapper<'a, P>,
     batch: Batch,
     places: T,
-    /// The number of pages that are mapped: the first ones.
+    /// The number of pages that are mapped, counted from the first.
     mapped: u32,
-    /// Whether the program was told of the pages.
+    /// Whether the program has been told about the pages.
     told: bool,
 }
 
 impl<P: Platform> Mapper<'_, P> {
-    /// Maps the pages of a batch at `places`, makes them accessible, and tells the program of each.
-    /// Returns `None` if the device lacks the memory for the mapping.
+    /// Maps the pages of a batch at `places`, makes them accessible, and tells the program about
+    /// each. Returns `None` if the device does not have the memory for the mapping.
     ///
     /// # Errors
     /// The first error of the device.
@@ -122,7 +122,8 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
     /// Maps the pages, and makes them accessible.
     fn map(&mut self) -> Result<(), DeviceError> {
         let mapper = self.mapper;
-        // Access is set once for each run of pages: one call of the device instead of one a page.
+        // Access is set once for each run of pages, with one call to the device instead of one for
+        // each page.
         let set_access = |at: u64, end: u64| {
             if at == end {
                 Ok(())
@@ -144,8 +145,8 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
         result.and_then(|()| set_access(run, end))
     }
 
-    /// Tells the program of each page. Nothing is handed out yet, and no lock is held: the program
-    /// may register the pages.
+    /// Tells the program about each page. Nothing is handed out yet, and no lock is held, because
+    /// the program may register the pages.
     fn tell(&mut self) {
         self.told = true;
         for (_, page, at) in self.pages() {
@@ -153,12 +154,12 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
         }
     }
 
-    /// Iterates over the pages: number, copy of the entry, and address.
+    /// Iterates over the pages, as number, copy of the entry, and address.
     fn pages(&self) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
         self.mapper.paging.pages_at(&self.batch, self.places.begin(), |end| self.places.next(end))
     }
 
-    /// Leaves the pages mapped: the caller has published them.
+    /// Leaves the pages mapped, because the caller has published them.
     pub(in crate::arena) fn keep(mut self) {
         self.mapped = 0;
     }
@@ -166,7 +167,7 @@ impl<T: Places, P: Platform> Mapping<'_, T, P> {
 
 impl<T: Places, P: Platform> Drop for Mapping<'_, T, P> {
     fn drop(&mut self) {
-        // The places may need a lock that is held where pages are kept.
+        // Finding the places may need a lock that the caller of `keep` holds.
         if self.mapped == 0 {
             return;
         }

@@ -1,4 +1,4 @@
-//! The memory of a device that lies on pages: physical handles, elastic ranges, and what is counted
+//! The memory of a device that is made of pages: physical handles, elastic ranges, and the counters
 //! of both.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //!                             departures.rs · retired.rs             fences behind what was given up · retired segments
 //! ```
 //!
-//! The pages and the ranges are private to this folder. Others ask [`Paging`] for sums.
+//! The pages and the ranges are private to this folder. Other modules ask [`Paging`] for sums.
 
 mod addresses;
 mod batches;
@@ -47,23 +47,23 @@ pub(crate) struct Paging<P: Platform> {
     ranges: Ranked<P::Lock, RangeTable<P::Storage>>,
     /// The counters of the elastic ranges. Written under their lock.
     range_counters: HeapCounters,
-    /// Bytes of the addresses that are reserved. Written where they are reserved and released.
+    /// Bytes of addresses that are reserved. Written when addresses are reserved or released.
     address_bytes: AtomicU64,
     /// Calls to the device's virtual memory.
     pub calls: MemoryCallCounters,
     /// Bytes of all pages that have moved. Written by the stitched policy.
     pub moved_bytes: AtomicU64,
-    /// Number of stale mappings in heaps: old places of pages that have moved. Written under the
-    /// lock of the heap.
+    /// The number of stale mappings in heaps, which are the old places of pages that have moved.
+    /// Written under the lock of the heap.
     stale_mappings: AtomicU32,
     /// Bytes of all pages that have replaced shorter ones. Written by the stitched policy.
     pub consolidated_bytes: AtomicU64,
-    /// The most bytes that were pending when a request lacked memory under the stitched policy,
-    /// which writes the number.
+    /// The most bytes that were ever pending when a request was short of memory under the stitched
+    /// policy. Written by this policy.
     most_pending: AtomicU64,
     /// Bytes of retired segments that have gone back to the device.
     retired_given_back: AtomicU64,
-    /// Taken by the call that parks or wakes memory, or gives up the places of parked memory.
+    /// Taken by the call that parks or wakes memory, or that gives up the places of parked memory.
     parking: Turn,
 }
 
@@ -84,7 +84,7 @@ impl_empty! {
 }
 
 impl<P: Platform> Paging<P> {
-    /// Returns the bytes of all pages, by their places.
+    /// Returns the bytes of all pages, by the place of the page.
     pub(crate) fn bytes(&self) -> PageBytes {
         self.pool.lock().bytes
     }
@@ -113,8 +113,9 @@ impl<P: Platform> Paging<P> {
         self.pool.lock().check()
     }
 
-    /// Checks the ranges of a device on which no other operation runs, and the number of `stale`
-    /// mappings, as counted in the heaps. Returns the bytes of the pages in ranges.
+    /// Checks the ranges of a device on which no other operation runs, and compares the number of
+    /// stale mappings with `stale`, the number counted in the heaps. Returns the bytes of the pages
+    /// in ranges.
     ///
     /// # Errors
     /// The invariant that does not hold.
@@ -136,13 +137,13 @@ pub(in crate::arena) struct LockedPaging<'a, P: Platform> {
 impl<P: Platform> Paging<P> {
     /// Locks the ranges and the pages.
     pub(in crate::arena) fn lock_all(&self) -> LockedPaging<'_, P> {
-        // Fields are evaluated from top to bottom: in the order of the ranks.
+        // Fields are evaluated from top to bottom, which is the order of the ranks.
         LockedPaging { paging: self, ranges: self.ranges.lock_beside(), pool: self.pool.lock_beside() }
     }
 }
 
 impl<P: Platform> LockedPaging<'_, P> {
-    /// Returns a copy, whose calls to the device are counted anew.
+    /// Returns a copy. It counts its own calls to the device, from zero on.
     pub(in crate::arena) fn copy<Q: Platform<Lock = P::Lock, Storage = P::Storage>>(&self) -> Paging<Q> {
         let Paging {
             range_counters,

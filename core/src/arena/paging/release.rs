@@ -1,8 +1,8 @@
-//! Free pages of heaps back to the pool: unmapped after a wait for the heap's stream, and spare
-//! then.
+//! Return of the free pages of heaps to the pool: they are unmapped after a wait for the heap's
+//! stream, and are then spare.
 //!
 //! The device is never called under a heap's lock. The blocks are first *detached* from every set
-//! of the heap, so no other call can touch the blocks while the lock is dropped.
+//! of the heap, so that no other call can touch them while the lock is dropped.
 
 use crate::arena::Platform;
 use crate::arena::paging::heap_mapper::HeapMapper;
@@ -16,12 +16,12 @@ use crate::trace::Action;
 use crate::units::{DevicePtr, NO_STREAM};
 
 impl<P: Platform> HeapMapper<'_, P> {
-    /// Unmaps the pages wholly in free blocks of the heap of `slot`. Covers the
-    /// blocks that are free at the call, in the order of the free index.
+    /// Unmaps the pages that are wholly in free blocks of the heap in `slot`. Covers the blocks
+    /// that are free at the call, in the order of the free index.
     ///
     /// # Errors
     ///
-    /// The first failure; the unmapping goes on after a failure unless the context is lost.
+    /// The first failure. The unmapping continues after it, unless the context is lost.
     pub(crate) fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
         self.unmap_all_detached(slot, self.detach_unmappable(slot))
     }
@@ -36,7 +36,7 @@ impl<P: Platform> HeapMapper<'_, P> {
             match unit.detach(&mut heap) {
                 Ok(None) => {}
                 Ok(Some(block)) => {
-                    // A detached block is in no index, so `chain` is free to link the list.
+                    // A detached block is in no index, so `chain` can link the list.
                     heap.blocks[block].chain = NONE;
                     if last == NONE {
                         first = block;
@@ -64,16 +64,16 @@ impl<P: Platform> HeapMapper<'_, P> {
         }
         let stream = self.heaps.lock(slot).stream;
         let waited = self.driver.call(|device| device.synchronize(stream));
-        // A capturing stream permits no wait: its free blocks stay mapped, which is no error.
+        // A capturing stream permits no wait. Its free blocks stay mapped, which is not an error.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
             result = result.and(waited.map_err(Error::from));
         }
         while detached != NONE {
             let mut heap = self.heaps.lock(slot);
-            // `chain` links the detached blocks; read before the block returns to a set.
+            // `chain` links the detached blocks. It is read before the block returns to a set.
             let (block, next) = (detached, heap.blocks[detached].chain);
             detached = next;
-            // Without the wait a kernel may still use the memory: keep the mapping.
+            // Without the wait a kernel may still use the memory, so the mapping must stay.
             if waited.is_err() || self.driver.health().is_err() {
                 heap.attach_range(block);
                 continue;
@@ -84,16 +84,16 @@ impl<P: Platform> HeapMapper<'_, P> {
         result
     }
 
-    /// Unmaps the pages of a detached block, which become spare, and gives the addresses up. Pages
-    /// of a tag with `clear` are filled with zeroes before.
+    /// Unmaps the pages of a detached block, which become spare, and gives up the addresses. If the
+    /// tag has `clear`, the pages are filled with zeroes first.
     pub(in crate::arena) fn unmap_detached(&self, slot: u32, block: u32) -> Result<(), Error> {
         self.clear_detached(slot, block)?;
         self.give_up_detached(slot, block, |range| self.unmap_pages(slot, range))
     }
 
-    /// Gives the addresses of a detached block up, whose pages `unmap` removes. Releases the
-    /// addresses of the segment if no part of the segment is mapped any more. After an error of
-    /// `unmap`, the addresses are lost.
+    /// Gives up the addresses of a detached block after `unmap` has removed its pages. Releases the
+    /// addresses of the segment once no part of it is mapped. After an error of `unmap`, the
+    /// addresses are lost.
     pub(in crate::arena) fn give_up_detached<E>(
         &self,
         slot: u32,
@@ -109,8 +109,8 @@ impl<P: Platform> HeapMapper<'_, P> {
         self.end_detached(slot, block, unmap)
     }
 
-    /// Takes the addresses of a detached block out of the page map and out of the heap, as
-    /// [`give_up_detached`](Self::give_up_detached) does, for pages that count as unmapped already.
+    /// Removes the addresses of a detached block from the page map and from the heap, as
+    /// [`give_up_detached`](Self::give_up_detached) does, for pages that already count as unmapped.
     pub(super) fn end_detached<E>(
         &self,
         slot: u32,
@@ -137,7 +137,7 @@ impl<P: Platform> HeapMapper<'_, P> {
     }
 
     /// Fills the pages of a detached block with zeroes and waits for the end, if the tag of the
-    /// heap in `slot` asks for zeroes. The block is free again after an error. No work uses the
+    /// heap in `slot` asks for this. After an error the block is free again. No work uses the
     /// block.
     ///
     /// # Errors
@@ -154,8 +154,8 @@ impl<P: Platform> HeapMapper<'_, P> {
         // A copy on which requests are tried has no contents.
         let Some(contents) = self.driver.device().contents() else { return Ok(()) };
         let cleared = match stream {
-            // In the order of the stream: whatever fails, the fill is complete before a later
-            // request's work.
+            // In the order of the stream, so that whatever fails, the fill is complete before the
+            // work of a later request.
             Some(stream) => {
                 let filled = self.driver.call(|_| contents.fill(stream, at, bytes, 0));
                 filled.and_then(|()| self.driver.call(|device| device.synchronize(stream))).map_err(Error::from)
@@ -177,7 +177,8 @@ impl<P: Platform> HeapMapper<'_, P> {
             begun = self.driver.call(|_| contents.zero(DevicePtr(page.at), page.bytes));
             next = page.end();
         }
-        // Also after a failure: the block may serve a request afterwards, which no fill may reach.
+        // Also after a failure: the block may serve a request afterwards, and no fill may reach it
+        // then.
         let ended = self.end_copies(contents);
         begun.map_err(Error::from).and(ended)
     }

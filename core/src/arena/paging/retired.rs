@@ -1,9 +1,9 @@
-//! Segments retired after a change of the settings: no request gets them any more, and they go
-//! back to the device once the device has finished with them.
+//! Segments retired after a change of the settings. No request gets them any more, and they go back
+//! to the device once it has finished with them.
 //!
-//! A retired segment is in no heap and not in the page map, and counts as held from the device. A
-//! departure of the segment's own stream tells the end of the work. Nothing here waits for the
-//! device.
+//! A retired segment is in no heap and not in the page map, but still counts as held from the
+//! device. Its own departure shows when the work on its stream has ended. Nothing here waits for
+//! the device.
 
 use crate::arena::Platform;
 use crate::arena::paging::Paging;
@@ -18,16 +18,16 @@ impl<P: Platform> GivenUp<'_, P> {
     /// record.
     ///
     /// # Errors
-    /// [`Error::TableFull`]. The segment is then the caller's.
+    /// [`Error::TableFull`]. The segment then still belongs to the caller.
     pub(in crate::arena) fn retire(&self, stream: StreamId, base: DevicePtr, bytes: u64) -> Result<(), Error> {
         let what = Departing::Segment { base, bytes };
-        // Without a fence the segment waits until cached memory is released.
+        // Without a fence, the segment waits until cached memory is released.
         let retired = self.begin_departure(Some(stream), what).or_else(|_| self.begin_departure(None, what));
         retired.map(|_departure| ())
     }
 
-    /// Takes a retired segment out with which the device is known to have finished; with `all`,
-    /// any: to release it may then wait for the device.
+    /// Takes out a retired segment that the device is known to have finished with. With `all`,
+    /// takes any retired segment; to release it may then mean waiting for the device.
     pub(in crate::arena) fn take_retired(&self, all: bool) -> Option<(DevicePtr, u64)> {
         let (base, bytes, over) = {
             let departures = &mut self.paging.pool.lock().departures;

@@ -1,7 +1,7 @@
-//! A step that is undone unless the operation that took it succeeds.
+//! A step that is undone unless the operation that made it succeeds.
 
-/// Undoes a step when dropped, unless the step is kept. Steps taken one after another are undone in
-/// the reverse order.
+/// Undoes a step when dropped, unless the step is kept. Several steps are undone in the reverse
+/// order.
 #[must_use = "a step that is not held is undone at once"]
 pub(in crate::arena) struct Undo<F: FnOnce()>(Option<F>);
 

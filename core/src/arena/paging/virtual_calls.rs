@@ -1,4 +1,4 @@
-//! Calls to the virtual memory of a device: all of them are made here, and counted with their time.
+//! Calls to the virtual memory of a device. All of them are made here, and are counted and timed.
 //!
 //! The time of a call is the difference of two readings of the device's clock. Waiting for another
 //! thread's turn to map counts as part of a request's time.
@@ -13,7 +13,7 @@ use crate::device::{DeviceResult, VirtualMemory};
 use crate::stats::MemoryCall;
 
 impl<P: Platform> Mapper<'_, P> {
-    /// Calls `map`, which only maps and sets access, while no second thread changes mappings. See
+    /// Calls `map`, which only maps and sets access, while no other thread changes mappings. See
     /// [`VirtualMemory::begin_mapping`].
     pub(in crate::arena) fn in_turn<T>(&self, map: impl FnOnce() -> T) -> T {
         let ((), ticks) = self.driver.timed(|| self.memory.begin_mapping());
@@ -23,7 +23,7 @@ impl<P: Platform> Mapper<'_, P> {
         mapped
     }
 
-    /// Makes a call of a kind to the virtual memory, unless the context is lost.
+    /// Makes a call of the given kind to the virtual memory, unless the context is lost.
     pub(in crate::arena) fn call<T>(
         &self,
         kind: MemoryCall,
