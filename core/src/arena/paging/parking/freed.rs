@@ -1,5 +1,4 @@
-//! Memory of a heap asleep without a block: the places of parked pages, and pages that stayed
-//! awake.
+//! Free memory of a parked heap: the places of parked pages, and pages that stayed awake.
 
 use super::pages_from;
 use crate::arena::Platform;
@@ -16,7 +15,7 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 
 impl<P: Platform> Mapper<'_, P> {
-    /// Gives up kept contents.
+    /// Tells the host to drop kept contents.
     pub(super) fn forget(&self, kept: Kept) {
         if let Kept::Saved(saved) = kept
             && let Some(contents) = self.driver.device().contents()
@@ -27,13 +26,13 @@ impl<P: Platform> Mapper<'_, P> {
 }
 
 impl<P: Platform> HeapMapper<'_, P> {
-    /// Gives up the places of freed parked pages in the heap of `slot`, as
+    /// Gives up the places of freed parked pages in the heap in `slot`, as
     /// [`give_up_freed`](Self::give_up_freed) does, and unmaps free pages that stayed awake, for
-    /// example because they were pinned at the park. Does nothing if a call parks or wakes memory
-    /// at the moment. The caller uses the pair.
+    /// example because they were pinned at the park. Does nothing while another call parks or wakes
+    /// memory. The caller uses the pair.
     ///
     /// # Errors
-    /// [`Error::TableFull`]; the first error of the device, after all pages were tried.
+    /// [`Error::TableFull`]; the first error of the device, after all pages have been tried.
     pub(in crate::arena) fn try_to_give_up_freed(&self, slot: u32) -> Result<(), Error> {
         let Some(turn) = self.paging.parking.try_take() else { return Ok(()) };
         // The heap may have been woken since the caller looked.
@@ -41,15 +40,15 @@ impl<P: Platform> HeapMapper<'_, P> {
             return Ok(());
         }
         let given_up = self.take_left(slot).and(self.give_up_freed(slot));
-        // No park has looked at the pages, and none will before the caller leaves the pair. So the
-        // turn can end before the wait for the device.
+        // No park has looked at these pages, and none will before the caller leaves the pair. So
+        // the turn can end before the wait for the device.
         let detached = self.detach_unmappable(slot);
         drop(turn);
         given_up.and(self.unmap_all_detached(slot, detached))
     }
 
-    /// Gives up the places of pages wholly in blocks freed while parked. A captured graph may
-    /// write to the free memory of a pool in use, which stays.
+    /// Gives up the places of pages wholly in blocks that were freed while parked. The free memory
+    /// of a pool in use stays, because a captured graph may write to it.
     pub(super) fn give_up_freed(&self, slot: u32) -> Result<(), Error> {
         loop {
             let block = {
@@ -64,7 +63,8 @@ impl<P: Platform> HeapMapper<'_, P> {
                 self.heaps.slot(slot).counters.undo_down(Stat::ReservedBytes, range.bytes);
                 heap.detach_range(block, range)
             };
-            // The host may take its time: no lock is held. The block is detached, so it stays.
+            // No lock is held, because the host may take its time. The block is detached, so it
+            // does not change.
             self.end_detached(slot, block, |range| {
                 let end = range.at.0 + range.bytes;
                 for home in pages_from(self.heaps, slot, range.at.0).take_while(|page| page.at < end) {
@@ -78,8 +78,8 @@ impl<P: Platform> HeapMapper<'_, P> {
     }
 }
 
-/// Returns the first free block that holds whole pages asleep, and the range of the pages. Pages
-/// about to wake do not count.
+/// Returns the first free block that contains whole pages asleep, and the range of these pages.
+/// Pages that are about to wake do not count.
 fn first_freed<S: Storage>(heap: &Heap<S>, pages: &PagePool<S>) -> Option<(u32, AddressRange)> {
     let is_parked = |home: &HomePage| home.asleep && home.pins == 0 && pages[home.page].replacement == NONE;
     let blocks = heap.blocks.entries();

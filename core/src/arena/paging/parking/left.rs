@@ -1,8 +1,8 @@
-//! Pages that a failed wake has left mapped in the places of parked pages, since the device failed
-//! to unmap them.
+//! Pages that a failed wake has left mapped in the places of parked pages, because the device
+//! failed to unmap them.
 //!
-//! Nothing else can be mapped there, so the next wake fills the page that it finds. A park, and
-//! whatever gives cached memory back, try to take the page away again.
+//! Nothing else can be mapped there, so the next wake fills the page that it finds. A park, or any
+//! call that gives cached memory back, tries again to remove the page.
 
 use super::pages_from;
 use crate::arena::Platform;
@@ -13,17 +13,17 @@ use crate::heap::home_pages::HomePage;
 use crate::stats::MemoryCall;
 use crate::units::DevicePtr;
 
-/// How often to ask a device that fails whether copies have ended.
+/// The number of times that a failing device is asked whether copies have ended.
 const ASKED: u32 = 16;
 
 impl<P: Platform> Mapper<'_, P> {
     /// Waits after a failure until no copy is in progress.
     ///
     /// # Errors
-    /// The last error, if the device fails each time: copies may be in progress.
+    /// The last error, if the device fails each time. Copies may then still be in progress.
     pub(in crate::arena) fn end_copies(&self, contents: &dyn Contents) -> Result<(), Error> {
         let finish = || self.driver.call(|_| contents.mark().and_then(|mark| contents.finish(mark)));
-        // An error may be that of an earlier copy, and says nothing of the others.
+        // The error may come from an earlier copy, and then says nothing about the others.
         let mut ended = finish();
         for _ in 1..ASKED {
             if ended.is_ok() || self.driver.health().is_err() {
@@ -34,10 +34,10 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(ended?)
     }
 
-    /// Takes away what failed wakes have left mapped in the heap of `slot`, which is asleep.
+    /// Removes the pages that failed wakes have left mapped in the parked heap in `slot`.
     ///
     /// # Errors
-    /// The first error of the device, after all pages were tried.
+    /// The first error of the device, after all pages have been tried.
     pub(super) fn take_left(&self, slot: u32) -> Result<(), Error> {
         let (mut any, mut result) = (false, Ok(()));
         for home in pages_from(self.heaps, slot, 0).filter(|home| self.is_left(home)) {
@@ -55,11 +55,11 @@ impl<P: Platform> Mapper<'_, P> {
         home.asleep && self.paging.pool.lock().left(home.page).is_some()
     }
 
-    /// Unmaps the page that is to replace a page asleep, and makes it spare. If the device fails,
-    /// the page stays for the next wake.
+    /// Unmaps the page that is meant to replace a page asleep, and makes it spare. If the device
+    /// fails, the page stays for the next wake.
     pub(super) fn take_away(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
-        // No lock is held across the call of the device.
+        // No lock is held across the call to the device.
         let is_told = !self.paging.pool.lock().is_replacement_stuck(home.page);
         let unmapped = if is_told {
             self.unmap_or_stay(at, bytes)
@@ -75,7 +75,7 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(())
     }
 
-    /// Makes the page that a failed wake has left in the place of `home` ready to be filled.
+    /// Prepares the page that a failed wake has left in the place of `home` for being filled.
     pub(super) fn take_up_left(&self, home: HomePage) -> Result<(), Error> {
         let (at, bytes) = (DevicePtr(home.at), home.bytes);
         if self.paging.pool.lock().is_replacement_stuck(home.page) {

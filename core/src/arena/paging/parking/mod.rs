@@ -1,5 +1,5 @@
-//! Parking: memory not needed for a while goes back to the device, and returns at its old
-//! addresses.
+//! Parking: memory that is not needed for a while goes back to the device, and returns later at its
+//! old addresses.
 //!
 //! ```text
 //!         park: refuse requests ─▶ wait for work ─▶ save ─▶ unmap, destroy
@@ -9,13 +9,14 @@
 //!    └──────────────────────────────── waking ◀─────────────────────────────────┘
 //! ```
 //!
-//! The heaps of a *target* are parked together: of all pools with a tag, or of a stream or all
-//! streams in the default pool. A heap asleep keeps blocks, addresses and the list of pages, and
-//! serves no request; frees go on, since they change only tables. Pages asleep have no memory of
-//! the device. Pages pinned by the program, and ordinary segments, stay awake.
+//! The heaps of a *target* are parked together. A target is all pools with a tag, or one stream or
+//! all streams in the default pool. A parked heap is *asleep*: it keeps its blocks, its addresses
+//! and its list of pages, and serves no request. Frees still work, because they change only tables.
+//! Pages asleep use no memory of the device. Pages that the program has pinned, and ordinary
+//! segments, stay awake.
 //!
-//! A thread at a time parks or wakes memory of a device. No lock is held across a call of the
-//! device, and nothing outside the target waits.
+//! Only one thread at a time parks or wakes memory of a device. No lock is held across a call to
+//! the device, and nothing outside the target waits.
 
 mod freed;
 mod left;
@@ -45,42 +46,42 @@ use crate::sync::Taken;
 use crate::tables::CapacityError;
 use crate::units::StreamId;
 
-/// Why memory is not parked: nothing of it lies on pages.
+/// The reason for not parking memory that is not on pages.
 const NO_PAGES: &str = "its blocks lie in ordinary segments, not on pages";
 
-/// Memory to be parked together.
+/// A set of memory that is parked together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParkTarget {
     /// The private pools with the tag.
     Tag(Tag),
-    /// The memory of the stream in the default pool.
+    /// The memory of one stream in the default pool.
     Stream(StreamId),
-    /// The memory of all streams in the default pool. A stream without memory at the call stays
+    /// The memory of all streams in the default pool. A stream that has no memory at the call stays
     /// awake.
     Streams,
-    /// As [`Streams`](Self::Streams), without the blocks of the small heaps: of requests up to 1
-    /// MiB by default.
+    /// Like [`Streams`](Self::Streams), but without the blocks of the small heaps. By default these
+    /// serve requests up to 1 MiB.
     LargeOfStreams,
 }
 
 /// The contents of parked memory after waking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParkMode {
-    /// The contents before. The host keeps a copy while the memory is parked.
+    /// The contents from before. The host keeps a copy while the memory is parked.
     Keep,
-    /// Anything.
+    /// Undefined.
     Drop,
     /// Zeroes.
     Zero,
 }
 
-/// Which work must be complete before memory is parked.
+/// The work that must be complete before memory is parked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParkOrder {
     /// All work queued on the device's context before the call.
     Device,
-    /// The work queued before the call on the streams of the parked blocks, and on streams
-    /// recorded as users of blocks. If blocks wait for events, the events of the whole device.
+    /// The work queued before the call on the streams of the parked blocks, and on streams recorded
+    /// as users of blocks. If blocks wait for events, also the events of the whole device.
     Streams,
 }
 
@@ -101,23 +102,24 @@ pub enum ParkState {
 pub struct ParkReport {
     /// Where the memory is.
     pub state: ParkState,
-    /// Mapped bytes on the device, of pages at their places and of pages about to wake.
+    /// Mapped bytes on the device: pages at their places, and pages that are about to wake.
     pub mapped: u64,
-    /// Bytes parked: addresses without memory.
+    /// Parked bytes, which are addresses without memory.
     pub parked: u64,
-    /// Bytes of the parked ones of which the host keeps the contents.
+    /// The parked bytes for which the host keeps the contents.
     pub kept: u64,
     /// Bytes of pinned pages, which are never parked. Part of `mapped`.
     pub pinned: u64,
-    /// Bytes of ordinary segments, which cannot be parked: obtained before the pool had a tag, or
-    /// while the settings mapped no memory.
+    /// Bytes of ordinary segments, which cannot be parked. They were obtained before the pool had a
+    /// tag, or while the settings mapped no memory.
     pub ordinary: u64,
 }
 
 /// Parks and wakes the memory of a target.
 pub(crate) struct Parker<'a, P: Platform> {
     mapper: HeapMapper<'a, P>,
-    /// What is written to blocks, on which nothing may be queued while they are asleep.
+    /// Writes the fills and canaries of blocks. It must queue nothing on them while they are
+    /// asleep.
     guarding: &'a Guarding,
     target: ParkTarget,
     _turn: Taken<'a>,
@@ -142,7 +144,7 @@ impl<'a, P: Platform> Parker<'a, P> {
         ParkReport::of(self.mapper.heaps, self.mapper.paging, self.target)
     }
 
-    /// Returns whether memory of the target lies on pages, or new memory would.
+    /// Returns whether memory of the target is on pages, or new memory would be.
     fn uses_pages(&self, settings: &Settings<P::Lock>) -> bool {
         let memory = if matches!(self.target, ParkTarget::Tag(_)) { PoolMemory::Parkable } else { PoolMemory::Plain };
         let by_policy = settings.uses_pages(memory);
@@ -178,15 +180,15 @@ impl<'a, P: Platform> Parker<'a, P> {
         self.slots().for_each(|slot| act(&mut self.mapper.heaps.lock(slot)));
     }
 
-    /// Iterates over the pages of the target, with the slots of their heaps. No lock is held
-    /// between two steps.
+    /// Iterates over the pages of the target, together with the slots of their heaps. No lock is
+    /// held between two steps.
     fn pages(&self) -> impl Iterator<Item = (u32, HomePage)> {
         self.slots().flat_map(|slot| pages_from(self.mapper.heaps, slot, 0).map(move |page| (slot, page)))
     }
 }
 
 impl ParkTarget {
-    /// Refuses a tag without pools.
+    /// Returns an error for a tag without pools.
     ///
     /// # Errors
     /// [`Error::UnknownTag`].
@@ -195,7 +197,7 @@ impl ParkTarget {
         heaps.registry.lock().next_tagged(0, tag).map(|_| ()).ok_or(Error::UnknownTag(tag))
     }
 
-    /// Returns the kinds of the heaps of the target, in each pair.
+    /// Returns the kinds of heaps in each pair that belong to the target.
     fn kinds(self) -> &'static [PoolKind] {
         if self == Self::LargeOfStreams { &[PoolKind::Large] } else { &[PoolKind::Small, PoolKind::Large] }
     }
@@ -225,8 +227,7 @@ impl ParkTarget {
         self.pairs(heaps).flat_map(move |used| self.kinds().iter().map(move |&kind| used.slot(kind)))
     }
 
-    /// Makes the heaps of the target, present and future ones, refuse requests or serve requests
-    /// again.
+    /// Makes the heaps of the target, including future ones, refuse requests or serve them again.
     fn set_asleep<P: Platform>(self, heaps: &Heaps<P>, asleep: bool) {
         let mut registry = heaps.registry.lock();
         let set = |pair: u32| {
@@ -245,15 +246,16 @@ impl ParkTarget {
                     from = pool + 1;
                 }
             }
-            // A pair that is in use keeps its stream; without one there is nothing to park.
+            // A pair that is in use keeps its stream. If there is no pair, there is nothing to
+            // park.
             Self::Stream(stream) => heaps.default_pool.streams.get(stream.0).into_iter().for_each(set),
             Self::Streams | Self::LargeOfStreams => registry.pairs_of(0).for_each(set),
         }
     }
 }
 
-/// Iterates over the pages of the heap in `slot` that begin at `from` or after it. The heap is
-/// locked for each step and not in between.
+/// Iterates over the pages of the heap in `slot` that start at `from` or after it. The heap is
+/// locked during each step, but not between two steps.
 fn pages_from<P: Platform>(heaps: &Heaps<P>, slot: u32, mut from: u64) -> impl Iterator<Item = HomePage> {
     core::iter::from_fn(move || {
         let heap = heaps.lock(slot);
@@ -264,11 +266,11 @@ fn pages_from<P: Platform>(heaps: &Heaps<P>, slot: u32, mut from: u64) -> impl I
 }
 
 impl<P: Platform> Heaps<P> {
-    /// Sets or removes the tag of the private pool named `id`. `uses_pages` tells whether pools
-    /// with tags place blocks on pages.
+    /// Sets or removes the tag of the private pool named `id`. `uses_pages` is true if pools with
+    /// tags place blocks on pages.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`]; [`Error::Parked`] if the pool is parked, or a pool with `tag`;
+    /// [`Error::UnknownPool`]; [`Error::Parked`] if this pool or a pool with `tag` is parked;
     /// [`Error::ParkingRefused`] for a tag of a pool that places no blocks on pages;
     /// [`Error::TableFull`].
     pub(crate) fn tag_pool(&self, id: PoolId, tag: Option<Tag>, uses_pages: bool) -> Result<(), Error> {

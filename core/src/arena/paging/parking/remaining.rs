@@ -1,36 +1,38 @@
-//! The memory in use on a device, by name, for example once everything was parked.
+//! The memory that is in use on a device, by name, for example after everything was parked.
 
 use crate::arena::{OnDevice, Platform};
 use crate::device::Segments;
 use crate::error::Error;
 
-/// The memory of a device in use, in bytes: `used` = `blocks` + `pending` + `cached` + `spare` +
+/// The memory in use on a device, in bytes: `used` = `blocks` + `pending` + `cached` + `spare` +
 /// `leaked` + `other`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Remaining {
-    /// Memory of the device in use, by all processes.
+    /// Memory of the device that any process uses.
     pub used: u64,
     /// Live blocks and committed ranges.
     pub blocks: u64,
-    /// Blocks freed by the program, and still waiting for other streams or for the safe frontier.
+    /// Blocks that the program has freed, and that still wait for other streams or for the safe
+    /// frontier.
     pub pending: u64,
-    /// Free memory of segments and mapped ranges, of private pools, too.
+    /// Free memory in segments and mapped ranges, including private pools.
     pub cached: u64,
-    /// Pages of virtual memory in use by no block and not yet given back.
+    /// Pages of virtual memory that no block uses and that have not been given back yet.
     pub spare: u64,
-    /// Memory in doubt after a failure of the device.
+    /// Memory that may be lost after a failure of the device.
     pub leaked: u64,
-    /// Memory not held by the allocator: of the device's context, of modules and graphs, of other
-    /// allocators and of other processes.
+    /// Memory that the allocator does not hold: that of the device's context, of modules and
+    /// graphs, of other allocators and of other processes.
     pub other: u64,
-    /// Pages pinned by the program, which are never parked. Part of the sums above.
+    /// Pages that the program has pinned, which are never parked. Part of the sums above.
     pub pinned: u64,
-    /// Parked memory: addresses without memory of the device. Part of no sum above.
+    /// Parked memory, which is addresses without memory of the device. Part of none of the sums
+    /// above.
     pub parked: u64,
 }
 
 impl Remaining {
-    /// Returns the memory in use on the device. Heaps are read in turn.
+    /// Returns the memory in use on the device. The heaps are read one after the other.
     pub(crate) fn on<P: Platform>(device: OnDevice<'_, P>) -> Result<Self, Error> {
         let memory = device.driver.call(P::Device::memory_info)?;
         let report = device.report_of(memory, None);

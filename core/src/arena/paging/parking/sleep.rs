@@ -1,8 +1,8 @@
-//! The way to sleep: requests refused, work waited for, contents saved, memory given back.
+//! Parking: requests are refused, work is waited for, contents are saved, and memory is given back.
 //!
 //! Pages are saved and given back in groups. While the host waits for the copy of a group and
-//! unmaps the pages, the next groups are being copied, and the link never rests. The memory of a
-//! page goes back only after the contents are safe. After a failure, parked pages are woken again.
+//! unmaps its pages, the next groups are being copied, so the link never rests. The memory of a
+//! page goes back only after its contents are safe. After a failure, parked pages are woken again.
 
 use super::{NO_PAGES, ParkMode, ParkOrder, ParkState, ParkTarget, Parker, pages_from};
 use crate::arena::holdings::Holdings;
@@ -21,23 +21,24 @@ use crate::sync::Ordering;
 use crate::trace::Action;
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
-/// How often a park looks whether the requests in progress have left, 20 µs apart: five seconds. A
-/// longer request waits for the program, possibly for the parking thread.
+/// The number of times that a park checks whether the requests in progress have left, 20 µs apart:
+/// five seconds. A request that takes longer waits for the program, possibly for the parking
+/// thread.
 const LOOKS: u32 = 250_000;
 
-/// Bytes of the pages waited for and unmapped together: 1.2 ms of copying at 51 GiB/s.
+/// The bytes of the pages that are waited for and unmapped together: 1.2 ms of copying at 51 GiB/s.
 const GROUP: u64 = 64 << 20;
-/// Number of groups whose copies are begun ahead. To unmap a group takes 0.2 ms.
+/// The number of groups for which copies are started ahead. Unmapping a group takes 0.2 ms.
 const GROUPS: usize = 4;
 
 impl<P: Platform> Parker<'_, P> {
-    /// Parks the target's memory. Of parked memory, parks the pages that an earlier park left
-    /// mapped; does nothing if there are none.
+    /// Parks the target's memory. If it is already parked, parks the pages that the earlier park
+    /// left mapped, or does nothing if there are none.
     ///
     /// # Errors
-    /// Everything is awake. If some pages are parked by then, and could not be woken again or have
-    /// no contents to be woken with, the parked pages stay parked, and the rest is mapped. What an
-    /// earlier park parked stays parked.
+    /// After an error, everything is awake. There is one exception: pages that are already parked
+    /// by then stay parked if they cannot be woken again or have no contents to be woken with, and
+    /// the rest is mapped. What an earlier park has parked stays parked.
     pub(crate) fn park(&self, on: OnDevice<'_, P>, mode: ParkMode, order: ParkOrder) -> Result<(), Error> {
         let mapper = &self.mapper;
         let before = self.report().state;
@@ -65,8 +66,8 @@ impl<P: Platform> Parker<'_, P> {
                 if self.report().parked == 0 {
                     self.end_sleep();
                 } else if mode == ParkMode::Keep && mapper.driver.health().is_ok() {
-                    // What fails again here stays parked, with its contents. Without contents there
-                    // is no way back.
+                    // If waking fails too, the pages stay parked with their contents. Without
+                    // contents there is no way back.
                     let _awake = self.wake_wait(on);
                 }
             }
@@ -82,12 +83,12 @@ impl<P: Platform> Parker<'_, P> {
         self.pages().any(|(_, page)| page.is_movable() || self.mapper.is_left(&page))
     }
 
-    /// Waits for the requests in progress and for the work before, and gives the target's cached
-    /// memory back.
+    /// Waits for the requests in progress and for the work before, and gives back the target's
+    /// cached memory.
     ///
-    /// Marks what stays mapped on the way: afterwards no other page becomes movable. A block lent
-    /// at this moment may be used and freed by its borrower at any later moment, and a page be
-    /// unpinned. No wait ends work that the program numbers.
+    /// On the way, marks everything that must stay mapped, so that no other page becomes movable
+    /// afterwards. A block that is lent now may be used and freed by its borrower at any later
+    /// moment, and a page may be unpinned. No wait ends work that the program numbers itself.
     fn prepare<'w>(
         &self,
         on: DeviceWaits<'w, P, impl Outside<'w, P>>,
@@ -112,9 +113,9 @@ impl<P: Platform> Parker<'_, P> {
         if mode == ParkMode::Keep { self.prepare_contents() } else { Ok(()) }
     }
 
-    /// Returns whether blocks lent to other streams are beyond the target.
+    /// Returns whether blocks may be lent to streams outside the target.
     fn lent_stays(&self) -> bool {
-        // The default pool alone lends, and to its own streams.
+        // Only the default pool lends, and only to its own streams.
         !matches!(self.target, ParkTarget::Streams | ParkTarget::LargeOfStreams)
     }
 
@@ -134,10 +135,10 @@ impl<P: Platform> Parker<'_, P> {
         Ok(())
     }
 
-    /// Waits for all work with the memory.
+    /// Waits for all work that uses the memory.
     fn wait_for_work<'w>(&self, on: DeviceWaits<'w, P, impl Outside<'w, P>>, order: ParkOrder) -> Result<(), Error> {
         let mapper = &self.mapper;
-        // Kept during the wait: no capture begins, which the wait would make invalid.
+        // Held during the wait, so that no capture starts, which the wait would invalidate.
         let _permission = mapper.driver.may_record().ok_or_else(in_capture)?;
         for used in self.pairs() {
             let stream = mapper.driver.usable_stream(&mapper.heaps.lock(used.slot(PoolKind::Small)), NO_STREAM);
@@ -155,9 +156,9 @@ impl<P: Platform> Parker<'_, P> {
 
     /// Waits for the streams that use blocks of the heap in `slot`.
     ///
-    /// Other threads free blocks in between. A block freed before its users are read is pending
-    /// when the pending blocks are counted, or its own stream is ordered after the users: the own
-    /// stream comes last.
+    /// Other threads free blocks in between. If a block is freed before its users are read, it is
+    /// still pending when the pending blocks are counted, or its own stream has been ordered after
+    /// the users. This is why the own stream comes last.
     fn wait_for_streams<'w>(&self, on: DeviceWaits<'w, P, impl Outside<'w, P>>, slot: u32) -> Result<(), Error> {
         let mapper = &self.mapper;
         let mut last = None;
@@ -176,8 +177,8 @@ impl<P: Platform> Parker<'_, P> {
         Ok(mapper.driver.call(|memory| memory.synchronize(stream))?)
     }
 
-    /// Waits for what the ends of frees have queued on the memory of the target. Later ends queue
-    /// nothing.
+    /// Waits for the work that the ends of frees have queued on the memory of the target. Later
+    /// ends queue nothing.
     fn end_fills<'w>(&self, on: DeviceWaits<'w, P, impl Outside<'w, P>>, order: ParkOrder) -> Result<(), Error> {
         if !self.guarding.tends_frees() {
             return Ok(());
@@ -188,7 +189,7 @@ impl<P: Platform> Parker<'_, P> {
         self.wait_for_work(on, order)
     }
 
-    /// Returns whether the handle of a stream may not be used any longer.
+    /// Returns whether the target has a stream that has ended, so that its handle may not be used.
     fn has_ended_stream(&self) -> bool {
         self.pairs().any(|used| self.mapper.heaps.lock(used.slot(PoolKind::Small)).ended)
     }
@@ -200,7 +201,7 @@ impl<P: Platform> Parker<'_, P> {
         if heap.is_empty() { None } else { heap.uses().next_stream(last) }
     }
 
-    /// Makes the host ready to keep the contents of the target.
+    /// Prepares the host to keep the contents of the target.
     fn prepare_contents(&self) -> Result<(), Error> {
         let movable = self.pages().filter(|(_, page)| page.is_movable());
         let (bytes, largest) =
@@ -212,8 +213,8 @@ impl<P: Platform> Parker<'_, P> {
         self.mapper.driver.call(|_| contents.prepare(bytes, largest)).map_err(unkept)
     }
 
-    /// Saves the pages of the heap in `slot` and gives their memory back, group by group:
-    /// while a group is unmapped, the next ones are being copied.
+    /// Saves the pages of the heap in `slot` and gives their memory back, group by group. While one
+    /// group is unmapped, the next ones are being copied.
     fn put_to_sleep(&self, slot: u32, mode: ParkMode) -> Result<(), Error> {
         let mut saved = 0;
         let mut groups = heapless::Deque::<(CopyMark, u64, u64), GROUPS>::new();
@@ -235,16 +236,16 @@ impl<P: Platform> Parker<'_, P> {
                     result = result.and(self.unmap_one(slot, page));
                 }
             }
-            // Nothing more is parked after a failure, since the caller goes back. Without contents
-            // the caller does not, and the pages that can be parked are.
+            // After a failure nothing else is parked, because the caller goes back. Without
+            // contents the caller does not go back, and all pages that can be parked are.
             if result.is_err() && mode == ParkMode::Keep {
                 return result;
             }
         }
     }
 
-    /// Begins to save pages of the heap in `slot` from `from` on, of [`GROUP`] bytes or a little
-    /// more. Returns a mark behind the copies, and the addresses of the group. `None` behind the
+    /// Starts to save pages of the heap in `slot` from `from` on, [`GROUP`] bytes or a little more.
+    /// Returns a mark after the copies, and the addresses of the group. Returns `None` after the
     /// last page.
     fn save_group(&self, slot: u32, from: u64, mode: ParkMode) -> Result<Option<(CopyMark, u64, u64)>, Error> {
         let mapper = &self.mapper;
@@ -280,24 +281,24 @@ impl<P: Platform> Parker<'_, P> {
         Ok(Some((mark, from, end)))
     }
 
-    /// Gives up contents saved for pages awake. Copies in progress end first.
+    /// Drops contents that were saved for pages that are awake. Copies in progress end first.
     fn forget_all(&self) {
         if let Ok(contents) = self.contents() {
-            // A failed copy is no longer in progress either.
+            // A failed copy is not in progress any more, either.
             let _ended = self.mapper.end_copies(contents);
         }
         self.pages().filter(|(_, page)| !page.asleep).for_each(|(_, page)| self.stay_awake(page));
     }
 
-    /// Returns whether a page of the heap in `slot` is to be parked. A page on the way to another
-    /// heap since before the park is not the target's. A heap made since, for the first request of
-    /// a stream that had no memory, is awake.
+    /// Returns whether a page of the heap in `slot` should be parked. A page that was already
+    /// moving to another heap before the park does not belong to the target. A heap created since
+    /// then, for the first request of a stream that had no memory, is awake.
     fn is_parkable(&self, slot: u32, page: &HomePage) -> bool {
         let mapper = &self.mapper;
         page.is_movable() && mapper.heaps.lock(slot).asleep && mapper.paging.pool.lock().is_home(page.page)
     }
 
-    /// Returns whether the page may be unmapped: the contents after waking have been noted.
+    /// Returns whether the page may be unmapped, because its contents after waking have been noted.
     fn is_ready(&self, home: HomePage, mode: ParkMode) -> bool {
         match self.mapper.paging.pool.lock()[home.page].kept {
             Kept::Nothing => mode == ParkMode::Drop,
@@ -306,7 +307,7 @@ impl<P: Platform> Parker<'_, P> {
         }
     }
 
-    /// Unmaps a page, and gives the memory back.
+    /// Unmaps a page, and gives its memory back.
     fn unmap_one(&self, slot: u32, home: HomePage) -> Result<(), Error> {
         let mapper = &self.mapper;
         let awake = Undo::by(|| self.stay_awake(home));
@@ -326,7 +327,7 @@ impl<P: Platform> Parker<'_, P> {
         self.mapper.destroy(page)
     }
 
-    /// Gives up the contents saved for a page to stay mapped.
+    /// Drops the contents saved for a page that stays mapped.
     fn stay_awake(&self, home: HomePage) {
         // The lock ends with this statement.
         let kept = self.mapper.paging.pool.lock().keep(home.page, Kept::Nothing);
@@ -334,8 +335,8 @@ impl<P: Platform> Parker<'_, P> {
     }
 }
 
-/// Returns the error of a park whose contents the host could not keep. To prepare and to save needs
-/// memory of the host only.
+/// Returns the error of a park if the host could not keep the contents. Preparing and saving only
+/// needs memory of the host.
 fn unkept(error: DeviceError) -> Error {
     match error.kind {
         ErrorKind::OutOfMemory => Error::NoHostMemory,

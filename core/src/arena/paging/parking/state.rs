@@ -1,4 +1,4 @@
-//! Where the memory of a target is, and how much.
+//! The state of a target's memory, and its size.
 
 use super::{ParkReport, ParkState, ParkTarget};
 use crate::arena::Platform;
@@ -8,7 +8,7 @@ use crate::pages::Kept;
 use crate::tables::slot_table::NONE;
 
 impl ParkReport {
-    /// Returns the report of a target. Heaps are read in turn.
+    /// Returns the report of a target. The heaps are read one after the other.
     pub(crate) fn of<P: Platform>(heaps: &Heaps<P>, paging: &Paging<P>, target: ParkTarget) -> Self {
         let mut report = Self::default();
         if let ParkTarget::Tag(tag) = target {

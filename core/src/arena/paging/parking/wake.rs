@@ -1,7 +1,7 @@
-//! The way back: memory created and mapped at the old addresses, and contents copied back.
+//! Waking: memory is created and mapped at the old addresses, and the contents are copied back.
 //!
-//! Saved contents are kept until the replacement of the page has all of them. A failure before then
-//! takes the replacements away again, and everything is asleep as before.
+//! Saved contents are kept until the replacement of the page contains all of them. If anything
+//! fails before then, the replacements are removed again, and everything is asleep as before.
 
 use super::Parker;
 use crate::arena::holdings::Holdings;
@@ -23,11 +23,11 @@ use crate::units::DevicePtr;
 use core::cell::Cell;
 
 impl<P: Platform> Parker<'_, P> {
-    /// Maps memory for every parked page, and begins to copy the contents. Does nothing for pages
-    /// that a wake of another target has begun with.
+    /// Maps memory for every parked page, and starts to copy the contents. Does nothing for pages
+    /// that the wake of another target has already started with.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] and errors of the device. Everything is asleep then.
+    /// [`Error::OutOfMemory`] and errors of the device. Everything is then asleep.
     pub(crate) fn wake_start(&self, on: OnDevice<'_, P>) -> Result<(), Error> {
         let is_asleep = match self.report().state {
             ParkState::Awake => false,
@@ -49,7 +49,7 @@ impl<P: Platform> Parker<'_, P> {
         Ok(())
     }
 
-    /// Returns whether a page is parked, and no wake has begun with it.
+    /// Returns whether a page is parked, and no wake has started with it.
     fn is_unbegun(&self, home: &HomePage) -> bool {
         home.asleep && {
             let pages = self.mapper.paging.pool.lock();
@@ -57,11 +57,12 @@ impl<P: Platform> Parker<'_, P> {
         }
     }
 
-    /// Waits for the copies that [`wake_start`](Self::wake_start) began, and lets the memory serve
-    /// again. Begins them if they were not begun. Does nothing if the target is awake.
+    /// Waits for the copies that [`wake_start`](Self::wake_start) started, and lets the memory
+    /// serve requests again. Starts the copies if this has not been done. Does nothing if the
+    /// target is awake.
     ///
     /// # Errors
-    /// Those of `wake_start`. Everything is asleep then.
+    /// Those of `wake_start`. Everything is then asleep.
     pub(crate) fn wake_wait(&self, on: OnDevice<'_, P>) -> Result<(), Error> {
         if self.report().state == ParkState::Awake {
             return Ok(());
@@ -76,7 +77,7 @@ impl<P: Platform> Parker<'_, P> {
         Ok(())
     }
 
-    /// Writes the canaries again on the pages about to wake that the park has not kept.
+    /// Writes the canaries again on the pages that are about to wake and were not kept by the park.
     fn renew_canaries(&self) -> Result<(), Error> {
         let Mapper { driver, heaps, paging, .. } = *self.mapper;
         let is_kept = |page: &HomePage| matches!(paging.pool.lock()[page.page].kept, Kept::Saved(_));
@@ -93,7 +94,7 @@ impl<P: Platform> Parker<'_, P> {
         self.target.set_asleep(heaps, false);
     }
 
-    /// Notes in each heap the copies of the heap's contents.
+    /// Notes in each heap the copies of its contents.
     fn mark_copies(&self) -> Result<(), Error> {
         let Ok(contents) = self.contents() else { return Ok(()) };
         let mark = self.mapper.driver.call(|_| contents.mark())?;
@@ -105,7 +106,7 @@ impl<P: Platform> Parker<'_, P> {
         Ok(())
     }
 
-    /// Waits for the copies noted in the heaps, and for no later ones.
+    /// Waits for the copies noted in the heaps, and not for later ones.
     fn wait_for_copies(&self) -> Result<(), Error> {
         let Ok(contents) = self.contents() else { return Ok(()) };
         let marks = self.slots().map(|slot| {
@@ -116,8 +117,8 @@ impl<P: Platform> Parker<'_, P> {
         Ok(self.mapper.driver.call(|_| contents.finish(mark))?)
     }
 
-    /// Maps a replacement of a page asleep, unless an earlier wake has left one, and begins to copy
-    /// the contents.
+    /// Maps a replacement for a page asleep, unless an earlier wake has left one, and starts to
+    /// copy the contents.
     fn begin_to_wake(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
         let mapper = &self.mapper;
         let at = DevicePtr(home.at);
@@ -141,7 +142,7 @@ impl<P: Platform> Parker<'_, P> {
         Ok(())
     }
 
-    /// Maps a replacement of a page asleep.
+    /// Maps a replacement for a page asleep.
     fn map_replacement(&self, on: OnDevice<'_, P>, home: HomePage) -> Result<(), Error> {
         let bytes = home.bytes;
         let mut guard = PageGuard::empty(&self.mapper);
@@ -161,9 +162,9 @@ impl<P: Platform> Parker<'_, P> {
         result
     }
 
-    /// Provides a page of `bytes`. If the limit or the device does not allow the bytes, waits for
-    /// pending frees, and releases cached memory elsewhere. Returns false if even so the memory
-    /// does not suffice.
+    /// Provides a page of `bytes`. If the limit or the device does not allow this, waits for
+    /// pending frees, and releases cached memory elsewhere. Returns false if there is still not
+    /// enough memory.
     fn provide<'w>(
         &self,
         on: DeviceWaits<'w, P, impl Outside<'w, P>>,
@@ -174,7 +175,7 @@ impl<P: Platform> Parker<'_, P> {
         if self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
             return Ok(true);
         }
-        // Kept during the wait: no capture begins, which the wait would make invalid.
+        // Held during the wait, so that no capture starts, which the wait would invalidate.
         if let Some(_permission) = self.mapper.driver.may_record() {
             on.wait_for_events()?;
         }
@@ -187,8 +188,8 @@ impl<P: Platform> Parker<'_, P> {
         self.mapper.new_page(bytes, Charge::WithinLimit, batch)
     }
 
-    /// Takes the replacements away again, once no copy uses them. A replacement stays for the next
-    /// wake if the device fails to unmap it, or to tell that the copies have ended.
+    /// Removes the replacements again, once no copy uses them. A replacement stays for the next
+    /// wake if the device fails to unmap it, or fails to report that the copies have ended.
     fn stay_asleep(&self) {
         let mapper = &self.mapper;
         let have_ended = self.contents().map_or(Ok(()), |contents| mapper.end_copies(contents)).is_ok();
@@ -219,7 +220,7 @@ impl<P: Platform> Parker<'_, P> {
     }
 }
 
-/// Returns the error of a page of `bytes` without memory to wake.
+/// Returns the error for a page of `bytes` that cannot wake because there is no memory.
 fn lacks_memory<P: Platform>(on: OnDevice<'_, P>, bytes: u64) -> Error {
     Error::OutOfMemory(on.memory_report(bytes, bytes, bytes, None))
 }

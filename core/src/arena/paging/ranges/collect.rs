@@ -1,4 +1,4 @@
-//! Removal of stale mappings: unmaps what no work uses any longer, as the departures tell.
+//! Removal of stale mappings. Unmaps what no work uses any more, which the departures show.
 
 use crate::arena::Platform;
 use crate::arena::paging::mapper::Mapper;
@@ -9,16 +9,16 @@ impl<P: Platform> Mapper<'_, P> {
     /// Waits for all departures so far, and removes all stale mappings.
     ///
     /// # Errors
-    /// The first error of the device, after all mappings were tried.
+    /// The first error of the device, after all mappings have been tried.
     pub(super) fn wait_for_departures(&self) -> Result<(), Error> {
         let waited = self.given_up().wait_for_pages();
         waited.and(self.collect_stale(u32::MAX))
     }
 
-    /// Removes up to `most` stale mappings whose work is complete. Does not wait.
+    /// Removes up to `most` stale mappings if their work is complete. Does not wait.
     ///
     /// # Errors
-    /// The first error of the device, after all mappings were tried.
+    /// The first error of the device, after all mappings have been tried.
     pub(in crate::arena::paging) fn collect_stale(&self, most: u32) -> Result<(), Error> {
         self.given_up().poll_departures();
         self.driver.health()?;
@@ -27,7 +27,7 @@ impl<P: Platform> Mapper<'_, P> {
             let next = self.paging.ranges.lock().next_removable(from);
             let Some((number, _)) = next else { break };
             from = number + 1;
-            // A range that another thread works on is left to that thread.
+            // Another thread is working on this range, and deals with it.
             let Some(held) = self.try_hold_range(number) else { continue };
             while left > 0 {
                 let next = self.paging.ranges.lock().next_removable(number);
@@ -40,8 +40,8 @@ impl<P: Platform> Mapper<'_, P> {
         result
     }
 
-    /// Removes the stale mapping at `at` of a held range, whose work is complete. A page still
-    /// departed becomes spare. If the device fails, the addresses are never used again.
+    /// Removes the stale mapping at `at` of a held range. Its work is complete. If the page is
+    /// still departed, it becomes spare. If the device fails, the addresses are never used again.
     pub(super) fn unmap_stale_piece(&self, at: u64) -> Result<(), Error> {
         let piece = self.paging.ranges.lock().stale(at);
         let unmapped = self.unmap(DevicePtr(at), piece.bytes);

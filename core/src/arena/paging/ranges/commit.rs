@@ -1,8 +1,9 @@
-//! Committing a part of a range: pages for its gaps, mapped, and usable by later work on a stream.
+//! Committing a part of a range: pages are mapped into its gaps, and later work on a stream may use
+//! them.
 //!
 //! Either all steps of a commit succeed, or the range is as before: pages return to where they came
-//! from, and new mappings are removed. Where the device fails to remove a mapping, its addresses
-//! are lost: a commit of them is refused, and nothing else is mapped there.
+//! from, and new mappings are removed. If the device fails to remove a mapping, its addresses are
+//! lost: a commit of them is refused, and nothing else is mapped there.
 
 use super::RangeMapper;
 use crate::arena::flags;
@@ -20,7 +21,7 @@ use crate::stats::{Occurrence, Stat};
 use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, RangeId, StreamId};
 
-/// The gaps of a part of a range, which pages fill. Room for lost pieces is promised.
+/// The gaps in a part of a range, which pages fill. Room for lost pieces has been promised.
 struct Gaps<'a, P: Platform> {
     paging: &'a Paging<P>,
     part: Part,
@@ -42,7 +43,7 @@ impl<P: Platform> Places for Gaps<'_, P> {
 }
 
 impl<P: Platform> Paging<P> {
-    /// Takes the page of a stale piece back, if still departed.
+    /// Takes back the page of a stale piece, if it is still departed.
     fn revive(&self, part: Part, piece: &Piece) -> bool {
         let mut ranges = self.ranges.lock();
         let revived = self.pool.lock().take_back(piece.page, piece.departure);
@@ -52,7 +53,7 @@ impl<P: Platform> Paging<P> {
         revived
     }
 
-    /// Lists the pages as departed again that [`clear_part`](RangeMapper::clear_part) took back.
+    /// Lists the pages that [`clear_part`](RangeMapper::clear_part) took back as departed again.
     fn put_part_back(&self, part: Part) {
         let mut ranges = self.ranges.lock();
         let mut at = part.begin;
@@ -68,10 +69,10 @@ impl<P: Platform> Paging<P> {
 
 impl<P: Platform> RangeMapper<'_, P> {
     /// Gives every page of a part of a range memory that later work on `stream` may use. Pages that
-    /// are committed already stay as they are.
+    /// are already committed stay as they are.
     ///
-    /// When memory is short, follows the steps of a request: the program's callback, pending frees
-    /// and the cache, the plans.
+    /// When memory is short, follows the steps of a request: the program's callback, then pending
+    /// frees and the cache, then the plans.
     pub(crate) fn commit(
         self,
         device: OnDevice<'_, P>,
@@ -88,7 +89,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         committed
     }
 
-    /// Commits `bytes` with `attempt`, by the steps of a request.
+    /// Commits `bytes` with `attempt`, following the steps of a request.
     fn commit_by_steps(
         &self,
         device: OnDevice<'_, P>,
@@ -127,12 +128,13 @@ impl<P: Platform> RangeMapper<'_, P> {
         Err(Error::OutOfMemory(report))
     }
 
-    /// Returns whether a capture forbids to wait: the program captures a graph, or `stream` does.
+    /// Returns whether a capture forbids waiting, because the program captures a graph or `stream`
+    /// does.
     fn captures(&self, stream: StreamId) -> Result<bool, Error> {
         Ok(self.driver.may_record().is_none() || self.driver.call(|memory| memory.is_capturing(stream))?)
     }
 
-    /// Commits a part with the memory at guard. Returns false if the memory does not suffice.
+    /// Commits a part with the memory that is available. Returns false if this is not enough.
     fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
         self.given_up().poll_departures();
@@ -153,16 +155,16 @@ impl<P: Platform> RangeMapper<'_, P> {
         committed
     }
 
-    /// Commits a held part. The pages taken are in `batch`, also after a failure.
+    /// Commits a held part. The pages taken are in `batch`, even after a failure.
     fn try_part(&self, part: Part, stream: StreamId, batch: &mut Batch) -> Result<bool, Error> {
-        // Kept until all is ordered: no capture begins in between.
+        // Held until everything is ordered, so that no capture starts in between.
         let permission = self.driver.may_record();
         let orders = permission.is_some() && !self.driver.call(|memory| memory.is_capturing(stream))?;
         self.clear_part(part, orders)?;
         if !self.fill_part(part, stream, orders, batch)? {
             return Ok(false);
         }
-        // The pages become pieces: mapped ones, or lost ones.
+        // Each page becomes a piece, either mapped or lost.
         if !self.paging.ranges.lock().promise_pieces(batch.count) {
             return Err(Error::TableFull("pieces of ranges"));
         }
@@ -171,8 +173,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         committed
     }
 
-    /// Commits a held part with the pages of a batch, for which room among the pieces is promised.
-    /// Returns false if the device lacks the memory.
+    /// Commits a held part with the pages of a batch. Room for them among the pieces has been
+    /// promised. Returns false if the device does not have the memory.
     fn map_and_publish(&self, part: Part, stream: StreamId, orders: bool, batch: &Batch) -> Result<bool, Error> {
         let Some(mapping) = self.map(batch, Gaps { paging: self.paging, part })? else { return Ok(false) };
         self.order_part(part, stream, orders)?;
@@ -182,12 +184,12 @@ impl<P: Platform> RangeMapper<'_, P> {
         Ok(true)
     }
 
-    /// Frees the addresses of the part's stale mappings, or takes their pages back: a page
-    /// still at its old place needs no call to the device.
+    /// Frees the addresses of the part's stale mappings, or takes their pages back, because a page
+    /// that is still at its old place needs no call to the device.
     ///
     /// # Errors
-    /// The errors of the device; for a part with lost addresses, the error with which the device
-    /// failed to unmap them.
+    /// The errors of the device. If the part contains lost addresses, the error with which the
+    /// device failed to unmap them.
     fn clear_part(&self, part: Part, orders: bool) -> Result<(), Error> {
         let mut at = part.begin;
         loop {
@@ -204,20 +206,22 @@ impl<P: Platform> RangeMapper<'_, P> {
             if !complete && !orders {
                 return Err(in_capture().into());
             }
-            // A longer page is taken back only where its addresses are not free yet.
+            // A page that is longer than the part is taken back only if its addresses are not free
+            // yet.
             let is_whole = part.begin <= piece.at && piece.end() <= part.end;
             if (is_whole || !complete) && self.paging.revive(part, &piece) {
                 continue;
             }
             if !complete {
-                // The page serves others, and work still uses it here: nothing else can be mapped.
+                // The page is used elsewhere, and work still uses it here, so nothing else can be
+                // mapped.
                 self.given_up().wait_for_departure(piece.departure)?;
             }
             self.unmap_stale_piece(piece.at)?;
         }
     }
 
-    /// Orders later work on `stream` behind the decommits of everything committed again.
+    /// Orders later work on `stream` after the decommits of everything that is committed again.
     fn order_part(&self, part: Part, stream: StreamId, orders: bool) -> Result<(), Error> {
         let (mut at, mut last) = (part.begin, NONE);
         loop {
@@ -232,8 +236,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
     }
 
-    /// Lists the mapped pages of the batch as pieces, for which room is promised, and marks every
-    /// step of the part as committed.
+    /// Adds the mapped pages of the batch as pieces, for which room has been promised, and marks
+    /// every step of the part as committed.
     ///
     /// # Errors
     /// [`Error::TableFull`]. Nothing has changed then.
@@ -247,7 +251,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         for page in self.paging.numbers_of(batch) {
             let bytes = self.paging.pool.lock()[page].bytes;
             let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
-            // Stale until the steps are set below, which makes all pieces alike.
+            // Stale until the steps are set below, where all pieces are treated alike.
             ranges.add_piece(Piece::mapped(part.range, begin, bytes, page));
             at = begin + bytes;
         }

@@ -1,7 +1,7 @@
-//! Decommitting parts and releasing ranges: the pages depart after an event, and serve
-//! requests from then on.
+//! Decommitting parts and releasing ranges. The pages depart after an event, and serve requests
+//! from then on.
 //!
-//! Nothing waits, and nothing is unmapped at once: the mappings become stale, and are removed when
+//! Nothing waits, and nothing is unmapped at once. The mappings become stale, and are removed when
 //! the event is complete (collect.rs).
 
 use super::{FEW, RangeMapper};
@@ -17,8 +17,8 @@ use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, NO_STREAM, RangeId, StreamId};
 
 impl<P: Platform> RangeMapper<'_, P> {
-    /// Gives the memory of a part up, behind the present work on `stream`. Uncommitted
-    /// pages stay as they are. A page longer than the part goes once the whole page is given up.
+    /// Gives up the memory of a part, after the present work on `stream`. Uncommitted pages stay as
+    /// they are. A page that is longer than the part goes once the whole page is given up.
     pub(crate) fn decommit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
         Error::refuse_reserved(stream)?;
         let (held, part) = self.hold_range(id, offset, Some(bytes))?;
@@ -30,7 +30,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         } else {
             None
         };
-        // Work on the stream may use the rest of the range, whether or not the part has memory.
+        // Work on the stream may use the rest of the range, whether or not this part has memory.
         if !self.paging.ranges.lock().note_use(part.range, stream) {
             if let Some(departure) = departure {
                 self.given_up().release_departure(departure);
@@ -41,13 +41,13 @@ impl<P: Platform> RangeMapper<'_, P> {
             self.give_part_up(part, departure);
         }
         drop(held);
-        // Removing mappings can wait, so a failure is counted and is none of the decommit.
+        // Removing mappings can wait, so a failure here is only counted, and the decommit succeeds.
         let _counted = self.collect_stale(FEW);
         Ok(())
     }
 
-    /// Releases a range: gives all its memory up behind the present work of every stream that was
-    /// named in a commit or a decommit. The addresses are released once that work is complete.
+    /// Releases a range: gives up all its memory after the present work of every stream that was
+    /// named in a commit or a decommit. The addresses are released once this work is complete.
     pub(crate) fn release_elastic(&self, id: RangeId) -> Result<(), Error> {
         let (held, part) = self.hold_range(id, 0, None)?;
         let permission = self.must_record()?;
@@ -72,8 +72,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         Ok(())
     }
 
-    /// Keeps the order after the work of a stream about to be destroyed, for every range used on
-    /// the stream.
+    /// Keeps the order after the work of a stream that is about to be destroyed, for every range
+    /// used on it.
     pub(crate) fn forget_range_stream(&self, stream: StreamId) -> Result<(), Error> {
         loop {
             let next = self.paging.ranges.lock().range_on(stream);
@@ -83,7 +83,8 @@ impl<P: Platform> RangeMapper<'_, P> {
                 continue;
             };
             let ended = self.paging.ranges.lock().range(number).ended;
-            // While a graph is captured no event may be recorded: the work is waited for instead.
+            // While a graph is captured no event may be recorded, so this waits for the work
+            // instead.
             let departed = self.must_record().and_then(|_permission| {
                 self.given_up().order_behind_departure(stream, ended, true)?;
                 self.given_up().begin_departure(Some(stream), Departing::Pages)
@@ -119,8 +120,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         false
     }
 
-    /// Orders later work on `stream` behind the earlier decommits of the part's pages: the next
-    /// departure takes their place.
+    /// Orders later work on `stream` after the earlier decommits of the part's pages, because the
+    /// next departure replaces the earlier ones.
     fn order_departures(&self, part: Part, stream: StreamId) -> Result<(), Error> {
         let mut at = part.begin;
         loop {
@@ -133,7 +134,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
     }
 
-    /// Returns permission to record events, valid while the value lives.
+    /// Returns the permission to record events, which is valid while the value lives.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
@@ -141,8 +142,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         self.driver.may_record().ok_or(in_capture().into())
     }
 
-    /// Waits for the work of every stream with uses of a range that may have gone: no event can be
-    /// recorded there.
+    /// Waits for the work of every stream that has used a range and may be gone, because no event
+    /// can be recorded there.
     fn wait_for_unreported(&self, range: u32) -> Result<(), Error> {
         let mut nth = 0;
         loop {
@@ -157,8 +158,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
     }
 
-    /// Fills what is about to be given up with what freed memory is filled with, in the order of
-    /// `stream`: the departure to come is behind the fill.
+    /// Fills memory that is about to be given up with the value for freed memory, in the order of
+    /// `stream`. The departure to come is after this fill.
     fn fill_given_up(&self, part: Part, stream: StreamId) -> Result<(), Error> {
         let step = self.range_step();
         let (Some(value), Some(contents)) = (self.guarding.value_of_freed(), self.driver.device().contents()) else {
@@ -166,7 +167,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         };
         let mut at = part.begin;
         loop {
-            // The lock ends with this statement. The part is held, so its pieces stay.
+            // The lock ends with this statement. The part is held, so its pieces do not change.
             let next = self.paging.ranges.lock().piece(part, at);
             let Some(piece) = next else { return Ok(()) };
             let (mut left, mut from) = (piece.mask & piece.bits(part.begin, part.end, step), piece.at);
@@ -181,8 +182,9 @@ impl<P: Platform> RangeMapper<'_, P> {
         }
     }
 
-    /// Records an event behind the present work of every stream with uses of the range, the whole
-    /// of `part`. The first stream waits for the rest, so a single event tells of all.
+    /// Records an event after the present work of every stream that has used the range. `part` is
+    /// the whole range. The first stream waits for the others, so a single event covers all of
+    /// them.
     fn begin_departures(&self, part: Part) -> Result<u32, Error> {
         let range = part.range;
         self.wait_for_unreported(range)?;
@@ -191,10 +193,10 @@ impl<P: Platform> RangeMapper<'_, P> {
             (ranges.used_by(range, 0), ranges.range(range).ended)
         };
         let Some(first) = first else {
-            // All streams have ended; without a departure, their work was waited for.
+            // All streams have ended. Without a departure, their work has already been waited for.
             if self.guarding.value_of_freed().is_some() {
-                // Apart from all streams, a fill is ordered by the host alone. The caller keeps
-                // captures from beginning.
+                // On no stream, only the host can order a fill. The caller keeps captures from
+                // starting.
                 if ended != NONE {
                     self.given_up().wait_for_departure(ended)?;
                 }
@@ -219,8 +221,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         self.given_up().begin_departure(Some(first), Departing::Pages)
     }
 
-    /// Marks every step of a part as given up behind a departure; lists as departed the pages of
-    /// which no step is left. Takes over the reference to the departure.
+    /// Marks every step of a part as given up after a departure, and lists the pages with no step
+    /// left as departed. Takes over the reference to the departure.
     fn give_part_up(&self, part: Part, departure: u32) {
         let step = self.range_step();
         let (mut committed, mut reserved, mut at) = (0, 0, part.begin);

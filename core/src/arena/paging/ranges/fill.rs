@@ -1,4 +1,4 @@
-//! The search for the pages of a commit: departed and spare pages first, then new ones within the
+//! The search for the pages of a commit: first departed and spare pages, then new ones within the
 //! limit and the budget, then free pages of heaps.
 
 use super::RangeMapper;
@@ -12,19 +12,19 @@ use crate::pages::departed::Behind;
 use crate::tables::slot_table::NONE;
 use crate::units::StreamId;
 
-/// Divisor of a commit for the length of new pages, so parts can be decommitted.
+/// A new page is at most this part of the commit, so that parts can be decommitted.
 const PAGES_OF_COMMIT: u64 = 4;
 
-/// Divisor of the memory held for the length of new pages.
+/// A new page is at most this part of the memory held.
 const PAGES_HELD: u64 = 512;
 
-/// Length of the longest new page, in bytes.
+/// The length of the longest new page, in bytes.
 const LONGEST_PAGE: u64 = 16 << 20;
 
 impl<P: Platform> RangeMapper<'_, P> {
     /// Collects pages to fill the gaps of `part`, in the order of the gaps. Returns false if the
-    /// limit or the device does not allow them. With `orders`, pages may be taken whose last work
-    /// `stream` is to be ordered after.
+    /// limit or the device does not allow them. With `orders`, may take pages with unfinished work,
+    /// after which `stream` is then ordered.
     pub(super) fn fill_part(
         &self,
         part: Part,
@@ -66,7 +66,8 @@ impl<P: Platform> RangeMapper<'_, P> {
         let longest = self.new_page_bytes(bytes);
         while batch.bytes < wanted {
             if !self.new_page(longest.min(wanted - batch.bytes), Charge::WithinLimit, batch)? {
-                // The limit or the device allows less than the budget: free pages may still do.
+                // The limit or the device allows less than the budget, but free pages may still be
+                // enough.
                 let before = batch.bytes;
                 if orders {
                     self.take_free(stream, wanted - batch.bytes, batch)?;
@@ -82,11 +83,11 @@ impl<P: Platform> RangeMapper<'_, P> {
     /// Takes wholly free pages of heaps, under the stitched policy, of at most `wanted` bytes.
     fn take_free(&self, stream: StreamId, wanted: u64, batch: &mut Batch) -> Result<(), Error> {
         let Some(stitcher) = &self.stitcher else { return Ok(()) };
-        // The use keeps the pair with the stream.
+        // Using the pair keeps it with this stream.
         let own = self.heaps.find_pair(0, stream);
         let requester = Requester { stream, own: own.as_ref().map(|own| own.pair) };
         let end = batch.bytes + wanted;
-        // Every page of a commit is mapped, whichever it is: none is spared by moving fewer.
+        // Every page of a commit is mapped anyway, so moving fewer pages would save nothing.
         let mut moves = u32::MAX;
         stitcher.gather(requester, PageRequest { end, room: end }, &mut moves, batch)
     }
@@ -102,7 +103,7 @@ impl<P: Platform> RangeMapper<'_, P> {
         most.saturating_sub(ledger.reserved())
     }
 
-    /// Returns the length of the new pages of a commit of `bytes`, in bytes.
+    /// Returns the length of the new pages for a commit of `bytes`, in bytes.
     fn new_page_bytes(&self, bytes: u64) -> u64 {
         let held = self.ledger.reserved() / PAGES_HELD;
         let longest = (bytes / PAGES_OF_COMMIT).min(1 << held.max(1).ilog2()).min(LONGEST_PAGE);
@@ -111,8 +112,8 @@ impl<P: Platform> RangeMapper<'_, P> {
 }
 
 impl<P: Platform> Mapper<'_, P> {
-    /// Takes departed pages that fit below `wanted` bytes: first those whose work precedes that of
-    /// `stream` anyway. The caller then calls [`order_batch`](Self::order_batch).
+    /// Takes departed pages that fit below `wanted` bytes, starting with those whose work precedes
+    /// that of `stream` anyway. The caller must then call [`order_batch`](Self::order_batch).
     pub(in crate::arena) fn take_departed(
         &self,
         stream: StreamId,
@@ -136,8 +137,8 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(())
     }
 
-    /// Orders later work on `stream` behind the departures of the batch's pages, if `orders`
-    /// permits it.
+    /// Orders later work on `stream` after the departures of the batch's pages, if `orders` permits
+    /// this.
     pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
         let mut last = NONE;
         for page in self.paging.numbers_of(batch) {

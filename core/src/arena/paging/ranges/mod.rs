@@ -1,4 +1,4 @@
-//! Elastic ranges: addresses, filled with pages by the program part by part, and emptied again, in
+//! Elastic ranges: addresses that the program fills with pages and empties again, part by part, in
 //! the order of the streams.
 //!
 //! ```text
@@ -9,13 +9,12 @@
 //! ```
 //!
 //! Ranges take their pages from the pool of the device, and their bytes count against the limit of
-//! the device. The host waits for the device in two places only: where memory would run out, and
-//! where a commit needs addresses whose old page serves others while work on the old page is
-//! unfinished.
+//! the device. The host waits for the device in only two places: before memory would run out, and
+//! when a commit needs addresses whose old page is used elsewhere while work on it is unfinished.
 //!
-//! Operations work on a range by turns; a thread waits for the turn.
-//! Committing is in commit.rs, the search for pages in fill.rs, decommitting and releasing in
-//! decommit.rs, and the removal of stale mappings in collect.rs.
+//! Only one operation works on a range at a time; other threads wait for their turn. Committing is
+//! in commit.rs, the search for pages in fill.rs, decommitting and releasing in decommit.rs, and
+//! the removal of stale mappings in collect.rs.
 
 mod collect;
 mod commit;
@@ -41,8 +40,8 @@ use crate::stats::Stat;
 use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
 use core::ops::Deref;
 
-/// Number of stale mappings that one decommit or one growth of a heap removes at most: some 0.25 ms
-/// (15 µs each on an H100).
+/// The maximum number of stale mappings that one decommit or one growth of a heap removes: about
+/// 0.25 ms (15 µs each on an H100).
 const FEW: u32 = 16;
 
 /// A reserved elastic range.
@@ -52,15 +51,15 @@ pub struct Reservation {
     pub range: RangeId,
     /// The address of the first byte.
     pub base: DevicePtr,
-    /// The reserved bytes: the requested bytes, rounded up to whole pages.
+    /// The reserved bytes, which are the requested bytes rounded up to whole pages.
     pub bytes: u64,
     /// The bytes of a page. Offsets and sizes of parts are multiples of a page.
     pub page_bytes: u64,
 }
 
 impl<'a, P: Platform> Holdings<'a, P> {
-    /// Removes up to `most` stale mappings of ranges whose work is complete, so their pages are
-    /// spare. Errors are not reported: a mapping that cannot be removed is counted as leaked.
+    /// Removes up to `most` stale mappings of ranges if their work is complete, so that their pages
+    /// become spare. Errors are not reported: a mapping that cannot be removed counts as leaked.
     pub(crate) fn collect_departed(&self, most: u32) {
         if let Some(mapper) = self.mapper_with_departures() {
             let _counted = mapper.collect_stale(most);
@@ -76,25 +75,26 @@ impl<'a, P: Platform> Holdings<'a, P> {
     /// Waits for the work before every decommit so far, and removes the stale mappings.
     ///
     /// # Errors
-    /// The first error of the device, after all mappings were tried.
+    /// The first error of the device, after all mappings have been tried.
     pub(crate) fn wait_for_departures(&self) -> Result<(), Error> {
         self.mapper_with_departures().map_or(Ok(()), |mapper| mapper.wait_for_departures())
     }
 
-    /// Returns the operations on virtual memory, if any mapping of a range may be stale.
+    /// Returns the operations on virtual memory, if ranges may have stale mappings.
     fn mapper_with_departures(&self) -> Option<Mapper<'a, P>> {
         if self.paging.has_departures() { self.mapper() } else { None }
     }
 }
 
 impl<P: Platform> OnDevice<'_, P> {
-    /// Keeps the order after the work of a stream about to be destroyed, for every range used on
-    /// the stream. Departures of a later stream with the number are told apart from then on.
+    /// Keeps the order after the work of a stream that is about to be destroyed, for every range
+    /// used on it. From then on, departures of a later stream with the same number can be told
+    /// apart.
     ///
     /// # Errors
     /// The errors of the device.
     pub(crate) fn forget_range_stream(self, stream: StreamId) -> Result<(), Error> {
-        // The lock's guard must be gone before the device is asked.
+        // The lock's guard must be dropped before the device is asked.
         let none = self.paging.ranges.lock().range_on(stream).is_none();
         if !none {
             self.require_ranges()?.forget_range_stream(stream)?;
@@ -105,22 +105,22 @@ impl<P: Platform> OnDevice<'_, P> {
 }
 
 impl<P: Platform> Paging<P> {
-    /// Returns whether any mapping of a range may be stale.
+    /// Returns whether ranges may have stale mappings.
     pub(in crate::arena) fn has_departures(&self) -> bool {
         self.pool.lock().departures.has_pages()
     }
 }
 
-/// The elastic ranges of one device: its virtual memory, and what a change of a range's memory is
-/// noted in.
+/// The elastic ranges of one device: its virtual memory, and the places that note a change of a
+/// range's memory.
 pub(crate) struct RangeMapper<'a, P: Platform> {
     mapper: Mapper<'a, P>,
-    /// The stitched policy, whose budget holds for ranges, and whose heaps give free pages.
+    /// The stitched policy. Its budget applies to ranges, and its heaps give free pages.
     stitcher: Option<Stitcher<'a, P>>,
-    /// What given up memory is filled with.
+    /// The value with which memory is filled when it is given up.
     guarding: &'a Guarding,
     peaks: &'a Peaks<P::Lock>,
-    /// What the peaks are the peaks of.
+    /// The counters that the peaks follow.
     counters: Counters<'a, P>,
 }
 
@@ -176,8 +176,8 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
         Ok(Reservation { range, base, bytes, page_bytes })
     }
 
-    /// Reserves `bytes` of addresses for a range: where there are none, once the cache and the work
-    /// with released ranges no longer hold addresses.
+    /// Reserves `bytes` of addresses for a range. If there are none, releases the cache and tries
+    /// once more, because the cache and the work with released ranges hold addresses.
     ///
     /// # Errors
     /// [`Error::OutOfAddresses`]; those of the device.
@@ -185,7 +185,7 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
         if let Some(base) = self.reserve_again(bytes)? {
             return Ok(base);
         }
-        // A capture permits no wait, and the cache goes back behind waits alone.
+        // A capture permits no wait, and the cache can only be released after waits.
         if self.driver.may_record().is_some() {
             on.release_cached(None)?;
             if let Some(base) = self.reserve_again(bytes)? {
@@ -195,8 +195,8 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
         Err(Error::OutOfAddresses { requested: bytes, reserved: self.paging.address_bytes() })
     }
 
-    /// Reconciles the peaks if the counters of the ranges have risen above a threshold. No lock of
-    /// the ranges is held.
+    /// Reconciles the peaks if the counters of the ranges have risen above a threshold. The ranges
+    /// are not locked.
     fn reconcile_ranges(&self, peaks_stale: bool) {
         if peaks_stale {
             self.peaks.reconcile(&self.counters, (PoolKind::Large, &self.paging.range_counters), None);
@@ -205,7 +205,7 @@ impl<'a, P: Platform> RangeMapper<'a, P> {
 }
 
 impl<P: Platform> Mapper<'_, P> {
-    /// Returns the bytes of a page of which offsets and sizes are multiples.
+    /// Returns the step of a range in bytes. Offsets and sizes are multiples of it.
     fn range_step(&self) -> u64 {
         SMALL_SEGMENT.next_multiple_of(self.memory.granularity())
     }
@@ -223,8 +223,8 @@ impl<P: Platform> Mapper<'_, P> {
         Ok(bytes)
     }
 
-    /// Holds a range, and returns the part with the given offset and size; `None` means the whole
-    /// range. Waits for operations of other threads on the range.
+    /// Holds a range, and returns its part with the given offset and size, or the whole range if
+    /// `bytes` is `None`. Waits for operations of other threads on the range.
     fn hold_range(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Undo<impl FnOnce()>, Part), Error> {
         let (number, generation) = (id.0 as u32, (id.0 >> 32) as u32);
         let step = self.range_step();
@@ -252,8 +252,8 @@ impl<P: Platform> Mapper<'_, P> {
         }
     }
 
-    /// Holds the range with a number, whether released by the program or not. Returns `None` if
-    /// another operation holds the range.
+    /// Holds the range with the given number, even if the program has released it. Returns `None`
+    /// if another operation holds it.
     fn try_hold_range(&self, number: u32) -> Option<Undo<impl FnOnce()>> {
         let mut ranges = self.paging.ranges.lock();
         let range = ranges.range(number);
@@ -264,8 +264,8 @@ impl<P: Platform> Mapper<'_, P> {
         Some(Undo::by(move || self.end_hold(number)))
     }
 
-    /// Ends the hold of a range. Releases the addresses of a range released by the program,
-    /// once no page is mapped in the range.
+    /// Ends the hold of a range. If the program has released the range, releases its addresses once
+    /// no page is mapped in it.
     fn end_hold(&self, number: u32) {
         let mut ranges = self.paging.ranges.lock();
         let range = ranges.range(number);

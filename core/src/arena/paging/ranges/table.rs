@@ -1,4 +1,4 @@
-//! The table of elastic ranges: which parts have memory, and which mappings are stale.
+//! The table of elastic ranges. It knows which parts have memory and which mappings are stale.
 //!
 //! ```text
 //! range   | piece: 11111111 | piece: 1100 | stale piece: 00 | gap …………………… |
@@ -6,11 +6,11 @@
 //! ```
 //!
 //! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
-//! program holds the step committed. A piece without a bit is *stale*: the page serves others, and
-//! the mapping is *removable* once the work before the piece's departure is complete. A *lost*
-//! piece is a mapping that the device failed to remove: nothing is mapped at its addresses again.
+//! program has this step committed. A piece without a bit is *stale*: the page is used elsewhere,
+//! and the mapping is *removable* once the work before the piece's departure is complete. A *lost*
+//! piece is a mapping that the device failed to remove; nothing is mapped at its addresses again.
 //!
-//! Nothing here calls the device.
+//! Nothing in this file calls the device.
 
 use crate::device::{DeviceError, ErrorKind};
 use crate::stats::{HeapCounters, Stat};
@@ -20,7 +20,7 @@ use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant, vacant};
 use crate::units::{NO_STREAM, StreamId};
 
-/// The most steps of a page of a range: the bits of a mask.
+/// The maximum number of steps in a page of a range, which is the number of bits in a mask.
 pub(crate) const MOST_STEPS: u64 = 64;
 
 /// An elastic range.
@@ -30,20 +30,20 @@ pub(crate) struct RangeEntry {
     pub base: u64,
     /// Reserved addresses, in bytes.
     pub bytes: u64,
-    /// How often the entry was used before.
+    /// The number of times that the entry was used before.
     generation: u32,
-    /// Whether the program holds the range. A range that is neither held nor vacant goes once its
-    /// last piece is unmapped.
+    /// Whether the program holds the range. A range that is neither held nor vacant is removed once
+    /// its last piece is unmapped.
     pub is_held: bool,
-    /// Whether an operation holds the range. Others wait.
+    /// Whether an operation holds the range. Other operations wait.
     pub is_busy: bool,
-    /// Whether a piece is lost: the addresses are never released.
+    /// Whether a piece is lost, which means that the addresses are never released.
     pub is_lost: bool,
-    /// Pieces, also stale pieces, and not lost ones.
+    /// The number of pieces, including stale ones but not lost ones.
     pub pieces: u32,
     /// The first of the uses of the range, or [`NONE`].
     uses: u32,
-    /// The departure behind which the work of all ended streams is complete, or [`NONE`].
+    /// The departure after which the work of all ended streams is complete, or [`NONE`].
     pub ended: u32,
     /// The next vacant entry.
     next: u32,
@@ -81,33 +81,33 @@ pub(crate) struct Piece {
     pub at: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The number of the page in the device's pool of pages; of a lost piece, the device's code of
-    /// the failure.
+    /// The number of the page in the device's pool of pages. For a lost piece, the device's error
+    /// code.
     pub page: u32,
     /// The number of the range.
     pub range: u32,
     /// Bit `n` is set ⟺ step `n` is committed. 0 ⟺ the piece is stale or lost.
     pub mask: u64,
-    /// The departure of the decommitted steps, or [`NONE`] without such a step. Not [`NONE`] for a
-    /// stale piece.
+    /// The departure of the decommitted steps, or [`NONE`] if there are none. A stale piece always
+    /// has one.
     pub departure: u32,
-    /// Whether a commit has taken the page of a stale piece back.
+    /// Whether a commit has taken back the page of a stale piece.
     pub is_revived: bool,
     /// Whether the departure of a stale piece is known to be complete.
     is_removable: bool,
-    /// Whether the device failed to remove the mapping, which may be there forever.
+    /// Whether the device failed to remove the mapping, which may then remain forever.
     is_lost: bool,
 }
 
 impl Piece {
-    /// Returns a piece without a committed step: the mapping of `page` at the `bytes` of a range
-    /// from `at` on.
+    /// Returns a piece without a committed step: the mapping of `page` at `bytes` of a range, from
+    /// `at` on.
     pub(crate) fn mapped(range: u32, at: u64, bytes: u64, page: u32) -> Self {
         Self { at, bytes, range, ..Self::vacant(page) }
     }
 
-    /// Returns a lost piece: the `bytes` of a range from `at` on, whose mapping the device failed
-    /// to remove.
+    /// Returns a lost piece: `bytes` of a range, from `at` on, where the device failed to remove
+    /// the mapping.
     fn lost(range: u32, at: u64, bytes: u64, error: DeviceError) -> Self {
         Self { is_lost: true, ..Self::mapped(range, at, bytes, error.code) }
     }
@@ -117,25 +117,26 @@ impl Piece {
         self.at + self.bytes
     }
 
-    /// Returns whether no step is committed, and the mapping is to be removed.
+    /// Returns whether no step is committed, so that the mapping should be removed.
     pub(crate) fn is_stale(&self) -> bool {
         self.mask == 0 && !self.is_lost
     }
 
-    /// Returns the error with which the device failed to remove the mapping of a lost piece; `None`
-    /// for others.
+    /// Returns the error with which the device failed to remove the mapping of a lost piece, or
+    /// `None` for other pieces.
     pub(crate) fn error(&self) -> Option<DeviceError> {
         self.is_lost.then_some(DeviceError::new(ErrorKind::Other, self.page))
     }
 
-    /// Returns the key of a stale piece in the set of those with its departure, or in that of the
-    /// removable ones. `None` if the piece is in none: a piece just added has no departure.
+    /// Returns the key of a stale piece in its set: the set of the pieces that wait for a
+    /// departure, or that of the removable ones. Returns `None` if the piece is in neither, as when
+    /// it has just been added and has no departure.
     fn stale_key(&self) -> Option<Key> {
         let major = u64::from(if self.is_removable { self.range } else { self.departure });
         (self.is_stale() && self.departure != NONE).then_some(Key { major, minor: self.at })
     }
 
-    /// Returns the bits of the steps from `begin` to `end`, which may lie outside of the piece.
+    /// Returns the bits of the steps from `begin` to `end`, both of which may be outside the piece.
     pub(crate) fn bits(&self, begin: u64, end: u64, step: u64) -> u64 {
         let first = begin.saturating_sub(self.at).min(self.bytes) / step;
         let last = end.saturating_sub(self.at).min(self.bytes) / step;
@@ -181,7 +182,7 @@ pub(crate) struct Part {
 struct Use {
     range: u32,
     stream: StreamId,
-    /// The next use of the range, or [`NONE`]; for a vacant entry, the next vacant one.
+    /// The next use of the range, or [`NONE`]. In a vacant entry, the next vacant one.
     next: u32,
 }
 
@@ -190,12 +191,12 @@ vacant!(Use, next, |next| Self { range: NONE, stream: NO_STREAM, next });
 /// The sets of stale pieces.
 #[derive(Clone)]
 struct StaleSets<S: Storage> {
-    /// Root of the set of the pieces whose departure is not known to be complete, by departure and
-    /// address.
+    /// The root of the set of pieces that wait for a departure not known to be complete, by
+    /// departure and address.
     waiting: Link,
-    /// Root of the set of the removable pieces, by range and address.
+    /// The root of the set of removable pieces, by range and address.
     removable: Link,
-    /// The nodes of both sets. Has room for every piece.
+    /// The nodes of both sets, with room for every piece.
     nodes: RadixTree<S>,
 }
 
@@ -210,7 +211,7 @@ impl<S: Storage> StaleSets<S> {
         }
     }
 
-    /// Removes the piece with number `entry`, which was `before` when it was added.
+    /// Removes the piece with number `entry`. `before` is its value when it was added.
     fn remove(&mut self, entry: u32, before: &Piece, pieces: &SlotTable<Piece, S>) {
         if let Some(key) = before.stale_key() {
             let root = if before.is_removable { &mut self.removable } else { &mut self.waiting };
@@ -220,7 +221,7 @@ impl<S: Storage> StaleSets<S> {
     }
 }
 
-/// Returns a function that orders stale pieces.
+/// Returns the function by which stale pieces are ordered.
 fn by_stale_key<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key {
     |piece| pieces[piece].stale_key().expect("only stale pieces are in the sets")
 }
@@ -230,19 +231,19 @@ fn by_stale_key<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key
 pub(crate) struct RangeTable<S: Storage> {
     ranges: SlotTable<RangeEntry, S>,
     pieces: SlotTable<Piece, S>,
-    /// Root of the set of pieces.
+    /// The root of the set of pieces.
     root: Link,
     /// The nodes of the set.
     by_address: RadixTree<S>,
     stale: StaleSets<S>,
     uses: SlotTable<Use, S>,
-    /// Root of the set of the uses, by stream and range.
+    /// The root of the set of uses, by stream and range.
     by_stream: Link,
     /// The nodes of the set.
     use_nodes: RadixTree<S>,
-    /// The bytes of a step; 0 before the first range.
+    /// The bytes of a step, or 0 before the first range.
     step: u64,
-    /// Pieces for which commits under way have room.
+    /// The number of pieces for which commits in progress have room.
     promised: u32,
 }
 
@@ -261,12 +262,12 @@ impl_empty! {
     }
 }
 
-/// Returns a function that orders pieces by address.
+/// Returns the function that orders pieces by address.
 fn by_address<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key {
     |piece| Key { major: 0, minor: pieces[piece].at }
 }
 
-/// Returns a function that orders uses by stream, and then by range.
+/// Returns the function that orders uses by stream, and then by range.
 fn by_stream<S: Storage>(uses: &SlotTable<Use, S>) -> impl Fn(u32) -> Key {
     |used| Key { major: uses[used].stream.0, minor: u64::from(uses[used].range) }
 }
@@ -277,19 +278,19 @@ impl<S: Storage> RangeTable<S> {
         self.ranges.make_room(1)
     }
 
-    /// Adds a range held by the program, in steps of `step` bytes. Room was made. Returns number
-    /// and generation.
+    /// Adds a range that the program holds, in steps of `step` bytes. The caller has made room.
+    /// Returns the number and the generation.
     pub(crate) fn add_range(&mut self, base: u64, bytes: u64, step: u64) -> (u32, u32) {
         self.step = step;
         let (ranges, vacancies) = self.ranges.parts();
         let number = vacancies.occupy(ranges);
         let range = &mut ranges[number as usize];
-        // The generation is the one thing that an entry keeps.
+        // An entry keeps nothing but its generation.
         (range.base, range.bytes, range.is_held) = (base, bytes, true);
         (number, range.generation)
     }
 
-    /// Removes a range whose pieces are all lost, and those pieces with it.
+    /// Removes a range that has only lost pieces, together with those pieces.
     pub(crate) fn remove_range(&mut self, range: u32) {
         let RangeEntry { base, bytes, pieces, is_lost, .. } = self.ranges[range];
         debug_assert!(pieces == 0, "a range with mappings keeps its addresses");
@@ -301,13 +302,13 @@ impl<S: Storage> RangeTable<S> {
         self.ranges.remove(range);
     }
 
-    /// Returns the range with a number, if the program holds the range in the given generation.
+    /// Returns the range with the given number, if the program holds it in the given generation.
     pub(crate) fn find(&mut self, number: u32, generation: u32) -> Option<&mut RangeEntry> {
         let range = self.ranges.entries_mut().get_mut(number as usize)?;
         (range.is_held && range.generation == generation).then_some(range)
     }
 
-    /// Returns the range with a number.
+    /// Returns the range with the given number.
     pub(crate) fn range(&mut self, number: u32) -> &mut RangeEntry {
         &mut self.ranges.entries_mut()[number as usize]
     }
@@ -326,7 +327,7 @@ impl<S: Storage> RangeTable<S> {
         room
     }
 
-    /// Ends a promise of room for `count` pieces, used or not.
+    /// Ends a promise of room for `count` pieces, whether or not it was used.
     pub(crate) fn end_promise(&mut self, count: u32) {
         self.promised -= count;
     }
@@ -339,8 +340,8 @@ impl<S: Storage> RangeTable<S> {
         self.stale.add(entry, &self.pieces);
     }
 
-    /// Adds a lost piece, for which room was promised: the device failed to remove the mapping of
-    /// `bytes` at `at`.
+    /// Adds a lost piece, for which room was promised, because the device failed to remove the
+    /// mapping of `bytes` at `at`.
     pub(crate) fn add_lost(&mut self, range: u32, at: u64, bytes: u64, error: DeviceError) {
         let entry = self.pieces.insert(Piece::lost(range, at, bytes, error));
         self.root = self.by_address.insert(self.root, entry, by_address(&self.pieces));
@@ -352,8 +353,8 @@ impl<S: Storage> RangeTable<S> {
         self.pieces[self.first_from(at).expect("a piece is listed")]
     }
 
-    /// Removes the stale piece at `at`, whose mapping was removed. If the device failed to remove
-    /// the mapping, the piece is lost instead.
+    /// Removes the stale piece at `at` after its mapping was removed. If the device failed to
+    /// remove the mapping, the piece is lost instead.
     pub(crate) fn end_stale(&mut self, at: u64, unmapped: Result<(), DeviceError>) {
         let entry = self.first_from(at).expect("a piece is listed");
         let piece = self.pieces[entry];
@@ -368,8 +369,8 @@ impl<S: Storage> RangeTable<S> {
         }
     }
 
-    /// Notes that a departure is complete: its stale pieces are removable. Calls `each` with the
-    /// page of each.
+    /// Notes that a departure is complete, so its stale pieces are removable. Calls `each` with the
+    /// page of each of them.
     pub(crate) fn make_removable(&mut self, departure: u32, each: impl Fn(u32)) {
         let bound = Key { major: u64::from(departure), minor: 0 };
         while let Some(entry) = self.stale.nodes.at_least(self.stale.waiting, bound, by_stale_key(&self.pieces))
@@ -383,21 +384,21 @@ impl<S: Storage> RangeTable<S> {
         }
     }
 
-    /// Returns the range and the address of the first removable piece of the ranges from number
-    /// `range` on.
+    /// Returns the range and the address of the first removable piece, starting from the range with
+    /// number `range`.
     pub(crate) fn next_removable(&self, range: u32) -> Option<(u32, u64)> {
         let bound = Key { major: u64::from(range), minor: 0 };
         let entry = self.stale.nodes.at_least(self.stale.removable, bound, by_stale_key(&self.pieces))?;
         Some((self.pieces[entry].range, self.pieces[entry].at))
     }
 
-    /// Returns the first piece of `part` with an end behind `from`.
+    /// Returns the first piece of `part` that ends after `from`.
     pub(crate) fn piece(&self, part: Part, from: u64) -> Option<Piece> {
         self.entry(part, from).map(|entry| self.pieces[entry])
     }
 
-    /// Calls `change` with the first piece of `part` with an end behind `from`. Returns the piece's
-    /// end.
+    /// Calls `change` with the first piece of `part` that ends after `from`. Returns the end of
+    /// this piece.
     pub(crate) fn change(&mut self, part: Part, from: u64, change: impl FnOnce(&mut Piece)) -> Option<u64> {
         let entry = self.entry(part, from)?;
         let before = self.pieces[entry];
@@ -414,7 +415,8 @@ impl<S: Storage> RangeTable<S> {
         Some(end)
     }
 
-    /// Returns the first addresses of `part`, from `from` on, with no piece: begin and end.
+    /// Returns the first addresses of `part`, from `from` on, that are in no piece, as start and
+    /// end.
     pub(crate) fn gap(&self, part: Part, from: u64) -> Option<(u64, u64)> {
         let mut begin = from.max(part.begin);
         while let Some(piece) = self.piece(part, begin) {
@@ -450,19 +452,19 @@ impl<S: Storage> RangeTable<S> {
         core::iter::successors(some(self.ranges[range].uses), move |&used| some(self.uses[used].next))
     }
 
-    /// Returns the stream of the use number `nth` of a range.
+    /// Returns the stream of the `nth` use of a range.
     pub(crate) fn used_by(&self, range: u32, nth: usize) -> Option<StreamId> {
         self.uses_of(range).nth(nth).map(|used| self.uses[used].stream)
     }
 
-    /// Returns a range with uses on `stream`.
+    /// Returns a range that was used on `stream`.
     pub(crate) fn range_on(&self, stream: StreamId) -> Option<u32> {
         let bound = Key { major: stream.0, minor: 0 };
         let used = self.use_nodes.at_least(self.by_stream, bound, by_stream(&self.uses))?;
         (self.uses[used].stream == stream).then_some(self.uses[used].range)
     }
 
-    /// Removes the uses of a range on a stream, or on all streams for `None`.
+    /// Removes the uses of a range on one stream, or on all streams if `stream` is `None`.
     pub(crate) fn forget_uses(&mut self, range: u32, stream: Option<StreamId>) {
         let (mut before, mut at) = (NONE, self.ranges[range].uses);
         while at != NONE {
@@ -524,7 +526,7 @@ impl<S: Storage> RangeTable<S> {
         Ok(home)
     }
 
-    /// Returns the entry of the first piece of `part` with an end behind `from`.
+    /// Returns the entry of the first piece of `part` that ends after `from`.
     fn entry(&self, part: Part, from: u64) -> Option<u32> {
         let from = from.max(part.begin);
         let bound = Key { major: 0, minor: from };

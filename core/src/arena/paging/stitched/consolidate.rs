@@ -1,4 +1,5 @@
-//! Consolidation: a run of short pages with repeated meetings becomes a single longer page.
+//! Consolidation: a run of short pages that have often been mapped next to each other becomes one
+//! longer page.
 //!
 //! ```text
 //! | free: 2 MiB | 2 MiB | 2 MiB | 2 MiB |  ─▶  | free: 8 MiB |
@@ -8,14 +9,14 @@
 //!                              └─ as before         └─ in doubt    └─ as before
 //! ```
 //!
-//! Each page of a run costs 24 µs to map and 15 µs to unmap when the run moves; a longer page has
-//! these costs once. The pages of a run have been mapped beside each other [`MEETINGS`] times in a
-//! row, so the pages will probably move together again.
+//! Each page of a run costs 24 µs to map and 15 µs to unmap when the run moves, while a longer page
+//! has these costs only once. The pages of a run have been mapped next to each other [`MEETINGS`]
+//! times in a row, so they will probably move together again.
 //!
-//! The long page is created while the short pages still exist, so free pages elsewhere go back to
-//! the device first if the limit or the budget requires room. A run lies in a free block whose work
-//! is complete, and is detached during the replacement. The memory of private pools, and pinned
-//! pages, stay.
+//! The long page is created while the short pages still exist, so free pages elsewhere first go
+//! back to the device if the limit or the budget requires room. A run is in a free block with no
+//! unfinished work, and is detached during the replacement. The memory of private pools and pinned
+//! pages stay as they are.
 
 use super::Stitcher;
 use super::budget::CREATE_TENTHS_US;
@@ -33,16 +34,17 @@ use crate::sync::Ordering;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// How often in a row two pages must have been mapped beside each other to become a single page.
+/// The number of times in a row that two pages must have been mapped next to each other before they
+/// become one page.
 const MEETINGS: u32 = 3;
 
-/// Divisor of the memory held for the largest length of a joined page. Pages with common moves may
-/// be longer than new pages.
+/// A joined page is at most the memory held divided by this. Pages that move together may be longer
+/// than new pages.
 const JOINED_HELD: u64 = 512;
 
 /// A detached run of short pages.
 struct PageRun {
-    /// The slot of the heap.
+    /// The slot of the heap that contains the run.
     slot: u32,
     /// The block of the run.
     block: u32,
@@ -57,15 +59,15 @@ struct PageRun {
 enum Attempt {
     /// A page has replaced the run.
     Replaced,
-    /// The time does not suffice: the run is left to a later call.
+    /// The time is not enough, so the run is left to a later call.
     NoTime,
     /// The limit, the budget or the device has no room for the page.
     NoRoom,
 }
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Replaces runs of short pages by longer pages in the time `left`. Returns true if runs are
-    /// left for a later call.
+    /// Replaces runs of short pages by longer pages in the time `left`. Returns true if some runs
+    /// are left for a later call.
     ///
     /// # Errors
     /// The first error of the device. The rest is left to the next call.
@@ -84,7 +86,7 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(false)
     }
 
-    /// Detaches a run of short pages of the heap in `slot`, if the heap has any.
+    /// Detaches a run of short pages of the heap in `slot`, if there is one.
     fn take_run(&self, slot: u32) -> Option<PageRun> {
         let mapper = self.mapper();
         let longest = self.page_of(JOINED_HELD);
@@ -137,7 +139,7 @@ impl<P: Platform> Stitcher<'_, P> {
         attempt
     }
 
-    /// Creates the page for the place of a run, within the limit and the budget.
+    /// Creates the page that replaces a run, within the limit and the budget.
     fn create_for(&self, run: &PageRun, left: &mut TimeLeft, long: &mut Batch) -> Result<Attempt, Error> {
         let bytes = run.range.bytes;
         let needed = u64::from(run.count) * RELEASE_TENTHS_US + u64::from(CREATE_TENTHS_US);
@@ -156,8 +158,8 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(Attempt::Replaced)
     }
 
-    /// Lists the pages of `batch`, mapped in the place of a detached run, and makes the run free.
-    /// Returns false if a table is full: the pages are unmapped then.
+    /// Adds the pages of `batch`, mapped in the place of a detached run, to the heap, and makes the
+    /// run free. Returns false if a table is full. The pages are then unmapped.
     fn list_run(&self, run: &PageRun, batch: &Batch, mapping: Mapping<'_, Row<'_>, P>) -> bool {
         let mapper = self.mapper();
         let mut heap = mapper.heaps.lock(run.slot);
@@ -165,15 +167,15 @@ impl<P: Platform> Stitcher<'_, P> {
             return false;
         }
         mapping.keep();
-        // At home before they are listed: another thread may move a listed page at once.
+        // Home before they are listed, because another thread may move a listed page at once.
         self.mapper().paging.settle_batch(batch);
         self.mapper().paging.list_batch(&mut heap, batch, run.range.at);
         PagedHeap(&mut heap).return_block(run.block);
         true
     }
 
-    /// Gives up the addresses of a detached run without a listed page. `lost` tells whether a page
-    /// is still mapped at the addresses.
+    /// Gives up the addresses of a detached run without pages. `lost` is true if a page may still
+    /// be mapped there.
     fn vacate(&self, run: &PageRun, lost: bool) {
         let unmapped = if lost { Err(()) } else { Ok(()) };
         let _as_before = self.mapper().give_up_detached(run.slot, run.block, |_range| unmapped);

@@ -1,4 +1,5 @@
-//! The forecast of a growth: whether free pages and new memory together would serve a request.
+//! The forecast of a growth: predicts whether free pages and new memory together would serve a
+//! request.
 
 use super::Stitcher;
 use crate::arena::Platform;
@@ -13,8 +14,8 @@ use crate::units::DevicePtr;
 
 impl<P: Platform> Stitcher<'_, P> {
     /// Returns the effect of [`grow`](Self::grow) with `spare` bytes of spare pages, or `None` if
-    /// `grow` could not serve the request. Free pages count whether or not their work is complete:
-    /// without a moved page, the request would wait for the work and use the page anyway.
+    /// `grow` could not serve the request. Free pages count whether or not their work is complete,
+    /// because a request that cannot move a page would wait for its work and use it anyway.
     pub(crate) fn forecast(&self, request: &Request, spare: u64) -> Result<Option<Forecast>, Error> {
         if let Some(ptr) = self.peek_other_heap(request) {
             return Ok(Some(Forecast::Hit(ptr)));
@@ -28,25 +29,26 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
     }
 
-    /// Returns the bytes of new memory for a request with at most `room` bytes to obtain: none if
-    /// another stream would lend a block. A request without enough addresses goes on, and fails for
-    /// lack of addresses.
+    /// Returns the bytes of new memory for a request that may obtain at most `room` bytes, or 0 if
+    /// another stream would lend a block. A request without enough addresses continues, and fails
+    /// because of them.
     pub(crate) fn bytes_to_obtain(&self, request: &Request, room: u64) -> Result<u64, Error> {
         let bytes = self.new_bytes(request, room)?.unwrap_or(0);
         let is_lent = bytes > room && self.peek_loan(request, self.allowance(request))?.is_some();
         Ok(if is_lent { 0 } else { bytes })
     }
 
-    /// Returns the bytes of new memory needed by [`grow`](Self::grow) for a request: none if a free
-    /// block or spare pages suffice. If the request would need more than `room`, the free pages
-    /// allowed to move are subtracted. Returns `None` without enough addresses.
+    /// Returns the bytes of new memory that [`grow`](Self::grow) needs for a request: 0 if a free
+    /// block or spare pages are enough. If the request would need more than `room`, the free pages
+    /// that may move are subtracted. Returns `None` if there are not enough addresses.
     pub(crate) fn new_bytes(&self, request: &Request, room: u64) -> Result<Option<u64>, Error> {
         let spare = self.mapper().paging.pool.lock().bytes.spare;
         self.new_bytes_beside(request, room, spare)
     }
 
     /// Returns the bytes of new memory for a request, as [`new_bytes`](Self::new_bytes) does, with
-    /// `spare` bytes of spare pages: the present spare pages, and possibly the departed pages.
+    /// `spare` bytes of spare pages. These are the present spare pages, and possibly the departed
+    /// pages.
     fn new_bytes_beside(&self, request: &Request, room: u64, spare: u64) -> Result<Option<u64>, Error> {
         if self.peek_other_heap(request).is_some() {
             return Ok(Some(0));
@@ -55,7 +57,7 @@ impl<P: Platform> Stitcher<'_, P> {
             return Ok(None);
         }
         let lacking = self.mapper().heaps.lock(request.slot).lacking(request.size);
-        // A heap without addresses would lack all.
+        // A heap without addresses needs all the bytes.
         let whole = Lacking { needed: request.size.next_multiple_of(self.step()), beside: 0 };
         let Lacking { needed, beside } = lacking.unwrap_or(whole);
         let pages = self.mapper().paging.pool.lock().bytes;
@@ -72,7 +74,7 @@ impl<P: Platform> Stitcher<'_, P> {
         self.mapper().heaps.lock(other).peek(request.size)
     }
 
-    /// Returns the bytes of the free pages allowed to move to the heap of a request.
+    /// Returns the bytes of the free pages that may move to the heap of a request.
     fn movable_bytes(&self, request: &Request) -> Result<u64, Error> {
         let mapper = self.mapper();
         let mut counts = PageCounts::new(self.step());

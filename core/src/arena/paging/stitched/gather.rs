@@ -1,12 +1,12 @@
-//! The search for free pages: pages of the request's own stream first, then pages of other streams.
+//! The search for free pages: first pages of the request's own stream, then pages of other streams.
 //!
-//! A page of another stream may move once the page's work precedes the request's work: at once if
-//! the page is [quiet](crate::heap::epochs), else after an event of the page's stream, with the
-//! requesting stream ordered after the event. The host never waits.
+//! A page of another stream may move once its work precedes the request's work. If the page is
+//! [quiet](crate::heap::epochs), it may move at once. Otherwise an event is recorded on the page's
+//! stream, and the requesting stream is ordered after it. The host never waits.
 //!
 //! Private pools neither give nor take pages. A captured graph may write to a pool in use at every
-//! replay, and the last replays may still run, on any stream, when the pool has no users any
-//! longer. Nothing moves between streams while a graph is captured.
+//! replay, and when the pool has no users any more, the last replays may still be running, on any
+//! stream. Nothing moves between streams while a graph is captured.
 
 use super::Stitcher;
 use crate::arena::Platform;
@@ -22,21 +22,21 @@ use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
 use crate::units::{NO_STREAM, StreamId};
 
-/// The wanted size of a batch, in bytes.
+/// The size that a batch should have, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) struct PageRequest {
-    /// The sufficient length of the batch.
+    /// The length that is enough.
     pub end: u64,
-    /// The greatest length of the batch.
+    /// The maximum length.
     pub room: u64,
 }
 
-/// The call in need of free pages.
+/// The call that needs free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) struct Requester {
-    /// The stream whose work will use the pages.
+    /// The stream on which the pages will be used.
     pub stream: StreamId,
-    /// The requester's pair in the default pool, in use by the caller, if any.
+    /// The requester's pair in the default pool, if any. The caller uses it.
     pub own: Option<u32>,
 }
 
@@ -47,8 +47,8 @@ impl From<&Request> for Requester {
 }
 
 impl<'a, P: Platform> Stitcher<'a, P> {
-    /// Appends free pages to `batch`: the wanted number or all, but at most `moves` pages. Counts
-    /// `moves` down.
+    /// Appends free pages to `batch`: as many as wanted or all, but at most `moves` pages.
+    /// Subtracts them from `moves`.
     pub(in crate::arena) fn gather(
         &self,
         requester: Requester,
@@ -59,7 +59,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         let end = wanted_pages.end;
         let completed_only = self.options.completed_pages_only;
         if let Some(own) = requester.own {
-            // No other call may begin an epoch of a stream that only its own requests may use.
+            // No other call may start an epoch of a stream that only its own requests may use.
             if completed_only || !self.mapper().driver.may_use(requester.stream, NO_STREAM) {
                 self.begin_epochs(own, requester.stream);
             }
@@ -79,7 +79,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             for other in self.others(requester) {
                 self.take_from(Wanted::Quiet, other.pair, wanted_pages, moves, batch);
                 if completed_only && !again {
-                    // The free pages of this moment are quiet for one of the next requests.
+                    // The pages that are free now will be quiet for one of the next requests.
                     self.begin_epochs(other.pair, requester.stream);
                 }
                 if batch.bytes >= end {
@@ -91,7 +91,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
             return Ok(());
         }
         for other in self.others(requester) {
-            // Kept until the streams are ordered: no capture begins in between.
+            // Held until the streams are ordered, so that no capture starts in between.
             let Some(_permission) = self.mapper().driver.may_record() else { break };
             self.take_in_order(requester, other.pair, wanted_pages, moves, batch)?;
             if batch.bytes >= end {
@@ -116,7 +116,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if mapper.driver.usable_stream(&mapper.heaps.lock(slots_of(pair)[0]), requester.stream).is_none() {
             return Ok(());
         }
-        // Taken before the event is recorded: a page that is freed later may have later work.
+        // Taken before the event is recorded, because a page that is freed later may have later
+        // work.
         let before = *moves;
         let mut found = PageGuard::empty(self.mapper());
         let rest = PageRequest { end: wanted_pages.end - batch.bytes, room: wanted_pages.room - batch.bytes };
@@ -126,11 +127,11 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
         match self.order_behind(pair, requester.stream) {
             Ok(true) => self.mapper().paging.pool.lock().join(batch, found.keep()),
-            // This pair's pages stay where they are.
+            // The pages of this pair stay where they are.
             Ok(false) => *moves = before,
             Err(error) => {
                 *moves = before;
-                // A capture that nothing announced.
+                // A capture that was not announced.
                 if !error.is_of_capture() {
                     return Err(error);
                 }
@@ -139,10 +140,10 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         Ok(())
     }
 
-    /// Begins epochs of heaps with free pages that are not quiet, and whose streams may be gone: no
-    /// later call may name such a stream, so the pages would never be quiet. Returns whether any
-    /// began. Begins none for a stream that captures: a fence of all streams would break the
-    /// capture.
+    /// Starts epochs of heaps with free pages that are not quiet, if their streams may be gone. No
+    /// later call may name such a stream, so the pages would never become quiet otherwise. Returns
+    /// whether any epoch was started. Starts none for a stream that captures, because a fence of
+    /// all streams would break the capture.
     fn begin_epochs_of_gone(&self, requester: Requester) -> Result<bool, Error> {
         let mapper = self.mapper();
         if requester.stream == NO_STREAM || !mapper.driver.device().can_record_all() {
@@ -167,7 +168,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         Ok(mapper.given_up().begin_epochs_of_all(busy))
     }
 
-    /// Counts the movable pages for a request.
+    /// Counts the pages that may move for a request.
     pub(super) fn free_pages(&self, request: &Request) -> PageCounts {
         let mut counts = PageCounts::new(self.step());
         self.count_free(self.wanted(), request.slot / 2, &mut counts);
@@ -189,13 +190,13 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
     }
 
-    /// Iterates over the pairs whose pages may move for a requester, except for the requester's own
-    /// pair.
+    /// Iterates over the pairs from which pages may move to a requester, other than the requester's
+    /// own pair.
     pub(super) fn others(&self, requester: Requester) -> impl Iterator<Item = PairUse<'a, P>> {
         self.mapper().heaps.pairs_of(0).filter(move |other| Some(other.pair) != requester.own)
     }
 
-    /// Takes free pages of a pair: the wanted number if the pages suffice.
+    /// Takes free pages of a pair, as many as wanted if there are enough.
     pub(super) fn take_from(
         &self,
         wanted: Wanted,
@@ -220,7 +221,7 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         }
     }
 
-    /// Orders later work on `stream` behind the present work on the stream of `pair`. Returns false
+    /// Orders later work on `stream` after the present work on the stream of `pair`. Returns false
     /// if only the host could wait. The caller has permission to record.
     pub(super) fn order_behind(&self, pair: u32, stream: StreamId) -> Result<bool, Error> {
         let mapper = self.mapper();
@@ -228,8 +229,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         mapper.order_behind_stream(stream, other)
     }
 
-    /// Begins an epoch of both heaps of `pair`, so the present free memory becomes quiet, for a
-    /// call with the stream `named`.
+    /// Starts an epoch of both heaps of `pair`, so that the memory that is free now becomes quiet.
+    /// `named` is the stream that the call names.
     pub(super) fn begin_epochs(&self, pair: u32, named: StreamId) {
         for slot in slots_of(pair) {
             self.mapper().given_up().begin_epoch(slot, named);

@@ -1,6 +1,6 @@
-//! Upkeep at quiet moments: work put off by requests in order not to wait.
+//! Upkeep at quiet moments: work that requests put off so that they do not wait.
 //!
-//! Upkeep has three steps, until the time is used up:
+//! Upkeep does three things, until the time is used up:
 //! 1. stale mappings whose work is complete are removed;
 //! 2. memory beyond the budget goes back to the device: spare pages, and then free pages without
 //!    unfinished work;
@@ -15,23 +15,25 @@ use crate::error::Error;
 use crate::pages::counts::PageCounts;
 use crate::units::NO_STREAM;
 
-/// Estimated time to unmap a page, in tenths of a microsecond (measured on an H100: 14 to 17 µs).
+/// The estimated time to unmap a page, in tenths of a microsecond (measured on an H100: 14 to 17
+/// µs).
 const UNMAP_TENTHS_US: u64 = 150;
 
-/// Estimated time to unmap and destroy a page, in tenths of a microsecond: destroy 10 to 14 µs
-/// more.
+/// The estimated time to unmap and destroy a page, in tenths of a microsecond: destroying takes 10
+/// to 14 µs more.
 pub(super) const RELEASE_TENTHS_US: u64 = 290;
 
-/// The time left to a call, estimated from the measured costs of the driver's calls.
+/// The time left to a call, in tenths of a microsecond, estimated from the measured costs of the
+/// driver's calls.
 pub(super) struct TimeLeft(u64);
 
 impl TimeLeft {
-    /// Returns whether no page can be given back any more.
+    /// Returns whether the time is too short for giving back another page.
     pub(super) fn is_over(&self) -> bool {
         self.0 < RELEASE_TENTHS_US
     }
 
-    /// Takes `tenths` of a microsecond. Returns false if less is left.
+    /// Takes `tenths` of a microsecond. Returns false, and takes nothing, if less is left.
     pub(super) fn take(&mut self, tenths: u64) -> bool {
         let left = self.0.checked_sub(tenths);
         self.0 = left.unwrap_or(self.0);
@@ -40,11 +42,11 @@ impl TimeLeft {
 }
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Does the work put off by requests, for about `max_us` microseconds of driver time. Returns
-    /// true if work is left.
+    /// Does the work that requests have put off, for about `max_us` microseconds of driver time.
+    /// Returns true if work is left.
     ///
     /// # Errors
-    /// The first error of the device; the rest is left to the next call.
+    /// The first error of the device. The rest is left to the next call.
     pub(crate) fn maintain(&self, max_us: u64) -> Result<bool, Error> {
         let mapper = self.mapper();
         let mut left = TimeLeft(max_us.saturating_mul(10));
@@ -52,19 +54,19 @@ impl<P: Platform> Stitcher<'_, P> {
         let stale = self.remove_stale(&mut left)?;
         let indebted = self.give_back(&mut left, || mapper.ledger.reserved().saturating_sub(self.most_held(0)))?;
         let short = self.consolidate(&mut left)?;
-        // The free pages of this moment are quiet at one of the next calls.
+        // The pages that are free now will be quiet at one of the next calls.
         for used in mapper.heaps.pairs_of(0) {
             self.begin_epochs(used.pair, NO_STREAM);
         }
         Ok(stale | indebted | short)
     }
 
-    /// Gives free memory back to the device, so `bytes` of parked memory can wake within the
+    /// Gives free memory back to the device, so that `bytes` of parked memory can wake within the
     /// budget. Waits for the streams of the default pool if completed work does not leave enough.
-    /// Does nothing under a limit, which is the budget.
+    /// Does nothing if there is a limit, because then the limit is the budget.
     ///
     /// # Errors
-    /// The first error of the device. A capturing stream permits no wait, which is no error.
+    /// The first error of the device. A capturing stream permits no wait, which is not an error.
     pub(in crate::arena) fn make_room_to_wake(&self, bytes: u64) -> Result<(), Error> {
         let mapper = self.mapper();
         if mapper.ledger.limit_if_set().is_some() {
@@ -95,7 +97,7 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(())
     }
 
-    /// Removes stale mappings whose work is complete. Returns true if some are left.
+    /// Removes stale mappings if their work is complete. Returns true if some are left.
     fn remove_stale(&self, left: &mut TimeLeft) -> Result<bool, Error> {
         let mapper = self.mapper();
         let mut some = false;
@@ -113,8 +115,8 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(some)
     }
 
-    /// Gives memory back to the device as long as `excess` is above 0. Returns true if an excess is
-    /// left.
+    /// Gives memory back to the device as long as `excess` is above 0. Returns true if some excess
+    /// is left.
     pub(super) fn give_back(&self, left: &mut TimeLeft, excess: impl Fn() -> u64) -> Result<bool, Error> {
         while excess() > 0 && left.take(RELEASE_TENTHS_US) {
             if self.mapper().destroy_spare()? {
@@ -130,7 +132,7 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(excess() > 0)
     }
 
-    /// Gives quiet pages of a heap back: they become spare.
+    /// Gives quiet pages of a heap back, which makes them spare.
     ///
     /// # Errors
     /// [`Error::TableFull`] if the pages cannot be cut out of their block; the first error of the
@@ -142,9 +144,10 @@ impl<P: Platform> Stitcher<'_, P> {
         unit.take_pages(mapper.heaps)?.map_or(Ok(()), |block| mapper.unmap_detached(unit.slot, block))
     }
 
-    /// The rule of the budget: of the first pair of heaps with a free page without unfinished work,
-    /// the shortest page, in the order in which pages move. The memory of a private pool does not
-    /// count: the memory may be in use on any stream, as long as the last replays of the pool run.
+    /// The rule of the budget. Returns the shortest page without unfinished work from the first
+    /// pair of heaps that has one; among equals, the first in the order in which pages move.
+    /// Private pools are left out, because their memory may be in use on any stream as long as the
+    /// last replays are running.
     fn first_quiet(&self) -> Option<Unit> {
         let (heaps, most) = (self.mapper().heaps, PageCounts::largest(self.step()));
         let of_heap = |slot: u32| {

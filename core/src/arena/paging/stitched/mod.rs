@@ -1,4 +1,4 @@
-//! The stitched policy: growth of a heap from pages that lie free elsewhere, before new memory.
+//! The stitched policy: a heap grows from pages that are free elsewhere before it gets new memory.
 //!
 //! ```text
 //! grow ─▶ a free block of the stream's other heap fits ─▶ done
@@ -11,7 +11,7 @@
 //! stale. Nothing waits: work on the page's own stream precedes the work of the request in stream
 //! order, and for pages of other streams the requesting stream is ordered after the page's stream.
 //! A stale mapping is removed once the work on the old addresses is complete (stale.rs). Only
-//! wholly free pages move, so no two live blocks ever see a page through two mappings, and a live
+//! wholly free pages move, so two live blocks never see a page through two mappings, and a live
 //! block never moves.
 //!
 //! The budget is in budget.rs, the search for pages in gather.rs, blocks of other streams in
@@ -53,7 +53,7 @@ impl<'a, P: Platform> Holdings<'a, P> {
     /// memory.
     pub(in crate::arena) fn stitcher(&self) -> Option<Stitcher<'a, P>> {
         let Policy::Stitched(options) = self.settings.policy() else { return None };
-        // Asking a device that no request has reached yet may open the device.
+        // If no request has reached the device yet, asking it may open it.
         if !self.driver.has_virtual_memory() {
             return None;
         }
@@ -71,13 +71,13 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         &self.growth.mapper
     }
 
-    /// Returns the length of which the sizes of pages are multiples, in bytes.
+    /// Returns the step in bytes. The sizes of pages are multiples of it.
     fn step(&self) -> u64 {
         self.growth.granule(PoolKind::Small)
     }
 
-    /// Serves a request without a fitting free block in the request's heap. Returns `None` if
-    /// neither free pages nor the limit and the device allow the growth.
+    /// Serves a request for which its heap has no fitting free block. Returns `None` if neither
+    /// free pages nor the limit and the device allow the growth.
     pub(crate) fn grow(&self, on: OnDevice<'_, P>, request: &Request) -> Result<Option<DevicePtr>, Error> {
         if let Some(ptr) = self.search_other_heap(on.arena, request)? {
             return Ok(Some(ptr));
@@ -91,12 +91,12 @@ impl<'a, P: Platform> Stitcher<'a, P> {
         if served.is_some() || allowed == 0 {
             return Ok(served);
         }
-        // The limit or the device allows less than the budget: free pages may still do.
+        // The limit or the device allows less than the budget, but free pages may still be enough.
         self.grow_with_pending(on, request, 0)
     }
 
-    /// Extends the request's heap as [`grow_within`](Self::grow_within) does, after pending memory
-    /// has become free where new memory would exceed `allowed` bytes.
+    /// Extends the request's heap as [`grow_within`](Self::grow_within) does. If this would take
+    /// more than `allowed` bytes of new memory, first makes pending memory free.
     fn grow_with_pending(
         &self,
         on: OnDevice<'_, P>,
@@ -118,13 +118,13 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     /// Returns the slot of the stream's heap of the other kind, if the heap may serve the request.
     fn other_heap(&self, request: &Request) -> Option<u32> {
         let serves = request.pool == 0 && !self.mapper().heaps.lock(request.slot).rules.no_split();
-        // The small heap of a pair has an even slot, and the large heap the slot behind.
+        // The small heap of a pair is in an even slot, and the large heap in the slot after it.
         serves.then_some(request.slot ^ 1)
     }
 
-    /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages
-    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice.
-    /// On `Ok(None)` and on errors nothing is mapped.
+    /// Extends the request's heap and serves the request. Uses at most `allowed` bytes of new
+    /// memory, as long as free pages can provide the rest. Returns `None` if the memory is not
+    /// enough. On `Ok(None)` and on errors nothing is mapped.
     fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
         self.growth.grow(request, |held, batch| self.provide(request, held, allowed, batch))
     }
@@ -135,8 +135,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
         self.mapper().paging.take_spares(needed, u64::MAX, batch);
-        // The permission is kept until the pages are ordered: no capture begins in between. Only
-        // departed pages have a departure.
+        // The permission is held until the pages are ordered, so that no capture starts in between.
+        // Only departed pages have a departure.
         if may_move(request)
             && let Some(_permission) = self.mapper().driver.may_record()
         {
@@ -164,8 +164,8 @@ impl<'a, P: Platform> Stitcher<'a, P> {
     }
 }
 
-/// Returns whether pages may move for a request: never into a private pool, and not while the
-/// request's stream captures a graph. The graph would write to the pages at every replay.
+/// Returns whether pages may move for a request. They never move into a private pool, nor while the
+/// request's stream captures a graph, because the graph would write to the pages at every replay.
 fn may_move(request: &Request) -> bool {
     request.pool == 0 && !request.capturing
 }

@@ -1,9 +1,9 @@
-//! Pending memory in the place of growth beyond the budget.
+//! Pending memory that serves requests instead of growth beyond the budget.
 //!
-//! A pending block is no longer the program's, so the block does not count as live: the budget
-//! leaves little room for pending blocks beside the peak of live memory. A request beyond the
-//! budget has the streams of pending blocks ordered after the blocks' uses first, until the free
-//! pages suffice (see [`behind`](crate::arena::waits::behind)).
+//! A pending block no longer belongs to the program, so it does not count as live, and the budget
+//! leaves little room for pending blocks above the peak of live memory. A request beyond the budget
+//! therefore first orders the streams of pending blocks after the blocks' uses, until the free
+//! pages are enough (see [`behind`](crate::arena::waits::behind)).
 
 use super::Stitcher;
 use crate::arena::request::Request;
@@ -12,10 +12,10 @@ use crate::error::Error;
 use crate::units::DevicePtr;
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Makes pending memory free for a request with `allowed` bytes of new memory: the oldest
-    /// memory first, until the request lacks nothing. Serves the request if a freed block is large
-    /// enough. Does nothing if the request lacks nothing, or where pages move only after their work
-    /// is complete.
+    /// Makes pending memory free for a request that may use `allowed` bytes of new memory, the
+    /// oldest memory first, until the request needs nothing more. Serves the request if a freed
+    /// block is large enough. Does nothing if the request already has enough, or if pages move only
+    /// after their work is complete.
     pub(super) fn use_pending(
         &self,
         on: OnDevice<'_, P>,
@@ -28,8 +28,8 @@ impl<P: Platform> Stitcher<'_, P> {
         if !self.mapper().driver.flags.has_pending() || self.suffices(request, allowed)? {
             return Ok(None);
         }
-        // Over once a freed block serves the request, or free pages and the allowed new memory
-        // suffice.
+        // This ends once a freed block serves the request, or free pages and the allowed new memory
+        // are enough.
         let over = on.waiting().order_events(request, || {
             let mut served = on.search(request)?;
             if served.is_none() {
@@ -40,7 +40,7 @@ impl<P: Platform> Stitcher<'_, P> {
         Ok(over.flatten())
     }
 
-    /// Returns whether free pages and `allowed` bytes of new memory suffice for a request.
+    /// Returns whether free pages and `allowed` bytes of new memory are enough for a request.
     fn suffices(&self, request: &Request, allowed: u64) -> Result<bool, Error> {
         Ok(self.new_bytes(request, allowed)?.is_none_or(|bytes| bytes <= allowed))
     }

@@ -1,9 +1,9 @@
-//! Stale mappings: the old addresses of moved pages, until the addresses can be unmapped.
+//! Stale mappings: the old addresses of moved pages, until they can be unmapped.
 //!
-//! Unmapping waits for no kernel, so a mapping is removed only when the work on the addresses is
+//! Unmapping waits for no kernel, so a mapping is removed only when the work on its addresses is
 //! complete: an event was recorded on the stream of the heap after the move (an *epoch* of the
-//! heap), and is complete. Stale mappings only cost addresses, so the mappings are removed in
-//! batches, off the way of requests where possible.
+//! heap), and this event is complete. Stale mappings cost nothing but addresses, so they are
+//! removed in batches, and away from requests where possible.
 
 use super::Stitcher;
 use crate::arena::Platform;
@@ -17,24 +17,24 @@ use crate::heap::moves::PagedHeap;
 use crate::sync::Ordering;
 use crate::units::DevicePtr;
 
-/// Number of stale mappings of a heap from which a request removes some.
+/// The number of stale mappings in a heap from which on a request removes some.
 const MANY: u32 = 16;
 
-/// Largest number of mappings removed by a request: some 0.25 ms (15 µs each on an H100).
+/// The maximum number of mappings that a request removes: about 0.25 ms (15 µs each on an H100).
 const FEW: u32 = 16;
 
 impl<P: Platform> Stitcher<'_, P> {
-    /// Removes a few stale mappings of heaps with many stale mappings. Errors are counted, not
-    /// reported: an unremovable mapping is counted, and the request goes on.
+    /// Removes a few stale mappings from heaps that have many. Errors are not reported: a mapping
+    /// that cannot be removed is counted, and the request goes on.
     pub(super) fn unmap_some_stale(&self, request: &Request) {
         let mapper = self.mapper();
-        // Mostly no heap has so many, and none has to be looked at.
+        // In most cases no heap has so many, and then no heap must be looked at.
         if mapper.paging.stale_mappings.load(Ordering::Relaxed) < MANY {
             return;
         }
         let mut polled = false;
         for slot in mapper.heaps.slot_numbers() {
-            // Used, so that the heap keeps its stream while an event is recorded there.
+            // In use, so that the heap keeps its stream while an event is recorded there.
             let Some(_used) = mapper.heaps.enter_pair(slot / 2) else { continue };
             let count = {
                 let heap = mapper.heaps.lock(slot);
@@ -50,11 +50,11 @@ impl<P: Platform> Stitcher<'_, P> {
         }
     }
 
-    /// Removes up to `most` stale mappings of the heap in `slot` whose work is complete. Returns
+    /// Removes up to `most` stale mappings of the heap in `slot` if their work is complete. Returns
     /// how many were removed.
     ///
     /// # Errors
-    /// The first error of the device, after all mappings were tried.
+    /// The first error of the device, after all mappings have been tried.
     pub(super) fn unmap_stale(&self, slot: u32, most: u32) -> Result<u32, Error> {
         let mapper = self.mapper();
         let (mut removed, mut result) = (0, Ok(()));
@@ -74,7 +74,7 @@ impl<P: Platform> Stitcher<'_, P> {
     /// Removes every stale mapping of every heap, after waiting for the heap's stream.
     ///
     /// # Errors
-    /// The first error of the device, after all heaps were tried.
+    /// The first error of the device, after all heaps have been tried.
     pub(crate) fn unmap_all_stale(&self) -> Result<(), Error> {
         let mapper = self.mapper();
         let mut result = Ok(());
@@ -89,8 +89,8 @@ impl<P: Platform> Stitcher<'_, P> {
     /// caller uses the pair.
     ///
     /// # Errors
-    /// The first error of the device, after all mappings were tried. A capturing stream permits no
-    /// wait: the mappings of the stream stay, without an error.
+    /// The first error of the device, after all mappings have been tried. A capturing stream
+    /// permits no wait. Its mappings stay, without an error.
     pub(crate) fn unmap_stale_of(&self, slot: u32) -> Result<(), Error> {
         let mapper = self.mapper();
         let (stream, stamp) = {
@@ -98,7 +98,8 @@ impl<P: Platform> Stitcher<'_, P> {
             if heap.is_empty() || heap.sets.stale.count == 0 {
                 return Ok(());
             }
-            // A later stamp for what becomes stale during the wait, which may have work behind it.
+            // Mappings that become stale during the wait get a later stamp, because they may have
+            // later work.
             heap.clock = mapper.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
             (heap.stream, heap.clock)
         };
@@ -114,7 +115,7 @@ impl<P: Platform> Stitcher<'_, P> {
         }
     }
 
-    /// Removes a stale mapping already taken out of the heap's list.
+    /// Removes a stale mapping that has already been taken out of the heap's list.
     fn unmap_taken(&self, slot: u32, (block, at, bytes, page): (u32, DevicePtr, u64, u32)) -> Result<(), Error> {
         let mapper = self.mapper();
         mapper.owners.remove(at, bytes);
@@ -134,8 +135,8 @@ impl<P: Platform> Stitcher<'_, P> {
 }
 
 impl<P: Platform> Paging<P> {
-    /// Takes the oldest mapping of a heap, to be unmapped, if the mapping became stale before
-    /// `stamp`. Returns the result of [`PagedHeap::take_stale`].
+    /// Takes the oldest mapping of a heap to be unmapped, if it became stale before `stamp`.
+    /// Returns the result of [`PagedHeap::take_stale`].
     fn take_stale(&self, heap: &mut Heap<P::Storage>, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
         let taken = PagedHeap(heap).take_stale(stamp);
         if taken.is_some() {
